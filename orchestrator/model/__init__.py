@@ -1,0 +1,1 @@
+"""The nouns: frozen dataclasses and nothing else. Standard library only; no effects."""

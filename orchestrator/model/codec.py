@@ -1,0 +1,69 @@
+"""Between dataclasses and JSON values, driven by the type hints; pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar, cast
+
+T = TypeVar("T")
+
+
+def plain(value: Any) -> Any:
+    """A JSON-able copy of a dataclass, mapping, sequence or scalar. Fields that are None are left out."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        pairs = ((name, getattr(value, name)) for name in _names(type(value)))
+        return {name: plain(item) for name, item in pairs if item is not None}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    return value
+
+
+def build(cls: type[T], data: Any) -> T:
+    """The dataclass ``cls`` from what ``plain`` made of it.
+
+    Raises KeyError, TypeError or ValueError for data of another shape; callers at the border turn these into user errors.
+    """
+    return cast(T, _build(cls, data))
+
+
+@functools.cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _build(hint: Any, data: Any) -> Any:
+    if dataclasses.is_dataclass(hint):
+        hints = _hints(cast(type, hint))
+        return cast(type, hint)(**{key: _build(hints[key], item) for key, item in data.items()})
+    origin = typing.get_origin(hint)
+    arguments = typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return _union(arguments, data)
+    if origin is tuple:
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return tuple(_build(arguments[0], item) for item in data)
+        return tuple(_build(one, item) for one, item in zip(arguments, data, strict=True))
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return {key: _build(arguments[1], item) for key, item in data.items()}
+    if hint is float and isinstance(data, int) and not isinstance(data, bool):
+        return float(data)
+    return data
+
+
+def _union(arguments: tuple[Any, ...], data: Any) -> Any:
+    if data is None:
+        return None
+    chosen = [one for one in arguments if one is not type(None)]
+    nested = [one for one in chosen if dataclasses.is_dataclass(one) or typing.get_origin(one)]
+    return _build(nested[0], data) if nested and isinstance(data, dict | list | tuple) else data

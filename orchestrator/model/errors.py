@@ -1,0 +1,36 @@
+"""Mistakes of the user and failures of the infrastructure, as values with place, reason and next step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+EXIT_PASS = 0
+EXIT_FINDING = 1
+EXIT_UNKNOWN = 2
+EXIT_USAGE = 3
+EXIT_INFRASTRUCTURE = 4
+EXIT_INTERRUPTED = 130
+
+#: The first of these that applies is the exit code.
+PRECEDENCE = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_INFRASTRUCTURE, EXIT_FINDING, EXIT_UNKNOWN, EXIT_PASS)
+
+
+class CcbedError(Exception):
+    """An error that is shown without a traceback: every problem on a line of its own, then what to do next."""
+
+    exit_code = EXIT_USAGE
+
+    def __init__(self, *problems: str, hint: str = "") -> None:
+        super().__init__("\n".join(problems))
+        self.problems: Sequence[str] = problems
+        self.hint = hint
+
+
+class UsageError(CcbedError):
+    """Usage, inventory or trial is wrong: nothing was started."""
+
+
+class InfrastructureError(CcbedError):
+    """The bed is not up or not held, a node or the journal failed."""
+
+    exit_code = EXIT_INFRASTRUCTURE

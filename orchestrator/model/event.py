@@ -1,0 +1,148 @@
+"""Events, commands and the history: what happened, what is asked for, and in which order.
+
+Vocabulary of ``Event.f``. *Commands* appear as ``invoke`` when the orchestrator issues them and close with one
+``ok``, ``fail`` or ``info`` (indeterminate) that carries the same ``key``. *Observations* are ``note``.
+
+===================  ============================================================================================
+commands             value of the invoke -> value of the ok
+===================  ============================================================================================
+note                 (no invoke) the engine's own decisions, appended as a note under the ``f`` named in the value
+timer                {after_s} -> {}
+fence.write          {epoch, dir, keep} -> {epoch}
+checkpoint.scan      {dir, lineage} -> {newest: {name, step, epoch, sha256, parent, bytes} | null, skipped: [{name, reason}]}
+store.open           {epoch, address, port} -> {address, port, pid, retries: [port]}
+gang.start           GangSpec (see model/gang.py) -> {pids: {rank: pid}, threads}
+gang.stop            {epoch} -> {killed: [pid], left: 0, last_step: {rank: step}}
+node.apply           NodeSpec -> {incarnation, ordinal, pid}
+node.kill            {} -> {killed: [pid], left: 0}
+fault.act            {fault, act: Act, hold} -> {verified: true, evidence}
+fault.heal           {fault, act: Act} -> {verified: true, evidence}
+rank.release         {rank, hold} -> {}
+gather               {} -> {files, bytes, missing: [{node, path, reason}], capped: [...]}
+===================  ============================================================================================
+
+===================  ============================================================================================
+observations         writer, value
+===================  ============================================================================================
+run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address}}, cursors}
+run.resumed          ctl {pid, torn_bytes}
+run.interrupted      ctl {}
+run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}
+fault.planned        ctl {fault, id, node, trigger}          one per planned fault, before the first gang
+fault.target         ctl {id, asked, node, rank}             the late resolution of a target
+fault.unreached      ctl {id, reason}                        the run ended before the trigger fired
+gang.joined          ctl {}                                  every rank of the epoch has joined
+recovery.decided     ctl {lost: [node], failed: [rank], detector, policy: {node: policy}, slots: [node], epoch}
+recovery.refused     ctl {reason}                            no policy applies, budget spent, or a crash loop
+resume.chosen        ctl {name, step, epoch, sha256}         or {step: 0} for a fresh start
+node.suspect         ctl {silent_s}                          heart-beat late
+node.silent          ctl {silent_s}                          heart-beat lost: a detector
+gang.stalled         ctl {since_s}                           no progress: a detector
+controller.late      ctl {late_s}                            the controller itself slept; limits were scaled up
+node.exit            keeper {code, pid}                      a detector
+lease.armed          keeper {key, lease_s, holder}
+lease.over           keeper {key}                            the lease ran out and the holder healed by itself
+fault.injected       keeper {id, evidence}
+fault.verified       keeper {id, evidence}
+fault.healed         keeper {id, evidence}
+heal.verified        keeper {id, evidence}
+agent.ready          agent {pid, threads, torch, frozen}
+rank.exit            agent {rank, pid, code, last_step}      code < 0: signal; a detector unless the code is 0
+command.refused      agent {key, reason}
+rank.start           rank {rank, pid, ppid, threads, preloaded: [module]}
+rank.joined          rank {rank, world, backend}
+rank.restored        rank {rank, step, name, sha256, weights: sha256 of the parameters after broadcast or load}
+rank.step            rank {rank, step, mark: "first"}        the first step that this rank completed in this epoch
+rank.inside          rank {rank, step, phase, hold}          passed the point at which another rank is held
+rank.held            rank {rank, step, phase, hold}
+rank.released        rank {rank, hold, held_s}
+hold.expired         rank {rank, hold, held_s}               nobody released it in time: verdict unknown
+rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics}
+rank.error           rank {rank, kind, message}
+progress             rank {step, steps, loss}                rank 0 only, at most twice a second
+checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s}
+checkpoint.refused   rank {name, fence}                      an old epoch tried to commit
+checkpoint.failed    rank {name, reason}                     e.g. disk full
+checkpoint.skipped   ctl {name, reason}                      damaged or half-written, the one before was taken
+===================  ============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+EventType = Literal["invoke", "ok", "fail", "info", "note"]
+
+#: Observations from which recovery may start. The outcome of our own injection is not among them.
+DETECTORS = ("node.exit", "rank.exit", "node.silent", "gang.stalled")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """When the writer wrote: its boot id, CLOCK_MONOTONIC in seconds, and wall-clock seconds since 1970."""
+
+    boot: str
+    mono: float
+    wall: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Who wrote an event. ``(node, incarnation, writer, n)`` is its identity; the journal drops repeats by it."""
+
+    writer: str
+    n: int
+    node: str | None = None
+    incarnation: str | None = None
+
+    @property
+    def identity(self) -> tuple[str | None, str | None, str, int]:
+        return (self.node, self.incarnation, self.writer, self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One line of a history. ``seq`` and ``t`` (seconds since the run began, controller's clock) are set by the journal."""
+
+    type: EventType
+    f: str
+    at: Clock
+    source: Source
+    seq: int = 0
+    t: float = 0.0
+    key: str | None = None
+    node: str | None = None
+    epoch: int | None = None
+    value: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Something to be done, once. ``key`` makes it idempotent; the incarnation and epoch fence it."""
+
+    f: str
+    key: str
+    node: str | None = None
+    incarnation: str | None = None
+    epoch: int | None = None
+    deadline_s: float = 10.0
+    value: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A closed or growing sequence of events, in journal order."""
+
+    events: tuple[Event, ...] = ()
+
+    def of(self, *names: str) -> tuple[Event, ...]:
+        """The events whose ``f`` is one of ``names``, in order."""
+        return tuple(e for e in self.events if e.f in names)
+
+    def first(self, name: str) -> Event | None:
+        return next((e for e in self.events if e.f == name), None)
+
+    def last(self, name: str) -> Event | None:
+        return next((e for e in reversed(self.events) if e.f == name), None)

@@ -1,0 +1,61 @@
+"""What an agent is told to start: the ranks of one node in one epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A point at which one rank stops until it is released, or ``limit_s`` is over. Other ranks report ``rank.inside``.
+
+    ``step`` 0: phases outside steps (rendezvous, init, restore, shutdown).
+    """
+
+    id: str
+    rank: int
+    step: int
+    phase: str
+    limit_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """The checkpoint that every rank loads. ``path`` is absolute on the node."""
+
+    name: str
+    path: str
+    step: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSpec:
+    """One node's share of a gang (value of ``gang.start``)."""
+
+    run: str
+    epoch: int
+    world_size: int
+    nodes: int
+    group_rank: int
+    ranks: tuple[int, ...]
+    master_addr: str
+    master_port: int
+    backend: str
+    timeout_s: float
+    max_restarts: int
+    workload: str
+    params: Mapping[str, Any]
+    seed: int
+    payload: str
+    out: str
+    checkpoints: str
+    interface: str
+    data: str | None = None
+    resume: Resume | None = None
+    holds: tuple[Hold, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1
+    deadline_s: float = 600.0

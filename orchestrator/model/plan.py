@@ -1,0 +1,46 @@
+"""Everything that a run has decided before its first command: where the ranks go, what may be done, with which files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .act import Act
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanNode:
+    """A node as it was found when the run was planned. Paths are on the node."""
+
+    name: str
+    role: str
+    incarnation: str
+    ordinal: int
+    pid: int
+    address: str
+    interface: str
+    directory: str
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
+
+    ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps.
+    """
+
+    run: str
+    bed: str
+    slots: tuple[str, ...]
+    spares: tuple[str, ...]
+    nodes: Mapping[str, PlanNode]
+    policy: tuple[str, ...]
+    backend: str
+    payload: str
+    checkpoints: str
+    last_step: int | None = None
+    data: str | None = None
+    acts: Mapping[str, Mapping[str, Act]] = field(default_factory=dict)
+    threads: int = 1
+    keep: int = 3

@@ -1,0 +1,87 @@
+"""What a file in a plugin folder must offer. The folder is the registry; the file's stem, dashes for underscores, is the name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Protocol
+
+from .act import Act, HostFacts, Safety, Target
+from .run import Run
+from .schedule import Schedule
+from .verdict import Verdict
+
+
+class Fault(Protocol):
+    """``faults/<name>.py``: Params, SAFETY and plan."""
+
+    SAFETY: Safety
+    Params: type[Any]
+
+    def plan(self, params: Any, target: Target, host: HostFacts) -> Act: ...
+
+
+class Checker(Protocol):
+    """``checkers/<name>.py``: ALWAYS (runs without being asked), TWIN (needs one), Params and check."""
+
+    ALWAYS: bool
+    TWIN: bool
+    Params: type[Any]
+
+    def check(self, run: Run, params: Any) -> Verdict: ...
+
+
+class Report(Protocol):
+    """``reports/<name>.py``: render gives relative path -> content."""
+
+    def render(self, run: Run) -> Mapping[str, bytes]: ...
+
+
+class Workload(Protocol):
+    """``workloads/<name>.py``: Params, METRICS (name -> (unit, better)), CHECKS (run by default) and run.
+
+    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, ranks)`` gives
+    the number of steps where the workload counts them, else None; ``check(params)`` yields problems with the values.
+    """
+
+    Params: type[Any]
+    METRICS: Mapping[str, tuple[str, str]]
+    CHECKS: tuple[str, ...]
+
+    def last_step(self, params: Any) -> int | None: ...
+
+    def run(self, ctx: Any) -> None: ...
+
+
+class Algorithm(Protocol):
+    """``algorithms/<name>.py``: OPERATION and schedule."""
+
+    OPERATION: str
+
+    def chunks(self, world: int) -> int: ...
+
+    def schedule(self, rank: int, world: int) -> Schedule: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugin:
+    """One file of a plugin folder: its name, the first line of its docstring, and the loaded module."""
+
+    name: str
+    summary: str
+    path: str
+    module: ModuleType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """All plugins, handed in as a value. Loading them imports no torch: a workload imports torch inside its functions."""
+
+    faults: Mapping[str, Plugin] = field(default_factory=dict)
+    checkers: Mapping[str, Plugin] = field(default_factory=dict)
+    reports: Mapping[str, Plugin] = field(default_factory=dict)
+    algorithms: Mapping[str, Plugin] = field(default_factory=dict)
+    workloads: Mapping[str, Plugin] = field(default_factory=dict)
+    #: Built-in trials: name -> path of the YAML file.
+    trials: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,54 @@
+"""What a provider offers to the rest: observe, perform, poll, fetch. Effects live in ``providers/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from .bed import BedSpec, BedStatus
+from .event import Command, Event
+
+Cursors = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What came of a fetch: bytes written, whether the cap cut it, and why nothing came (``reason``)."""
+
+    path: str
+    size: int
+    capped: bool = False
+    reason: str = ""
+
+
+class Provider(Protocol):
+    """One kind of bed. ``run`` binds the provider to a run: its commands are named by it and its events are polled."""
+
+    def capabilities(self, host: str) -> frozenset[str]: ...
+
+    def observe(self, bed: BedSpec) -> BedStatus: ...
+
+    def prepare(self, bed: BedSpec) -> None:
+        """Make everything below the nodes ready (directories, archive, keeper). Idempotent."""
+
+    def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        """End every process of the bed and remove its directories; returns the pids that were ended."""
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        """Bind to a run; the cursors from which its events are to be polled."""
+
+    def put(self, files: Mapping[str, bytes]) -> str:
+        """Place a payload, addressed by its content, where every node can read it; the path on the nodes."""
+
+    def perform(self, command: Command) -> None:
+        """Send a command; returns at once. The outcome is an event with ``command.key``."""
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        """Events since ``cursors``, waiting up to ``timeout_s`` for the first one. Delivers at least once."""
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        """Per node: (incarnation, count of its heart-beat); a count that stays the same is silence."""
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...

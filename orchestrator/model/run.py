@@ -1,0 +1,87 @@
+"""A run as checkers and reports see it, and the names of the files of a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .event import History
+from .trial import Trial
+from .verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """One finished step of one rank. ``loss`` is ``float.hex`` of the rank's local loss; times are CLOCK_MONOTONIC seconds.
+
+    ``digest`` (SHA-256 of the parameters after the step) is None where it was not taken.
+    """
+
+    epoch: int
+    node: str
+    rank: int
+    step: int
+    loss: str
+    start: float
+    end: float
+    digest: str | None = None
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkRecord:
+    """One chunk transfer: who, to or from whom, how many bytes, CLOCK_MONOTONIC start and end in seconds."""
+
+    epoch: int
+    rank: int
+    step: int
+    op: int
+    index: int
+    peer: int
+    chunk: int
+    size: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Twin:
+    """An uninterrupted run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256."""
+
+    key: str
+    run: str
+    losses: Mapping[str, Mapping[str, str]]
+    digests: Mapping[str, Mapping[str, str]]
+    steps: int
+    faults: int
+    restarts: int
+    final_loss: float
+
+
+class NodeFiles(Protocol):
+    """Lazy access to what the nodes left in the bundle."""
+
+    def steps(self) -> Iterator[StepRecord]: ...
+
+    def chunks(self) -> Iterator[ChunkRecord]: ...
+
+    def log(self, node: str, rank: int, epoch: int) -> str: ...
+
+    def paths(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Everything that a checker or report may read. ``directory`` is for display only.
+
+    ``extras`` holds the small JSON documents of the bundle by file name: ``plan.json``, ``fingerprint.json``, ``bundle.json``.
+    """
+
+    directory: str
+    trial: Trial
+    history: History
+    files: NodeFiles
+    twin: Twin | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    verdicts: tuple[Verdict, ...] = ()

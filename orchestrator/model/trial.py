@@ -1,0 +1,114 @@
+"""A trial: workload x params x world x faults x recovery x checks x seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from . import codec
+
+PHASES = (
+    "rendezvous", "init", "data", "forward", "backward", "allreduce", "optimizer", "checkpoint", "restore", "shutdown",
+)  # fmt: skip
+POLICIES = ("spare", "restart", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """How many ranks, where. Spares are never counted. ``master_port`` 0: any free port."""
+
+    nodes: int = 4
+    ranks_per_node: int = 1
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    master_port: int = 0
+    timeout_s: float = 30.0
+
+    @property
+    def size(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trigger:
+    """When a fault acts.
+
+    ``step`` and ``phase``: the first rank of the target is held there (exact). ``epoch``: which epoch, counted from 0
+    (None: the first in which the point is reached). ``after_s``: seconds after the first gang joined (observed).
+    ``on``: after that event of the history was seen ``nth`` times (observed, for faults during a recovery), e.g.
+    ``recovery.decided``.
+    """
+
+    step: int | None = None
+    phase: str = "allreduce"
+    after_s: float | None = None
+    on: str | None = None
+    nth: int = 1
+    epoch: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        return self.step is not None or (self.on is None and self.after_s is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultPlan:
+    """One fault of a trial. ``node``: an int is a group rank, resolved when the trigger fires; a str names the node."""
+
+    id: str
+    fault: str
+    node: int | str
+    at: Trigger
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What may be done about a lost node, in order of preference."""
+
+    policy: tuple[str, ...] = ("spare", "restart")
+    max_restarts: int = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Liveness:
+    """Limits in seconds (see design: liveness). ``step_factor`` times the median step is the floor of ``stalled_s``."""
+
+    suspect_s: float = 1.0
+    lost_s: float = 2.0
+    stalled_s: float = 10.0
+    step_factor: float = 20.0
+    settle_s: float = 3.0
+    hold_s: float = 10.0
+    drain_s: float = 0.2
+    wall_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec:
+    """A checker by name with its argument, e.g. ``detected-within: 2s`` -> ``{"seconds": 2.0}``."""
+
+    name: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What is run. ``id`` hashes the content, so equal trials have equal ids."""
+
+    name: str
+    workload: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    world: World = World()
+    faults: tuple[FaultPlan, ...] = ()
+    recovery: Recovery = Recovery()
+    checks: tuple[CheckSpec, ...] = ()
+    liveness: Liveness = Liveness()
+    seed: int = 7
+
+    @property
+    def id(self) -> str:
+        text = json.dumps(codec.plain(self), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]

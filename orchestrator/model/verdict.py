@@ -1,0 +1,19 @@
+"""A checker's answer, with its evidence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["pass", "fail", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """``text`` is one short line for people; ``evidence`` names event numbers (``seq``) and figures."""
+
+    check: str
+    outcome: Outcome
+    text: str
+    evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,104 @@
+"""History -> what people and checkers want to know: status, milestones, timeline. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from .model.event import History
+from .model.run import StepRecord
+from .model.trial import Trial
+
+#: In this order; a phase is the difference of the running maximum of two neighbours, so phases sum to the TTR.
+MILESTONES = ("injected", "detected", "old epoch gone", "nodes ready", "store ready", "joined", "restored", "first step")
+PHASES = ("detect", "stop", "node", "store", "join", "restore", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    """A point in a failover: when (seconds since the run began), by the last rank or node to get there."""
+
+    name: str
+    t: float
+    seq: int
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """One loss and its recovery. ``start``: injected for a planned fault, else detected. Seconds.
+
+    ``phases``: (name, seconds), summing to ``ttr_s``. ``lost_steps``: executed before, executed again after.
+    None: not reached.
+    """
+
+    index: int
+    epoch: int
+    lost: tuple[str, ...]
+    failed_ranks: tuple[int, ...]
+    detector: str
+    fault: str | None
+    policies: Mapping[str, str]
+    milestones: tuple[Milestone, ...]
+    phases: tuple[tuple[str, float], ...]
+    ttr_s: float | None
+    detect_s: float | None
+    caught_up_s: float | None = None
+    resume_step: int | None = None
+    resume_name: str | None = None
+    newest_step: int | None = None
+    lost_steps: tuple[int, ...] = ()
+    slots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of a node's time line. kind: start | run | held | paused | dead | idle."""
+
+    node: str
+    kind: str
+    start: float
+    end: float
+    epoch: int | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultView:
+    """A planned fault and how far it got: planned, armed, injected, verified, healed, heal verified (seconds or None)."""
+
+    id: str
+    fault: str
+    node: str | None
+    rank: int | None
+    stages: Mapping[str, float | None] = field(default_factory=dict)
+    exact: bool = True
+    unreached: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run at a glance. ``outcome``: running | finished | failed | interrupted. ``goodput``: 0..1, see goodput()."""
+
+    outcome: str
+    reason: str
+    kind: str
+    step: int
+    steps: int | None
+    loss: float | None
+    duration_s: float
+    epochs: int
+    slots: tuple[str, ...]
+    failovers: tuple[Failover, ...]
+    faults: tuple[FaultView, ...]
+    goodput: float | None = None
+
+
+def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> RunView:
+    """The whole run at a glance; ``steps`` (the node files' records) add lost steps, caught-up and goodput."""
+    raise NotImplementedError
+
+
+def timeline(history: History) -> tuple[Span, ...]:
+    """Per node what it did when, in order of start."""
+    raise NotImplementedError
