@@ -1,0 +1,231 @@
+"""Planned faults in the engine: when they act, on which node, and when they are healed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ..model.act import Act
+from ..model.event import Command, Event
+from ..model.gang import Hold
+from ..model.trial import FaultPlan, Trial
+from .state import FaultStage, FaultState, Result, State, note, timer
+
+#: How long a held fault waits for the other ranks to come inside the same collective.
+INSIDE_S = 0.25
+
+
+def planned(trial: Trial) -> tuple[Command, ...]:
+    """One note per planned fault, before the first gang."""
+    return tuple(
+        note("fault.planned", f"f/{f.id}/planned", id=f.id, fault=f.fault, node=f.node, trigger=_trigger(f))
+        for f in trial.faults
+    )
+
+
+def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
+    """The holds of the epoch that is about to start: exact triggers whose fault has not acted yet."""
+    found = []
+    for fault in trial.faults:
+        if not fault.at.exact or state.faults[fault.id].stage != "planned":
+            continue
+        slot = _slot(fault, state)
+        if slot is None or fault.at.epoch not in (None, state.epoch):
+            continue
+        rank = slot * trial.world.ranks_per_node
+        limit = trial.liveness.hold_s
+        found.append(Hold(id=fault.id, rank=rank, step=fault.at.step or 0, phase=fault.at.phase, limit_s=limit))
+    return tuple(found)
+
+
+def after_start(trial: Trial, state: State) -> Result:
+    """Every rank of an epoch has started: arm the timers of faults that act after a time."""
+    if state.epoch:
+        return state, ()
+    timed = [f for f in trial.faults if f.at.after_s is not None and f.at.on is None]
+    return state, tuple(timer(f"f/{f.id}/after", f.at.after_s or 0.0) for f in timed)
+
+
+def on_event(trial: Trial, state: State, event: Event) -> Result:
+    """Faults that wait for an event of the history (``on``), each at its nth occurrence."""
+    waiting = [f for f in trial.faults if f.at.on == event.f]
+    if not waiting or event.type not in ("ok", "note"):
+        return state, ()
+    count = state.seen.get(event.f, 0) + 1
+    result: Result = replace(state, seen={**state.seen, event.f: count}), ()
+    for fault in waiting:
+        if fault.at.nth == count:
+            result = _follow(trial, result, fault)
+    return result
+
+
+def held(trial: Trial, state: State, event: Event) -> Result:
+    """A rank waits at a fault's point; act as soon as the others are inside the same collective."""
+    fault = state.faults.get(str(event.value["hold"]))
+    if fault is None or fault.stage != "planned":
+        return state, ()
+    id, rank = str(event.value["hold"]), int(event.value["rank"])
+    state = _set(state, id, replace(fault, stage="held", rank=rank))
+    if event.value["phase"] != "allreduce":
+        return act(trial, state, id)
+    if _all_inside(trial, state, id):
+        return act(trial, state, id)
+    return state, (timer(f"f/{id}/inside/e{state.epoch}", INSIDE_S),)
+
+
+def inside(trial: Trial, state: State, event: Event) -> Result:
+    """Another rank has passed the point at which a rank is (to be) held."""
+    id = str(event.value["hold"])
+    fault = state.faults.get(id)
+    if fault is None or fault.stage not in ("planned", "held"):
+        return state, ()
+    state = _set(state, id, replace(fault, inside=fault.inside | {int(event.value["rank"])}))
+    return act(trial, state, id) if fault.stage == "held" and _all_inside(trial, state, id) else (state, ())
+
+
+def act(trial: Trial, state: State, id: str) -> Result:
+    """Resolve the target now and order the injection; a target that is not there is recorded as unreached."""
+    plan = _plan(trial, id)
+    name = _target(plan, state)
+    if name is None or not state.nodes[name].alive:
+        return unreached(state, id, f"target {plan.node} is not there")
+    slot = state.slots.index(name) if name in state.slots else None
+    state = _set(state, id, replace(state.faults[id], stage="acting", node=name))
+    resolved = note("fault.target", f"f/{id}/target", node=name, epoch=state.epoch, id=id, asked=plan.node, rank=slot)
+    act_value = state.plan.acts[id][name]
+    order = Command(
+        f="fault.act", key=f"f/{id}/act", node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
+        value={"id": id, "fault": plan.fault, "act": act_value},
+    )  # fmt: skip
+    return state, (resolved, order)
+
+
+def acted(trial: Trial, state: State, event: Event) -> Result:
+    """The injection answered: let the held rank go, and arm the healing if it has a time."""
+    id = _id(event)
+    fault = state.faults[id]
+    if fault.stage != "acting":
+        return state, ()
+    good = event.type == "ok"
+    state = _set(state, id, replace(fault, stage="acted" if good else "failed"))
+    effect = state.plan.acts[id][fault.node]
+    commands: tuple[Command, ...] = ()
+    if fault.rank is not None and not (good and ends_node(effect)) and state.nodes[fault.node].alive:
+        commands += (_release(state, id, fault),)
+    if good and effect.heal_after_s is not None:
+        commands += (timer(f"f/{id}/heal-after", effect.heal_after_s),)
+    return state, commands
+
+
+def heal(state: State, id: str) -> Result:
+    """Order the rollback of a fault that has acted."""
+    fault = state.faults[id]
+    plan_act = state.plan.acts[id][fault.node]
+    state = _set(state, id, replace(fault, stage="healing"))
+    return state, (
+        Command(
+            f="fault.heal", key=heal_key(id), node=fault.node, epoch=state.epoch, deadline_s=20.0,
+            value={"id": id, "act": plan_act},
+        ),
+    )  # fmt: skip
+
+
+def healed(state: State, event: Event) -> Result:
+    fault = state.faults[_id(event)]
+    return _set(state, _id(event), replace(fault, stage="healed" if event.type == "ok" else "failed")), ()
+
+
+def fired(trial: Trial, state: State, event: Event) -> Result:
+    """A timer of a fault: ``f/<id>/<what>``."""
+    _, id, what, *epoch = str(event.key).split("/")
+    fault = state.faults[id]
+    if what == "after" and fault.stage == "planned":
+        return act(trial, state, id)
+    if what == "inside" and fault.stage == "held" and epoch == [f"e{state.epoch}"]:
+        return act(trial, state, id)
+    if what == "heal-after" and fault.stage == "acted":
+        return heal(state, id)
+    return state, ()
+
+
+def let_go(state: State) -> State:
+    """The gang is being stopped: held ranks go with it, their faults wait for the next epoch."""
+    back = {id: replace(f, stage="planned", inside=frozenset()) for id, f in state.faults.items() if f.stage == "held"}
+    return replace(state, faults={**state.faults, **back})
+
+
+def unreached(state: State, id: str, reason: str) -> Result:
+    state = _set(state, id, replace(state.faults[id], stage="unreached"))
+    return state, (note("fault.unreached", f"f/{id}/unreached", id=id, reason=reason),)
+
+
+def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:
+    return tuple(id for id, fault in state.faults.items() if fault.stage in stages)
+
+
+def heal_key(id: str) -> str:
+    return f"f/{id}/heal"
+
+
+def targets(state: State) -> frozenset[str]:
+    """The nodes on which a fault was ordered to act."""
+    return frozenset(fault.node for fault in state.faults.values() if fault.node)
+
+
+def ends_node(act: Act) -> bool:
+    """Whether the injection ends every process of the node."""
+    return any(one.kind == "power" and one.args.get("state") == "off" for one in act.inject)
+
+
+def _follow(trial: Trial, result: Result, fault: FaultPlan) -> Result:
+    state, commands = result
+    if state.faults[fault.id].stage != "planned":
+        return result
+    if fault.at.after_s:
+        return state, (*commands, timer(f"f/{fault.id}/after", fault.at.after_s))
+    state, more = act(trial, state, fault.id)
+    return state, commands + more
+
+
+def _release(state: State, id: str, fault: FaultState) -> Command:
+    node = state.nodes[fault.node]
+    return Command(
+        f="rank.release", key=f"f/{id}/release", node=fault.node, incarnation=node.incarnation, epoch=state.epoch,
+        deadline_s=3600.0, value={"rank": fault.rank, "hold": id},
+    )  # fmt: skip
+
+
+def _all_inside(trial: Trial, state: State, id: str) -> bool:
+    others: Iterable[int] = set(range(trial.world.size)) - {state.faults[id].rank}
+    return state.faults[id].inside >= set(others)
+
+
+def _slot(fault: FaultPlan, state: State) -> int | None:
+    if isinstance(fault.node, int):
+        return fault.node if fault.node < len(state.slots) else None
+    return state.slots.index(fault.node) if fault.node in state.slots else None
+
+
+def _target(fault: FaultPlan, state: State) -> str | None:
+    if isinstance(fault.node, str):
+        return fault.node if fault.node in state.nodes else None
+    return state.slots[fault.node] if fault.node < len(state.slots) else None
+
+
+def _trigger(fault: FaultPlan) -> dict[str, object]:
+    at = fault.at
+    parts = {"step": at.step, "after_s": at.after_s, "on": at.on, "epoch": at.epoch, "exact": at.exact}
+    phase = {"phase": at.phase} if at.exact else {}
+    return {name: value for name, value in {**parts, **phase}.items() if value is not None}
+
+
+def _plan(trial: Trial, id: str) -> FaultPlan:
+    return next(fault for fault in trial.faults if fault.id == id)
+
+
+def _id(event: Event) -> str:
+    return str(event.key).split("/")[1]
+
+
+def _set(state: State, id: str, fault: FaultState) -> State:
+    return replace(state, faults={**state.faults, id: fault})

@@ -1,0 +1,114 @@
+"""The engine's state: everything that a decision depends on, rebuilt at any time by folding the history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..model.event import Command
+from ..model.plan import Plan
+
+#: prepare: fence, checkpoint, store and nodes are being made ready · start: the ranks are being forked and join ·
+#: run · stop: the gang is being stopped, nothing is decided yet · close: stop, heal, restore, gather ·
+#: suspended: interrupted, may be resumed · done
+Stage = Literal["prepare", "start", "run", "stop", "close", "suspended", "done"]
+FaultStage = Literal["planned", "held", "acting", "acted", "healing", "healed", "failed", "unreached"]
+Commands = tuple[Command, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What is known of a node. ``reachable``: it beats; ``alive``: its agent has not exited."""
+
+    incarnation: str
+    ordinal: int
+    alive: bool = True
+    reachable: bool = True
+
+    @property
+    def usable(self) -> bool:
+        return self.alive and self.reachable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultState:
+    """One planned fault: how far it got, and on which node."""
+
+    stage: FaultStage = "planned"
+    node: str = ""
+    rank: int | None = None
+    inside: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why and how the run ends; ``at`` is the step of closing that is under way."""
+
+    outcome: Literal["finished", "failed", "interrupted"]
+    reason: str = ""
+    kind: Literal["", "finding", "infrastructure"] = ""
+    at: Literal["stop", "heal", "quiet", "restore", "gather", "end"] = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end."""
+
+    plan: Plan
+    stage: Stage
+    slots: tuple[str, ...]
+    spares: tuple[str, ...]
+    nodes: Mapping[str, Node]
+    faults: Mapping[str, FaultState]
+    epoch: int = 0
+    awaited: frozenset[str] = frozenset()
+    store: tuple[str, int] | None = None
+    resume: Mapping[str, Any] | None = None
+    joined: frozenset[int] = frozenset()
+    finished: frozenset[int] = frozenset()
+    failed: frozenset[int] = frozenset()
+    started: frozenset[int] = frozenset()
+    exited: frozenset[int] = frozenset()
+    detector: str = ""
+    lineage: tuple[tuple[int, int], ...] = ()
+    best_step: int = 0
+    step_at_start: int = 0
+    stale: int = 0
+    restarts: int = 0
+    seen: Mapping[str, int] = field(default_factory=dict)
+    fence_ordered: int = -1
+    unrestartable: frozenset[str] = frozenset()
+    ending: Ending | None = None
+
+    def usable(self, name: str) -> bool:
+        return self.nodes[name].usable
+
+    @property
+    def active(self) -> bool:
+        """A gang is starting or running."""
+        return self.stage in ("start", "run")
+
+    @property
+    def over(self) -> bool:
+        """Nothing more follows from events of nodes."""
+        return self.stage in ("suspended", "done")
+
+
+Result = tuple[State, Commands]
+
+
+def then(result: Result, more: Callable[[State], Result]) -> Result:
+    """``more`` applied to the state of ``result``; the commands of both, in order."""
+    state, commands = result
+    after, following = more(state)
+    return after, commands + following
+
+
+def note(f: str, key: str, *, node: str | None = None, epoch: int | None = None, **value: Any) -> Command:
+    """A decision to be written into the history under the name ``f``."""
+    return Command(f="note", key=key, node=node, epoch=epoch, value={"f": f, "value": value})
+
+
+def timer(key: str, after_s: float) -> Command:
+    return Command(f="timer", key=key, deadline_s=after_s + 3600.0, value={"after_s": after_s})

@@ -1,0 +1,137 @@
+"""The history on disk: one line per event, one writer, a torn tail repaired, repeats dropped."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from ..model import codec
+from ..model.errors import InfrastructureError
+from ..model.event import Event, History
+
+
+def read(path: Path) -> History:
+    """The whole lines of a history. Raises InfrastructureError for a line that is no event."""
+    whole, _ = _split(path.read_bytes() if path.exists() else b"")
+    return History(tuple(_events(path, whole)))
+
+
+class Journal:
+    """The only writer of a run's history. Open it as a context manager; a second writer is refused."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock, repair the tail and read. Raises InfrastructureError when another writer holds the lock."""
+        self.path = path
+        self._fd = self._locked(path)
+        try:
+            whole, torn = _split(path.read_bytes())
+            if torn:
+                os.ftruncate(self._fd, len(whole))
+            self.torn_bytes = len(torn)
+            self.events = list(_events(path, whole))
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._seen = {event.source.identity for event in self.events}
+        self._own = max((e.source.n for e in self.events if e.source.writer == "ctl"), default=0)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    @property
+    def next_own(self) -> int:
+        """The number of the controller's next own event."""
+        return self._own + 1
+
+    @property
+    def history(self) -> History:
+        return History(tuple(self.events))
+
+    def append(self, event: Event) -> Event | None:
+        """Write ``event`` with its ``seq`` and ``t``; None when an event of this identity was written before.
+
+        Raises InfrastructureError when the journal cannot be written.
+        """
+        if event.source.identity in self._seen:
+            return None
+        placed = replace(event, seq=len(self.events) + 1, t=self._seconds(event))
+        self._write(placed)
+        self._seen.add(placed.source.identity)
+        self.events.append(placed)
+        if placed.source.writer == "ctl":
+            self._own = placed.source.n
+        return placed
+
+    def sync(self) -> None:
+        """Force everything written so far to the disk."""
+        try:
+            os.fsync(self._fd)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _seconds(self, event: Event) -> float:
+        """Seconds since the run began: by the writer's clock on the controller's boot, else since the last event."""
+        if not self.events:
+            return 0.0
+        start = self.events[0].at
+        if event.at.boot == start.boot:
+            return round(event.at.mono - start.mono, 6)
+        return self.events[-1].t
+
+    def _write(self, event: Event) -> None:
+        line = (json.dumps(codec.plain(event), separators=(",", ":")) + "\n").encode()
+        try:
+            written = os.write(self._fd, line)
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> InfrastructureError:
+        return InfrastructureError(
+            f"{self.path}: the journal cannot be written: {error.strerror}",
+            hint=f"free space or restore the directory, then: ccbed resume {self.path.parent}",
+        )
+
+    @staticmethod
+    def _locked(path: Path) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            raise InfrastructureError(
+                f"{path}: another orchestrator is writing this history", hint=f"ccbed watch {path.parent}"
+            ) from None
+        return fd
+
+
+def _split(data: bytes) -> tuple[bytes, bytes]:
+    """Whole lines, and the torn tail: bytes after the last newline, or a last line that is no JSON object."""
+    end = data.rfind(b"\n") + 1
+    whole = data[:end]
+    start = whole.rfind(b"\n", 0, -1) + 1 if whole else 0
+    try:
+        if whole:
+            json.loads(whole[start:])
+    except ValueError:
+        return data[:start], data[start:]
+    return whole, data[end:]
+
+
+def _events(path: Path, whole: bytes) -> Iterator[Event]:
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            yield codec.build(Event, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InfrastructureError(
+                f"{path}:{number}: not an event of a history ({error})",
+                hint="the file was changed after it was written; restore it from the bundle's copy",
+            ) from None
