@@ -96,7 +96,7 @@ def _gather(trial: Trial, state: State) -> Result:
 def _end(trial: Trial, state: State) -> Result:
     ending = state.ending or Ending(outcome="failed")
     value = {"outcome": ending.outcome, "reason": ending.reason, "kind": ending.kind}
-    return state, (note("run.end", "end", epoch=state.epoch, **value),)
+    return state, (note("run.end", "end", value, epoch=state.epoch),)
 
 
 def _wait(trial: Trial, state: State, commands: Commands, keys: frozenset[str] = frozenset()) -> Result:

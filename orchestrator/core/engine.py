@@ -60,7 +60,7 @@ def _rank_joined(trial: Trial, state: State, event: Event) -> Result:
     state = replace(state, joined=state.joined | {int(event.value["rank"])})
     if len(state.joined) < trial.world.size:
         return state, ()
-    return replace(state, stage="run"), (note("gang.joined", f"e{state.epoch}/joined", epoch=state.epoch),)
+    return replace(state, stage="run"), (note("gang.joined", f"e{state.epoch}/joined", {}, epoch=state.epoch),)
 
 
 def _rank_step(trial: Trial, state: State, event: Event) -> Result:
@@ -143,13 +143,14 @@ def _recover(trial: Trial, state: State) -> Result:
     decision = recovery.decide(trial, state)
     lost = tuple(name for name in state.slots if not state.usable(name))
     if decision.refused:
-        refused = note("recovery.refused", f"e{state.epoch}/refused", epoch=state.epoch, reason=decision.refused, lost=lost)
+        why = {"reason": decision.refused, "lost": lost, "failed": sorted(state.failed), "detector": state.detector}
+        refused = note("recovery.refused", f"e{state.epoch}/refused", why, epoch=state.epoch)
         return then((state, (refused,)), lambda s: closing.close(trial, s, _defeat(s, lost, decision.refused)))
-    decided = note(
-        "recovery.decided", f"e{state.epoch + 1}/decided", epoch=state.epoch + 1,
-        lost=lost, failed=sorted(state.failed), detector=state.detector, policy=dict(decision.policies),
-        slots=decision.slots, best_step=state.best_step,
-    )  # fmt: skip
+    what = {
+        "lost": lost, "failed": sorted(state.failed), "detector": state.detector, "policy": dict(decision.policies),
+        "slots": decision.slots, "best_step": state.best_step,
+    }  # fmt: skip
+    decided = note("recovery.decided", f"e{state.epoch + 1}/decided", what, epoch=state.epoch + 1)
     state = replace(
         gangs.next_epoch(state), stale=recovery.stale(state), step_at_start=state.best_step,
         slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,

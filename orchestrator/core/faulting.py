@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from ..model import codec
 from ..model.act import Act
 from ..model.event import Command, Event
 from ..model.gang import Hold
@@ -18,7 +19,7 @@ INSIDE_S = 0.25
 def planned(trial: Trial) -> tuple[Command, ...]:
     """One note per planned fault, before the first gang."""
     return tuple(
-        note("fault.planned", f"f/{f.id}/planned", id=f.id, fault=f.fault, node=f.node, trigger=_trigger(f))
+        note("fault.planned", f"f/{f.id}/planned", {"id": f.id, "fault": f.fault, "node": f.node, "trigger": _trigger(f)})
         for f in trial.faults
     )
 
@@ -91,11 +92,13 @@ def act(trial: Trial, state: State, id: str) -> Result:
         return unreached(state, id, f"target {plan.node} is not there")
     slot = state.slots.index(name) if name in state.slots else None
     state = _set(state, id, replace(state.faults[id], stage="acting", node=name))
-    resolved = note("fault.target", f"f/{id}/target", node=name, epoch=state.epoch, id=id, asked=plan.node, rank=slot)
+    resolved = note(
+        "fault.target", f"f/{id}/target", {"id": id, "asked": plan.node, "node": name, "rank": slot}, of=name, epoch=state.epoch
+    )  # fmt: skip
     act_value = state.plan.acts[id][name]
     order = Command(
         f="fault.act", key=f"f/{id}/act", node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
-        value={"id": id, "fault": plan.fault, "act": act_value},
+        value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)},
     )  # fmt: skip
     return state, (resolved, order)
 
@@ -125,7 +128,7 @@ def heal(state: State, id: str) -> Result:
     return state, (
         Command(
             f="fault.heal", key=heal_key(id), node=fault.node, epoch=state.epoch, deadline_s=20.0,
-            value={"id": id, "act": plan_act},
+            value={"id": id, "act": codec.plain(plan_act)},
         ),
     )  # fmt: skip
 
@@ -156,7 +159,7 @@ def let_go(state: State) -> State:
 
 def unreached(state: State, id: str, reason: str) -> Result:
     state = _set(state, id, replace(state.faults[id], stage="unreached"))
-    return state, (note("fault.unreached", f"f/{id}/unreached", id=id, reason=reason),)
+    return state, (note("fault.unreached", f"f/{id}/unreached", {"id": id, "reason": reason}),)
 
 
 def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:

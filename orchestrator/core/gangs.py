@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ..model import codec
 from ..model.event import Command, Event
 from ..model.gang import GangSpec, Resume
 from ..model.trial import Trial
@@ -61,7 +62,7 @@ def start(trial: Trial, state: State) -> Result:
     """Everything is ready: one gang.start per node."""
     step = int(state.resume["step"]) if state.resume else 0
     state = replace(state, stage="start", lineage=(*state.lineage, (state.epoch, step)))
-    chosen = note("resume.chosen", _key(state, "resume"), epoch=state.epoch, **(state.resume or {"step": 0}))
+    chosen = note("resume.chosen", _key(state, "resume"), state.resume or {"step": 0}, epoch=state.epoch)
     slots = tuple(dict.fromkeys(state.slots))
     return state, (chosen, *(_gang(trial, state, name) for name in slots))
 
@@ -121,7 +122,7 @@ def _may_resume(state: State) -> bool:
 def _scanned(state: State, event: Event) -> tuple[State, Commands]:
     skipped: list[dict[str, Any]] = list(event.value.get("skipped", []))
     notes = tuple(
-        note("checkpoint.skipped", _key(state, f"skipped/{one['name']}"), epoch=state.epoch, **one) for one in skipped
+        note("checkpoint.skipped", _key(state, f"skipped/{one['name']}"), one, epoch=state.epoch) for one in skipped
     )
     return replace(state, resume=event.value.get("newest")), notes
 
@@ -152,7 +153,7 @@ def _kill(state: State, name: str) -> Command:
 
 
 def _gang(trial: Trial, state: State, name: str) -> Command:
-    return _command(state, "gang.start", _key(state, f"start/{name}"), name, _gang_spec(trial, state, name))
+    return _command(state, "gang.start", _key(state, f"start/{name}"), name, codec.plain(_gang_spec(trial, state, name)))
 
 
 def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:

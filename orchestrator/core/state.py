@@ -105,9 +105,9 @@ def then(result: Result, more: Callable[[State], Result]) -> Result:
     return after, commands + following
 
 
-def note(f: str, key: str, *, node: str | None = None, epoch: int | None = None, **value: Any) -> Command:
-    """A decision to be written into the history under the name ``f``."""
-    return Command(f="note", key=key, node=node, epoch=epoch, value={"f": f, "value": value})
+def note(f: str, key: str, value: Mapping[str, Any], *, of: str | None = None, epoch: int | None = None) -> Command:
+    """A decision to be written into the history under the name ``f``; ``of``: the node that it is about."""
+    return Command(f="note", key=key, node=of, epoch=epoch, value={"f": f, "value": value})
 
 
 def timer(key: str, after_s: float) -> Command:

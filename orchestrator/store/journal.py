@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 from ..model import codec
 from ..model.errors import InfrastructureError
@@ -39,16 +40,11 @@ class Journal:
         self._seen = {event.source.identity for event in self.events}
         self._own = max((e.source.n for e in self.events if e.source.writer == "ctl"), default=0)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._fd)
-
-    @property
-    def next_own(self) -> int:
-        """The number of the controller's next own event."""
-        return self._own + 1
 
     @property
     def history(self) -> History:
@@ -57,8 +53,10 @@ class Journal:
     def append(self, event: Event) -> Event | None:
         """Write ``event`` with its ``seq`` and ``t``; None when an event of this identity was written before.
 
-        Raises InfrastructureError when the journal cannot be written.
+        The controller's own events come with number 0 and are numbered here. Raises InfrastructureError when the journal cannot be written.
         """
+        if event.source.writer == "ctl":
+            event = replace(event, source=replace(event.source, n=self._own + 1))
         if event.source.identity in self._seen:
             return None
         placed = replace(event, seq=len(self.events) + 1, t=self._seconds(event))

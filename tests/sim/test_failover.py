@@ -1,0 +1,167 @@
+"""Failover in virtual time: which commands follow from which losses."""
+
+from __future__ import annotations
+
+import pytest
+
+from orchestrator.model.trial import Liveness
+
+from . import world
+
+
+def _decisions(book: world.Memory) -> list[dict[str, object]]:
+    return [dict(event.value) for event in book.events if event.f == "recovery.decided"]
+
+
+def _end(book: world.Memory) -> dict[str, object]:
+    assert book.events[-1].f == "run.end"
+    return dict(book.events[-1].value)
+
+
+def test_a_run_without_faults_finishes_in_one_epoch() -> None:
+    _, book = world.run(world.trial(), world.bed())
+    assert _end(book)["outcome"] == "finished"
+    assert {e.epoch for e in book.events if e.f == "gang.start"} == {0}
+
+
+def test_a_crashed_node_is_replaced_by_the_spare_from_the_newest_checkpoint() -> None:
+    bed = world.bed()
+    _, book = world.run(world.trial(world.crash(2)), bed)
+    assert _end(book)["outcome"] == "finished"
+    assert [d["slots"] for d in _decisions(book)] == [("n0", "n1", "n4", "n3")]
+    assert [e.value["step"] for e in book.events if e.f == "resume.chosen"] == [0, 25]
+    assert bed.nodes["n2"].done["f/f0/act"] == 1
+    assert bed.nodes["n2"].alive, "healed: the bed is as up left it"
+
+
+def test_the_gang_is_stopped_before_anything_is_decided() -> None:
+    _, book = world.run(world.trial(world.crash(2)), world.bed())
+    answers = [e.seq for e in book.events if e.f == "gang.stop" and e.type == "ok" and e.epoch == 0]
+    decided = next(e.seq for e in book.events if e.f == "recovery.decided")
+    assert len(answers) == 3
+    assert max(answers) < decided
+
+
+@pytest.mark.parametrize("node", [0, 1, 2, 3])
+@pytest.mark.parametrize("policy", [("spare",), ("restart",)])
+def test_any_node_may_be_lost(node: int, policy: tuple[str, ...]) -> None:
+    _, book = world.run(world.trial(world.crash(node), policy=policy), world.bed())
+    assert _end(book)["outcome"] == "finished"
+    assert _decisions(book)[0]["policy"] == {f"n{node}": policy[0]}
+
+
+def test_when_node_0_is_lost_the_store_moves_to_its_successor() -> None:
+    _, book = world.run(world.trial(world.crash(0)), world.bed())
+    assert [e.node for e in book.events if e.f == "store.open" and e.type == "invoke"] == ["n0", "n4"]
+
+
+def test_without_a_policy_a_planned_loss_is_a_finding() -> None:
+    _, book = world.run(world.trial(world.crash(2), policy=("none",)), world.bed())
+    assert _end(book)["kind"] == "finding"
+
+
+def test_a_node_killed_by_hand_recovers_by_the_same_commands_as_a_planned_fault() -> None:
+    bed = world.bed()
+    bed.at(0.305, lambda: bed.kill("n2"))
+    _, by_hand = world.run(world.trial(), bed)
+    _, planned = world.run(world.trial(world.crash(2)), world.bed())
+
+    def recovery(book: world.Memory) -> set[str]:
+        return {str(e.key) for e in book.events if e.type == "invoke" and e.epoch == 1 and str(e.key).startswith("e1/")}
+
+    assert recovery(by_hand) == recovery(planned)
+    assert _end(by_hand)["outcome"] == "finished"
+
+
+def test_an_unplanned_loss_that_no_policy_replaces_is_a_failure_of_the_infrastructure() -> None:
+    bed = world.bed()
+    bed.at(0.2, lambda: bed.kill("n1"))
+    _, book = world.run(world.trial(policy=("none",)), bed)
+    assert _end(book)["kind"] == "infrastructure"
+
+
+def test_two_nodes_lost_in_one_window_are_one_recovery() -> None:
+    bed = world.bed()
+    bed.at(0.2, lambda: (bed.kill("n1"), bed.kill("n3")) and None)
+    _, book = world.run(world.trial(), bed)
+    assert [d["policy"] for d in _decisions(book)] == [{"n1": "spare", "n3": "restart"}]
+
+
+def test_twice_in_a_row_uses_the_spare_then_restarts() -> None:
+    faults = (world.crash(2), world.crash(1, id="f1", step=40))
+    _, book = world.run(world.trial(*faults), world.bed())
+    assert [d["policy"] for d in _decisions(book)] == [{"n2": "spare"}, {"n1": "restart"}]
+    assert _end(book)["outcome"] == "finished"
+
+
+def test_a_fault_during_the_recovery_of_another_starts_a_further_recovery() -> None:
+    second = world.crash(1, id="f1", on="recovery.decided")
+    bed = world.bed()
+    _, book = world.run(world.trial(world.crash(2), second), bed)
+    assert len(_decisions(book)) == 2
+    assert bed.nodes["n1"].done["f/f1/act"] == 1
+    assert _end(book)["outcome"] == "finished"
+
+
+def test_a_fault_of_the_second_epoch_only_acts_there() -> None:
+    second = world.crash(3, id="f1", step=27, epoch=1)
+    _, book = world.run(world.trial(world.crash(2), second), world.bed())
+    assert [e.epoch for e in book.events if e.f == "fault.act" and e.type == "invoke"] == [0, 1]
+
+
+def test_a_pause_shorter_than_the_limit_needs_no_recovery() -> None:
+    trial = world.trial(world.crash(2))
+    _, book = world.run(trial, world.bed(), {"f0": world.pause(0.8)})
+    assert _decisions(book) == []
+    assert _end(book)["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("policy", [("spare",), ("restart",)])
+def test_a_pause_that_is_never_healed_is_found_by_silence(policy: tuple[str, ...]) -> None:
+    bed = world.bed()
+    trial = world.trial(world.crash(2), policy=policy)
+    _, book = world.run(trial, bed, {"f0": world.pause(None)})
+    assert [d["detector"] for d in _decisions(book)] == ["node.silent"]
+    assert _end(book)["outcome"] == "finished"
+    assert bed.nodes["n2"].alive
+    assert not bed.nodes["n2"].paused, "healed when the run ended"
+
+
+def test_a_crash_loop_is_stopped_before_the_budget_is_spent() -> None:
+    faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
+    _, book = world.run(world.trial(*faults, max_restarts=10), world.bed())
+    assert _end(book)["outcome"] == "failed"
+    assert "crash loop" in str(_end(book)["reason"])
+    assert len(_decisions(book)) == 2
+
+
+def test_the_budget_of_restarts_is_kept() -> None:
+    faults = tuple(world.crash(2, id=f"f{k}", step=10 * k + 12) for k in range(3))
+    _, book = world.run(world.trial(*faults, max_restarts=2), world.bed())
+    assert "budget of 2 restarts" in str(_end(book)["reason"])
+
+
+def test_a_disarmed_fault_is_never_called_verified() -> None:
+    bed = world.bed()
+    bed.hands_off.add("f0")
+    _, book = world.run(world.trial(world.crash(2)), bed)
+    assert "fault.verified" not in world.names(book)
+    assert _end(book)["outcome"] == "finished"
+
+
+def test_a_run_that_does_not_end_is_ended_by_the_wall_limit() -> None:
+    trial = world.trial(liveness=Liveness(wall_s=0.2))
+    _, book = world.run(trial, world.bed())
+    assert _end(book)["outcome"] == "failed"
+    assert "not finished after 0.2 s" in str(_end(book)["reason"])
+
+
+def test_a_trigger_that_is_never_reached_is_said() -> None:
+    _, book = world.run(world.trial(world.crash(2, step=61)), world.bed())
+    assert "fault.unreached" in world.names(book)
+
+
+def test_every_command_is_closed_when_the_run_has_ended() -> None:
+    _, book = world.run(world.trial(world.crash(2)), world.bed(), {"f0": world.pause(None)})
+    closed = {e.key for e in book.events if e.type in ("ok", "fail", "info")}
+    assert [e.key for e in book.events if e.type == "invoke" and e.key not in closed] == []

@@ -1,0 +1,93 @@
+"""The orchestrator is killed between every two events; whoever resumes ends with the same facts."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from orchestrator.core.state import State
+from orchestrator.model.act import Act
+from orchestrator.providers.fake import FakeBed
+
+from . import world
+
+TRIALS = {
+    "spare": (world.trial(world.crash(2)), None),
+    "restart of node 0": (world.trial(world.crash(0), policy=("restart",)), None),
+    "twice": (world.trial(world.crash(2), world.crash(1, id="f1", step=40)), None),
+    "during recovery": (world.trial(world.crash(2), world.crash(1, id="f1", on="recovery.decided")), None),
+    "paused": (world.trial(world.crash(2)), {"f0": world.pause(None)}),
+}
+
+
+def _finish(trial: world.Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]) -> tuple[State, world.Memory]:
+    """Run, dying at each journal length of ``limits`` in turn, then to the end."""
+    plan, book = world.plan(trial, acts), world.Memory()
+    for limit in limits:
+        book.limit = limit
+        try:
+            return (world.resume if book.events else _first)(trial, plan, bed, book), book
+        except world.Killed:
+            bed.poll({"said": len(bed.said)}, 0.003)
+    book.limit = None
+    return (world.resume if book.events else _first)(trial, plan, bed, book), book
+
+
+def _first(trial: world.Trial, plan: world.Plan, bed: FakeBed, book: world.Memory) -> State:
+    return world.loop(trial, plan, bed, book).run()
+
+
+def _assert_sound(trial: world.Trial, bed: FakeBed, book: world.Memory) -> None:
+    assert book.events[-1].f == "run.end"
+    assert book.events[-1].value["outcome"] == "finished", book.events[-1].value
+    for fault in trial.faults:
+        assert sum(node.done[f"f/{fault.id}/act"] for node in bed.nodes.values()) == 1
+    for node in bed.nodes.values():
+        assert all(count == 1 for key, count in node.done.items() if "/start/" in key)
+        assert node.alive
+        assert not node.paused
+    invoked = [e.key for e in book.events if e.type == "invoke"]
+    assert len(invoked) == len(set(invoked))
+    assert [e.seq for e in book.events] == list(range(1, len(book.events) + 1))
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_killed_between_every_two_events(name: str) -> None:
+    trial, acts = TRIALS[name]
+    reference, book = world.run(trial, world.bed(), acts)
+    for limit in range(2, len(book.events)):
+        bed = world.bed()
+        state, resumed = _finish(trial, acts, bed, [limit])
+        _assert_sound(trial, bed, resumed)
+        assert state.epoch == reference.epoch, f"killed after event {limit}"
+
+
+@given(seed=st.integers(0, 10_000), name=st.sampled_from(sorted(TRIALS)), doubled=st.sampled_from([0.0, 0.2, 1.0]))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_interleaving_across_writers_with_repeats(seed: int, name: str, doubled: float) -> None:
+    trial, acts = TRIALS[name]
+    bed = world.bed(seed=seed, doubled=doubled)
+    _, book = world.run(trial, bed, acts)
+    _assert_sound(trial, bed, book)
+
+
+@given(seed=st.integers(0, 10_000), cuts=st.lists(st.integers(2, 190), min_size=2, max_size=4), name=st.sampled_from(sorted(TRIALS)))
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_killed_several_times_in_one_run(seed: int, cuts: list[int], name: str) -> None:
+    trial, acts = TRIALS[name]
+    bed = world.bed(seed=seed)
+    _, book = _finish(trial, acts, bed, sorted(cuts))
+    _assert_sound(trial, bed, book)
+
+
+@pytest.mark.parametrize("after", [3, 20, 60, 75, 82, 95, 120])
+def test_an_interrupted_run_heals_the_bed_and_goes_on_when_resumed(after: int) -> None:
+    trial = world.trial(world.crash(2))
+    plan, bed, book = world.plan(trial), world.bed(), world.Memory()
+    loop = world.loop(trial, plan, bed, book, interrupted=lambda: len(book.events) >= after)
+    assert loop.run().stage == "suspended"
+    assert all(node.alive for node in bed.nodes.values())
+    assert all(gang.over for gang in bed.gangs.values())
+    assert world.resume(trial, plan, bed, book).stage == "done"
+    assert book.events[-1].value["outcome"] == "finished"
