@@ -1,259 +1,344 @@
-"""The only loop that performs commands and feeds what comes of them back as events."""
+"""The life of a run, read top-down: prepare, drive, judge, seal. Everything else is called from here."""
 
 from __future__ import annotations
 
-import heapq
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
-from .core import engine, liveness
+from . import __version__, views
+from .core import engine, judge, metrics, plan as planning, twin as twins
 from .core.state import State
-from .model.bed import NodeStatus
-from .model.event import Clock, Command, Event, EventType, Source
+from .loop import Loop
+from .model import codec
+from .model.bed import BedSpec, NodeStatus
+from .model.errors import InfrastructureError, UsageError
+from .model.event import Event, Source
 from .model.plan import Plan
-from .model.provider import Cursors, Provider
+from .model.plugin import Catalogue
+from .model.provider import Provider
+from .model.run import Run, Twin
 from .model.trial import Trial
+from .model.verdict import Verdict
+from .store import beds, bundle, clock, fingerprint, payload, paths, seal
+from .store import twins as cache
+from .store.journal import Journal
 
-#: These change what exists: the journal is on disk before they are sent.
-_SYNCED = ("fault.act", "fault.heal", "node.apply", "node.kill")
-#: These are carried out by the keeper, so a node's exit does not end them.
-_BY_KEEPER = ("fault.act", "fault.heal", "node.apply", "node.kill")
-
-
-class Book(Protocol):
-    """A journal: ``store.journal.Journal``, or one in memory."""
-
-    events: list[Event]
-
-    def append(self, event: Event) -> Event | None: ...
-
-    def sync(self) -> None: ...
+#: Per node, what is fetched at most, in bytes; what is cut is recorded.
+GATHER_LIMIT = 256 * 1024 * 1024
+THREADS = 1
 
 
-@dataclass(kw_only=True)
-class Loop:
-    """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal."""
+class Listener:
+    """Is told what happens, for people. The default says nothing."""
+
+    def planned(self, trial: Trial, plan: Plan, directory: Path, *, twin: bool) -> None: ...
+
+    def heard(self, event: Event, state: State) -> None: ...
+
+    def twin(self, twin: Twin, *, cached: bool) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Where a run takes place: the bed and its provider, the plugins, the directories."""
+
+    bed: BedSpec
+    provider: Provider
+    catalogue: Catalogue
+    state: Path
+    runs: Path
+    listener: Listener = field(default_factory=Listener)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is to be run. ``argv``: the exact command, for the bundle; ``script``: the user's file, for the payload."""
 
     trial: Trial
-    plan: Plan
-    book: Book
-    provider: Provider
-    now: Callable[[], Clock]
-    look: Callable[[str], NodeStatus]
-    gather: Callable[[], Mapping[str, Any]]
-    heard: Callable[[Event, State], None] = lambda event, state: None
-    interrupted: Callable[[], bool] = lambda: False
-    cursors: Cursors = field(default_factory=dict)
-    _open: dict[str, tuple[Command, float]] = field(default_factory=dict)
-    _timers: list[tuple[float, str]] = field(default_factory=list)
-    _queue: deque[Event] = field(default_factory=deque)
-    _watch: liveness.Watch = field(default_factory=lambda: liveness.Watch(looked=0.0))
-    _pace: liveness.Pace = field(default_factory=liveness.Pace)
-    _told: bool = False
+    argv: tuple[str, ...] = ()
+    reason: str = "asked for on the command line"
+    script: Path | None = None
+    data_dir: str | None = None
+    twin: bool = True
 
-    def run(self) -> State:
-        """Until the run has ended or was suspended. The journal already holds ``run.begin``."""
-        self._watch = liveness.Watch(looked=self.now().mono)
-        state = self._catch_up()
-        while not state.over:
-            state = self._turn(state)
-        return state
 
-    # --- one turn -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What came of it. ``code``: the exit code."""
 
-    def _turn(self, state: State) -> State:
-        events, self.cursors = self.provider.poll(self.cursors, self._patience())
-        for event in events:
-            state = self._take(state, event)
-        for event in (*self._fired(), *self._overdue(), *self._watched(state), *self._asked_to_stop()):
-            state = self._take(state, event)
-        return state
+    directory: Path
+    run: Run
+    verdicts: tuple[Verdict, ...]
+    code: int
 
-    def _take(self, state: State, event: Event) -> State:
-        """Write an event and do what follows from it, and what follows from that."""
-        self._write(event)
-        return self._flush(state)
 
-    def _write(self, event: Event) -> None:
-        """Into the journal, and from there into the queue of events whose consequences are due."""
-        placed = self.book.append(event)
-        if placed is not None:
-            self._queue.append(placed)
+def launch(setting: Setting, request: Request) -> Result:
+    """A trial from its beginning to its verdicts. Raises UsageError, InfrastructureError."""
+    files = payload.collect(Path(__file__).parent, setting.catalogue, request.script)
+    twin = _twin(setting, request, files) if _wants_twin(setting, request) else None
+    return _one(setting, request, files, twin)
 
-    def _flush(self, state: State) -> State:
-        while self._queue and not state.over:
-            event = self._queue.popleft()
-            if self._repeated(event):
-                continue
-            self._note_progress(event)
-            state, commands = engine.step(self.trial, state, event)
-            self.heard(event, state)
-            for command in commands:
-                self._issue(command)
-            for cut in self._cut_off(event):
-                self._write(cut)
-        return state
 
-    def _repeated(self, event: Event) -> bool:
-        """A second answer to a command that is closed; closes the command otherwise."""
-        if event.type not in ("ok", "fail", "info"):
-            return False
-        return self._open.pop(str(event.key), None) is None
+def resume(setting: Setting, directory: Path) -> Result:
+    """Take over a run whose orchestrator is gone, or that was interrupted; a finished one is judged again."""
+    trial = bundle.load_trial(directory)
+    with beds.run_lock(Path(setting.bed.workdir), directory.name, directory):
+        if not _ended(directory):
+            plan = _planned(setting, directory)
+            _drive(setting, trial, plan, directory)
+        return _finish(setting, directory)
 
-    # --- commands -----------------------------------------------------------------------------------------------------
 
-    def _issue(self, command: Command) -> None:
-        about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        if command.f == "note":
-            if command.value["f"] == "run.end":
-                self._abandon()
-            self._write(self._own("note", command.value["f"], command.value["value"], **about))
-            return
-        value = {**command.value, "deadline_s": command.deadline_s}
-        placed = self.book.append(self._own("invoke", command.f, value, **about))
-        if placed is not None:
-            self._perform(command, placed.at.mono)
+def plan_only(setting: Setting, request: Request) -> Plan:
+    """What --dry-run prints."""
+    return _plan(setting, request, run="(not yet)", at="(not yet)")
 
-    def _perform(self, command: Command, since: float) -> None:
-        """Send a command out; the answer comes as an event."""
-        self._open[command.key] = (command, since + command.deadline_s)
-        if command.f == "timer":
-            heapq.heappush(self._timers, (since + float(command.value["after_s"]), command.key))
-        elif command.f == "gather":
-            self._write(self._own("ok", "gather", self.gather(), key=command.key, epoch=command.epoch))
-        else:
-            if command.f in _SYNCED:
-                self.book.sync()
-            self.provider.perform(command)
 
-    def _cut_off(self, event: Event) -> list[Event]:
-        """A node that has exited answers nothing any more: close what was asked of its agent as indeterminate."""
-        if event.f != "node.exit":
-            return []
-        cut = [
-            command for command, _ in self._open.values()
-            if command.node == event.node and command.f not in (*_BY_KEEPER, "timer", "gather")
-            and command.incarnation in (None, event.source.incarnation)
-        ]  # fmt: skip
-        return [self._indeterminate(command, "the node exited") for command in cut]
+# --- the twin ---------------------------------------------------------------------------------------------------------
 
-    def _overdue(self) -> list[Event]:
-        now = self.now().mono
-        late = [command for command, due in self._open.values() if due <= now and command.f != "timer"]
-        return [self._indeterminate(command, f"no answer within {command.deadline_s:g} s") for command in late]
 
-    def _indeterminate(self, command: Command, reason: str) -> Event:
-        about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        return self._own("info", command.f, {"reason": reason}, **about)
+def _wants_twin(setting: Setting, request: Request) -> bool:
+    chosen = judge.specs(request.trial, setting.catalogue)
+    return request.twin and judge.needs_twin(chosen, setting.catalogue)
 
-    def _abandon(self) -> None:
-        """Nothing is left open in the history of a run that has ended."""
-        for command, _ in list(self._open.values()):
-            self.book.append(self._indeterminate(command, "the run ended"))
-        self._open.clear()
 
-    # --- time ---------------------------------------------------------------------------------------------------------
-
-    def _patience(self) -> float:
-        if self._queue:
-            return 0.0
-        due = self._timers[0][0] - self.now().mono if self._timers else liveness.LOOK_S
-        return max(0.0, min(due, liveness.LOOK_S))
-
-    def _fired(self) -> list[Event]:
-        now, fired = self.now().mono, []
-        while self._timers and self._timers[0][0] <= now:
-            _, key = heapq.heappop(self._timers)
-            if key in self._open:
-                fired.append(self._own("ok", "timer", {}, key=key))
-        return fired
-
-    # --- liveness -----------------------------------------------------------------------------------------------------
-
-    def _watched(self, state: State) -> list[Event]:
-        """Silence of nodes and standstill of the gang, a few times a second."""
-        now = self.now().mono
-        if now - self._watch.looked < liveness.LOOK_S:
-            return []
-        self._watch, late = liveness.look(self._watch, now, self.provider.heartbeats())
-        found = [self._own("note", "controller.late", {"late_s": round(late, 3)})] if late > 0.5 else []
-        return [*found, *self._silences(state), *self._standstill(state, now)]
-
-    def _silences(self, state: State) -> list[Event]:
-        found = []
-        for node in liveness.suspects(self._watch, self.trial.liveness):
-            if node in state.nodes and state.usable(node):
-                found.append(self._own("note", "node.suspect", self._silence(node), node=node))
-            self._watch = liveness.mark(self._watch, node)
-        for node in liveness.lost(self._watch, self.trial.liveness):
-            if node in state.nodes and state.usable(node) and (seen := self._confirmed(node)):
-                found.append(self._own("note", "node.silent", {**self._silence(node), "seen": seen}, node=node))
+def _twin(setting: Setting, request: Request, files: Mapping[str, bytes]) -> Twin | None:
+    """The uninterrupted run of the same trial: from the cache, or run now."""
+    plan = _plan(setting, request, run="", at="")
+    key = twins.twin_key(request.trial, _fingerprint(plan, files))
+    if found := cache.get(setting.state, key):
+        setting.listener.twin(found, cached=True)
         return found
+    undisturbed = replace(request.trial, faults=(), checks=())
+    made = _one(setting, replace(request, trial=undisturbed, reason=f"twin of {request.trial.id}"), files, None, as_twin=True)
+    twin = twins.make_twin(made.run)
+    if twin is None:
+        return None
+    cache.put(setting.state, twin)
+    setting.listener.twin(twin, cached=False)
+    return twin
 
-    def _silence(self, node: str) -> dict[str, Any]:
-        return {"silent_s": round(liveness.silent_for(self._watch, node), 3)}
 
-    def _confirmed(self, node: str) -> str:
-        """What the silent node is seen to be; empty while it is seen running and may only be slow."""
-        found = self.look(node).state
-        patience = liveness.PATIENCE * self.trial.liveness.lost_s
-        slow = found in ("warm", "busy", "starting") and liveness.silent_for(self._watch, node) < patience
-        return "" if slow else found
+# --- one run ----------------------------------------------------------------------------------------------------------
 
-    def _standstill(self, state: State, now: float) -> list[Event]:
-        since = liveness.stalled(self._pace, now, self.trial.liveness) if state.stage == "run" else None
-        if since is None:
-            return []
-        self._pace = liveness.Pace()
-        return [self._own("note", "gang.stalled", {"since_s": round(since, 3)}, epoch=state.epoch)]
 
-    def _note_progress(self, event: Event) -> None:
-        if event.f in ("rank.step", "progress"):
-            self._pace = liveness.advance(self._pace, int(event.value["step"]), self.now().mono)
-        elif event.f in ("recovery.decided", "rank.held"):
-            self._pace = liveness.Pace(per_step=self._pace.per_step)
+def _one(
+    setting: Setting, request: Request, files: Mapping[str, bytes], twin: Twin | None, *, as_twin: bool = False
+) -> Result:
+    workdir = Path(setting.bed.workdir)
+    _refuse_busy(workdir)
+    name = f"{request.trial.name}-twin" if as_twin else request.trial.name
+    directory = bundle.create(setting.runs, name)
+    run = directory.name
+    with beds.run_lock(workdir, run, directory):
+        beds.begin_run(workdir, run, directory.resolve())
+        try:
+            setting.provider.open(setting.bed, run)
+            plan = _plan(setting, request, run=run, at=setting.provider.put(files))
+            _write_inputs(setting, request, plan, directory, files, twin)
+        except BaseException:
+            beds.end_run(workdir)
+            paths.discard(directory)
+            raise
+        bundle.link_latest(directory)
+        setting.listener.planned(request.trial, plan, directory, twin=as_twin)
+        _drive(setting, request.trial, plan, directory)
+        return _finish(setting, directory)
 
-    # --- beginnings ---------------------------------------------------------------------------------------------------
 
-    def _catch_up(self) -> State:
-        """Fold the history, issue what it asked for and never sent, drain what the nodes have said meanwhile.
+def _refuse_busy(workdir: Path) -> None:
+    """Raises UsageError, naming the open run."""
+    if beds.open_run(workdir) or beds.driver(workdir):
+        raise beds.busy(workdir)
 
-        What was sent and is still not answered after that is sent again under the same key.
-        """
-        state, commands = engine.open_commands(self.trial, self.plan, self.book.events)
-        sent = {e.key: e for e in self.book.events if e.type == "invoke"}
-        done = {e.key for e in self.book.events if e.key and e.type != "invoke"}
-        waiting = [command for command in commands if command.key not in done]
-        again = [command for command in waiting if command.key in sent]
-        for command in again:
-            self._open[command.key] = (command, sent[command.key].at.mono + command.deadline_s)
-        for command in waiting:
-            if command.key not in sent:
-                self._issue(command)
-        state = self._drain(self._flush(state))
-        for command in again:
-            if command.key in self._open:
-                self._perform(command, sent[command.key].at.mono)
-        return self._flush(state)
 
-    def _drain(self, state: State) -> State:
-        """What the nodes have said so far."""
-        while not state.over:
-            events, self.cursors = self.provider.poll(self.cursors, 0.0)
-            if not events:
-                break
-            for event in events:
-                state = self._take(state, event)
+def _plan(setting: Setting, request: Request, *, run: str, at: str) -> Plan:
+    hosts = {node.host for node in setting.bed.nodes}
+    return planning.plan(
+        request.trial,
+        setting.bed,
+        setting.provider.observe(setting.bed),
+        setting.catalogue,
+        run=run,
+        payload=at,
+        capabilities={host: setting.provider.capabilities(host) for host in hosts},
+        data_dir=request.data_dir,
+    )
+
+
+def _fingerprint(plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
+    return fingerprint.take(code=payload.digest(files), threads=plan.threads, backend=plan.backend)
+
+
+def _write_inputs(
+    setting: Setting, request: Request, plan: Plan, directory: Path, files: Mapping[str, bytes], twin: Twin | None
+) -> None:
+    about = bundle.describe(
+        run=plan.run, version=__version__, command=_command(request.argv), reason=request.reason, bed=plan.bed
+    )
+    documents: dict[str, Any] = {
+        bundle.TRIAL: request.trial,
+        bundle.PLAN: plan,
+        bundle.FINGERPRINT: _fingerprint(plan, files),
+        bundle.BUNDLE: about,
+    }
+    if twin:
+        documents[bundle.TWIN] = twin
+    inputs = {name: content for name, content in files.items() if name.startswith("user/")}
+    bundle.write_inputs(directory, documents, inputs)
+
+
+def _command(argv: tuple[str, ...]) -> str:
+    import shlex
+
+    return shlex.join(("ccbed", *argv)) if argv else ""
+
+
+def _planned(setting: Setting, directory: Path) -> Plan:
+    plan: Plan = codec.build(Plan, paths.document(directory, bundle.PLAN))
+    if plan.bed != setting.bed.name:
+        raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {setting.bed.name}", hint=f"--bed {plan.bed}")
+    return plan
+
+
+# --- driving ----------------------------------------------------------------------------------------------------------
+
+
+def _drive(setting: Setting, trial: Trial, plan: Plan, directory: Path) -> State:
+    """Until the run has ended or was interrupted; the journal tells where it stands."""
+    with Journal(directory / bundle.HISTORY) as book, _interruptible() as interrupted:
+        cursors = setting.provider.open(setting.bed, plan.run)
+        if book.events:
+            cursors = book.events[0].value["cursors"]
+            book.append(_own("run.resumed", {"pid": _pid(), "torn_bytes": book.torn_bytes, "nodes": _found(setting)}))
+        else:
+            nodes = {name: _identity(node) for name, node in plan.nodes.items()}
+            value = {"run": plan.run, "bed": plan.bed, "pid": _pid(), "nodes": nodes, "cursors": cursors}
+            book.append(_own("run.begin", value))
+        loop = Loop(
+            trial=trial,
+            plan=plan,
+            book=book,
+            provider=setting.provider,
+            now=clock.now,
+            look=lambda name: _look(setting, name),
+            gather=lambda: _gather(setting, plan, directory),
+            heard=setting.listener.heard,
+            interrupted=interrupted,
+            cursors=cursors,
+        )
+        state = loop.run()
+        book.sync()
         return state
 
-    def _asked_to_stop(self) -> list[Event]:
-        if self._told or not self.interrupted():
-            return []
-        self._told = True
-        return [self._own("note", "run.interrupted", {})]
 
-    def _own(self, type: EventType, f: str, value: Mapping[str, Any], **about: Any) -> Event:
-        """An event of the controller's own; the journal numbers it."""
-        return Event(type=type, f=f, value=value, at=self.now(), source=Source(writer="ctl", n=0), **about)
+def _look(setting: Setting, name: str) -> NodeStatus:
+    return setting.provider.observe(setting.bed).node(name)
+
+
+def _found(setting: Setting) -> dict[str, Any]:
+    """The nodes that live, for a run that goes on after an interruption."""
+    status = setting.provider.observe(setting.bed)
+    return {
+        node.name: {"incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid}
+        for node in status.nodes
+        if node.state in ("warm", "busy", "paused", "starting")
+    }
+
+
+def _identity(node: Any) -> dict[str, Any]:
+    return {
+        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address
+    }  # fmt: skip
+
+
+def _own(f: str, value: Mapping[str, Any]) -> Event:
+    return Event(type="note", f=f, value=value, at=clock.now(), source=Source(writer="ctl", n=0))
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM asks the loop to heal and stop; the second ends this process as it would without us."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- after it ---------------------------------------------------------------------------------------------------------
+
+
+def _gather(setting: Setting, plan: Plan, directory: Path) -> dict[str, Any]:
+    """What the nodes left, into the bundle; what could not be had is listed, never silently absent."""
+    size, missing, capped = 0, [], []
+    for name in plan.nodes:
+        for path, to in ((f"runs/{plan.run}", f"nodes/{name}"), ("agent.log", f"nodes/{name}/agent.log")):
+            got = setting.provider.fetch(name, path, directory / to, GATHER_LIMIT)
+            size += got.size
+            if got.reason:
+                missing.append({"node": name, "path": path, "reason": got.reason})
+            if got.capped:
+                capped.append({"node": name, "path": path})
+    count = sum(1 for file in (directory / "nodes").rglob("*") if file.is_file())
+    return {"files": count, "bytes": size, "missing": missing, "capped": capped}
+
+
+def _ended(directory: Path) -> bool:
+    if not (directory / bundle.HISTORY).exists():
+        return False
+    last = bundle.read_history(directory).last("run.end")
+    return last is not None
+
+
+def _finish(setting: Setting, directory: Path) -> Result:
+    """Seal the evidence, judge it, render it. An interrupted run stays open."""
+    if not _ended(directory):
+        run = bundle.load(directory)
+        return Result(directory=directory, run=run, verdicts=(), code=130)
+    run = bundle.load(directory)
+    if not bundle.is_sealed(directory):
+        _write_metrics(run, directory)
+        seal.seal(directory)
+    beds.end_run(Path(setting.bed.workdir))
+    return conclude(setting.catalogue, directory)
+
+
+def conclude(catalogue: Catalogue, directory: Path) -> Result:
+    """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError."""
+    run = bundle.load(directory)
+    verdicts = judge.judge(run, catalogue, judge.specs(run.trial, catalogue))
+    run = replace(run, verdicts=verdicts)
+    rendered: dict[str, bytes] = {}
+    for plugin in catalogue.reports.values():
+        module: Any = plugin.module
+        rendered.update(module.render(run))
+    bundle.write_derived(directory, verdicts, rendered)
+    outcome, _, kind = views.ending(run.history)
+    return Result(directory=directory, run=run, verdicts=verdicts, code=judge.exit_code(verdicts, outcome, kind))
+
+
+def _write_metrics(run: Run, directory: Path) -> None:
+    import json
+
+    lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(run))
+    paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())

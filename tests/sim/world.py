@@ -13,7 +13,7 @@ from orchestrator.model.event import Event, Source
 from orchestrator.model.plan import Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.providers.fake import FakeBed
-from orchestrator.run import Loop
+from orchestrator.loop import Loop
 
 CRASH = Act(
     inject=(Primitive(kind="power", args={"state": "off"}),),

@@ -1,0 +1,259 @@
+"""The only loop that performs commands and feeds what comes of them back as events."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .core import engine, liveness
+from .core.state import State
+from .model.bed import NodeStatus
+from .model.event import Clock, Command, Event, EventType, Source
+from .model.plan import Plan
+from .model.provider import Cursors, Provider
+from .model.trial import Trial
+
+#: These change what exists: the journal is on disk before they are sent.
+_SYNCED = ("fault.act", "fault.heal", "node.apply", "node.kill")
+#: These are carried out by the keeper, so a node's exit does not end them.
+_BY_KEEPER = ("fault.act", "fault.heal", "node.apply", "node.kill")
+
+
+class Book(Protocol):
+    """A journal: ``store.journal.Journal``, or one in memory."""
+
+    events: list[Event]
+
+    def append(self, event: Event) -> Event | None: ...
+
+    def sync(self) -> None: ...
+
+
+@dataclass(kw_only=True)
+class Loop:
+    """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal."""
+
+    trial: Trial
+    plan: Plan
+    book: Book
+    provider: Provider
+    now: Callable[[], Clock]
+    look: Callable[[str], NodeStatus]
+    gather: Callable[[], Mapping[str, Any]]
+    heard: Callable[[Event, State], None] = lambda event, state: None
+    interrupted: Callable[[], bool] = lambda: False
+    cursors: Cursors = field(default_factory=dict)
+    _open: dict[str, tuple[Command, float]] = field(default_factory=dict)
+    _timers: list[tuple[float, str]] = field(default_factory=list)
+    _queue: deque[Event] = field(default_factory=deque)
+    _watch: liveness.Watch = field(default_factory=lambda: liveness.Watch(looked=0.0))
+    _pace: liveness.Pace = field(default_factory=liveness.Pace)
+    _told: bool = False
+
+    def run(self) -> State:
+        """Until the run has ended or was suspended. The journal already holds ``run.begin``."""
+        self._watch = liveness.Watch(looked=self.now().mono)
+        state = self._catch_up()
+        while not state.over:
+            state = self._turn(state)
+        return state
+
+    # --- one turn -----------------------------------------------------------------------------------------------------
+
+    def _turn(self, state: State) -> State:
+        events, self.cursors = self.provider.poll(self.cursors, self._patience())
+        for event in events:
+            state = self._take(state, event)
+        for event in (*self._fired(), *self._overdue(), *self._watched(state), *self._asked_to_stop()):
+            state = self._take(state, event)
+        return state
+
+    def _take(self, state: State, event: Event) -> State:
+        """Write an event and do what follows from it, and what follows from that."""
+        self._write(event)
+        return self._flush(state)
+
+    def _write(self, event: Event) -> None:
+        """Into the journal, and from there into the queue of events whose consequences are due."""
+        placed = self.book.append(event)
+        if placed is not None:
+            self._queue.append(placed)
+
+    def _flush(self, state: State) -> State:
+        while self._queue and not state.over:
+            event = self._queue.popleft()
+            if self._repeated(event):
+                continue
+            self._note_progress(event)
+            state, commands = engine.step(self.trial, state, event)
+            self.heard(event, state)
+            for command in commands:
+                self._issue(command)
+            for cut in self._cut_off(event):
+                self._write(cut)
+        return state
+
+    def _repeated(self, event: Event) -> bool:
+        """A second answer to a command that is closed; closes the command otherwise."""
+        if event.type not in ("ok", "fail", "info"):
+            return False
+        return self._open.pop(str(event.key), None) is None
+
+    # --- commands -----------------------------------------------------------------------------------------------------
+
+    def _issue(self, command: Command) -> None:
+        about = {"node": command.node, "epoch": command.epoch, "key": command.key}
+        if command.f == "note":
+            if command.value["f"] == "run.end":
+                self._abandon()
+            self._write(self._own("note", command.value["f"], command.value["value"], **about))
+            return
+        value = {**command.value, "deadline_s": command.deadline_s}
+        placed = self.book.append(self._own("invoke", command.f, value, **about))
+        if placed is not None:
+            self._perform(command, placed.at.mono)
+
+    def _perform(self, command: Command, since: float) -> None:
+        """Send a command out; the answer comes as an event."""
+        self._open[command.key] = (command, since + command.deadline_s)
+        if command.f == "timer":
+            heapq.heappush(self._timers, (since + float(command.value["after_s"]), command.key))
+        elif command.f == "gather":
+            self._write(self._own("ok", "gather", self.gather(), key=command.key, epoch=command.epoch))
+        else:
+            if command.f in _SYNCED:
+                self.book.sync()
+            self.provider.perform(command)
+
+    def _cut_off(self, event: Event) -> list[Event]:
+        """A node that has exited answers nothing any more: close what was asked of its agent as indeterminate."""
+        if event.f != "node.exit":
+            return []
+        cut = [
+            command for command, _ in self._open.values()
+            if command.node == event.node and command.f not in (*_BY_KEEPER, "timer", "gather")
+            and command.incarnation in (None, event.source.incarnation)
+        ]  # fmt: skip
+        return [self._indeterminate(command, "the node exited") for command in cut]
+
+    def _overdue(self) -> list[Event]:
+        now = self.now().mono
+        late = [command for command, due in self._open.values() if due <= now and command.f != "timer"]
+        return [self._indeterminate(command, f"no answer within {command.deadline_s:g} s") for command in late]
+
+    def _indeterminate(self, command: Command, reason: str) -> Event:
+        about = {"node": command.node, "epoch": command.epoch, "key": command.key}
+        return self._own("info", command.f, {"reason": reason}, **about)
+
+    def _abandon(self) -> None:
+        """Nothing is left open in the history of a run that has ended."""
+        for command, _ in list(self._open.values()):
+            self.book.append(self._indeterminate(command, "the run ended"))
+        self._open.clear()
+
+    # --- time ---------------------------------------------------------------------------------------------------------
+
+    def _patience(self) -> float:
+        if self._queue:
+            return 0.0
+        due = self._timers[0][0] - self.now().mono if self._timers else liveness.LOOK_S
+        return max(0.0, min(due, liveness.LOOK_S))
+
+    def _fired(self) -> list[Event]:
+        now, fired = self.now().mono, []
+        while self._timers and self._timers[0][0] <= now:
+            _, key = heapq.heappop(self._timers)
+            if key in self._open:
+                fired.append(self._own("ok", "timer", {}, key=key))
+        return fired
+
+    # --- liveness -----------------------------------------------------------------------------------------------------
+
+    def _watched(self, state: State) -> list[Event]:
+        """Silence of nodes and standstill of the gang, a few times a second."""
+        now = self.now().mono
+        if now - self._watch.looked < liveness.LOOK_S:
+            return []
+        self._watch, late = liveness.look(self._watch, now, self.provider.heartbeats())
+        found = [self._own("note", "controller.late", {"late_s": round(late, 3)})] if late > 0.5 else []
+        return [*found, *self._silences(state), *self._standstill(state, now)]
+
+    def _silences(self, state: State) -> list[Event]:
+        found = []
+        for node in liveness.suspects(self._watch, self.trial.liveness):
+            if node in state.nodes and state.usable(node):
+                found.append(self._own("note", "node.suspect", self._silence(node), node=node))
+            self._watch = liveness.mark(self._watch, node)
+        for node in liveness.lost(self._watch, self.trial.liveness):
+            if node in state.nodes and state.usable(node) and (seen := self._confirmed(node)):
+                found.append(self._own("note", "node.silent", {**self._silence(node), "seen": seen}, node=node))
+        return found
+
+    def _silence(self, node: str) -> dict[str, Any]:
+        return {"silent_s": round(liveness.silent_for(self._watch, node), 3)}
+
+    def _confirmed(self, node: str) -> str:
+        """What the silent node is seen to be; empty while it is seen running and may only be slow."""
+        found = self.look(node).state
+        patience = liveness.PATIENCE * self.trial.liveness.lost_s
+        slow = found in ("warm", "busy", "starting") and liveness.silent_for(self._watch, node) < patience
+        return "" if slow else found
+
+    def _standstill(self, state: State, now: float) -> list[Event]:
+        since = liveness.stalled(self._pace, now, self.trial.liveness) if state.stage == "run" else None
+        if since is None:
+            return []
+        self._pace = liveness.Pace()
+        return [self._own("note", "gang.stalled", {"since_s": round(since, 3)}, epoch=state.epoch)]
+
+    def _note_progress(self, event: Event) -> None:
+        if event.f in ("rank.step", "progress"):
+            self._pace = liveness.advance(self._pace, int(event.value["step"]), self.now().mono)
+        elif event.f in ("recovery.decided", "rank.held"):
+            self._pace = liveness.Pace(per_step=self._pace.per_step)
+
+    # --- beginnings ---------------------------------------------------------------------------------------------------
+
+    def _catch_up(self) -> State:
+        """Fold the history, issue what it asked for and never sent, drain what the nodes have said meanwhile.
+
+        What was sent and is still not answered after that is sent again under the same key.
+        """
+        state, commands = engine.open_commands(self.trial, self.plan, self.book.events)
+        sent = {e.key: e for e in self.book.events if e.type == "invoke"}
+        done = {e.key for e in self.book.events if e.key and e.type != "invoke"}
+        waiting = [command for command in commands if command.key not in done]
+        again = [command for command in waiting if command.key in sent]
+        for command in again:
+            self._open[command.key] = (command, sent[command.key].at.mono + command.deadline_s)
+        for command in waiting:
+            if command.key not in sent:
+                self._issue(command)
+        state = self._drain(self._flush(state))
+        for command in again:
+            if command.key in self._open:
+                self._perform(command, sent[command.key].at.mono)
+        return self._flush(state)
+
+    def _drain(self, state: State) -> State:
+        """What the nodes have said so far."""
+        while not state.over:
+            events, self.cursors = self.provider.poll(self.cursors, 0.0)
+            if not events:
+                break
+            for event in events:
+                state = self._take(state, event)
+        return state
+
+    def _asked_to_stop(self) -> list[Event]:
+        if self._told or not self.interrupted():
+            return []
+        self._told = True
+        return [self._own("note", "run.interrupted", {})]
+
+    def _own(self, type: EventType, f: str, value: Mapping[str, Any], **about: Any) -> Event:
+        """An event of the controller's own; the journal numbers it."""
+        return Event(type=type, f=f, value=value, at=self.now(), source=Source(writer="ctl", n=0), **about)

@@ -1,0 +1,67 @@
+"""What the ranks of a run need: the rank's code, workloads, algorithms, the digits, and the user's script with its directory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ..model.errors import UsageError
+from ..model.plugin import Catalogue
+
+#: The most that may travel with a run, in bytes.
+LIMIT = 64 * 1024 * 1024
+#: Folders of a script's directory that are never sent.
+LEFT_OUT = ("__pycache__", "runs", "node_modules", "venv")
+
+
+def collect(package: Path, catalogue: Catalogue, script: Path | None = None) -> dict[str, bytes]:
+    """Path in the payload -> content. ``package``: the directory of this package. Raises UsageError above the limit."""
+    files = {f"orchestrator/{path.relative_to(package)}": path.read_bytes() for path in _own(package)}
+    for folder, plugins in (("workloads", catalogue.workloads), ("algorithms", catalogue.algorithms)):
+        for plugin in plugins.values():
+            files[f"orchestrator/{folder}/{Path(plugin.path).name}"] = Path(plugin.path).read_bytes()
+    if script is not None:
+        files.update(_users(script))
+    return files
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """SHA-256 over names and contents, in order of the names."""
+    total = hashlib.sha256()
+    for name in sorted(files):
+        total.update(f"{name}\0{len(files[name])}\0".encode())
+        total.update(files[name])
+    return total.hexdigest()
+
+
+def _own(package: Path) -> Iterator[Path]:
+    for folder in ("rank", "workloads", "algorithms"):
+        yield from sorted((package / folder).rglob("*.py"))
+    yield from sorted((package / "data" / "digits").glob("*ubyte*"))
+
+
+def _users(script: Path) -> dict[str, bytes]:
+    """The script and what lies in its directory; only the script itself where the directory is too large to send."""
+    found: dict[str, bytes] = {}
+    total = 0
+    for path in _below(script.parent):
+        total += path.stat().st_size
+        if total > LIMIT:
+            raise UsageError(
+                f"{script.parent}: more than {LIMIT // 1024**2} MiB would travel with {script.name}",
+                hint="put the script into a directory of its own, data elsewhere (ccbed_data_dir, --data-dir)",
+            )
+        found[f"user/{path.relative_to(script.parent)}"] = path.read_bytes()
+    return found
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Plain files, without hidden ones and folders that hold no code."""
+    for path in sorted(directory.iterdir()):
+        if path.name.startswith(".") or path.is_symlink() or path.name in LEFT_OUT:
+            continue
+        if path.is_dir():
+            yield from _below(path)
+        elif path.is_file():
+            yield path
