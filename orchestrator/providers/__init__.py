@@ -1,0 +1,1 @@
+"""Kinds of beds: each file implements model.provider.Provider."""
