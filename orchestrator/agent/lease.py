@@ -37,9 +37,9 @@ class Leases:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
 
     def arm(self, lease: Lease) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
         label.write(self._path(lease), codec.plain(lease))
 
     def drop(self, lease: Lease) -> None:
