@@ -22,10 +22,10 @@ class Lease:
     node: str
     key: str
     run: str
-    epoch: int | None
     until: float
     boot: str
     act: Act
+    epoch: int | None = None
 
     @property
     def left_s(self) -> float:
@@ -51,8 +51,9 @@ class Leases:
         return [one for one in self.all() if one.node == node and name in (one.id, one.fault)]
 
     def all(self) -> list[Lease]:
+        """Those of this boot; with the one before, all processes have ended."""
         found = map(label.read, sorted(self._directory.glob("*.json")))
-        return [codec.build(Lease, content) for content in found if content.get("boot") == label.boot_id()]
+        return [lease for content in found if content.get("boot") == label.boot_id() for lease in _built(content)]
 
     def _path(self, lease: Lease) -> Path:
         return self._directory / f"{lease.node}.{lease.id.replace('/', '_')}.json"
@@ -61,3 +62,11 @@ class Leases:
 def texts(directory: Path) -> tuple[str, ...]:
     """The leases in force, for people: one short line each."""
     return tuple(f"{one.fault} on {one.node}: heals by itself in {one.left_s:.0f} s" for one in Leases(directory).all())
+
+
+def _built(content: Mapping[str, Any]) -> list[Lease]:
+    """The lease in a file; none where the file is of another version."""
+    try:
+        return [codec.build(Lease, content)]
+    except (KeyError, TypeError, ValueError):
+        return []

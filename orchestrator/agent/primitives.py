@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -39,6 +39,12 @@ class Node(Protocol):
         """Start it unless it runs or is being started."""
 
     def rank(self, number: int) -> Process | None: ...
+
+
+def check(wanted: Iterable[Primitive]) -> None:
+    """Raises Unsupported for a primitive that is not from here, before anything is done."""
+    for one in wanted:
+        _chosen(one, _APPLY)
 
 
 def apply(primitive: Primitive, node: Node) -> dict[str, Any]:

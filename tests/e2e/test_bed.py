@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from orchestrator.agent import processes
 from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.bed import BedSpec, NodeSpec
+from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.gang import GangSpec
 from orchestrator.providers import archive
@@ -155,7 +157,11 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture
 def run(bed: Bed, request: pytest.FixtureRequest) -> Iterator[Bed]:
     """The shared bed, bound to a run of its own, with all of its nodes up."""
-    bed.open(request.node.name.replace("[", "-").rstrip("]"))
+    bed.open(request.node.name)
+    for node in bed.spec.nodes:
+        bed.ask("fault.heal", node.name, _fault(PAUSE))
+        assert bed.ask("node.apply", node.name, codec.plain(node)).type == "ok"
+    bed.open(request.node.name)
     yield bed
     for node in bed.spec.nodes:
         bed.ask("gang.stop", node.name, {"epoch": 9}, epoch=9)
@@ -260,6 +266,219 @@ def test_a_program_run_in_a_node_has_its_environment_and_code(run: Bed, tmp_path
     assert done.value == {"code": 5}
     assert (tmp_path / "stdout").read_text() == f"n1 {run.tag}/n1/{run.status('n1').incarnation} more\n"
     assert run.ask("exec", "n1", {"argv": ["/not/there"], "out": str(tmp_path)}).type == "fail"
+
+
+CRASH = Act(
+    inject=(Primitive(kind="power", args={"state": "off"}),),
+    verify=(Primitive(kind="power", args={"state": "off"}),),
+    heal=(Primitive(kind="power", args={"state": "on"}),),
+    verify_heal=(Primitive(kind="power", args={"state": "on"}),),
+    lease_s=60.0,
+    safety="container",
+)
+PAUSE = Act(
+    inject=(Primitive(kind="pause", args={"state": "on"}),),
+    verify=(Primitive(kind="pause", args={"state": "on"}),),
+    heal=(Primitive(kind="pause", args={"state": "off"}),),
+    verify_heal=(Primitive(kind="pause", args={"state": "off"}),),
+    lease_s=60.0,
+    safety="container",
+)
+
+
+def _fault(act: Act, id: str = "f0") -> dict[str, Any]:
+    return {"id": id, "fault": "of-a-test", "act": codec.plain(act)}
+
+
+def test_a_crashed_node_is_gone_with_its_strays_and_heals_into_a_new_incarnation(run: Bed, payload: str) -> None:
+    before = run.status("n1")
+    run.gang("n1", payload, stray=True, until_killed=True)
+    _until(lambda: len(processes.descendants(before.pid)) == 4)
+    mine = [before.pid, *(one.pid for one in processes.descendants(before.pid))]
+    acted = run.ask("fault.act", "n1", _fault(CRASH), incarnation=before.incarnation)
+    assert acted.type == "ok" and acted.value["verified"]
+    assert not [pid for pid in mine if (found := processes.find(pid)) and found.state != "Z"]
+    assert run.status("n1").state == "dead" and run.provider.observe(run.spec).leases
+    healed = run.ask("fault.heal", "n1", _fault(CRASH))
+    after = run.status("n1")
+    assert healed.type == "ok" and after.state == "warm" and after.ordinal == before.ordinal + 1
+    assert after.incarnation != before.incarnation and not run.provider.observe(run.spec).leases
+
+
+def test_a_crash_is_told_in_order_and_the_exit_by_itself(run: Bed) -> None:
+    run.ask("fault.act", "n1", _fault(CRASH))
+    run.ask("fault.heal", "n1", _fault(CRASH))
+    told = [(e.f, e.node) for e in run.seen if e.type == "note" and e.source.writer == "keeper"]
+    names = [f for f, node in told if node == "n1"]
+    order = ["lease.armed", "fault.injected", "node.exit", "fault.verified", "fault.healed", "heal.verified"]
+    assert names == order
+    assert run.note("node.exit", "n1").value["code"] == -signal.SIGKILL
+    assert run.note("fault.injected", "n1").value["id"] == "f0"
+
+
+def test_a_node_killed_by_hand_is_told_the_same_way(run: Bed) -> None:
+    pid, start = run.status("n1").pid, time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    told = run.note("node.exit", "n1")
+    assert told.value == {"code": -signal.SIGKILL, "pid": pid} and told.at.mono - start < 1.0
+    assert run.ask("node.apply", "n1", {"node": "n1"}).type == "ok"
+
+
+def test_a_paused_node_is_stopped_whole_and_goes_on(run: Bed, payload: str) -> None:
+    run.gang("n2", payload, stray=True, until_killed=True)
+    before = run.status("n2")
+    _until(lambda: len(processes.descendants(before.pid)) == 4)
+    acted = run.ask("fault.act", "n2", _fault(PAUSE), incarnation=before.incarnation)
+    assert acted.type == "ok" and set(acted.value["evidence"]["states"].values()) == {"T"}
+    assert len(acted.value["evidence"]["states"]) == 5 and run.status("n2").state == "paused"
+    assert run.ask("fault.heal", "n2", _fault(PAUSE)).type == "ok"
+    after = run.status("n2")
+    assert (after.state, after.incarnation) == ("busy", before.incarnation)
+
+
+def test_a_paused_node_can_be_killed_and_started_again(run: Bed) -> None:
+    before = run.status("n2")
+    run.ask("fault.act", "n2", _fault(PAUSE))
+    assert run.ask("node.kill", "n2", {}, incarnation=before.incarnation).value == {"killed": [before.pid], "left": 0}
+    assert run.ask("node.apply", "n2", codec.plain(_node("n2"))).value["ordinal"] == before.ordinal + 1
+    assert run.ask("fault.heal", "n2", _fault(PAUSE)).type == "ok"
+
+
+def test_a_signalled_rank_ends_and_its_node_does_not(run: Bed, payload: str) -> None:
+    run.gang("n2", payload, ranks=(0, 1), until_killed=True)
+    kill = Primitive(kind="signal", args={"signal": "KILL", "rank": 1})
+    act = Act(inject=(kill,), verify=(kill,), heal=(), verify_heal=(), lease_s=60.0, safety="process")
+    assert run.ask("fault.act", "n2", _fault(act)).type == "ok"
+    told = run.note("rank.exit", "n2")
+    assert (told.value["rank"], told.value["code"]) == (1, -signal.SIGKILL)
+    assert len(processes.descendants(run.status("n2").pid)) == 1
+
+
+def test_a_fault_for_another_incarnation_or_a_dead_node_is_refused(run: Bed) -> None:
+    assert run.ask("fault.act", "n1", _fault(CRASH), incarnation="feed").type == "fail"
+    run.ask("node.kill", "n1", {})
+    assert "does not run" in run.ask("fault.act", "n1", _fault(CRASH)).value["reason"]
+    assert run.ask("node.apply", "n1", {"node": "n1"}).type == "ok"
+
+
+def test_a_primitive_of_other_providers_is_refused_before_anything_is_done(run: Bed) -> None:
+    cut = Primitive(kind="link", args={})
+    act = Act(inject=(cut,), verify=(cut,), heal=(), verify_heal=(), lease_s=60.0, safety="node")
+    answer = run.ask("fault.act", "n1", _fault(act))
+    assert answer.type == "fail" and "no primitive link" in answer.value["reason"]
+    assert not run.provider.observe(run.spec).leases
+
+
+def test_a_lease_that_is_over_heals_without_anybody(run: Bed) -> None:
+    before = run.status("n2")
+    run.ask("fault.act", "n2", _fault(replace(PAUSE, lease_s=0.4)))
+    assert run.status("n2").state == "paused"
+    run.note("heal.verified", "n2")
+    names = [e.f for e in run.seen if e.type == "note" and e.node == "n2" and e.source.writer == "keeper"]
+    assert names[-3:] == ["lease.over", "fault.healed", "heal.verified"]
+    assert run.status("n2") == replace(before, own_mib=run.status("n2").own_mib, shared_mib=run.status("n2").shared_mib)
+
+
+def test_another_spec_is_not_applied_over_a_living_node(run: Bed) -> None:
+    assert run.ask("node.apply", "n0", codec.plain(_node("n0", "h2"))).type == "fail"
+    assert run.status("n0").spec_hash == "h1"
+
+
+def test_lines_of_another_run_are_not_told(run: Bed) -> None:
+    other = ProcessProvider(run.workdir.parent.parent)
+    other.open(run.spec, "another")
+    other.perform(Command(f="node.apply", key="apply/another", node="n0", value={"node": "n0"}))
+    run.ask("node.apply", "n1", {"node": "n1"})
+    _until(lambda: "apply/another" in (run.workdir / "keeper/events.jsonl").read_text())
+    run.ask("node.apply", "n1", {"node": "n1"})
+    assert "apply/another" not in {event.key for event in run.seen}
+
+
+def test_every_event_has_an_identity_of_its_own(run: Bed, payload: str) -> None:
+    run.gang("n0", payload)
+    run.note("rank.exit", "n0")
+    identities = [event.source.identity for event in run.seen]
+    assert len(set(identities)) == len(identities) > 1
+
+
+@pytest.mark.parametrize("victims", [("keeper",), ("agent",), ("keeper", "agent")], ids="+".join)
+def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tuple[str, ...]) -> None:
+    bed = Bed(tmp_path, ("n0", "n1")).up()
+    try:
+        bed.open("r")
+        files = {"orchestrator/rank/__init__.py": b"", "orchestrator/rank/main.py": RANK.encode()}
+        bed.gang("n0", bed.provider.put(files), stray=True, until_killed=True)
+        status = bed.provider.observe(bed.spec)
+        _until(lambda: len(processes.descendants(status.node("n0").pid)) == 4)
+        pids = {"keeper": status.keeper_pid, "agent": status.node("n0").pid}
+        everyone = bed.marked()
+        for victim in victims:
+            os.kill(pids[victim], signal.SIGKILL)
+        if "keeper" in victims:
+            _until(lambda: bed.provider.observe(bed.spec).keeper_pid == 0)
+            assert bed.status("n1").state == "warm"
+    finally:
+        ended = bed.provider.retire(bed.spec)
+    assert len(everyone) == 6 and bed.marked() == [] and set(ended) - set(everyone) <= {*ended}
+    assert not bed.workdir.exists() and bed.provider.observe(bed.spec).node("n0").state == "absent"
+    assert bed.provider.retire(bed.spec) == ()
+
+
+def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, ("n0", "n1")).up()
+    try:
+        before = bed.provider.observe(bed.spec)
+        bed.open("r")
+        acted = bed.ask("fault.act", "n1", _fault(replace(PAUSE, lease_s=6.0)))
+        assert acted.type == "ok"
+        for pid in (before.keeper_pid, before.node("n0").pid):
+            os.kill(pid, signal.SIGKILL)
+        _until(lambda: bed.provider.observe(bed.spec).keeper_pid == 0)
+        beats = bed.provider.heartbeats()
+        bed.provider.prepare(bed.spec)
+        after = bed.provider.observe(bed.spec)
+        assert after.keeper_pid not in (0, before.keeper_pid)
+        assert bed.note("node.exit", "n0").value == {"code": None, "pid": before.node("n0").pid}
+        bed.note("lease.over", "n1")
+        bed.note("heal.verified", "n1")
+        assert bed.status("n1").incarnation == before.node("n1").incarnation
+        _until(lambda: bed.provider.heartbeats()["n1"] > beats["n1"])
+        os.kill(before.node("n1").pid, signal.SIGKILL)
+        assert bed.note("node.exit", "n1").value["code"] is None
+        assert len({event.source.identity for event in bed.seen}) == len(bed.seen)
+    finally:
+        bed.provider.retire(bed.spec)
+    assert bed.marked() == []
+
+
+def test_an_injection_that_does_nothing_is_not_called_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CCBED_TEST_DISARM", "1")
+    bed = Bed(tmp_path, ("n0",)).up()
+    try:
+        bed.open("r")
+        pid = bed.status("n0").pid
+        for id, act in (("f0", CRASH), ("f1", PAUSE)):
+            answer = bed.ask("fault.act", "n0", _fault(act, id))
+            assert answer.type == "fail" and answer.value["reason"] == "not verified"
+        assert not [event for event in bed.seen if event.f == "fault.verified"]
+        assert (bed.status("n0").pid, bed.status("n0").state) == (pid, "warm")
+    finally:
+        bed.provider.retire(bed.spec)
+
+
+def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:
+    bed = Bed(tmp_path, ("n0",))
+    shadow = tmp_path / "without-torch"
+    shadow.mkdir()
+    (shadow / "torch.py").write_text("raise ImportError('no torch in here')")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={shadow} exec {sys.executable} "$@"\n')
+    python.chmod(0o700)
+    with pytest.raises(InfrastructureError, match="no torch in here"):
+        ProcessProvider(tmp_path, str(python)).prepare(bed.spec)
+    assert bed.marked() == []
 
 
 def _until(true: Callable[[], bool], limit_s: float = 10.0) -> None:
