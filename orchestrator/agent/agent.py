@@ -1,0 +1,217 @@
+"""The agent of a node: reads its inbox, forks ranks, beats, kills and reaps. One thread; torch imported, never used."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import checkpoints, execs, forks, label, processes, stores
+from .events import EventLog
+from .gang import Gangs
+from .inbox import Inbox, Item
+from .loop import Loop
+
+BEAT_S = 0.25
+#: Commands that may act for an epoch that is over, as long as ranks of it live.
+LATE = ("gang.stop", "rank.release")
+
+
+class Agent:
+    """One incarnation of a node. ``mine``: its label."""
+
+    def __init__(self, directory: Path, mine: Mapping[str, Any]) -> None:
+        self._directory = directory
+        self._label = mine
+        self._node = str(mine["node"])
+        self._incarnation = str(mine["incarnation"])
+        self._loop = Loop()
+        self._numbers = itertools.count(1)
+        self._logs: dict[str, EventLog] = {}
+        self._epochs: dict[str, int] = {}
+        self._beats = itertools.count(1)
+        self._heart = os.open(directory / "heartbeat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._inbox = Inbox(directory)
+        self._gangs = Gangs(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
+        self._stores = stores.Stores(self._loop)
+        self._execs = execs.Execs()
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until killed. ``ready`` is called once commands are taken."""
+        forks.subreaper()
+        gc.collect()
+        gc.freeze()
+        self._loop.on_child(self._reap)
+        self._loop.watch(self._inbox.fd, self._work)
+        value = {
+            "pid": os.getpid(),
+            "threads": processes.threads(),
+            "torch": getattr(sys.modules.get("torch"), "__version__", None),
+            "frozen": gc.get_freeze_count(),
+        }
+        self._note("bed", "agent.ready", value)
+        ready()
+        self._loop.every(BEAT_S, self._turn)
+        self._loop.run()
+
+    def _turn(self) -> None:
+        """The slow poll: the heart beats, and nothing that inotify or a signal lost stays unseen."""
+        self._beat()
+        self._reap()
+        self._work()
+
+    def _beat(self) -> None:
+        os.pwrite(self._heart, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
+
+    def _work(self) -> None:
+        for item in self._inbox.take():
+            self._consider(item)
+
+    def _consider(self, item: Item) -> None:
+        problem = item.problem or self._objection(item)
+        if item.outcome is not None:
+            self._append_outcome(item, item.outcome)
+            self._inbox.finish(item)
+        elif problem:
+            self._refuse(item, problem)
+        else:
+            self._perform(item)
+
+    def _perform(self, item: Item) -> None:
+        epoch = item.command.epoch
+        if epoch is not None:
+            self._epochs[item.run] = max(epoch, self._epochs.get(item.run, epoch))
+        try:
+            self._performers()[item.command.f](item)
+        except Exception as error:  # noqa: BLE001
+            self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
+
+    def _performers(self) -> Mapping[str, Callable[[Item], None]]:
+        return {
+            "fence.write": self._fence_write,
+            "checkpoint.scan": self._checkpoint_scan,
+            "store.open": self._store_open,
+            "gang.start": self._gang_start,
+            "gang.stop": self._gang_stop,
+            "rank.release": self._rank_release,
+            "exec": self._exec,
+        }
+
+    def _objection(self, item: Item) -> str:
+        """Why a command may not be performed; empty where it may."""
+        command = item.command
+        if item.problem or item.outcome is not None:
+            return ""
+        if command.f not in self._performers():
+            return f"an agent does not perform {command.f}"
+        if command.incarnation not in (None, self._incarnation):
+            return f"for incarnation {command.incarnation}; this one is {self._incarnation}"
+        highest = self._epochs.get(item.run, 0)
+        if command.epoch is None or command.epoch >= highest:
+            return ""
+        if command.f in LATE and self._gangs.running(item.run, command.epoch):
+            return ""
+        return f"epoch {command.epoch} is over; epoch {highest} has begun"
+
+    def _fence_write(self, item: Item) -> None:
+        value = item.command.value
+        checkpoints.write_fence(Path(value["dir"]), int(value["epoch"]))
+        self._answer(item, "ok", {"epoch": value["epoch"]})
+
+    def _checkpoint_scan(self, item: Item) -> None:
+        value = item.command.value
+        found = checkpoints.newest(Path(value["dir"]), value.get("lineage", ()), self._beat)
+        self._answer(item, "ok", found)
+
+    def _store_open(self, item: Item) -> None:
+        value = item.command.value
+        address, port, epoch = str(value["address"]), int(value.get("port", 0)), int(value["epoch"])
+        self._stores.open((item.run, epoch), address, port, self._answering(item))
+
+    def _gang_start(self, item: Item) -> None:
+        self._gangs.start(item.run, item.command.value, self._answering(item))
+
+    def _gang_stop(self, item: Item) -> None:
+        epoch, dump = int(item.command.value["epoch"]), bool(item.command.value.get("dump"))
+
+        def spare() -> set[int]:
+            return {*self._execs.groups, *self._stores.later_than(item.run, epoch)}
+
+        self._gangs.stop(item.run, epoch, dump=dump, spare=spare, answer=self._answering(item))
+
+    def _rank_release(self, item: Item) -> None:
+        value, epoch = item.command.value, item.command.epoch or 0
+        problem = self._gangs.release(item.run, epoch, int(value["rank"]), str(value["hold"]))
+        self._answer(item, "fail" if problem else "ok", {"reason": problem} if problem else {})
+
+    def _exec(self, item: Item) -> None:
+        self._execs.start(item.command.value, self._answering(item))
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            code = os.waitstatus_to_exitcode(status)
+            self._gangs.exited(pid, code) or self._stores.exited(pid) or self._execs.exited(pid, code)
+
+    def _answering(self, item: Item) -> Callable[[str, Mapping[str, Any]], None]:
+        return lambda kind, value: self._answer(item, kind, value)
+
+    def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
+        command = item.command
+        outcome = {"type": kind, "f": command.f, "key": command.key, "epoch": command.epoch, "value": dict(value)}
+        self._inbox.finish(item, outcome)
+        self._append_outcome(item, outcome)
+
+    def _append_outcome(self, item: Item, outcome: Mapping[str, Any]) -> None:
+        self._log(item.run).append(
+            outcome["type"],
+            outcome["f"],
+            outcome["value"],
+            key=outcome["key"],
+            epoch=outcome.get("epoch"),
+            node=self._node,
+            incarnation=self._incarnation,
+        )
+
+    def _refuse(self, item: Item, reason: str) -> None:
+        """Say no, as an outcome where there is a command to answer, and as a note in any case."""
+        run, command = item.run or "bed", item.command
+        self._note(run, "command.refused", {"key": command.key or item.name, "reason": reason}, command.epoch)
+        if command.key:
+            outcome = {"type": "fail", "f": command.f, "key": command.key, "epoch": command.epoch}
+            self._append_outcome(item, {**outcome, "value": {"reason": reason}})
+        self._inbox.finish(item)
+
+    def _note(self, run: str, f: str, value: Mapping[str, Any], epoch: int | None = None) -> None:
+        self._log(run).append("note", f, value, node=self._node, incarnation=self._incarnation, epoch=epoch)
+
+    def _log(self, run: str) -> EventLog:
+        if run not in self._logs:
+            path = self._directory / "runs" / run / f"agent.{self._incarnation}.jsonl"
+            path = self._directory / "events.jsonl" if run == "bed" else path
+            self._logs[run] = EventLog(path, writer="agent", numbers=self._numbers)
+        return self._logs[run]
+
+
+def main(directory: Path, mine: Mapping[str, Any], env: Mapping[str, str], ready: Callable[[], None]) -> int:
+    """Become a node: own session and mark are set already; take the lock, write the label, serve."""
+    os.chdir(directory)
+    os.environ.update(env)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    label.take(directory)
+    own = {**mine, "pid": os.getpid(), "start": processes.start_of(os.getpid()), "boot": label.boot_id()}
+    agent = Agent(directory, own)
+    label.write(directory / label.NODE, own)
+    agent.run(ready)
+    return 0

@@ -1,0 +1,104 @@
+"""The agent's side of checkpoints: the fence that keeps old epochs from committing, and the newest valid one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+FENCE = "fence.json"
+FIELDS = ("name", "step", "epoch", "sha256", "parent", "bytes")
+_NAME = re.compile(r"^\.?(e(\d+)-s(\d+))\b(.*)$")
+
+Beat = Callable[[], None]
+Lineage = Iterable[tuple[int, int]]
+
+
+def write_fence(directory: Path, epoch: int) -> None:
+    """Let no epoch below ``epoch`` commit any more. Raises ValueError where the fence is already beyond."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / FENCE
+    present = json.loads(path.read_bytes())["epoch"] if path.exists() else epoch
+    if present > epoch:
+        raise ValueError(f"the fence in {directory} is at epoch {present}")
+    temporary = directory / f".{FENCE}.{os.getpid()}"
+    with temporary.open("w") as file:
+        json.dump({"epoch": epoch}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync(directory)
+
+
+def newest(directory: Path, lineage: Lineage, beat: Beat = lambda: None) -> dict[str, Any]:
+    """{newest: fields of its manifest, or absent; skipped: the damaged and half-written ones newer than it}.
+
+    A checkpoint of epoch e counts only if its step was kept by every later epoch (``lineage``: epoch, resume step).
+    ``beat`` is called between blocks, so that the caller's heart goes on beating while large files are hashed.
+    """
+    skipped: list[dict[str, str]] = []
+    resumes = [(int(epoch), int(step)) for epoch, step in lineage]
+    for (epoch, step), name in _candidates(directory):
+        if not kept(epoch, step, resumes):
+            continue
+        manifest, problem = _examine(directory, name, epoch, step, beat)
+        if not problem:
+            return {"newest": {field: manifest.get(field) for field in FIELDS}, "skipped": skipped}
+        skipped.append({"name": name, "reason": problem})
+    return {"newest": None, "skipped": skipped}
+
+
+def kept(epoch: int, step: int, lineage: Lineage) -> bool:
+    """Does the state after ``step`` of ``epoch`` belong to the line of epochs that was carried on?"""
+    return all(step <= resumed for later, resumed in lineage if later > epoch)
+
+
+def _candidates(directory: Path) -> Iterator[tuple[tuple[int, int], str]]:
+    """Everything that looks like a checkpoint, newest first: (epoch, step) and name."""
+    names = os.listdir(directory) if directory.is_dir() else []
+    found = {match[1]: (int(match[2]), int(match[3])) for match in map(_NAME.match, names) if match}
+    yield from sorted(((age, name) for name, age in found.items()), reverse=True)
+
+
+def _examine(directory: Path, name: str, epoch: int, step: int, beat: Beat) -> tuple[Mapping[str, Any], str]:
+    """(manifest, what is wrong with the checkpoint; empty where nothing is)."""
+    try:
+        manifest = json.loads((directory / f"{name}.json").read_bytes())
+        file = directory / f"{name}.pt"
+        problem = _damage(manifest, file, epoch, step, beat)
+    except FileNotFoundError as error:
+        return {}, f"half-written: no {Path(error.filename).name}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return {}, f"manifest not readable: {error}"
+    return manifest, problem
+
+
+def _damage(manifest: Mapping[str, Any], file: Path, epoch: int, step: int, beat: Beat) -> str:
+    if (manifest["epoch"], manifest["step"]) != (epoch, step):
+        return f"manifest is of epoch {manifest['epoch']}, step {manifest['step']}"
+    size = file.stat().st_size
+    if size != manifest["bytes"]:
+        return f"size {size}, manifest says {manifest['bytes']}"
+    found = _sha256(file, beat)
+    return "" if found == manifest["sha256"] else f"sha256 {found[:12]}, manifest says {manifest['sha256'][:12]}"
+
+
+def _sha256(path: Path, beat: Beat) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(8 << 20):
+            digest.update(block)
+            beat()
+    return digest.hexdigest()
+
+
+def _sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

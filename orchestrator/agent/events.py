@@ -1,0 +1,63 @@
+"""The writer of event lines: one file for each writer, one line for each event, numbered."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from . import label
+
+
+class EventLog:
+    """Appends events to one file. ``numbers`` may be shared by several files of one writer."""
+
+    def __init__(self, path: Path, *, writer: str, numbers: Iterator[int] | None = None) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._writer = writer
+        self._boot = label.boot_id()
+        self._numbers = numbers or itertools.count(1)
+
+    def append(
+        self,
+        kind: str,
+        f: str,
+        value: Mapping[str, Any],
+        *,
+        node: str | None = None,
+        incarnation: str | None = None,
+        key: str | None = None,
+        epoch: int | None = None,
+        run: str | None = None,
+    ) -> None:
+        """One event, with this moment as its time, in one write."""
+        source = {"node": node, "incarnation": incarnation, "writer": self._writer, "n": next(self._numbers)}
+        line = {
+            "type": kind,
+            "f": f,
+            "key": key,
+            "node": node,
+            "epoch": epoch,
+            "value": dict(value),
+            "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
+            "source": _present(source),
+            "run": run,
+        }
+        os.write(self._fd, json.dumps(_present(line), separators=(",", ":")).encode() + b"\n")
+
+
+def lines(path: Path) -> int:
+    """How many whole lines a file has: where the numbering of its next writer goes on."""
+    try:
+        return path.read_bytes().count(b"\n")
+    except OSError:
+        return 0
+
+
+def _present(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: item for name, item in fields.items() if item is not None}

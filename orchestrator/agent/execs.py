@@ -1,0 +1,47 @@
+"""Programs run inside a node on the user's behalf (`ccbed exec`): own process group, output into files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+Answer = Callable[[str, Mapping[str, Any]], None]
+
+
+class Execs:
+    """The programs that run now. They are no part of a gang: gang.stop leaves them alone."""
+
+    def __init__(self) -> None:
+        self._running: dict[int, tuple[subprocess.Popen[bytes], Answer]] = {}
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        return tuple(self._running)
+
+    def start(self, value: Mapping[str, Any], answer: Answer) -> None:
+        """{argv, env, out, cwd}: stdout and stderr go to files in ``out``; answers {code} when the program ends."""
+        out = Path(value["out"])
+        out.mkdir(parents=True, exist_ok=True)
+        with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
+            process = subprocess.Popen(
+                list(value["argv"]),
+                env={**os.environ, **value.get("env", {})},
+                cwd=value.get("cwd"),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                process_group=0,
+            )
+        self._running[process.pid] = (process, answer)
+
+    def exited(self, pid: int, code: int) -> bool:
+        """A child was reaped: answer if it was one of these."""
+        process, answer = self._running.pop(pid, (None, None))
+        if process is None or answer is None:
+            return False
+        process.returncode = code
+        answer("ok", {"code": code})
+        return True

@@ -1,0 +1,131 @@
+"""Commands as files: taken from inbox/, answered once, the outcome kept in done/ for whoever asks again."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..model import codec
+from ..model.event import Command
+from . import inotify, label
+
+LIMIT = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """A file of the inbox. ``outcome``: it was answered before. ``problem``: it is not a command that may be taken."""
+
+    name: str
+    run: str = ""
+    command: Command = field(default_factory=lambda: Command(f="", key=""))
+    outcome: Mapping[str, Any] | None = None
+    problem: str = ""
+
+
+class Inbox:
+    """The two directories of one performer, in the order in which files were renamed into the first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._inbox = directory / "inbox"
+        self._done = directory / "done"
+        for path in (self._inbox, self._done):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._watcher = inotify.Watcher()
+        self._watcher.watch(str(self._inbox), inotify.MOVED_TO)
+        self._taken: set[str] = set()
+
+    @property
+    def fd(self) -> int:
+        return self._watcher.fd
+
+    def take(self) -> Iterator[Item]:
+        """Everything that came in and is not being worked on yet."""
+        for name in self._names():
+            if name not in self._taken:
+                item = self._open(name)
+                if item:
+                    self._taken.add(name)
+                    yield item
+
+    def finish(self, item: Item, outcome: Mapping[str, Any] | None = None) -> None:
+        """Done with a file: keep its outcome (None: keep nothing), then remove it."""
+        if outcome is not None:
+            label.write(self._done / item.name, outcome)
+        try:
+            (self._inbox / item.name).unlink(missing_ok=True)
+        except OSError:  # a directory, say: left where it is, and never looked at again
+            return
+        self._taken.discard(item.name)
+
+    def _names(self) -> list[str]:
+        reported = self._watcher.drain()
+        present = {entry.name: entry.stat(follow_symlinks=False).st_mtime_ns for entry in _entries(self._inbox)}
+        rest = sorted(present.keys() - set(reported), key=lambda name: (present[name], name))
+        return [name for name in dict.fromkeys([*reported, *rest]) if name in present]
+
+    def _open(self, name: str) -> Item | None:
+        try:
+            content = json.loads(_read(self._inbox / name))
+            run = str(content.pop("run", "bed"))
+            if "/" in run or run.startswith("."):
+                raise ValueError(f"run {run!r} is not a name")
+            command = codec.build(Command, content)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            return Item(name=name, problem=f"{type(error).__name__}: {error}")
+        outcome = label.read(self._done / name)
+        return Item(name=name, run=run, command=command, outcome=outcome or None)
+
+
+def post(directory: Path, run: str, command: Command) -> None:
+    """Put a command into a performer's inbox: written beside, then renamed."""
+    name = file_name(run, command.key)
+    temporary = directory / "inbox" / f".{name}.{os.getpid()}"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.write(fd, json.dumps({**codec.plain(command), "run": run}).encode())
+    finally:
+        os.close(fd)
+    os.replace(temporary, directory / "inbox" / name)
+
+
+def file_name(run: str, key: str) -> str:
+    return f"{run}.{key.replace('/', '_')}.json"
+
+
+def _entries(directory: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        return [entry for entry in entries if not entry.name.startswith(".")]
+
+
+def _read(path: Path) -> bytes:
+    """The content of a command file. Raises PermissionError for links, other people's files and what is no plain file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise PermissionError(f"not opened: {error.strerror}") from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise PermissionError(f"owned by uid {status.st_uid} or not a plain file")
+        if status.st_size > LIMIT:
+            raise PermissionError(f"{status.st_size} bytes are more than {LIMIT}")
+        return _whole(fd, status.st_size)
+    finally:
+        os.close(fd)
+
+
+def _whole(fd: int, size: int) -> bytes:
+    parts = b""
+    while len(parts) < size and (part := os.read(fd, size - len(parts))):
+        parts += part
+    return parts

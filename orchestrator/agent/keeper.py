@@ -1,0 +1,197 @@
+"""The keeper of a bed: imports torch once, forks the agents of its nodes, outlives them, and holds the leases of faults."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import secrets
+import signal
+from collections.abc import Callable, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from ..model import codec
+from ..model.bed import NodeSpec
+from . import forks, label, processes
+from . import mark as marks
+from .acts import Acts
+from .events import EventLog, lines
+from .inbox import Inbox, Item
+from .lease import Lease, Leases
+from .loop import Loop
+from .nodes import Node, Nodes
+
+POLL_S = 0.25
+#: Imported once, so that no rank has to. torch._dynamo is what the first optimizer step would import.
+WARM = (
+    "torch", "torch.distributed", "torch._dynamo", "orchestrator.model.gang", "orchestrator.model.event",
+    "orchestrator.model.trial", "orchestrator.model.schedule", "orchestrator.model.run", "random", "runpy", "socket", "uuid",
+)  # fmt: skip
+#: Set before the import: the libraries behind torch start threads otherwise, and a process with threads must not fork.
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class Keeper:
+    """Performs node.apply, node.kill, fault.act and fault.heal for the nodes under ``workdir``."""
+
+    def __init__(self, workdir: Path, bed: str, archive: str) -> None:
+        directory = workdir / marks.KEEPER
+        self._loop = Loop()
+        path = directory / "events.jsonl"
+        self._log = EventLog(path, writer="keeper", numbers=count(lines(path) + 1))
+        self._inbox = Inbox(directory)
+        self._nodes = Nodes(self._loop, workdir, bed, archive, self._note_node)
+        self._acts = Acts(self._loop, Leases(directory / "leases"), self._nodes.get, self._note_fault)
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Serve until killed."""
+        forks.subreaper()
+        gc.collect()
+        gc.freeze()
+        self._loop.on_child(self._nodes.reap)
+        self._nodes.adopt()
+        self._acts.resume()
+        self._loop.watch(self._inbox.fd, self._work)
+        ready()
+        self._loop.every(POLL_S, self._turn)
+        self._loop.run()
+
+    def _turn(self) -> None:
+        self._nodes.reap()
+        self._work()
+
+    def _work(self) -> None:
+        for item in self._inbox.take():
+            self._consider(item)
+
+    def _consider(self, item: Item) -> None:
+        if item.outcome is not None:
+            self._append_outcome(item, item.outcome)
+            self._inbox.finish(item)
+            return
+        problem = item.problem or self._objection(item)
+        if problem:
+            self._refuse(item, problem)
+            return
+        try:
+            self._performers()[item.command.f](item)
+        except Exception as error:  # noqa: BLE001
+            self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
+
+    def _performers(self) -> Mapping[str, Callable[[Item], None]]:
+        return {
+            "node.apply": self._apply,
+            "node.kill": self._kill,
+            "fault.act": lambda item: self._acts.act(item.run, item.command, self._answering(item)),
+            "fault.heal": lambda item: self._acts.heal(item.run, item.command, self._answering(item)),
+        }
+
+    def _objection(self, item: Item) -> str:
+        """Why a command may not be performed; empty where it may. Only what ends a node is bound to an incarnation."""
+        command = item.command
+        if command.f not in self._performers():
+            return f"a keeper does not perform {command.f}"
+        try:
+            node = self._nodes.get(str(command.node or ""))
+        except ValueError as error:
+            return str(error)
+        present = node.label.get("incarnation")
+        if command.f in ("node.kill", "fault.act") and command.incarnation not in (None, present):
+            return f"for incarnation {command.incarnation} of {node.name}; the newest is {present}"
+        return ""
+
+    def _apply(self, item: Item) -> None:
+        """Start a node from the NodeSpec given, or, where only its name is given, from the one that it had."""
+        node, value = self._nodes.get(str(item.command.node)), item.command.value
+        if "hash" not in value and not node.label:
+            self._answer(item, "fail", {"reason": f"{node.name} was never here: a NodeSpec is needed"})
+            return
+        spec = codec.build(NodeSpec, value) if "hash" in value else node.spec
+        if not node.alive or node.starting:
+            self._nodes.start(node, spec, self._answering(item))
+        elif node.label["spec_hash"] != spec.hash:
+            self._answer(item, "fail", {"reason": f"{node.name} runs by spec {node.label['spec_hash']}; end it first"})
+        else:
+            self._answer(item, "ok", node.identity)
+
+    def _kill(self, item: Item) -> None:
+        def ended(killed: list[int], left: int) -> None:
+            value: dict[str, Any] = {"killed": killed, "left": left}
+            if left:
+                value["reason"] = f"{left} processes still live after SIGKILL"
+            self._answer(item, "fail" if left else "ok", value)
+
+        self._nodes.end(self._nodes.get(str(item.command.node)), ended)
+
+    def _answering(self, item: Item) -> Callable[[str, Mapping[str, Any]], None]:
+        return lambda kind, value: self._answer(item, kind, value)
+
+    def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
+        incarnation = self._nodes.get(str(item.command.node)).label.get("incarnation")
+        outcome = {"type": kind, "value": dict(value), "incarnation": incarnation}
+        self._inbox.finish(item, {**outcome, "f": item.command.f, "key": item.command.key})
+        self._append_outcome(item, outcome)
+
+    def _append_outcome(self, item: Item, outcome: Mapping[str, Any]) -> None:
+        command = item.command
+        self._log.append(
+            outcome["type"],
+            command.f,
+            outcome["value"],
+            key=command.key,
+            node=command.node,
+            incarnation=outcome.get("incarnation"),
+            epoch=command.epoch,
+            run=None if item.run == "bed" else item.run,
+        )
+
+    def _refuse(self, item: Item, reason: str) -> None:
+        command, run = item.command, None if item.run in ("", "bed") else item.run
+        value = {"key": command.key or item.name, "reason": reason}
+        self._log.append("note", "command.refused", value, node=command.node, epoch=command.epoch, run=run)
+        if command.key:
+            self._append_outcome(item, {"type": "fail", "value": {"reason": reason}})
+        self._inbox.finish(item)
+
+    def _note_node(self, f: str, node: Node, value: Mapping[str, Any]) -> None:
+        self._log.append("note", f, value, node=node.name, incarnation=node.label.get("incarnation"))
+
+    def _note_fault(self, f: str, lease: Lease, value: Mapping[str, Any]) -> None:
+        incarnation = self._nodes.get(lease.node).label.get("incarnation")
+        self._log.append(
+            "note", f, value, node=lease.node, incarnation=incarnation, epoch=lease.epoch, run=lease.run or None
+        )
+
+
+def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None]) -> int:
+    """Become the keeper: take the lock, import what ranks need, write the label, serve. Runs detached already."""
+    directory = workdir / marks.KEEPER
+    label.take(directory)
+    incarnation = secrets.token_hex(4)
+    marks.overwrite(marks.mark(marks.tag(bed, str(workdir)), marks.KEEPER, incarnation))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    _warm()
+    pid = os.getpid()
+    own = {
+        "bed": bed,
+        "incarnation": incarnation,
+        "agent": archive,
+        "pid": pid,
+        "start": processes.start_of(pid),
+        "boot": label.boot_id(),
+    }
+    keeper = Keeper(workdir, bed, archive)
+    label.write(directory / label.KEEPER, own)
+    keeper.run(ready)
+    return 0
+
+
+def _warm() -> None:
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    for name in WARM:
+        importlib.import_module(name)
+    if processes.threads() != 1:
+        raise RuntimeError(f"{processes.threads()} threads after the imports: nothing can be forked from here")

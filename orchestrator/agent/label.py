@@ -1,0 +1,78 @@
+"""A label says what a process is: a JSON file that is valid only while that process holds the lock beside it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import processes
+
+NODE = "node.json"
+KEEPER = "keeper.json"
+LOCK = "lock"
+
+#: struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
+_FLOCK = struct.Struct("hhqqi4x")
+
+
+def take(directory: Path) -> int:
+    """Take the lock of a directory for the life of this process; its descriptor.
+
+    A POSIX record lock: it dies with the process, no fork inherits it, and the kernel tells who holds it. The
+    descriptor must stay open, and the file must not be opened a second time by the holder. Raises BlockingIOError.
+    """
+    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        raise BlockingIOError(f"{directory / LOCK} is held by another process") from error
+    return fd
+
+
+def holder(directory: Path) -> int:
+    """The pid that holds the lock of a directory; 0 where nobody does. Not for the holder itself."""
+    try:
+        fd = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
+        return 0 if kind == fcntl.F_UNLCK else int(pid)
+    finally:
+        os.close(fd)
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one step, so that readers see the old one or the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(json.dumps(content))
+    os.replace(temporary, path)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a JSON file; empty where there is none or it is torn."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def living(directory: Path, name: str = NODE) -> dict[str, Any]:
+    """The label in a directory if it is valid (lock, pid, start time and boot), else empty."""
+    content = read(directory / name)
+    pid, start = int(content.get("pid", 0)), int(content.get("start", -1))
+    if not pid or content.get("boot") != boot_id() or holder(directory) != pid:
+        return {}
+    return content if processes.alive(pid, start) else {}
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,227 @@
+"""The keeper's nodes: forks their agents, adopts those of a keeper before it, sees them exit, ends what they leave."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..model import codec
+from ..model.bed import NodeSpec
+from . import agent, forks, label, primitives, processes
+from . import mark as marks
+from .loop import Loop
+from .processes import Process
+
+READY_S = 20.0
+END_S = 5.0
+AGAIN_S = 0.002
+
+Answer = Callable[[str, Mapping[str, Any]], None]
+Note = Callable[[str, "Node", Mapping[str, Any]], None]
+
+
+class Node:
+    """One node of the bed, whether it lives or not. ``label``: of its newest incarnation, also when that has ended."""
+
+    def __init__(self, nodes: Nodes, name: str, directory: Path, prefix: str) -> None:
+        self.name = name
+        self.directory = directory
+        self.label: dict[str, Any] = label.read(directory / label.NODE)
+        self.alive = False
+        self.ready = False
+        self.starting = False
+        self.waiting: list[Answer] = []
+        self.pidfd = -1
+        self._nodes = nodes
+        self._prefix = prefix
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
+
+    @property
+    def pid(self) -> int:
+        return int(self.label.get("pid", 0))
+
+    def processes(self) -> list[Process]:
+        """All that live, the agent included. Below a living agent by descent; else by mark, session and orphans."""
+        found = processes.find(self.pid) if self.pid else None
+        if found and found.start == self.label["start"] and found.state not in processes.GONE:
+            return [found, *processes.descendants(self.pid)]
+        sessions = processes.sessions([(self.pid, self.label["start"])]) if self.pid else set()
+        return processes.select(processes.scan(), self._prefix, sessions | self._nodes.orphans())
+
+    def is_up(self) -> bool:
+        return self.alive and self.ready
+
+    def power_on(self) -> None:
+        if not self.alive and not self.starting:
+            self._nodes.start(self, self.spec, lambda kind, value: None)
+
+    def rank(self, number: int) -> Process | None:
+        return primitives.rank_process(self.directory, number)
+
+    @property
+    def spec(self) -> NodeSpec:
+        return codec.build(NodeSpec, self.label["spec"])
+
+
+class Nodes:
+    """All nodes of a bed. ``note`` tells the world of their exits."""
+
+    def __init__(self, loop: Loop, workdir: Path, bed: str, archive: str, note: Note) -> None:
+        self._loop = loop
+        self._directory = workdir / "nodes"
+        self._bed = bed
+        self._tag = marks.tag(bed, str(workdir))
+        self._archive = archive
+        self._note = note
+        self._nodes: dict[str, Node] = {}
+
+    def get(self, name: str) -> Node:
+        """A node by name; made known if it was not. Raises ValueError for what cannot be a name."""
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(f"{name!r} is not the name of a node")
+        if name not in self._nodes:
+            self._nodes[name] = Node(self, name, self._directory / name, f"{self._tag}/{name}/")
+        return self._nodes[name]
+
+    def adopt(self) -> None:
+        """Take over what a keeper before this one left: watch the living, report the dead that it did not report."""
+        for directory in sorted(self._directory.glob("*")):
+            node = self.get(directory.name)
+            if label.living(directory):
+                node.ready = True
+                self._watch(node)
+            elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label["incarnation"]:
+                self._ended(node, None)
+
+    def start(self, node: Node, spec: NodeSpec, answer: Answer) -> None:
+        """Start a new incarnation once nothing is left of the one before; answers with its identity when it is ready."""
+        node.waiting.append(answer)
+        if not node.starting:
+            node.starting = True
+            self.end(node, lambda killed, left: self._fork(node, spec, left))
+
+    def end(self, node: Node, then: Callable[[list[int], int], None]) -> None:
+        """End every process of a node; then call with the pids that were killed and the number that is left."""
+        killed: set[int] = set()
+        until = time.monotonic() + END_S
+
+        def push() -> None:
+            living = node.processes()
+            if (not living and not node.alive) or time.monotonic() > until:
+                then(sorted(killed), len(living))
+                return
+            killed.update(processes.kill(one for one in living if one.pid not in killed))
+            self._loop.later(AGAIN_S, push)
+
+        push()
+
+    def reap(self) -> None:
+        """Children have ended: agents, or orphans of nodes whose agent is gone."""
+        while True:
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if found is None or found.si_pid == 0:
+                return
+            node = next((one for one in self._nodes.values() if one.alive and one.pid == found.si_pid), None)
+            if node:
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                self._ended(node, code)
+            os.waitpid(found.si_pid, 0)
+
+    def orphans(self) -> set[int]:
+        """Children of the keeper that it did not fork: they were left by an agent that is gone."""
+        agents = {node.pid for node in self._nodes.values() if node.alive}
+        return {one.pid for one in processes.descendants(os.getpid()) if one.ppid == os.getpid()} - agents
+
+    def _fork(self, node: Node, spec: NodeSpec, left: int) -> None:
+        if left:
+            self._started(node, "fail", {"reason": f"{left} processes of {node.name} before it do not end"})
+            return
+        node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        mine = self._draw(node, spec)
+        mark = marks.mark(self._tag, node.name, mine["incarnation"])
+        read, write = os.pipe2(os.O_CLOEXEC)
+
+        def body() -> int:
+            os.setsid()
+            marks.overwrite(mark)
+            forks.redirect(node.directory / "agent.log")
+            return agent.main(node.directory, mine, spec.env, lambda: _say_ready(write))
+
+        pid = forks.fork(self._loop, {write}, body)
+        os.close(write)
+        node.label = {**mine, "pid": pid, "start": processes.start_of(pid)}
+        self._watch(node)
+        self._loop.watch(read, lambda: self._reported(node, read))
+        self._loop.later(READY_S, lambda: self._overdue(node, pid))
+
+    def _draw(self, node: Node, spec: NodeSpec) -> dict[str, Any]:
+        """The label of a new incarnation, as far as it is known before the fork."""
+        return {
+            "bed": self._bed,
+            "node": node.name,
+            "spec_hash": spec.hash,
+            "incarnation": secrets.token_hex(4),
+            "ordinal": int(node.label.get("ordinal", 0)) + 1,
+            "agent": self._archive,
+            "spec": codec.plain(spec),
+        }
+
+    def _reported(self, node: Node, read: int) -> None:
+        self._loop.forget(read)
+        node.ready = bool(os.read(read, 64))
+        os.close(read)
+        if node.ready:
+            self._started(node, "ok", node.identity)
+        else:
+            self._started(node, "fail", {"reason": "its agent ended while it started", "log": self._log_tail(node)})
+
+    def _started(self, node: Node, kind: str, value: Mapping[str, Any]) -> None:
+        waiting, node.waiting, node.starting = node.waiting, [], False
+        for answer in waiting:
+            answer(kind, value)
+
+    def _overdue(self, node: Node, pid: int) -> None:
+        if node.starting and node.pid == pid:
+            processes.kill(node.processes())
+
+    def _watch(self, node: Node) -> None:
+        node.alive = True
+        node.pidfd = os.pidfd_open(node.pid)
+        self._loop.watch(node.pidfd, lambda: self._exited(node))
+
+    def _exited(self, node: Node) -> None:
+        """The pidfd says that an agent ended. If it is a child its code is at hand, if it was adopted nobody knows it."""
+        self.reap()
+        if node.alive:
+            self._ended(node, None)
+
+    def _ended(self, node: Node, code: int | None) -> None:
+        """Say so first, then end whatever the agent left behind, as the end of a container would."""
+        if node.pidfd >= 0:
+            self._loop.forget(node.pidfd)
+            os.close(node.pidfd)
+        node.alive, node.ready, node.pidfd = False, False, -1
+        self._note("node.exit", node, {"code": code, "pid": node.pid})
+        label.write(node.directory / "exit.json", {**node.identity, "code": code})
+        processes.kill(node.processes())
+
+    def _log_tail(self, node: Node) -> str:
+        try:
+            return (node.directory / "agent.log").read_text(errors="replace")[-2000:]
+        except OSError:
+            return ""
+
+
+def _say_ready(fd: int) -> None:
+    os.write(fd, b"ready\n")
+    os.close(fd)

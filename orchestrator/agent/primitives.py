@@ -1,0 +1,128 @@
+"""The primitives of faults on nodes that are process groups: power, pause, signal. Each is done, and each is looked at."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ..model.act import Primitive
+from . import label, processes
+from .gang import RANKS
+from .processes import Process
+
+T = TypeVar("T")
+Arguments = Mapping[str, Any]
+
+#: After one of these a process is expected to be gone.
+ENDING = ("KILL", "TERM", "INT", "QUIT", "ABRT", "SEGV")
+
+
+class Unsupported(Exception):
+    """A primitive that this provider does not have."""
+
+
+class Node(Protocol):
+    """What primitives need to know of a node."""
+
+    @property
+    def name(self) -> str: ...
+
+    def processes(self) -> list[Process]:
+        """All that live, the agent included; looked up anew each time."""
+
+    def is_up(self) -> bool:
+        """Is its agent ready?"""
+
+    def power_on(self) -> None:
+        """Start it unless it runs or is being started."""
+
+    def rank(self, number: int) -> Process | None: ...
+
+
+def check(wanted: Iterable[Primitive]) -> None:
+    """Raises Unsupported for a primitive that is not from here, before anything is done."""
+    for one in wanted:
+        _chosen(one, _APPLY)
+
+
+def apply(primitive: Primitive, node: Node) -> dict[str, Any]:
+    """Do it; what was done. May be called again while the state is not reached, so it must be harmless to repeat."""
+    return _chosen(primitive, _APPLY)(primitive.args, node)
+
+
+def holds(primitive: Primitive, node: Node) -> tuple[bool, dict[str, Any]]:
+    """Is the state that the primitive names what the processes themselves show? With what was seen."""
+    return _chosen(primitive, _HOLDS)(primitive.args, node)
+
+
+def _power(args: Arguments, node: Node) -> dict[str, Any]:
+    if args["state"] == "on":
+        node.power_on()
+        return {}
+    return {"killed": processes.kill(node.processes())}
+
+
+def _pause(args: Arguments, node: Node) -> dict[str, Any]:
+    number = signal.SIGSTOP if args["state"] == "on" else signal.SIGCONT
+    stopped = args["state"] != "on"
+    chosen = [one for one in node.processes() if (one.state == processes.STOPPED) == stopped]
+    return {"signalled": processes.send(chosen, number)}
+
+
+def _signal(args: Arguments, node: Node) -> dict[str, Any]:
+    target = node.rank(int(args["rank"]))
+    number = signal.Signals[f"SIG{args['signal']}"]
+    return {"signalled": processes.send([target] if target else [], number)}
+
+
+def _power_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
+    if args["state"] == "on":
+        return node.is_up(), {"up": node.is_up()}
+    left = [one.pid for one in node.processes()]
+    return not left, {"left": left}
+
+
+def _pause_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
+    states = {str(one.pid): one.state for one in node.processes()}
+    stopped = [state == processes.STOPPED for state in states.values()]
+    reached = bool(stopped) and all(stopped) if args["state"] == "on" else not any(stopped)
+    return reached, {"states": states}
+
+
+def _signal_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
+    found = node.rank(int(args["rank"]))
+    state = found.state if found else "gone"
+    reached = {"STOP": state == processes.STOPPED, "CONT": state not in (processes.STOPPED, "gone")}
+    return reached.get(args["signal"], args["signal"] in ENDING and found is None), {
+        "rank": args["rank"],
+        "state": state,
+    }
+
+
+def _chosen(
+    primitive: Primitive, table: Mapping[str, Callable[[Arguments, Node], T]]
+) -> Callable[[Arguments, Node], T]:
+    if primitive.kind not in table:
+        raise Unsupported(f"the process provider has no primitive {primitive.kind}; it has {', '.join(sorted(table))}")
+    return table[primitive.kind]
+
+
+_APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
+    "power": _power,
+    "pause": _pause,
+    "signal": _signal,
+}
+_HOLDS: Mapping[str, Callable[[Arguments, Node], tuple[bool, dict[str, Any]]]] = {
+    "power": _power_holds,
+    "pause": _pause_holds,
+    "signal": _signal_holds,
+}
+
+
+def rank_process(directory: Path, number: int) -> Process | None:
+    """The living process of a rank, by what its agent wrote when it forked it."""
+    pid, start = label.read(directory / RANKS).get("ranks", {}).get(str(number), (0, 0))
+    found = processes.find(pid) if pid else None
+    return found if found and found.start == start and found.state not in processes.GONE else None

@@ -1,0 +1,54 @@
+"""agent.pyz: the code of keeper and agent in one file, equal bytes for equal sources, named by their hash."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGES = ("model", "agent")
+MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+#: The oldest date that a zip file can name: times of files would change the hash.
+DATE = (1980, 1, 1, 0, 0, 0)
+
+
+def agent_hash() -> str:
+    """The hash of the archive that this version of ccbed would put onto nodes (12 hex digits)."""
+    return digest(build())
+
+
+def build() -> bytes:
+    """The archive. Not compressed: it is read by an interpreter that starts once for each bed."""
+    memory = io.BytesIO()
+    with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
+        for name, content in sorted(_sources()):
+            archive.writestr(zipfile.ZipInfo(name, DATE), content)
+    return memory.getvalue()
+
+
+def digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:12]
+
+
+def place(directory: Path) -> tuple[Path, str]:
+    """Write the archive into a directory unless it is there already; its path and hash."""
+    content = build()
+    path = directory / f"agent-{digest(content)}.pyz"
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists():
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_bytes(content)
+        os.replace(temporary, path)
+    return path, digest(content)
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    package = Path(__file__).parent.parent
+    yield "__main__.py", MAIN
+    yield "orchestrator/__init__.py", (package / "__init__.py").read_bytes()
+    for name in PACKAGES:
+        for path in (package / name).glob("*.py"):
+            yield f"orchestrator/{name}/{path.name}", path.read_bytes()

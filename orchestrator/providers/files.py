@@ -1,0 +1,85 @@
+"""Files to and from nodes on this machine: payloads addressed by content, copies with a cap."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import py_compile
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+from ..model.provider import Fetched
+
+
+def put(directory: Path, content: Mapping[str, bytes]) -> Path:
+    """Place a payload under the hash of its content, byte-compiled; the path. A second time nothing is written."""
+    for name in content:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"payload: {name!r} leaves its directory")
+    path = directory / payload_hash(content)
+    if path.is_dir():
+        return path
+    temporary = directory / f".{path.name}.{secrets.token_hex(4)}"
+    for name, data in content.items():
+        _write(temporary / name, data, path / name)
+    try:
+        os.rename(temporary, path)
+    except OSError:  # somebody else put the same
+        shutil.rmtree(temporary)
+    return path
+
+
+def payload_hash(content: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        digest.update(f"{name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()[:16]
+
+
+def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
+    """Copy a file or a tree, ``limit`` bytes at most in all. Paths are relative to the first root, or below one of them."""
+    source = Path(os.path.realpath(roots[0] / path))
+    if not any(source.is_relative_to(os.path.realpath(root)) for root in roots):
+        return Fetched(path=path, size=0, reason="outside of the node's directory")
+    if not source.exists():
+        return Fetched(path=path, size=0, reason="not there")
+    size, capped = 0, False
+    for file in _files(source):
+        target = to / file.relative_to(source) if source.is_dir() else to
+        try:
+            copied, cut = _copy(file, target, limit - size)
+        except OSError as error:
+            return Fetched(path=path, size=size, capped=capped, reason=f"{file.name}: {error.strerror}")
+        size, capped = size + copied, capped or cut
+    return Fetched(path=path, size=size, capped=capped)
+
+
+def _write(path: Path, data: bytes, final: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.write_bytes(data)
+    if path.suffix == ".py":
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), dfile=str(final), doraise=False, quiet=2, invalidation_mode=mode)
+
+
+def _files(source: Path) -> Iterator[Path]:
+    """The plain files of a tree, small ones first, so that a cap cuts the fewest; links are not followed."""
+    if source.is_file():
+        yield source
+        return
+    found = [path for path in source.rglob("*") if path.is_file() and not path.is_symlink()]
+    yield from sorted(found, key=lambda path: (path.stat().st_size, path))
+
+
+def _copy(source: Path, target: Path, room: int) -> tuple[int, bool]:
+    """(bytes copied, whether something was left behind)."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    copied = 0
+    with source.open("rb") as file, target.open("wb") as out:
+        while copied < room and (block := file.read(min(1 << 20, room - copied))):
+            out.write(block)
+            copied += len(block)
+        return copied, bool(file.read(1))

@@ -1,0 +1,84 @@
+"""Event files followed by byte offset: whole lines only, woken by inotify, resumable from any cursor."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..agent import inotify
+from ..model import codec
+from ..model.event import Event
+from ..model.provider import Cursors
+
+#: Most bytes taken from one file at once; what is beyond comes with the next poll.
+CHUNK = 4 << 20
+
+
+class Follower:
+    """Watches files and directories below ``root``; cursors name files relative to it."""
+
+    def __init__(self, root: Path, run: str, directories: Iterable[Path], files: Iterable[Path]) -> None:
+        self._root = root
+        self._run = run
+        self._directories = tuple(directories)
+        self._files = tuple(files)
+        self._watcher = inotify.Watcher()
+        for path in self._directories:
+            self._watcher.watch(str(path), inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO)
+        for path in self._files:
+            self._watcher.watch(str(path), inotify.MODIFY)
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[list[Event], Cursors]:
+        """Events after the cursors, by their writers' clocks; waits for the first one."""
+        self._watcher.drain()
+        events, after = self._read(cursors)
+        if not events and timeout_s > 0:
+            select.select([self._watcher.fd] if self._watcher.fd >= 0 else [], [], [], timeout_s)
+            events, after = self._read(cursors)
+        return sorted(events, key=lambda event: event.at.mono), after
+
+    def close(self) -> None:
+        self._watcher.close()
+
+    def _read(self, cursors: Cursors) -> tuple[list[Event], dict[str, int]]:
+        after = dict(cursors)
+        events: list[Event] = []
+        for path in self._paths():
+            name = str(path.relative_to(self._root))
+            lines, after[name] = whole_lines(path, after.get(name, 0))
+            events += [event for line in lines for event in decode(line, self._run)]
+        return events, after
+
+    def _paths(self) -> Iterator[Path]:
+        yield from self._files
+        for directory in self._directories:
+            yield from directory.glob("*.jsonl")
+
+
+def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """The whole lines of a file from an offset, and the offset after the last of them."""
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) <= offset:
+                return [], offset
+            file.seek(offset)
+            data = file.read(CHUNK)
+    except OSError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    return data[:end].splitlines(), offset + end
+
+
+def decode(line: bytes, run: str) -> list[Event]:
+    """The event of a line; none where it is of another run, or is no event (a torn write of a writer that was killed)."""
+    try:
+        content: Mapping[str, Any] = json.loads(line)
+        if content.get("run", run) != run:
+            return []
+        return [codec.build(Event, {name: item for name, item in content.items() if name != "run"})]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return []

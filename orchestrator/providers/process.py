@@ -1,0 +1,194 @@
+"""Nodes as detached process groups on this machine: no root, no Docker; a keeper forks warm agents."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..agent import inbox, label, processes
+from ..agent import mark as marks
+from ..model.bed import BedSpec, BedStatus
+from ..model.errors import InfrastructureError
+from ..model.event import Command, Event
+from ..model.provider import Cursors, Fetched
+from . import archive, files, observe
+from .follow import Follower
+
+CAPABILITIES = frozenset({"kill", "pause", "stop", "signal", "power-off"})
+KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+#: Importing torch from a cold disk takes long.
+READY_S = 180.0
+END_S = 10.0
+#: What a bed's directory holds; the rest of it is not ours to remove.
+OURS = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
+
+
+class ProcessProvider:
+    """See model.provider.Provider. ``python``: the interpreter that has torch."""
+
+    def __init__(self, state: Path, python: str = sys.executable) -> None:
+        self._state = state
+        self._python = python
+        self._bed: BedSpec | None = None
+        self._run = "bed"
+        self._follower: Follower | None = None
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        return CAPABILITIES
+
+    def observe(self, bed: BedSpec) -> BedStatus:
+        return observe.bed_status(bed)
+
+    def prepare(self, bed: BedSpec) -> None:
+        """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
+        workdir = Path(bed.workdir)
+        for part in ("keeper/inbox", "keeper/done", "payloads", *(f"nodes/{node.name}/inbox" for node in bed.nodes)):
+            (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        path, digest = archive.place(workdir / "agent")
+        with _alone(workdir / "keeper" / "prepare.lock"):
+            if not self._keeper_is(workdir, digest):
+                self._start_keeper(bed, path, digest)
+
+    def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        """The keeper first, so that it starts nothing anew; then all else, by mark and session, until none is left."""
+        keeper = label.holder(Path(bed.workdir) / marks.KEEPER)
+        ended = set(processes.kill(one for one in [processes.find(keeper)] if one) if keeper else ())
+        until = time.monotonic() + END_S
+        while left := observe.belonging(bed, processes.scan()):
+            if time.monotonic() > until:
+                pids = ", ".join(str(one.pid) for one in left)
+                raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
+            ended.update(processes.kill(left))
+            time.sleep(0.002)
+        self._close()
+        _remove(bed)
+        return tuple(sorted(ended))
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        """Bind to a run. Events of the keeper count from now on, those of the run's own files from their beginning."""
+        self._close()
+        workdir = Path(bed.workdir)
+        log = workdir / "keeper" / "events.jsonl"
+        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.touch(mode=0o600)
+        directories = [workdir / "nodes" / node.name / "runs" / run for node in bed.nodes]
+        for directory in directories:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._bed, self._run = bed, run
+        self._follower = Follower(workdir, run, directories, [log])
+        return {"keeper/events.jsonl": log.stat().st_size}
+
+    def put(self, content: Mapping[str, bytes]) -> str:
+        return str(files.put(self._workdir / "payloads", content))
+
+    def perform(self, command: Command) -> None:
+        keeper = command.f in KEEPER_COMMANDS
+        directory = self._workdir / ("keeper" if keeper else f"nodes/{command.node}")
+        inbox.post(directory, self._run, command)
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        if self._follower is None:
+            raise RuntimeError("open() comes before poll()")
+        return self._follower.poll(cursors, timeout_s)
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        nodes = self._bed.nodes if self._bed else ()
+        found = {node.name: _heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
+        return {name: beat for name, beat in found.items() if beat}
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
+        roots = [self._workdir / "nodes" / node]
+        if self._bed:
+            roots.append(Path(self._bed.shared_dir))
+        return files.fetch(roots, path, to, limit)
+
+    @property
+    def _workdir(self) -> Path:
+        if self._bed is None:
+            raise RuntimeError("open() comes before everything that acts on a bed")
+        return Path(self._bed.workdir)
+
+    def _close(self) -> None:
+        if self._follower:
+            self._follower.close()
+        self._follower = None
+
+    def _keeper_is(self, workdir: Path, digest: str) -> bool:
+        """Does a keeper run this archive? One that runs another, or hangs in its start, is ended."""
+        directory = workdir / marks.KEEPER
+        present = label.living(directory, label.KEEPER)
+        if present and present["agent"] == digest:
+            return True
+        pid = label.holder(directory)
+        found = processes.find(pid) if pid else None
+        if found:
+            processes.kill([found])
+            while processes.alive(found.pid, found.start):
+                time.sleep(0.002)
+        return False
+
+    def _start_keeper(self, bed: BedSpec, path: Path, digest: str) -> None:
+        read, write = os.pipe()
+        arguments = ["--workdir", bed.workdir, "--bed", bed.name, "--archive", digest, "--ready", str(write)]
+        placeholder = marks.padded(marks.mark(marks.tag(bed.name, bed.workdir), marks.KEEPER, "starting"))
+        launcher = subprocess.Popen(
+            [self._python, str(path), "keeper", *arguments],
+            env={**os.environ, marks.NAME: placeholder},
+            pass_fds=[write],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        os.close(write)
+        try:
+            said, _ = launcher.communicate()
+            ready = bool(select.select([read], [], [], READY_S)[0] and os.read(read, 64))
+        finally:
+            os.close(read)
+        if not ready:
+            tail = said.decode(errors="replace") + _tail(Path(bed.workdir) / "keeper" / "keeper.log")
+            raise InfrastructureError(f"bed {bed.name}: the keeper did not start", *tail.splitlines()[-15:])
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """One at a time, whichever process it is."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _heartbeat(path: Path) -> tuple[str, int] | None:
+    try:
+        incarnation, count = path.read_text().split()
+        return incarnation, int(count)
+    except (OSError, ValueError):
+        return None
+
+
+def _remove(bed: BedSpec) -> None:
+    workdir = Path(bed.workdir)
+    for path in (workdir / name for name in OURS):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if workdir.is_dir() and not any(workdir.iterdir()):
+        workdir.rmdir()
+
+
+def _tail(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")[-4000:]
+    except OSError:
+        return ""
