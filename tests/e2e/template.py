@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch._dynamo  # what a warm agent has imported
-import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.model import codec
 from orchestrator.model import gang as gang_model
@@ -43,7 +43,7 @@ def _open_store() -> tuple[int, int]:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         os.write(writer, f"{store.port}\n".encode())
         signal.pause()
     return pid, int(os.read(reader, 16))
