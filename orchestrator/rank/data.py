@@ -27,7 +27,7 @@ class DataError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """``images``: float32, n x 784, 0..1. ``labels``: int64, n, 0..9."""
+    """``images``: uint8, n x 784, 0..255 (see scaled). ``labels``: int64, n, 0..9."""
 
     images: torch.Tensor
     labels: torch.Tensor
@@ -50,7 +50,12 @@ def load(folder: Path, split: str) -> Split:
         raise DataError(f"{folder}: {split} labels: must be 0 to 9 (got {max(classes)})")
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(count, -1)
     labels = torch.frombuffer(bytearray(classes), dtype=torch.uint8)
-    return Split(images.to(torch.float32).div_(255.0), labels.to(torch.int64))
+    return Split(images, labels.to(torch.int64))
+
+
+def scaled(images: torch.Tensor) -> torch.Tensor:
+    """Pixels as float32 of 0..1."""
+    return images.float().div_(255.0)
 
 
 def count(folder: Path) -> int:

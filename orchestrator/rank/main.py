@@ -67,7 +67,7 @@ def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
 
     torch.set_num_threads(gang.threads)
     random.seed(seeds.derive(gang.seed, "random", rank))
-    torch.manual_seed(seeds.derive(gang.seed, "torch", rank))
+    torch.default_generator.manual_seed(seeds.derive(gang.seed, "torch", rank))
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 

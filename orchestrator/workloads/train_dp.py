@@ -127,9 +127,8 @@ class _Trainer:
 
         self._ctx, self._params = ctx, ctx.params
         self._images, self._labels = split.images.to(ctx.device), split.labels.to(ctx.device)
-        torch.manual_seed(
-            seeds.derive(ctx.seed, "weights", ctx.rank)
-        )  # different on purpose: the broadcast must repair it
+        # Different on every rank on purpose: the broadcast must repair it.
+        torch.default_generator.manual_seed(seeds.derive(ctx.seed, "weights", ctx.rank))
         self.model = build().to(ctx.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self._params.lr)
         self._flat = _flat_gradients(self.model)
@@ -170,8 +169,10 @@ class _Trainer:
         """The share of test images that are recognised."""
         import torch
 
+        from ..rank import data
+
         with torch.no_grad():
-            found = self.model(test.images.to(self._ctx.device)).argmax(dim=1).cpu()
+            found = self.model(data.scaled(test.images.to(self._ctx.device))).argmax(dim=1).cpu()
         return float((found == test.labels).sum().item()) / len(test.labels)
 
     def _slice(self, step: int) -> tuple[torch.Tensor, int]:
@@ -198,8 +199,10 @@ class _Trainer:
     def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor, int]:
         import torch
 
+        from ..rank import data
+
         mine, total = self._slice(step)
-        images = self._images[mine]
+        images = data.scaled(self._images[mine])
         noise = torch.randn(images.shape, generator=self._ctx.rng, device=self._ctx.device)
         return images + self._params.noise * noise, self._labels[mine], total
 
