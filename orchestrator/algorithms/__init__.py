@@ -1,0 +1,1 @@
+"""Collective algorithms: one file each, a pure schedule of sends, receives and reductions."""

@@ -1,0 +1,1 @@
+"""What runs inside a rank: environment, context, exchange, checkpoints, data, records. Has effects; uses torch."""

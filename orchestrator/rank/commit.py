@@ -1,0 +1,124 @@
+"""Putting a checkpoint into the shared directory so that it is whole and fenced, or not there at all. Standard library only."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+NAME = re.compile(r"^\.?e(\d+)-s(\d+)\.(pt|json)(\.tmp)?$")
+FENCE = "fence.json"
+
+
+class Refused(Exception):
+    """The fence belongs to a later epoch: this gang has been replaced and may change nothing any more."""
+
+    #: Told by checkpoint.refused; not an error of its own.
+    silent = True
+
+    def __init__(self, name: str, fence: int) -> None:
+        super().__init__(f"{name}: fenced off by epoch {fence}")
+        self.name, self.fence = name, fence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Which checkpoint it is. ``parent``: the name of the one before it in its lineage, None for the first."""
+
+    epoch: int
+    step: int
+    world: int
+    parent: str | None
+
+    @property
+    def name(self) -> str:
+        return f"e{self.epoch}-s{self.step}"
+
+
+def commit(
+    directory: Path, identity: Identity, data: bytes, *, keep: int, before_rename: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
+    """Write ``data`` and then its manifest, each by temp, fsync and rename; the manifest.
+
+    Raises Refused if ``fence.json`` names a later epoch, OSError if writing fails (nothing is left of the checkpoint then),
+    ValueError if the fence cannot be read.
+    """
+    begin = time.monotonic()
+    body, manifest = directory / f"{identity.name}.pt", directory / f"{identity.name}.json"
+    try:
+        _place(body, data, before_rename)
+        _check_fence(directory, identity)
+        facts = _facts(identity, data)
+        _place(manifest, json.dumps(facts, indent=1).encode() + b"\n")
+        _sync_directory(directory)
+    except BaseException:
+        body.unlink(missing_ok=True)
+        raise
+    prune(directory, epoch=identity.epoch, keep=keep)
+    return {**facts, "write_s": round(time.monotonic() - begin, 6)}
+
+
+def fence(directory: Path) -> int:
+    """The epoch that may write. Raises OSError or ValueError if there is no telling."""
+    return int(json.loads((directory / FENCE).read_text())["epoch"])
+
+
+def prune(directory: Path, *, epoch: int, keep: int) -> None:
+    """Delete all but the newest ``keep`` committed checkpoints, and what older epochs left half-written behind them."""
+    found = [(path, match) for path in directory.iterdir() if (match := NAME.match(path.name))]
+    committed = sorted({_age(match) for _, match in found if match[3] == "json" and not match[4]})
+    oldest = committed[-keep:][0] if committed else (0, 0)
+    for path, match in sorted(found, key=lambda one: one[1][3] == "pt"):  # a manifest goes before its file
+        if _age(match) < oldest or (match[4] and int(match[1]) < epoch):
+            path.unlink(missing_ok=True)
+
+
+def _age(match: re.Match[str]) -> tuple[int, int]:
+    return int(match[1]), int(match[2])
+
+
+def _facts(identity: Identity, data: bytes) -> dict[str, Any]:
+    return {
+        "name": identity.name,
+        "file": f"{identity.name}.pt",
+        "step": identity.step,
+        "epoch": identity.epoch,
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "bytes": len(data),
+        "parent": identity.parent,
+        "world": identity.world,
+    }
+
+
+def _check_fence(directory: Path, identity: Identity) -> None:
+    current = fence(directory)
+    if current > identity.epoch:
+        raise Refused(identity.name, current)
+
+
+def _place(path: Path, data: bytes, before_rename: Callable[[], None] = lambda: None) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        with open(temporary, "wb") as out:
+            out.write(data)
+            out.flush()
+            os.fsync(out.fileno())
+        before_rename()
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,205 @@
+"""What a workload is given: the rank's place in the gang, and every effect that it may have."""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ..model import gang as gang_model
+from . import checkpoint, commit, digest, exchange, hold, record, seeds, share
+
+#: Phases of a rank's life; the others are phases of a step.
+LIFE = ("rendezvous", "init", "restore", "shutdown")
+PROGRESS_S = 0.5
+COMMITTED, FAILED, REFUSED = range(3)
+
+
+class RankContext:
+    """One rank of one epoch. ``params`` are the workload's Params; ``rng`` is this rank's own generator.
+
+    ``result`` is what ``rank.finished`` will say. A workload calls connect(), restore(), then for every step begin_step(),
+    phase(), all_reduce(), end_step(), save(); and finish() at the end.
+    """
+
+    def __init__(
+        self, gang: gang_model.GangSpec, rank: int, *, params: Any, notes: record.Notes, release_fd: int
+    ) -> None:
+        self.gang, self.rank, self.params = gang, rank, params
+        self.world, self.epoch, self.seed = gang.world_size, gang.epoch, gang.seed
+        self.device = torch.device("cuda", gang.ranks.index(rank)) if gang.backend == "nccl" else torch.device("cpu")
+        self.rng = torch.Generator(self.device)
+        self.rng.manual_seed(seeds.derive(gang.seed, "generator", rank))
+        self.step, self.steps, self.loss = 0, 0, 0.0
+        self.result: dict[str, Any] = {"steps": 0, "loss": None, "digest": {}, "metrics": {}}
+        self._notes = notes
+        self._holds = hold.Holds(gang.holds, rank, release_fd, notes)
+        self._lines = record.Steps(str(Path(gang.out) / f"steps-r{rank}.jsonl"))
+        recording = getattr(params, "record", True)
+        self._chunks = record.Chunks(str(Path(gang.out) / f"chunks-r{rank}.bin")) if recording else None
+        self._exchanges: dict[str, exchange.Exchange] = {}
+        self._parent = gang.resume.name if gang.resume else None
+        self.begun = self._told = 0.0
+        self._first, self._op = True, 0
+
+    def connect(self) -> None:
+        """Join the gang's process group (``rendezvous``, ``init``); the epoch's store is already up."""
+        self.phase("rendezvous")
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        dist.init_process_group(self.gang.backend, timeout=datetime.timedelta(seconds=self.gang.timeout_s))
+        self._notes.note("rank.joined", world=self.world, backend=self.gang.backend)
+        self.phase("init")
+
+    def phase(self, name: str) -> None:
+        """A point at which a fault can hold this rank."""
+        self._holds.reach(0 if name in LIFE else self.step, name)
+
+    def emit(self, f: str, **value: Any) -> None:
+        """An observation of the workload's own."""
+        self._notes.note(f, **value)
+
+    def begin_step(self, step: int) -> None:
+        self.step, self._op = step, 0
+        self.begun = time.monotonic()
+
+    def end_step(self, loss: float, model: torch.nn.Module | None = None) -> None:
+        """The optimizer was applied, the step's time is over: record it, with the SHA-256 of ``model``'s parameters if given.
+
+        Chunks are written here, outside of timed work; rank 0 reports progress.
+        """
+        end = time.monotonic()
+        self.loss = loss
+        self._lines.add(self.step, loss, self.begun, end, digest.model(model) if model else None)
+        if self._chunks:
+            self._chunks.flush()
+        if self._first:
+            self._notes.note("rank.step", step=self.step, mark="first")
+            self._first = False
+        if self.rank == 0 and (end - self._told >= PROGRESS_S or self.step == self.steps):
+            self._notes.note("progress", step=self.step, steps=self.steps, loss=loss)
+            self._told = end
+
+    def all_reduce(self, flat: torch.Tensor, algorithm: str = "ring") -> None:
+        """Sum the one-dimensional ``flat`` over all ranks, in place; passes phase ``allreduce`` after the first exchange."""
+        passed = _Once(self, "allreduce")
+        if algorithm == "library":
+            self._library(flat, passed)
+        else:
+            self._exchange(algorithm).run(flat, step=self.step, op=self._op, first=passed)
+        passed()
+        self._op += 1
+
+    def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
+        """Give every rank ``source``'s tensor, in place."""
+        if self.world > 1:
+            dist.broadcast(tensor, source)
+
+    def save(self, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, keep: int = 3) -> None:
+        """Commit a checkpoint of all ranks after ``step``. Every rank calls it and returns when it is committed.
+
+        Raises checkpoint.CheckpointError if it could not be written, commit.Refused if a later epoch has taken over.
+        """
+        mine = checkpoint.Personal(torch.get_rng_state(), self.rng.get_state(), self.loss)
+        personal = checkpoint.gather(mine, self.rank, self.world, self.device)
+        identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
+        code, reason = COMMITTED, "rank 0 could not write it"
+        if self.rank == 0:
+            code, reason = self._commit(identity, checkpoint.encode(step, self.epoch, model, optimizer, personal), keep)
+        else:
+            self.phase("checkpoint")
+        code = checkpoint.agree(code, self.world, self.device)
+        if code == FAILED:
+            raise checkpoint.CheckpointError(f"{identity.name}: {reason}")
+        if code == REFUSED:
+            raise commit.Refused(identity.name, self.epoch + 1)
+        self._parent = identity.name
+
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
+        """Take the state of the chosen checkpoint, or rank 0's weights on a fresh start; the step it holds (0: fresh)."""
+        resume = self.gang.resume
+        if resume:
+            self._take(checkpoint.load(resume), model, optimizer)
+        else:
+            self._share_weights(model)
+        self.phase("restore")
+        name, sha256, step = (resume.name, resume.sha256, resume.step) if resume else (None, None, 0)
+        self._notes.note("rank.restored", step=step, name=name, sha256=sha256, weights=digest.model(model))
+        return step
+
+    def finish(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, metrics: dict[str, float], **more: Any
+    ) -> None:
+        """What ``rank.finished`` tells: the last loss and the SHA-256 of all state."""
+        found = {
+            **digest.tensors("model", model.state_dict()),
+            **digest.optimizer(optimizer.state_dict()),
+            "rng.torch": digest.tensor(torch.get_rng_state()),
+            "rng.generator": digest.tensor(self.rng.get_state()),
+        }
+        self.result = {"steps": self.steps, "loss": self.loss.hex(), "digest": found, "metrics": metrics, **more}
+
+    def _exchange(self, algorithm: str) -> exchange.Exchange:
+        if algorithm not in self._exchanges:
+            package = __name__.split(".")[0]
+            module = importlib.import_module(f"{package}.algorithms.{algorithm.replace('-', '_')}")
+            schedule = module.schedule(self.rank, self.world)
+            self._exchanges[algorithm] = exchange.Exchange(schedule, module.chunks(self.world), self._chunks)
+        return self._exchanges[algorithm]
+
+    def _library(self, flat: torch.Tensor, passed: _Once) -> None:
+        """The backend's own all-reduce, in two calls so that there is a point inside of it."""
+        cut = share.bounds(flat.numel(), max(self.world, 2))[0][1]
+        dist.all_reduce(flat[:cut])
+        passed()
+        dist.all_reduce(flat[cut:])
+
+    def _commit(self, identity: commit.Identity, data: bytes, keep: int) -> tuple[int, str]:
+        try:
+            facts = commit.commit(
+                Path(self.gang.checkpoints), identity, data, keep=keep, before_rename=lambda: self.phase("checkpoint")
+            )
+        except commit.Refused as refused:
+            self._notes.note("checkpoint.refused", name=refused.name, fence=refused.fence)
+            return REFUSED, ""
+        except (OSError, ValueError) as error:
+            reason = str(error)
+            self._notes.note("checkpoint.failed", name=identity.name, reason=reason)
+            return FAILED, reason
+        kept = ("name", "step", "epoch", "sha256", "parent", "bytes", "write_s")
+        self._notes.note("checkpoint.commit", **{name: facts[name] for name in kept})
+        return COMMITTED, ""
+
+    def _take(self, state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        model.load_state_dict(state["model"])
+        if not getattr(self.params, "break_optimizer", False):
+            optimizer.load_state_dict(state["optimizer"])
+        mine = state["rng"].get(self.rank)
+        if mine and not getattr(self.params, "break_rng", False):
+            torch.set_rng_state(mine["torch"])
+            self.rng.set_state(mine["generator"])
+        self.loss = state["loss"].get(self.rank, 0.0)
+
+    def _share_weights(self, model: torch.nn.Module) -> None:
+        state = list(model.state_dict().values())
+        flat = torch.cat([value.reshape(-1) for value in state])
+        self.broadcast(flat)
+        for value, part in zip(state, torch.split(flat, [value.numel() for value in state]), strict=True):
+            value.copy_(part.view_as(value))
+
+
+class _Once:
+    """A phase point that is passed at its first call only."""
+
+    def __init__(self, ctx: RankContext, phase: str) -> None:
+        self._ctx, self._phase, self._done = ctx, phase, False
+
+    def __call__(self) -> None:
+        if not self._done:
+            self._done = True
+            self._ctx.phase(self._phase)

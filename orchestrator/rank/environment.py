@@ -1,0 +1,65 @@
+"""The environment of a rank: torchrun's names, ccbed's own, and the redacted copy that is kept."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..model import gang as gang_model
+
+SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|COOKIE", re.IGNORECASE)
+USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+
+
+def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> dict[str, str]:
+    """What is added to the environment of ``rank``. The user's own (``gang.env``) yields to these names."""
+    values: dict[str, object] = {
+        **gang.env,
+        **_torchrun(gang, rank),
+        "GLOO_SOCKET_IFNAME": gang.interface,
+        "NCCL_SOCKET_IFNAME": gang.interface,
+        "OMP_NUM_THREADS": gang.threads,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+        "CCBED_RUN": gang.run,
+        "CCBED_EPOCH": gang.epoch,
+        "CCBED_NODE_NAME": node,
+        "CCBED_INCARNATION": incarnation,
+        "CCBED_SEED": gang.seed,
+        "CCBED_BACKEND": gang.backend,
+        "CCBED_OUT": gang.out,
+        "CCBED_EVENTS": Path(gang.out) / f"steps-r{rank}.jsonl",
+        "CCBED_CHECKPOINTS": gang.checkpoints,
+        "CCBED_RESUME": gang.resume.path if gang.resume else "",
+        "CCBED_DATA": gang.data or "",
+    }
+    return {name: str(value) for name, value in values.items()}
+
+
+def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
+    """The names that torchrun sets; the epoch is its restart count."""
+    return {
+        "MASTER_ADDR": gang.master_addr,
+        "MASTER_PORT": gang.master_port,
+        "WORLD_SIZE": gang.world_size,
+        "RANK": rank,
+        "LOCAL_RANK": gang.ranks.index(rank),
+        "LOCAL_WORLD_SIZE": len(gang.ranks),
+        "GROUP_RANK": gang.group_rank,
+        "GROUP_WORLD_SIZE": gang.nodes,
+        "NODE_RANK": gang.group_rank,
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": gang.world_size,
+        "TORCHELASTIC_RESTART_COUNT": gang.epoch,
+        "TORCHELASTIC_MAX_RESTARTS": gang.max_restarts,
+        "TORCHELASTIC_RUN_ID": gang.run,
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+
+
+def redacted(environ: Mapping[str, str]) -> dict[str, str]:
+    """A copy that may be shown: values of names that look secret, and passwords in URLs, are ``***``."""
+    return {
+        name: "***" if SECRET.search(name) else USERINFO.sub("***@", value) for name, value in sorted(environ.items())
+    }

@@ -1,0 +1,98 @@
+"""The life of one rank, from the fork to its exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import random
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..model import codec
+from ..model import gang as gang_model
+from . import environment, record, seeds
+
+if TYPE_CHECKING:
+    from . import context
+
+#: What a warm agent has imported before the fork.
+WARM = ("torch", "torch.distributed", "torch._dynamo")
+
+
+def main(
+    gang: gang_model.GangSpec, rank: int, *, events_path: str, release_fd: int, node: str, incarnation: str
+) -> int:
+    """Run the workload of ``gang`` as ``rank``; the exit code. The caller leaves by ``os._exit`` with it."""
+    preloaded = [name for name in WARM if name in sys.modules]
+    threads = len(os.listdir("/proc/self/task"))
+    notes = record.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
+    notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
+    try:
+        return _life(gang, rank, notes, release_fd, node, incarnation)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _life(
+    gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int, node: str, incarnation: str
+) -> int:
+    try:
+        _dress(gang, rank, node, incarnation)
+        _reseed(gang, rank)
+        return _work(gang, rank, notes, release_fd)
+    except SystemExit as left:
+        return _left(left, notes)
+    except BaseException as error:  # noqa: BLE001 whatever it is, it is this rank's end and has to be told
+        if getattr(error, "silent", False):
+            return 1
+        traceback.print_exc()
+        notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error))
+        return 1
+
+
+def _dress(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> None:
+    """Set the environment and keep a redacted copy of it."""
+    os.environ.update(environment.variables(gang, rank, node, incarnation))
+    text = json.dumps(environment.redacted(os.environ), indent=1)
+    (Path(gang.out) / f"env-r{rank}.json").write_text(text + "\n")
+
+
+def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
+    """A fork inherits its parent's random states: draw new ones from the trial's seed and the rank."""
+    import torch
+
+    torch.set_num_threads(gang.threads)
+    random.seed(seeds.derive(gang.seed, "random", rank))
+    torch.default_generator.manual_seed(seeds.derive(gang.seed, "torch", rank))
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
+
+
+def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int) -> int:
+    from . import context
+
+    package = __package__.rpartition(".")[0] if __package__ else "orchestrator"
+    workload = importlib.import_module(f"{package}.workloads.{gang.workload.replace('-', '_')}")
+    ctx: context.RankContext = context.RankContext(
+        gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
+    )
+    workload.run(ctx)
+    ctx.phase("shutdown")
+    notes.note("rank.finished", **ctx.result)
+    return 0
+
+
+def _left(left: SystemExit, notes: record.Notes) -> int:
+    """A program that ended itself: its code is the rank's."""
+    code = left.code if isinstance(left.code, int) else int(left.code is not None)
+    if isinstance(left.code, str):
+        print(left.code, file=sys.stderr)
+    if code == 0:
+        notes.note("rank.finished", steps=0, loss=None, digest={}, metrics={})
+    else:
+        notes.note("rank.error", kind="exit", message=f"the program left with exit code {code}")
+    return code & 0xFF

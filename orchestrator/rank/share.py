@@ -1,0 +1,12 @@
+"""Dividing n things among p parts by quotient and remainder: nothing padded, nothing lost."""
+
+from __future__ import annotations
+
+import itertools
+
+
+def bounds(total: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """(start, stop) of every part; the first ``total % parts`` of them hold one more than the rest."""
+    quotient, remainder = divmod(total, parts)
+    edges = [index * quotient + min(index, remainder) for index in range(parts + 1)]
+    return tuple(itertools.pairwise(edges))

@@ -1,0 +1,122 @@
+"""A user's own program: every warm rank runs FILE.py as __main__ with torchrun's environment; its exit codes are the verdict."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..rank import context
+
+METRICS: Mapping[str, tuple[str, str]] = {}
+CHECKS: tuple[str, ...] = ("no-hang",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """What is run.
+
+    file         the script; its directory travels with the run
+    args         its arguments
+    exec_        a program (and its first arguments) that is started instead of the warm rank's own interpreter: cold
+    step_regex   finds steps in what the script prints: group ``step`` (or the first group), and ``loss`` if there is one
+    cwd          the working directory, where it exists on the node
+    """
+
+    file: str = ""
+    args: tuple[str, ...] = ()
+    exec_: tuple[str, ...] = ()
+    step_regex: str | None = None
+    cwd: str | None = None
+
+
+def check(params: Params) -> list[str]:
+    """Problems with the values, each as ``name: what must be (got …)``."""
+    problems = []
+    if not params.file and not params.exec_:
+        problems.append("file: must name a script (or give exec_ a program)")
+    if params.step_regex is not None:
+        try:
+            if not re.compile(params.step_regex).groups:
+                problems.append(f"step_regex: must have a group that matches the step (got {params.step_regex!r})")
+        except re.error as error:
+            problems.append(f"step_regex: not a regular expression: {error} (got {params.step_regex!r})")
+    return problems
+
+
+def last_step(params: Params, data: str | None = None) -> int | None:
+    """Unknown: only the script knows how many steps it takes."""
+    return None
+
+
+def run(ctx: context.RankContext) -> None:
+    """Run the program; a SystemExit of it passes through."""
+    params: Params = ctx.params
+    if params.cwd and Path(params.cwd).is_dir():
+        os.chdir(params.cwd)
+    user = Path(ctx.gang.payload) / "user"
+    module = Path(__file__).parent.parent / "rank" / "user"
+    script = str(user / Path(params.file).name) if params.file else ""
+    if params.exec_:
+        _cold(params, script, module)
+    else:
+        _warm(params, script, module)
+
+
+def _warm(params: Params, script: str, module: Path) -> None:
+    """In this very process, which has torch imported; SystemExit unless its code is 0. Its exit handlers run too, though the rank leaves by os._exit."""
+    import atexit
+    import runpy
+
+    sys.argv = [script, *params.args]
+    sys.path.insert(0, str(Path(script).parent))
+    sys.path.append(str(module))
+    if params.step_regex:
+        sys.stdout = _Watcher(sys.stdout, re.compile(params.step_regex))
+    atexit._clear()  # those of the parent are not ours to run
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as left:
+        if left.code not in (None, 0):
+            raise
+    finally:
+        atexit._run_exitfuncs()
+
+
+def _cold(params: Params, script: str, module: Path) -> None:
+    """In a program of its own; SystemExit with its code unless that is 0."""
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(module))))
+    command = [*params.exec_, *filter(None, (script,)), *params.args]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+    if done.returncode:
+        raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+
+
+class _Watcher:
+    """A text stream that passes everything on and reports the steps it sees."""
+
+    def __init__(self, out: IO[str], pattern: re.Pattern[str]) -> None:
+        self._out, self._pattern, self._line = out, pattern, ""
+
+    def write(self, text: str) -> int:
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            self._look(line)
+        return self._out.write(text)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._out, name)
+
+    def _look(self, line: str) -> None:
+        from ..rank.user import ccbed_events
+
+        found = self._pattern.search(line)
+        if found:
+            named = found.groupdict()
+            ccbed_events.step(int(named.get("step") or found[1]), float(named["loss"]) if named.get("loss") else None)
