@@ -1,0 +1,19 @@
+"""History -> what people and checkers want to know: status, milestones, timeline. Pure."""
+
+from .clock import before, clock, listing, mapping, number, whole
+from .failovers import failovers
+from .faults import FaultTrace, faults, traces
+from .gangs import DETECTORS, Gang, abnormal, begin_nodes, epoch_at, epoch_of, gangs
+from .lineage import choices, commits, kept, kept_steps, resume_steps
+from .operations import Operation, operations, unasked
+from .overview import ending, view
+from .progress import caught_up, goodput, lost_steps
+from .shapes import MILESTONES, PHASES, Failover, FaultView, Milestone, RunView, Span
+from .timeline import timeline
+
+__all__ = [
+    "DETECTORS", "MILESTONES", "PHASES", "Failover", "FaultTrace", "FaultView", "Gang", "Milestone", "Operation",
+    "RunView", "Span", "abnormal", "before", "begin_nodes", "caught_up", "choices", "clock", "commits", "ending",
+    "epoch_at", "epoch_of", "failovers", "faults", "gangs", "goodput", "kept", "kept_steps", "listing", "lost_steps",
+    "mapping", "number", "operations", "resume_steps", "timeline", "traces", "unasked", "view", "whole",
+]  # fmt: skip
