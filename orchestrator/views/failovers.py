@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..model.event import Event, History
@@ -10,9 +12,9 @@ from ..model.run import StepRecord
 from ..model.trial import Trial
 from .clock import before, clock, listing, mapping, whole
 from .faults import FaultTrace, traces
-from .gangs import Gang, abnormal, gangs
+from .gangs import Gang, abnormal, epoch_of, gangs
 from .lineage import choices, commits
-from .operations import Operation, operations
+from .operations import operations
 from .progress import caught_up, lost_steps
 from .shapes import MILESTONES, PHASES, Failover, Milestone
 
@@ -47,10 +49,10 @@ def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) 
 def _case(history: History, decided: Event, unclaimed: Sequence[FaultTrace]) -> _Case:
     known = gangs(history)
     old = max((g for g in known if g.began.seq < decided.seq), key=lambda g: g.epoch, default=None)
-    named = whole(decided.value.get("epoch"))
+    named = epoch_of(decided)
     after = old.epoch + 1 if old else 0
     epoch = named if named is not None and named >= after else after
-    detector = _detector(history, decided, old)
+    detector = _detector(history, decided, old, epoch)
     return _Case(
         history=history,
         when=clock(history),
@@ -63,21 +65,20 @@ def _case(history: History, decided: Event, unclaimed: Sequence[FaultTrace]) -> 
     )
 
 
-def _detector(history: History, decided: Event, old: Gang | None) -> Event | None:
-    """The first detector that spoke of the old epoch, after any earlier decision about it."""
+def _detector(history: History, decided: Event, old: Gang | None, epoch: int) -> Event | None:
+    """The first detector that spoke of the epochs before ``epoch``, after any earlier decision."""
     since = max((e.seq for e in history.of("recovery.decided") if e.seq < decided.seq), default=0)
-    since = max(since, old.began.seq if old else 0)
-    stale = old.epoch if old else None
+    oldest = old.epoch if old else 0
     spoke = [
         event
         for event in history.events
-        if since < event.seq < decided.seq and abnormal(event) and (event.epoch is None or event.epoch == stale)
+        if max(since, old.began.seq if old else 0) < event.seq < decided.seq
+        and abnormal(event)
+        and (event.epoch is None or oldest <= event.epoch < epoch)
     ]
-    mine = [event for event in spoke if old is None or event.node is None or event.node in old.nodes] or spoke
-    first = None
-    for event in mine:
-        first = event if first is None or before(event, first) else first
-    return first
+    nodes = {*(old.nodes if old else ()), *map(str, listing(decided.value.get("lost")))}
+    mine = [event for event in spoke if event.node is None or event.node in nodes] or spoke
+    return functools.reduce(lambda one, other: other if before(other, one) else one, mine) if mine else None
 
 
 def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrace]) -> FaultTrace | None:
@@ -178,10 +179,11 @@ def _who(event: Event) -> str:
 
 
 def _gone(case: _Case) -> list[Event]:
-    """The last answer to gang.stop of the old epoch, and the exits of the nodes that were lost; at the latest the decision."""
+    """The last answer to a gang.stop of the epochs before, and the exits of the lost nodes; without any, the decision."""
     if case.old is None:
         return [case.decided]
-    stops = _within(case, "gang.stop", case.old.epoch)
+    epochs = range(case.old.epoch, case.epoch)
+    stops = [op for op in operations(case.history, "gang.stop") if epoch_of(op.invoke) in epochs]
     answers = [op.outcome for op in stops if op.outcome is not None and op.outcome.seq < _limit(case)]
     lost = listing(case.decided.value.get("lost"))
     exits = [
@@ -195,14 +197,19 @@ def _gone(case: _Case) -> list[Event]:
 def _ready(case: _Case) -> list[Event]:
     """The starts of nodes that the new gang needs; where none was needed, the decision: they were ready then."""
     slots = set(listing(case.decided.value.get("slots"))) or set(case.new.nodes if case.new else ())
-    applied = [op for op in operations(case.history, "node.apply") if op.node in slots and _in_window(case, op.invoke)]
+    applied = [
+        op
+        for op in operations(case.history, "node.apply")
+        if op.node in slots and case.decided.seq < op.invoke.seq < _limit(case)
+    ]
     if any(op.ok is None for op in applied):
         return []
     return [case.decided, *(op.ok for op in applied if op.ok is not None)]
 
 
 def _store(case: _Case) -> list[Event]:
-    return [op.ok for op in _within(case, "store.open", case.epoch) if op.ok is not None]
+    stores = operations(case.history, "store.open")
+    return [op.ok for op in stores if op.ok is not None and epoch_of(op.invoke) == case.epoch]
 
 
 def _ranks(case: _Case, name: str) -> list[Event]:
@@ -212,24 +219,11 @@ def _ranks(case: _Case, name: str) -> list[Event]:
     return [event for rank, event in case.new.by_rank(name).items() if rank in case.new.ranks]
 
 
-def _within(case: _Case, name: str, epoch: int) -> list[Operation]:
-    return [op for op in operations(case.history, name) if _op_epoch(op) == epoch]
-
-
-def _op_epoch(operation: Operation) -> int | None:
-    return operation.epoch if operation.epoch is not None else whole(operation.invoke.value.get("epoch"))
-
-
 def _limit(case: _Case) -> int:
     """The event before which everything of this recovery was asked for."""
     return case.new.began.seq if case.new else _next_decision(case)
 
 
-def _in_window(case: _Case, event: Event) -> bool:
-    start = case.old.began.seq if case.old else 0
-    return start < event.seq < _limit(case)
-
-
 def _next_decision(case: _Case) -> int:
-    later: Mapping[int, Event] = {e.seq: e for e in case.history.of("recovery.decided") if e.seq > case.decided.seq}
-    return min(later, default=1 << 62)
+    later = (event.seq for event in case.history.of("recovery.decided") if event.seq > case.decided.seq)
+    return min(later, default=sys.maxsize)

@@ -84,26 +84,27 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
 
 
 def fault_id(event: Event) -> str | None:
-    """The fault that an event names: ``id`` in its value, else the part of its key (or of a lease's key) before the slash."""
-    for text in (event.value.get("id"), event.key, event.value.get("key")):
-        if isinstance(text, str):
-            return text.split("/")[0]
+    """The fault that an event names: ``id`` in its value, else by its key (or a lease's key), ``f/<id>/…``."""
+    named = event.value.get("id")
+    if isinstance(named, str):
+        return named
+    for text in (event.key, event.value.get("key")):
+        if isinstance(text, str) and text.startswith("f/"):
+            return text.split("/")[1]
     return None
 
 
 def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: Iterable[Operation]) -> FaultTrace:
     own = tuple(act for act in acts if fault_id(act.invoke) == plan.id)
     undone = tuple(heal for heal in heals if fault_id(heal.invoke) == plan.id)
-    holds = {plan.id, *(str(act.invoke.value.get("hold")) for act in own)}
     keys = {act.key for act in (*own, *undone)}
-    events = tuple(event for event in history.events if event.type == "note" and _belongs(event, plan.id, holds, keys))
+    events = tuple(event for event in history.events if event.type == "note" and _belongs(event, plan.id, keys))
     return FaultTrace(plan=plan, acts=own, heals=undone, events=events)
 
 
-def _belongs(event: Event, plan: str, holds: set[str], keys: set[str]) -> bool:
+def _belongs(event: Event, plan: str, keys: set[str]) -> bool:
     if event.f.startswith("lease."):
         return event.value.get("key") in keys or fault_id(event) == plan
     if event.f in ("rank.held", "rank.inside", "rank.released", "hold.expired"):
-        hold = str(event.value.get("hold"))
-        return hold in holds or hold.split("/")[0] == plan
+        return event.value.get("hold") == plan
     return event.f.startswith(("fault.", "heal.")) and event.value.get("id") == plan

@@ -56,6 +56,7 @@ def _span(node: str, state: _State, end: float) -> list[Span]:
 #: f -> (states in which it counts, or None for all; the state that it leads to)
 _NOTES: Mapping[str, tuple[tuple[str, ...] | None, str]] = {
     "node.exit": (None, "dead"),
+    "agent.ready": (("dead",), "idle"),
     "rank.joined": (("start",), "run"),
     "rank.held": (("start", "run"), "held"),
     "rank.released": (("held",), "run"),
