@@ -79,6 +79,18 @@ def epoch_at(found: tuple[Gang, ...], seq: int) -> int | None:
     return max((gang.epoch for gang in found if gang.began.seq <= seq), default=None)
 
 
+def slots_at(history: History, seq: int) -> tuple[str, ...]:
+    """Group rank -> node as the newest decision or gang before event ``seq`` had it; empty before the first gang."""
+    found: tuple[int, tuple[str, ...]] = (0, ())
+    for gang in gangs(history):
+        if found[0] < gang.began.seq <= seq:
+            found = gang.began.seq, gang.nodes
+    for event in history.of("recovery.decided"):
+        if found[0] < event.seq <= seq:
+            found = event.seq, tuple(str(node) for node in listing(event.value.get("slots")))
+    return found[1]
+
+
 def abnormal(event: Event) -> bool:
     """Whether a detector speaks: a rank that left with 0 is none."""
     return event.f in DETECTORS and not (event.f == "rank.exit" and event.value.get("code") == 0)

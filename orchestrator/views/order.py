@@ -43,9 +43,11 @@ def _writers(history: History) -> Iterator[Finding]:
 
 
 def _clocks(history: History) -> Iterator[Finding]:
-    """The clock of one writer on one boot never goes back."""
+    """The clock of one writer on one boot never goes back. The controller stamps what it decides, then writes it in turn."""
     last: dict[tuple[str | None, ...], Event] = {}
     for event in history.events:
+        if event.source.writer == "ctl":
+            continue
         who = (*writer(event), event.at.boot)
         before = last.get(who)
         if before is not None and event.at.mono < before.at.mono:
