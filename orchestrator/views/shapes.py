@@ -1,16 +1,21 @@
-"""History -> what people and checkers want to know: status, milestones, timeline. Pure."""
+"""What the views are made of: milestones, failovers, spans, faults, a run at a glance."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .model.event import History
-from .model.run import StepRecord
-from .model.trial import Trial
-
 #: In this order; a phase is the difference of the running maximum of two neighbours, so phases sum to the TTR.
-MILESTONES = ("injected", "detected", "old epoch gone", "nodes ready", "store ready", "joined", "restored", "first step")
+MILESTONES = (
+    "injected",
+    "detected",
+    "old epoch gone",
+    "nodes ready",
+    "store ready",
+    "joined",
+    "restored",
+    "first step",
+)
 PHASES = ("detect", "stop", "node", "store", "join", "restore", "step")
 
 
@@ -26,10 +31,12 @@ class Milestone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failover:
-    """One loss and its recovery. ``start``: injected for a planned fault, else detected. Seconds.
+    """One loss and its recovery: ``index`` from 0, ``epoch`` is the new one, ``fault`` the id of the planned fault behind it.
 
-    ``phases``: (name, seconds), summing to ``ttr_s``. ``lost_steps``: executed before, executed again after.
-    None: not reached.
+    ``ttr_s``, ``detect_s`` and ``caught_up_s`` are seconds since the start: injected for a planned fault, else detected
+    (``detect_s`` is None then: there is nothing to measure it from). ``phases``: (name, seconds), summing to ``ttr_s``.
+    ``lost_steps``: executed before, executed again after. ``newest_step``: of the newest checkpoint that the kept lineage
+    had committed before the new epoch. None: not reached, or not known.
     """
 
     index: int
@@ -92,13 +99,3 @@ class RunView:
     failovers: tuple[Failover, ...]
     faults: tuple[FaultView, ...]
     goodput: float | None = None
-
-
-def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> RunView:
-    """The whole run at a glance; ``steps`` (the node files' records) add lost steps, caught-up and goodput."""
-    raise NotImplementedError
-
-
-def timeline(history: History) -> tuple[Span, ...]:
-    """Per node what it did when, in order of start."""
-    raise NotImplementedError

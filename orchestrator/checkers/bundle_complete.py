@@ -1,0 +1,149 @@
+"""The bundle holds what every rank of every epoch left, in the place of the node that it came from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from .. import views
+from ..model.event import Event
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = True
+TWIN = False
+
+#: The documents without which a run cannot be read later.
+DOCUMENTS = ("plan.json", "fingerprint.json", "bundle.json")
+#: The first line of a rank's log says whose it is.
+IDENTITY = re.compile(r"^ccbed: run (\S+) node (\S+) incarnation (\S+) epoch (\d+) rank (\d+)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rank:
+    """One rank of one epoch, as its gang.start and its rank.start have it."""
+
+    rank: int
+    epoch: int
+    node: str
+    directory: str
+    started: Event
+    stepped: Event | None
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """What is missing and was reported missing is lost data (unknown); what is missing without a word is a failure."""
+    present = set(run.files.paths())
+    ranks = list(_ranks(run))
+    absent = {path: rank for rank in ranks for path in _expected(rank, present) if path not in present}
+    excused = _reported(run)
+    doubts = [_lost(path, excused[path], rank) for path, rank in absent.items() if path in excused]
+    failures = [views.found(f"{path} is missing", r.started) for path, r in absent.items() if path not in excused]
+    failures += [views.found(f"{name} is missing") for name in DOCUMENTS if name not in run.extras]
+    failures += [*_strays(ranks, present)]
+    for rank in ranks:
+        if f"{rank.directory}/rank-{rank.rank}.log" in present:
+            wrong, unsure = _identity(run, rank)
+            failures, doubts = [*failures, *wrong], [*doubts, *unsure]
+    failures += [*_records(run, ranks)]
+    doubts += [*_ungathered(run), *views.unended(run.history)]
+    text = f"{len(present)} files of {len(ranks)} ranks, each from its own node"
+    return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
+
+
+def _ranks(run: Run) -> Iterator[_Rank]:
+    for gang in views.gangs(run.history):
+        stepped = gang.by_rank("rank.step")
+        for rank, event in gang.by_rank("rank.start").items():
+            node = gang.ranks.get(rank)
+            directory = gang.directory(node) if node else None
+            if node and directory:
+                place = f"nodes/{node}/{directory}"
+                yield _Rank(
+                    rank=rank, epoch=gang.epoch, node=node, directory=place, started=event, stepped=stepped.get(rank)
+                )  # fmt: skip
+
+
+def _expected(rank: _Rank, present: set[str]) -> Iterator[str]:
+    """A log and an environment of every rank; steps of one that did a step, chunks if its gang recorded any."""
+    yield f"{rank.directory}/rank-{rank.rank}.log"
+    yield f"{rank.directory}/env-r{rank.rank}.json"
+    if rank.stepped is not None:
+        yield f"{rank.directory}/steps-r{rank.rank}.jsonl"
+        if any(f"-e{rank.epoch}/chunks-r" in path for path in present):
+            yield f"{rank.directory}/chunks-r{rank.rank}.bin"
+
+
+def _reported(run: Run) -> Mapping[str, str]:
+    """path in the bundle -> why gather could not bring it whole."""
+    told: dict[str, str] = {}
+    for event in run.history.of("gather"):
+        lists = (*views.listing(event.value.get("missing")), *views.listing(event.value.get("capped")))
+        for entry in map(views.mapping, lists):
+            path, node = str(entry.get("path", "")), entry.get("node")
+            reason = str(entry.get("reason", "not fetched whole"))
+            told |= {path: reason, f"nodes/{node}/{path}": reason}
+    return told
+
+
+def _lost(path: str, reason: str, rank: _Rank) -> views.Finding:
+    return views.found(f"{path} was lost: {reason}", rank.started)
+
+
+def _ungathered(run: Run) -> Iterator[views.Finding]:
+    """Nothing was gathered, or something was cut at its cap."""
+    gathered = [event for event in run.history.of("gather") if event.type == "ok"]
+    if not gathered:
+        yield views.found("nothing was gathered")
+    for event in gathered:
+        for entry in views.listing(event.value.get("capped")):
+            path = views.mapping(entry).get("path", entry)
+            yield views.found(f"{path} was cut at its cap", event)
+
+
+def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:
+    """A rank's file in a directory in which that rank did not run."""
+    homes = {(rank.directory, rank.rank) for rank in ranks}
+    known = {rank.directory for rank in ranks}
+    for path in sorted(present):
+        directory, _, name = path.rpartition("/")
+        number = re.search(r"^(?:rank-|steps-r|chunks-r|env-r)(\d+)\.", name)
+        if directory in known and number and (directory, int(number[1])) not in homes:
+            yield views.found(f"{path} is of a rank that did not run there")
+
+
+def _identity(run: Run, rank: _Rank) -> tuple[list[views.Finding], list[views.Finding]]:
+    """(contradictions, doubts) of the line with which a rank begins its log."""
+    begin = run.history.first("run.begin")
+    name = begin.value.get("run") if begin else None
+    text = run.files.log(rank.node, rank.rank, rank.epoch)
+    line = IDENTITY.search(text[:4096])
+    where = f"{rank.directory}/rank-{rank.rank}.log"
+    if line is None:
+        return [], [views.found(f"{where} does not say whose it is", rank.started)]
+    due = (str(name), rank.node, str(rank.started.source.incarnation), str(rank.epoch), str(rank.rank))
+    if line.groups() == due:
+        return [], []
+    said = f"rank {line[5]} of {line[2]}, epoch {line[4]}"
+    return [views.found(f"{where} is the log of {said}, incarnation {line[3]} of run {line[1]}", rank.started)], []
+
+
+def _records(run: Run, ranks: list[_Rank]) -> Iterator[views.Finding]:
+    """A rank's step records begin with the step that it reported as its first, and lie on its node."""
+    first: dict[tuple[int, int], tuple[int, str]] = {}
+    for record in run.files.steps():
+        first.setdefault((record.epoch, record.rank), (record.step, record.node))
+    for rank in ranks:
+        if rank.stepped is None:
+            continue
+        step, node = first.get((rank.epoch, rank.rank), (None, rank.node))
+        told = views.whole(rank.stepped.value.get("step"))
+        if step != told or node != rank.node:
+            where = f"{rank.directory}/steps-r{rank.rank}.jsonl"
+            yield views.found(f"{where} begins with step {step}, the rank reported {told}", rank.stepped)

@@ -1,0 +1,68 @@
+"""Every planned fault was detected within so many seconds of its injection; the detector is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = False
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """``seconds``: the limit. ``detector``: the only detector that counts, e.g. ``node.exit``; empty: any."""
+
+    seconds: float = 2.0
+    detector: str = ""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """From the return of the injecting call. Figures of different detectors are shown apart."""
+    failovers = [one for one in views.failovers(run.trial, run.history) if one.detect_s is not None]
+    injected = [trace for trace in views.traces(run.trial, run.history) if trace.first("fault.injected")]
+    doubts = [*views.unended(run.history)]
+    if not injected:
+        return views.conclude("detected-within", "", doubts=[views.found("no fault was injected"), *doubts])
+    failures = [*_slow(failovers, params)]
+    if not doubts:
+        failures += [*_missed(run, injected, failovers)]
+    return views.conclude(
+        "detected-within", f"{_figures(failovers)}, limit {params.seconds:g} s",
+        failures=failures, doubts=doubts, evidence={"seconds": {f"{one.epoch}": one.detect_s for one in failovers}},
+    )  # fmt: skip
+
+
+def _slow(failovers: list[views.Failover], params: Params) -> Iterator[views.Finding]:
+    for one in failovers:
+        seqs = tuple(point.seq for point in one.milestones[:2])
+        if one.detect_s is not None and one.detect_s > params.seconds:
+            text = f"{one.fault} was detected by {one.detector} after {one.detect_s:.3g} s, limit {params.seconds:g} s"
+            yield views.Finding(text=text, seqs=seqs)
+        elif params.detector and one.detector != params.detector:
+            yield views.Finding(text=f"{one.fault} was detected by {one.detector}, not by {params.detector}", seqs=seqs)
+
+
+def _missed(run: Run, injected: list[views.FaultTrace], failovers: list[views.Failover]) -> Iterator[views.Finding]:
+    """A fault that no failover is due to and on whose node nobody remarked anything before it was healed."""
+    claimed = {one.fault for one in failovers}
+    for trace in injected:
+        since = trace.acts[0].invoke.seq if trace.acts else 0
+        healed = trace.first("fault.healed")
+        until = healed.seq if healed else len(run.history.events) + 1
+        told = (e for e in run.history.events if since < e.seq < until and views.abnormal(e))
+        if trace.plan.id not in claimed and not any(e.node == trace.node or e.f == "gang.stalled" for e in told):
+            what = f"{trace.plan.id} ({trace.plan.fault} {trace.node})"
+            yield views.found(f"{what} was never detected", trace.first("fault.injected"))
+
+
+def _figures(failovers: list[views.Failover]) -> str:
+    """The slowest detection of each detector."""
+    slowest: dict[str, float] = {}
+    for one in failovers:
+        slowest[one.detector] = max(one.detect_s or 0.0, slowest.get(one.detector, 0.0))
+    return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in sorted(slowest.items())) or "detected"

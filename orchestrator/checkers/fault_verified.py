@@ -1,0 +1,154 @@
+"""Every planned fault was armed, injected and verified on the right node, and healed, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.event import Event
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = True
+TWIN = False
+
+#: A fault that was not proved leaves the verdict unknown, never a pass.
+UNPROVED = "fault not proved"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """The whole operation of each fault, by its events."""
+    traces = views.traces(run.trial, run.history)
+    failures = [*_strangers(run), *(one for trace in traces for one in _frauds(run, trace))]
+    doubts = [*(one for trace in traces for one in _gaps(trace)), *views.unended(run.history)]
+    if not any(views.unended(run.history)):
+        failures += [one for trace in traces for one in _unhealed(trace)]
+    return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
+
+
+def _text(traces: tuple[views.FaultTrace, ...]) -> str:
+    if not traces:
+        return "no fault was planned"
+    named = ", ".join(f"{trace.plan.fault} {trace.node}" for trace in traces)
+    return f"{named}: injected, verified and healed"
+
+
+def _strangers(run: Run) -> Iterator[views.Finding]:
+    """Injections that no planned fault and no command of ours stands behind."""
+    planned = {fault.id for fault in run.trial.faults}
+    asked = {event.value.get("id"): event for event in reversed(run.history.of("fault.act")) if event.type == "invoke"}
+    for event in run.history.of("fault.injected"):
+        id = event.value.get("id")
+        if id not in planned:
+            yield views.found(f"{id} was injected but not planned", event)
+        elif id not in asked or asked[id].seq > event.seq:
+            yield views.found(f"{id} was injected before anybody asked for it", event)
+
+
+def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """What a fault must never do: act twice, or elsewhere than where it was aimed at."""
+    id, injected = trace.plan.id, trace.of("fault.injected")
+    if len(injected) > 1:
+        yield views.found(f"{id} was injected {len(injected)} times", *injected)
+    resumes = len(run.history.of("run.resumed"))
+    answers = [event for act in trace.acts for event in act.outcomes if event.type == "ok"]
+    if len(answers) > 1 + resumes:
+        yield views.found(f"{id} was acknowledged {len(answers)} times", *answers)
+    for event in (*trace.of("lease.armed"), *injected, *trace.of("fault.verified"), *trace.of("fault.healed")):
+        if event.node != trace.node:
+            yield views.found(f"{id} was aimed at {trace.node} but {event.f} is of {event.node}", event)
+    yield from _wrong_target(run, trace)
+
+
+def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """The resolution must be the named node, or the holder of the named group rank at that time."""
+    target, asked = trace.first("fault.target"), trace.plan.node
+    if target is None:
+        return
+    holder: str | None = asked if isinstance(asked, str) else None
+    if isinstance(asked, int):
+        slots = views.slots_at(run.history, target.seq)
+        holder = slots[asked] if asked < len(slots) else None
+    if holder not in (None, trace.node):
+        yield views.found(
+            f"{trace.plan.id} was to hit {asked}, which was {holder}, and was aimed at {trace.node}", target
+        )
+
+
+def _gaps(trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """What is missing from the proof."""
+    id = trace.plan.id
+    unreached, expired = trace.first("fault.unreached"), trace.first("hold.expired")
+    if unreached is not None:
+        yield views.found(f"{UNPROVED}: {id} was not reached: {unreached.value.get('reason', '')}", unreached)
+        return
+    if expired is not None and not trace.acts:
+        yield views.found(f"{UNPROVED}: nobody released the rank that {id} held", expired)
+        return
+    yield from _chain(trace)
+    over = trace.first("lease.over")
+    if over is not None:
+        yield views.found(f"the lease of {id} ran out: it was healed before its time", over)
+    if trace.plan.at.exact:
+        yield from _hold(trace)
+
+
+def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """planned -> (held) -> target -> asked -> armed -> injected -> verified -> acknowledged."""
+    asked = trace.acts[0].invoke if trace.acts else None
+    answer = trace.acts[0].ok if trace.acts else None
+    held = [("rank.held", trace.first("rank.held"))] if trace.plan.at.exact else []
+    names = ("lease.armed", "fault.injected", "fault.verified")
+    chain = [
+        ("fault.planned", trace.first("fault.planned")), *held, ("fault.target", trace.first("fault.target")),
+        ("fault.act", asked), *((name, trace.first(name)) for name in names), ("the answer to fault.act", answer),
+    ]  # fmt: skip
+    last: Event | None = None
+    for name, event in chain:
+        if event is None:
+            yield views.found(f"{UNPROVED}: {trace.plan.id} has no {name}", last)
+            return
+        if last is not None and event.seq < last.seq:
+            yield views.found(f"{UNPROVED}: {name} of {trace.plan.id} comes before {last.f}", event, last)
+            return
+        last = event
+
+
+def _hold(trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """The rank was held until the fault had acted; in a collective, another rank was inside of the same one."""
+    id, at, injected = trace.plan.id, trace.plan.at, trace.first("fault.injected")
+    held = next((e for e in reversed(trace.of("rank.held")) if injected is None or e.seq < injected.seq), None)
+    if held is None or injected is None:
+        return
+    if held.node != trace.node:
+        yield views.found(f"{id} held a rank of {held.node} but acted on {trace.node}", held, injected)
+    if held.value.get("phase") != at.phase or (at.step is not None and held.value.get("step") != at.step):
+        yield views.found(f"{id} was held elsewhere than in {at.phase} of step {at.step}", held)
+    ended = [event for event in (*trace.of("rank.released"), *trace.of("hold.expired")) if event.epoch == held.epoch]
+    early = [event for event in ended if views.before(event, injected)]
+    if early:
+        yield views.found(f"{UNPROVED}: the rank that {id} held had gone on before the fault acted", *early)
+    inside = [
+        e for e in trace.of("rank.inside") if e.epoch == held.epoch and e.value.get("rank") != held.value.get("rank")
+    ]
+    if at.phase == "allreduce" and not any(views.before(event, injected) for event in inside):
+        yield views.found(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
+
+
+def _unhealed(trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """Hygiene: what was injected is undone when the run ends, and that was looked at."""
+    injected = trace.first("fault.injected")
+    if injected is None:
+        return
+    healed, verified = trace.first("fault.healed"), trace.first("heal.verified")
+    if healed is None or verified is None:
+        missing = "healed" if healed is None else "seen to be healed"
+        yield views.found(f"{trace.plan.id} on {trace.node} was never {missing}", injected)
+    elif not injected.seq < healed.seq <= verified.seq:
+        yield views.found(f"{trace.plan.id}: healed and verified stand in the wrong order", healed, verified)

@@ -1,0 +1,161 @@
+"""Ranks 0 to W-1 exactly once per epoch, no act of an old epoch after a new one began, a history without holes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.event import Event
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = True
+TWIN = False
+
+#: What a rank does once per epoch.
+ONCE = ("rank.start", "rank.joined", "rank.restored", "rank.step", "rank.finished", "rank.exit")
+#: What must not happen in an epoch that is over. The death of its ranks may be told late.
+ACTS = ("rank.start", "rank.joined", "rank.restored", "rank.step", "progress", "checkpoint.commit", "rank.finished")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """Who took part, when, and whether the history can be believed."""
+    gangs = views.gangs(run.history)
+    failures = [
+        *views.disorder(run.history), *_beginning(run), *_epochs(run, gangs),
+        *(one for gang in gangs for one in (*_starts(gang), *_ranks(gang), *_whereabouts(gang))),
+        *_late(run, gangs), *_restarts(run), *_incarnations(run), *_budget(run),
+    ]  # fmt: skip
+    doubts = [*views.unended(run.history), *(one for gang in gangs for one in _absent(gang))]
+    world = gangs[-1].world if gangs else 0
+    text = f"{world} ranks, each once in {len(gangs)} epoch{'s' * (len(gangs) != 1)}"
+    return views.conclude("membership", text, failures=failures, doubts=doubts)
+
+
+def _beginning(run: Run) -> Iterator[views.Finding]:
+    begins, ends = run.history.of("run.begin"), run.history.of("run.end")
+    if run.history.events and (len(begins) != 1 or begins[0].seq != run.history.events[0].seq):
+        yield views.found("a history begins with its one run.begin", *begins)
+    if len(ends) > 1 or (ends and ends[0].seq != run.history.events[-1].seq):
+        yield views.found("a history ends with its one run.end", *ends)
+
+
+def _epochs(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
+    """Epochs grow by one, or by one for every decision (or resumed interrupt) that led to no gang; in the order of time."""
+    reasons = Counter(e.epoch for e in run.history.of("recovery.decided"))
+    interrupts = len(run.history.of("run.interrupted"))
+    if gangs and gangs[0].epoch not in (0, *(range(1, interrupts + 1))) and not reasons[gangs[0].epoch]:
+        yield views.found(f"the first gang is of epoch {gangs[0].epoch}", gangs[0].began)
+    for one, two in itertools.pairwise(gangs):
+        unexplained = [e for e in range(one.epoch + 1, two.epoch + 1) if not reasons[e]]
+        if len(unexplained) > interrupts:
+            yield views.found(f"epoch {unexplained[0]} began without a decision", one.began, two.began)
+        if two.began.seq < one.began.seq:
+            yield views.found(f"the gang of epoch {two.epoch} was started before that of epoch {one.epoch}", two.began)
+    for epoch, times in reasons.items():
+        if times > 1:
+            yield views.found(f"epoch {epoch} was decided {times} times", *run.history.of("recovery.decided"))
+
+
+def _starts(gang: views.Gang) -> Iterator[views.Finding]:
+    """One gang.start per node and epoch; together they give every rank of the world to one node."""
+    nodes = Counter(start.node for start in gang.starts)
+    for node, times in nodes.items():
+        if times > 1:
+            yield views.found(
+                f"{times} gangs were started on {node} in epoch {gang.epoch}", *(s.invoke for s in gang.starts)
+            )
+    given = Counter(rank for start in gang.starts for rank in views.listing(start.invoke.value.get("ranks")))
+    world = gang.world or 0
+    wrong = sorted(rank for rank in {*given, *range(world)} if given[rank] != 1 or rank not in range(world))
+    worlds = {start.invoke.value.get("world_size") for start in gang.starts}
+    if wrong or len(worlds) != 1:
+        yield views.found(
+            f"epoch {gang.epoch}: rank {wrong[0] if wrong else '?'} of {world} was not given out once", gang.began
+        )
+
+
+def _ranks(gang: views.Gang) -> Iterator[views.Finding]:
+    """Each rank does once what is done once."""
+    for name in ONCE:
+        told = Counter(event.value.get("rank") for event in gang.of(name))
+        for rank, times in told.items():
+            if times > 1:
+                yield views.found(f"epoch {gang.epoch}: {name} of rank {rank} {times} times", *gang.of(name))
+
+
+def _whereabouts(gang: views.Gang) -> Iterator[views.Finding]:
+    """A rank speaks from the node that it was given to, and only ranks of the world speak."""
+    for event in (event for name in ONCE for event in gang.of(name)):
+        rank = views.whole(event.value.get("rank"))
+        node = gang.ranks.get(rank) if rank is not None else None
+        if node is None or node != event.node:
+            yield views.found(f"epoch {gang.epoch}: rank {rank} belongs to {node} and spoke from {event.node}", event)
+
+
+def _absent(gang: views.Gang) -> Iterator[views.Finding]:
+    """A gang of which one rank was seen to train has all of them."""
+    if gang.of("gang.joined") or gang.of("rank.step"):
+        for name in ("rank.start", "rank.joined"):
+            missing = sorted(set(gang.ranks) - set(gang.by_rank(name)))
+            if missing:
+                yield views.found(f"epoch {gang.epoch}: {name} of rank {missing[0]} was not seen", gang.began)
+
+
+def _late(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
+    """No act of an old epoch after a new one began: by the clock on one host, else by arrival."""
+    for event in run.history.of(*ACTS):
+        newer = next(
+            (g for g in gangs if event.epoch is not None and g.epoch > event.epoch and views.before(g.began, event)),
+            None,
+        )
+        if newer is not None:
+            yield views.found(
+                f"{event.f} of epoch {event.epoch} after epoch {newer.epoch} had begun", newer.began, event
+            )
+
+
+def _restarts(run: Run) -> Iterator[views.Finding]:
+    """Only nodes that were lost, or that a fault was aimed at, are started again."""
+    broken = ("node.exit", "node.silent", "node.kill", "fault.act")
+    for op in views.operations(run.history, "node.apply"):
+        reasons = (e for e in run.history.of(*broken) if e.node == op.node and e.seq < op.invoke.seq)
+        if next(reasons, None) is None:
+            yield views.found(f"{op.node} was started again although nothing had happened to it", op.invoke)
+
+
+def _incarnations(run: Run) -> Iterator[views.Finding]:
+    """A node speaks as the incarnation that was found, or as one that a start of it brought; never again as an older one."""
+    current = {node: facts.get("incarnation") for node, facts in views.begin_nodes(run.history).items()}
+    past: set[tuple[str | None, str | None]] = set()
+    renewed: set[str | None] = set()
+    for event in run.history.events:
+        node, said = event.source.node, event.source.incarnation
+        if event.type == "invoke" and event.f in ("node.apply", "fault.heal"):
+            renewed.add(event.node)
+        if event.f == "run.resumed":
+            renewed |= set(views.mapping(event.value.get("nodes")))
+        if node is None or said is None or event.source.writer == "keeper" or said == current.get(node):
+            continue
+        if (node, said) in past:
+            if event.f in ACTS:
+                yield views.found(f"{event.f} of {node} from its incarnation {said}, which is over", event)
+        elif node in renewed:
+            past.add((node, str(current.get(node))))
+            current[node] = said
+        else:
+            yield views.found(f"{event.f} of {node} from an incarnation that nobody started: {said}", event)
+
+
+def _budget(run: Run) -> Iterator[views.Finding]:
+    decided: tuple[Event, ...] = run.history.of("recovery.decided")
+    if len(decided) > run.trial.recovery.max_restarts:
+        yield views.found(f"{len(decided)} recoveries where {run.trial.recovery.max_restarts} were allowed", *decided)

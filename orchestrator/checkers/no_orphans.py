@@ -1,0 +1,65 @@
+"""No process of any gang is left: every node of every epoch was counted empty, or is proved dead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.event import Event
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = True
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """gang.stop and node.kill answer how many processes are left; a verified power-off left none."""
+    gangs = views.gangs(run.history)
+    doubts = [*(one for gang in gangs for one in _uncounted(run, gang)), *views.unended(run.history)]
+    nodes = sum(len(gang.starts) for gang in gangs)
+    text = f"nothing left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} epoch{'s' * (len(gangs) != 1)}"
+    return views.conclude("no-orphans", text, failures=_left(run), doubts=doubts)
+
+
+def _left(run: Run) -> Iterator[views.Finding]:
+    """A count above 0 stands, unless a later count of the same node is 0."""
+    for event in _counts(run):
+        left = event.value.get("left")
+        if left != 0 and not any(
+            e.seq > event.seq and e.node == event.node and e.value.get("left") == 0 for e in _counts(run)
+        ):
+            yield views.found(f"{left} processes were left on {event.node} by {event.f}", event)
+
+
+def _counts(run: Run) -> list[Event]:
+    return [e for e in run.history.of("gang.stop", "node.kill") if e.type == "ok" and e.value.get("left") is not None]
+
+
+def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
+    for start in gang.starts:
+        proofs = (event for event in run.history.events if event.seq > start.invoke.seq and event.node == start.node)
+        if not any(_proves(run, event, gang.epoch) for event in proofs):
+            yield views.found(f"nobody counted what epoch {gang.epoch} left on {start.node}", start.invoke)
+
+
+def _proves(run: Run, event: Event, epoch: int) -> bool:
+    """A later epoch's count covers the earlier ones: it looks for the mark of the node, not of the epoch."""
+    if event.type == "ok" and event.f in ("gang.stop", "node.kill"):
+        return event.value.get("left") == 0 and (event.epoch is None or event.epoch >= epoch)
+    return event.f == "fault.verified" and _powers_off(run, event.value.get("id"))
+
+
+def _powers_off(run: Run, id: object) -> bool:
+    """Whether that fault ends every process of its node, so that its verification is a count."""
+    for op in views.operations(run.history, "fault.act"):
+        if op.invoke.value.get("id") == id:
+            verify = views.listing(views.mapping(op.invoke.value.get("act")).get("verify"))
+            return any(views.mapping(p).get("kind") == "power" for p in verify)
+    return False

@@ -1,0 +1,86 @@
+"""Everything that broke was broken by a planned fault, or is a consequence of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.event import Event
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = True
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """Each detector's event is explained by an injection, by an end that we ordered ourselves, or by an earlier loss."""
+    failures = [*_unexplained(run), *_undetected(run)]
+    lost = sum(len(views.listing(event.value.get("lost"))) for event in run.history.of("recovery.decided"))
+    text = f"nothing else broke ({lost} node{'s' * (lost != 1)} lost, as planned)" if lost else "nothing broke"
+    return views.conclude("planned-faults-only", text, failures=failures, doubts=views.unended(run.history))
+
+
+def _unexplained(run: Run) -> Iterator[views.Finding]:
+    """Detector events in order; an explained one explains what the rest of its gang suffers after it."""
+    gangs = views.gangs(run.history)
+    broken: set[int] = set()
+    hit: set[str] = set()
+    for event in run.history.events:
+        epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
+        if event.type == "invoke" and event.f in ("fault.act", "node.kill"):
+            hit.add(event.node or "")
+            broken |= {epoch} if event.f == "fault.act" and epoch is not None else set()
+        elif event.type == "invoke" and event.f == "gang.stop":
+            broken |= {epoch} if epoch is not None else set()
+        elif event.type == "ok" and event.f in ("node.apply", "fault.heal"):
+            hit.discard(event.node or "")
+        elif event.type == "note" and views.abnormal(event) and not _explained(event, epoch, broken, hit):
+            yield views.found(_told(event), event)
+            broken |= {epoch} if epoch is not None else set()
+
+
+def _explained(event: Event, epoch: int | None, broken: set[int], hit: set[str]) -> bool:
+    if event.f in ("node.exit", "node.silent"):
+        return event.node in hit
+    return epoch in broken or event.node in hit
+
+
+def _told(event: Event) -> str:
+    if event.f == "rank.exit":
+        return f"rank {event.value.get('rank')} on {event.node} left with code {event.value.get('code')}, which nothing planned"
+    if event.f == "gang.stalled":
+        return f"the gang stood still for {event.value.get('since_s')} s, which nothing planned"
+    what = "exited" if event.f == "node.exit" else "fell silent"
+    return f"{event.node} {what}, which nothing planned"
+
+
+def _undetected(run: Run) -> Iterator[views.Finding]:
+    """Recovery starts from detection only, never from the outcome of our own injection."""
+    last = 0
+    for decided in run.history.of("recovery.decided"):
+        seen = [e for e in run.history.events if last < e.seq < decided.seq and (views.abnormal(e) or _failed(e))]
+        if not seen:
+            yield views.found("a recovery was decided although nothing had been detected", decided)
+        unseen = [node for node in views.listing(decided.value.get("lost")) if not _gone(run, node, decided)]
+        if unseen:
+            yield views.found(f"{unseen[0]} was given up although neither its exit nor its silence was seen", decided)
+        last = decided.seq
+
+
+def _failed(event: Event) -> bool:
+    """A node that could not be started again is a loss of its own."""
+    return event.f in ("node.apply", "node.kill", "gang.start", "gang.stop") and event.type in ("fail", "info")
+
+
+def _gone(run: Run, node: object, decided: Event) -> bool:
+    return any(
+        event.node == node and event.seq < decided.seq and (event.f in ("node.exit", "node.silent") or _failed(event))
+        for event in run.history.events
+    )

@@ -1,0 +1,61 @@
+"""All ranks of an epoch loaded the same checkpoint, by step and SHA-256, and it is the one that was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = False
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """By what every rank said it had restored."""
+    gangs = views.gangs(run.history)
+    failures = [one for gang in gangs for one in (*_differing(run, gang), *_told_otherwise(run, gang))]
+    doubts = [one for gang in gangs for one in _silent(gang)]
+    steps = [str(step) for step in views.resume_steps(run.history).values()]
+    text = f"every rank restored step {', '.join(steps)}" if steps else ""
+    return views.conclude("same-resume-step", text, failures=failures, doubts=[*doubts, *views.unended(run.history)])
+
+
+def _differing(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
+    chosen = views.choices(run.history).get(gang.epoch)
+    step = views.resume_steps(run.history).get(gang.epoch, 0)
+    sha256 = chosen.value.get("sha256") if chosen else None
+    for rank, event in gang.by_rank("rank.restored").items():
+        if views.whole(event.value.get("step")) != step:
+            got = event.value.get("step")
+            yield views.found(f"epoch {gang.epoch}: rank {rank} restored step {got}, chosen was {step}", event, chosen)
+        elif event.value.get("sha256") != sha256:
+            yield views.found(
+                f"epoch {gang.epoch}: rank {rank} restored another file than the one chosen", event, chosen
+            )
+
+
+def _told_otherwise(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
+    """Every node must have been given the checkpoint that was chosen."""
+    chosen = views.choices(run.history).get(gang.epoch)
+    if chosen is None:
+        return
+    for start in gang.starts:
+        given = views.mapping(start.invoke.value.get("resume"))
+        due = (views.whole(chosen.value.get("step")) or 0, chosen.value.get("sha256"))
+        if (views.whole(given.get("step")) or 0, given.get("sha256")) != due:
+            yield views.found(f"epoch {gang.epoch}: {start.node} was told another checkpoint", start.invoke, chosen)
+
+
+def _silent(gang: views.Gang) -> Iterator[views.Finding]:
+    """A gang that trains has restored."""
+    missing = sorted(set(gang.ranks) - set(gang.by_rank("rank.restored")))
+    if missing and gang.of("rank.step"):
+        yield views.found(f"epoch {gang.epoch}: rank {missing[0]} did not say what it restored", gang.began)

@@ -1,0 +1,21 @@
+"""History -> what people and checkers want to know: status, milestones, timeline. Pure."""
+
+from .clock import before, clock, listing, mapping, number, whole
+from .failovers import failovers
+from .faults import FaultTrace, faults, traces
+from .findings import Finding, conclude, found, unended, unknown
+from .gangs import DETECTORS, Gang, abnormal, begin_nodes, epoch_at, epoch_of, gangs, slots_at
+from .lineage import choices, commits, kept, kept_steps, resume_steps
+from .operations import Operation, operations, unasked
+from .order import disorder
+from .overview import ending, view
+from .progress import caught_up, goodput, lost_steps
+from .shapes import MILESTONES, PHASES, Failover, FaultView, Milestone, RunView, Span
+from .timeline import timeline
+
+__all__ = [
+    "DETECTORS", "MILESTONES", "PHASES", "Failover", "FaultTrace", "FaultView", "Finding", "Gang", "Milestone", "Operation",
+    "RunView", "Span", "abnormal", "before", "begin_nodes", "caught_up", "choices", "clock", "commits", "conclude", "disorder", "ending",
+    "epoch_at", "epoch_of", "failovers", "faults", "found", "gangs", "goodput", "kept", "kept_steps", "listing", "lost_steps",
+    "mapping", "number", "operations", "resume_steps", "slots_at", "timeline", "traces", "unasked", "unended", "unknown", "view", "whole",
+]  # fmt: skip

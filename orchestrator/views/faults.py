@@ -1,0 +1,110 @@
+"""Each planned fault and how far it got: the events of its operation, and the same as times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..model.event import Event, History
+from ..model.trial import FaultPlan, Trial
+from .clock import clock, listing, mapping, number
+from .operations import Operation, operations
+from .shapes import FaultView
+
+#: The stages of a fault and the observation that proves each.
+STAGES = {
+    "planned": "fault.planned",
+    "armed": "lease.armed",
+    "injected": "fault.injected",
+    "verified": "fault.verified",
+    "healed": "fault.healed",
+    "heal verified": "heal.verified",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultTrace:
+    """One planned fault and every event of the history that belongs to it, in journal order."""
+
+    plan: FaultPlan
+    acts: tuple[Operation, ...]
+    heals: tuple[Operation, ...]
+    events: tuple[Event, ...]
+
+    def of(self, name: str) -> tuple[Event, ...]:
+        return tuple(event for event in self.events if event.f == name)
+
+    def first(self, name: str) -> Event | None:
+        return next((event for event in self.events if event.f == name), None)
+
+    @property
+    def node(self) -> str | None:
+        """The node that the target resolved to; before that, the one that was named."""
+        target = self.first("fault.target")
+        if target is not None:
+            name = target.value.get("node") or target.node
+            return name if isinstance(name, str) else None
+        return self.plan.node if isinstance(self.plan.node, str) else None
+
+    @property
+    def pauses(self) -> bool:
+        """Whether it stops its node for a time, rather than killing it."""
+        primitives = (p for act in self.acts for p in listing(mapping(act.invoke.value.get("act")).get("inject")))
+        kinds = {mapping(primitive).get("kind") for primitive in primitives}
+        return "pause" in kinds or (not kinds and self.plan.fault.startswith("pause"))
+
+
+def traces(trial: Trial, history: History) -> tuple[FaultTrace, ...]:
+    """The planned faults with their events."""
+    acts = operations(history, "fault.act")
+    heals = operations(history, "fault.heal")
+    return tuple(_trace(plan, history, acts, heals) for plan in trial.faults)
+
+
+def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
+    """The planned faults with the time of each stage."""
+    when = clock(history)
+    found: list[FaultView] = []
+    for trace in traces(trial, history):
+        target, unreached = trace.first("fault.target"), trace.first("fault.unreached")
+        rank = number(target.value.get("rank")) if target else None
+        stages = {stage: trace.first(name) for stage, name in STAGES.items()}
+        found.append(
+            FaultView(
+                id=trace.plan.id,
+                fault=trace.plan.fault,
+                node=trace.node,
+                rank=None if rank is None else int(rank),
+                stages={stage: when(event) if event else None for stage, event in stages.items()},
+                exact=trace.plan.at.exact,
+                unreached=str(unreached.value.get("reason", "")) or "not reached" if unreached else "",
+            )
+        )
+    return tuple(found)
+
+
+def fault_id(event: Event) -> str | None:
+    """The fault that an event names: ``id`` in its value, else by its key (or a lease's key), ``f/<id>/…``."""
+    named = event.value.get("id")
+    if isinstance(named, str):
+        return named
+    for text in (event.key, event.value.get("key")):
+        if isinstance(text, str) and text.startswith("f/"):
+            return text.split("/")[1]
+    return None
+
+
+def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: Iterable[Operation]) -> FaultTrace:
+    own = tuple(act for act in acts if fault_id(act.invoke) == plan.id)
+    undone = tuple(heal for heal in heals if fault_id(heal.invoke) == plan.id)
+    keys = {act.key for act in (*own, *undone)}
+    events = tuple(event for event in history.events if event.type == "note" and _belongs(event, plan.id, keys))
+    return FaultTrace(plan=plan, acts=own, heals=undone, events=events)
+
+
+def _belongs(event: Event, plan: str, keys: set[str]) -> bool:
+    if event.f.startswith("lease."):
+        return event.value.get("key") in keys or fault_id(event) == plan
+    if event.f in ("rank.held", "rank.inside", "rank.released", "hold.expired"):
+        return event.value.get("hold") == plan
+    return event.f.startswith(("fault.", "heal.")) and event.value.get("id") == plan

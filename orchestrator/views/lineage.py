@@ -1,0 +1,67 @@
+"""The kept lineage: which execution of a step counts, and which checkpoints descend from kept steps only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from ..model.event import Event, History
+from ..model.run import StepRecord
+from .clock import whole
+from .gangs import Gang, gangs
+
+
+def choices(history: History) -> Mapping[int, Event]:
+    """epoch -> the resume.chosen that its gang was started with."""
+    chosen: dict[int, Event] = {}
+    newest: Event | None = None
+    starts = {gang.began.seq: gang.epoch for gang in gangs(history)}
+    for event in history.events:
+        if event.f == "resume.chosen":
+            newest = event
+        if event.seq in starts and newest is not None:
+            chosen.setdefault(starts[event.seq], newest)
+            newest = None
+    return chosen
+
+
+def resume_steps(history: History) -> Mapping[int, int]:
+    """epoch -> the step that it resumed from, 0 for a fresh start; epochs whose gang was started, in order."""
+    chosen = choices(history)
+    return {gang.epoch: _resume_step(gang, chosen.get(gang.epoch)) for gang in gangs(history)}
+
+
+def kept(epoch: int, step: int, resumes: Mapping[int, int]) -> bool:
+    """Whether what ``epoch`` did in ``step`` still counts: no later epoch resumed from before it."""
+    return all(step <= resume for later, resume in resumes.items() if later > epoch)
+
+
+def kept_steps(records: Iterable[StepRecord], history: History) -> tuple[StepRecord, ...]:
+    """The records of the kept lineage, in order of epoch, rank and step."""
+    resumes = resume_steps(history)
+    chosen = (record for record in records if kept(record.epoch, record.step, resumes))
+    return tuple(sorted(chosen, key=lambda record: (record.epoch, record.rank, record.step)))
+
+
+def commits(history: History, gang: Gang, skipped: Iterable[str] = ()) -> tuple[Event, ...]:
+    """Checkpoints that the kept lineage had committed before ``gang`` was started, oldest step first.
+
+    ``skipped``: names to leave out (damaged ones).
+    """
+    resumes = {epoch: step for epoch, step in resume_steps(history).items() if epoch < gang.epoch}
+    excused = set(skipped)
+    found = (
+        event
+        for event in history.of("checkpoint.commit")
+        if event.seq < gang.began.seq
+        and (event.epoch or 0) < gang.epoch
+        and event.value.get("name") not in excused
+        and kept(event.epoch or 0, whole(event.value.get("step")) or 0, resumes)
+    )
+    return tuple(sorted(found, key=lambda event: (whole(event.value.get("step")) or 0, event.epoch or 0)))
+
+
+def _resume_step(gang: Gang, chosen: Event | None) -> int:
+    if chosen is not None:
+        return whole(chosen.value.get("step")) or 0
+    value = gang.began.value.get("resume")
+    return whole(value.get("step")) or 0 if isinstance(value, Mapping) else 0

@@ -1,0 +1,76 @@
+"""Whether a history is whole: nothing dropped, doubled, reordered or answered without having been asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model.event import Event, History
+from .findings import Finding, found
+from .operations import operations, unasked
+
+
+def disorder(history: History) -> tuple[Finding, ...]:
+    """Everything that a journal of one run cannot contain."""
+    return (*_numbering(history), *_writers(history), *_clocks(history), *_answers(history))
+
+
+def writer(event: Event) -> tuple[str | None, ...]:
+    """Who numbers its events by itself: the controller, a host's keeper, an agent's incarnation, a rank of an epoch."""
+    source = event.source
+    if source.writer in ("ctl", "keeper"):
+        return (source.writer,)
+    return (source.node, source.incarnation, source.writer)
+
+
+def _numbering(history: History) -> Iterator[Finding]:
+    for place, event in enumerate(history.events, start=1):
+        if event.seq != place:
+            yield found(f"event {event.seq} stands at place {place} of the history", event)
+            return
+
+
+def _writers(history: History) -> Iterator[Finding]:
+    """Each writer counts 1, 2, 3 …; a keeper outlives runs, so it may begin anywhere."""
+    last: dict[tuple[str | None, ...], int] = {}
+    for event in history.events:
+        who, n = writer(event), event.source.n
+        before = last.get(who)
+        expected = before + 1 if before is not None else n if who == ("keeper",) else 1
+        if n != expected:
+            name = " of ".join(part for part in (event.source.writer, event.source.node) if part)
+            yield found(f"{name} wrote its event {n} ({event.f}) where {expected} was due", event)
+        last[who] = max(n, before or 0)
+
+
+def _clocks(history: History) -> Iterator[Finding]:
+    """The clock of one writer on one boot never goes back. The controller stamps what it decides, then writes it in turn."""
+    last: dict[tuple[str | None, ...], Event] = {}
+    for event in history.events:
+        if event.source.writer == "ctl":
+            continue
+        who = (*writer(event), event.at.boot)
+        before = last.get(who)
+        if before is not None and event.at.mono < before.at.mono:
+            yield found(f"{event.source.writer} wrote {event.f} with a time before its {before.f}", before, event)
+        last[who] = event
+
+
+def _answers(history: History) -> Iterator[Finding]:
+    """Every outcome was asked for on that node; a command is asked and answered once, and once more for each resume."""
+    resumes = len(history.of("run.resumed"))
+    for event in unasked(history):
+        yield found(f"{event.type} of {event.f} {event.key} was never asked for", event)
+    for op in operations(history):
+        yield from _answered(op.f, op.key, op.invokes, resumes)
+        answers = tuple(event for event in op.outcomes if event.type != "info")
+        yield from _answered(f"the answer to {op.f}", op.key, answers, resumes)
+        yield from (
+            found(f"{event.f} {event.key} was asked of {op.node} and answered by {event.node}", op.invoke, event)
+            for event in op.outcomes
+            if event.node != op.node
+        )
+
+
+def _answered(what: str, key: str, events: tuple[Event, ...], resumes: int) -> Iterator[Finding]:
+    if len(events) > 1 + resumes:
+        yield found(f"{what} {key} stands {len(events)} times in the history", *events)

@@ -1,0 +1,82 @@
+"""Steps against time: which were lost, when a new epoch had caught up, and how much of the time was kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from ..model.event import History
+from ..model.run import StepRecord
+from .clock import clock, mapping, whole
+from .gangs import gangs
+from .lineage import kept, kept_steps, resume_steps
+from .operations import operations
+
+
+def lost_steps(history: History, records: Sequence[StepRecord], epoch: int, resume: int | None) -> tuple[int, ...]:
+    """Steps beyond ``resume`` that counted until ``epoch`` began, and that were executed again.
+
+    Without records: the steps that are to be executed again, by what gang.stop found.
+    """
+    if resume is None:
+        return ()
+    if not records:
+        last = max(_stopped(history, epoch), default=resume)
+        return tuple(range(resume + 1, last + 1))
+    resumes = {one: step for one, step in resume_steps(history).items() if one < epoch}
+    old = {r.step for r in records if r.epoch < epoch and r.step > resume and kept(r.epoch, r.step, resumes)}
+    return tuple(sorted(old & {r.step for r in records if r.epoch >= epoch}))
+
+
+def caught_up(history: History, records: Sequence[StepRecord], epoch: int) -> float | None:
+    """When every rank had done the first step beyond the last before ``epoch``, in seconds since the run began."""
+    last = max((record.step for record in records if record.epoch < epoch), default=None)
+    gang = next((one for one in gangs(history) if one.epoch == epoch), None)
+    if last is None or gang is None:
+        return None
+    target = min(last + 1, max(record.step for record in records))
+    place = _placing(history)
+    ends = {r.rank: place(r) for r in records if r.epoch == epoch and r.step == target}
+    return max(ends.values()) if ends and set(gang.ranks) <= set(ends) else None
+
+
+def goodput(history: History, records: Iterable[StepRecord]) -> float | None:
+    """Time on executions of steps that were never redone / elapsed, as a mean over ranks, 0..1.
+
+    Elapsed is from run.begin to the last rank.finished, or to the last event where there is none. The definition is that
+    of Google's goodput library with everything but productive steps in the denominator.
+    """
+    chosen = kept_steps(records, history)
+    ranks = {record.rank for record in chosen}
+    elapsed = finished_at(history)
+    if not ranks or elapsed <= 0:
+        return None
+    productive = sum(max(0.0, record.end - record.start) for record in chosen)
+    return min(1.0, productive / len(ranks) / elapsed)
+
+
+def finished_at(history: History) -> float:
+    """Seconds from the beginning to the last rank.finished, else to the last event."""
+    when = clock(history)
+    return max(map(when, history.of("rank.finished")), default=when(history.events[-1]) if history.events else 0.0)
+
+
+def _stopped(history: History, epoch: int) -> list[int]:
+    """The last steps that the ranks of the epoch before were found to have done."""
+    found = [-1]
+    for operation in operations(history, "gang.stop"):
+        if operation.ok is not None and operation.epoch == epoch - 1:
+            steps = map(whole, mapping(operation.ok.value.get("last_step")).values())
+            found += [step for step in steps if step is not None]
+    return found
+
+
+def _placing(history: History) -> Callable[[StepRecord], float]:
+    """The end of a step in seconds since the run began: over an event of the same rank, which knows both clocks."""
+    when = clock(history)
+    offsets: dict[tuple[int, int], float] = {}
+    for gang in gangs(history):
+        for name in ("rank.start", "rank.joined", "rank.step"):
+            for rank, event in gang.by_rank(name).items():
+                offset = when(event) - event.at.mono
+                offsets[gang.epoch, rank] = min(offset, offsets.get((gang.epoch, rank), offset))
+    return lambda record: record.end + offsets.get((record.epoch, record.rank), 0.0)

@@ -1,0 +1,117 @@
+"""The views read a run's milestones, failovers, faults and time line from its history."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrator import views
+from orchestrator.model.event import Clock
+
+from . import history
+
+
+def test_a_failover_is_read_with_every_milestone_and_phases_that_sum_to_the_ttr() -> None:
+    run = history.reference()
+    (one,) = views.failovers(run.trial, run.history, run.files.steps())
+    assert [point.name for point in one.milestones] == list(views.MILESTONES)
+    assert [name for name, _ in one.phases] == list(views.PHASES)
+    assert sum(seconds for _, seconds in one.phases) == pytest.approx(one.ttr_s)
+    assert (one.lost, one.detector, one.fault) == (("n2",), "node.exit", "f0")
+    assert (one.resume_step, one.newest_step, one.lost_steps) == (25, 25, (26, 27, 28, 29))
+    assert one.slots == ("n0", "n1", "n4", "n3")
+    assert one.policies == {"n2": "spare"}
+
+
+def test_caught_up_is_the_first_step_beyond_the_last_before_the_fault() -> None:
+    run = history.reference()
+    (one,) = views.failovers(run.trial, run.history, run.files.steps())
+    ends = [r.end for r in run.files.steps() if r.epoch == 1 and r.step == 30]
+    assert one.caught_up_s == pytest.approx(max(ends) - history.START - one.milestones[0].t)
+    assert one.ttr_s is not None and one.caught_up_s > one.ttr_s
+
+
+def test_detection_is_measured_from_the_return_of_the_injecting_call() -> None:
+    run = history.reference()
+    (one,) = views.failovers(run.trial, run.history)
+    exit_ = run.history.first("node.exit")
+    injected = run.history.first("fault.injected")
+    assert exit_ is not None and injected is not None
+    assert one.detect_s == pytest.approx(exit_.t - injected.t)
+
+
+def test_two_faults_in_a_row_are_two_failovers_each_with_its_own_fault_and_losses() -> None:
+    run = history.twice()
+    one, two = views.failovers(run.trial, run.history, run.files.steps())
+    assert (one.fault, two.fault) == ("f0", "f1")
+    assert (one.lost, two.lost) == (("n2",), ("n4",))
+    assert (one.lost_steps, two.lost_steps) == ((26, 27, 28, 29), (41, 42))
+    assert two.ttr_s is not None and two.ttr_s > 0
+
+
+def test_a_recovery_that_did_not_come_back_has_no_ttr() -> None:
+    bed = history.bed_at_fault()
+    run = bed.run()
+    cut = next(e.seq for e in run.history.events if e.f == "rank.joined" and e.epoch == 1)
+    short = history.prefix(run, cut)
+    (one,) = views.failovers(short.trial, short.history)
+    assert one.ttr_s is None
+    assert [point.name for point in one.milestones][-1] == "store ready"
+
+
+def test_without_a_planned_fault_a_failover_starts_at_its_detection() -> None:
+    run = history.reference()
+    keep = [e for e in run.history.events if not e.f.startswith(("fault.", "lease.", "heal."))]
+    bare = history.with_events(run, keep)
+    (one,) = views.failovers(history.trial(), bare.history)
+    assert one.fault is None and one.detect_s is None
+    assert one.milestones[0].t == one.milestones[1].t
+    assert one.ttr_s is not None
+
+
+def test_a_run_at_a_glance() -> None:
+    run = history.reference()
+    seen = views.view(run.trial, run.history, run.files.steps())
+    assert (seen.outcome, seen.step, seen.steps, seen.epochs) == ("finished", 60, 60, 2)
+    assert seen.slots == ("n0", "n1", "n4", "n3")
+    assert seen.goodput is not None and 0.3 < seen.goodput < 1.0
+    assert set(seen.faults[0].stages) == {"planned", "armed", "injected", "verified", "healed", "heal verified"}
+    assert None not in seen.faults[0].stages.values()
+    assert (seen.faults[0].node, seen.faults[0].rank) == ("n2", 2)
+
+
+def test_a_run_that_goes_on_is_running() -> None:
+    run = history.bed_at_fault().run()
+    assert views.view(run.trial, run.history).outcome == "running"
+
+
+def test_the_time_line_shows_the_held_rank_the_dead_node_and_the_spare() -> None:
+    run = history.reference()
+    spans = views.timeline(run.history)
+    kinds = {node: [span.kind for span in spans if span.node == node] for node in ("n0", "n2", "n4")}
+    assert kinds["n2"] == ["idle", "start", "run", "held", "dead", "idle"]
+    assert kinds["n0"] == ["idle", "start", "run", "idle", "start", "run", "idle"]
+    assert kinds["n4"][:3] == ["idle", "start", "run"]
+
+
+def test_spans_of_a_node_follow_each_other_without_a_gap() -> None:
+    spans = views.timeline(history.twice().history)
+    for node in {span.node for span in spans}:
+        own = [span for span in spans if span.node == node]
+        assert all(one.end == two.start for one, two in zip(own, own[1:], strict=False))
+
+
+def test_every_prefix_can_be_viewed() -> None:
+    run = history.twice()
+    for length in range(len(run.history.events) + 1):
+        short = history.prefix(run, length)
+        views.view(short.trial, short.history, run.files.steps())
+        views.timeline(short.history)
+
+
+def test_events_of_another_host_are_placed_by_their_arrival() -> None:
+    run = history.clean()
+    event = run.history.events[10]
+    elsewhere = dataclasses.replace(event, at=Clock(boot="boot-b", mono=5.0, wall=5.0))
+    assert views.clock(run.history)(elsewhere) == event.t
