@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -44,9 +45,14 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
     )
 
 
+def placed(spec: BedSpec, inventory: str) -> BedSpec:
+    """The same bed with another path of its inventory: errors show it as it was given, the bed file has it absolute."""
+    return replace(spec, inventory=inventory)
+
+
 def _hashed(spec: BedSpec) -> BedSpec:
-    content = codec.plain(spec)
-    return codec.build(BedSpec, {**content, "hash": _digest(content)})
+    content = {key: value for key, value in codec.plain(spec).items() if key != "inventory"}
+    return replace(spec, hash=_digest(content))
 
 
 def _digest(content: Any) -> str:
@@ -131,7 +137,7 @@ def _node(name: str, host: Host, role: Literal["node", "spare"], first_gpu: int,
         gpus=gpus,
         env=env,
     )
-    return codec.build(NodeSpec, {**codec.plain(spec), "hash": _digest([codec.plain(spec), agent])})
+    return replace(spec, hash=_digest([codec.plain(spec), agent]))
 
 
 def _counts(inventory: Inventory) -> str:

@@ -57,6 +57,21 @@ class Draft:
             self.say((*where, name), text)
         return good
 
+    def made(self, where: marked.Path, cls: type, good: Mapping[str, Any]) -> Any:
+        """``cls(**good)``; None when it refuses the values, which is noted."""
+        value, problem = values.make(cls, good)
+        if problem:
+            self.own(where, problem, good)
+        return value
+
+    def own(self, where: marked.Path, problem: str, names: Iterable[str]) -> None:
+        """Note what a plugin says of its own values, as ``name: text``, at the place of that name."""
+        name, _, text = problem.partition(": ")
+        if text and name in names:
+            self.say((*where, name), text)
+        else:
+            self.say(where, problem)
+
     def least(self, where: marked.Path, given: dict[str, Any], limits: Mapping[str, float]) -> None:
         """Note and drop each of ``given`` that is below its limit."""
         for name, limit in limits.items():

@@ -82,6 +82,8 @@ def _fault(
     node = _node(found, where, body, world)
     at = _trigger(found, (*where, "at"), body.get("at"), points)
     params = found.build(where, plugin.module.Params, own, f"setting of {name}")
+    if len(found.problems) == before:
+        found.made(where, plugin.module.Params, params)
     if node is None or at is None or len(found.problems) > before:
         return None
     return FaultPlan(id=f"f{index}", fault=name, node=node, at=at, params=params)

@@ -105,9 +105,9 @@ def _params(found: draft.Draft, catalogue: Catalogue) -> tuple[dict[str, Any], i
     _algorithm(found, good, catalogue)
     if len(found.problems) > before:
         return good, None
-    params = plugin.module.Params(**good)
-    for problem in _own_check(plugin.module, params):
-        found.say(("params",), problem)
+    params = found.made(("params",), plugin.module.Params, good)
+    for problem in _own_check(plugin.module, params) if params is not None else ():
+        found.own(("params",), problem, good)
     if len(found.problems) > before:
         return good, None
     return codec.plain(params), plugin.module.last_step(params)
@@ -195,6 +195,8 @@ def _check(found: draft.Draft, where: marked.Path, item: Any, catalogue: Catalog
     good, wrong = values.fields(plugin.module.Params, f"argument of {name}", body)
     for field, text in wrong:
         found.say(where, f"{name}: {field}: {text}")
+    if not wrong:
+        found.made((*where, name), plugin.module.Params, good)
     return CheckSpec(name=name, params=good)
 
 

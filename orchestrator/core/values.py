@@ -75,7 +75,7 @@ def fields(cls: type, where: str, values: Mapping[str, Any]) -> tuple[dict[str, 
     good: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for name, value in values.items():
-        key = name.replace("-", "_")
+        key = _key(name, known)
         if key not in known:
             problems.append((name, f"unknown {where}; {nearest(key, known)}"))
             continue
@@ -83,10 +83,23 @@ def fields(cls: type, where: str, values: Mapping[str, Any]) -> tuple[dict[str, 
             good[key] = convert(hints[key], value, duration=is_duration(key))
         except ValueError as error:
             problems.append((name, f"{error} (got {show(value)})"))
-    problems += [
-        (one, "is missing") for one in _required(known.values()) if one not in {n.replace("-", "_") for n in values}
-    ]
+    given = {_key(name, known) for name in values}
+    problems += [(one, "is missing") for one in _required(known.values()) if one not in given]
     return good, problems
+
+
+def make(cls: type, good: Mapping[str, Any]) -> tuple[Any, str]:
+    """``cls`` of converted arguments, or None and what it says against them."""
+    try:
+        return cls(**good), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _key(name: str, known: Iterable[str]) -> str:
+    """The field that ``name`` means: dashes stand for underscores, and ``for`` for ``for_s``."""
+    key = name.replace("-", "_")
+    return f"{key}_s" if key not in known and f"{key}_s" in known else key
 
 
 def is_duration(name: str) -> bool:

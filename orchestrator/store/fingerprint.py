@@ -12,8 +12,8 @@ from typing import Any
 def take(*, code: str, threads: int, backend: str) -> dict[str, Any]:
     """``code``: hash of the payload that the ranks run. torch is asked for its version without being imported."""
     return {
-        "torch": _version("torch"),
-        "python": platform.python_version(),
+        "torch": version("torch"),
+        "python": platform.pythonversion(),
         "kernel": os.uname().release,
         "cpu": _cpu(Path("/proc/cpuinfo")),
         "cores": len(os.sched_getaffinity(0)),
@@ -23,7 +23,8 @@ def take(*, code: str, threads: int, backend: str) -> dict[str, Any]:
     }
 
 
-def _version(package: str) -> str:
+def version(package: str) -> str:
+    """Of an installed package, without importing it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
