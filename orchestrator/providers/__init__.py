@@ -1,1 +1,1 @@
-"""Beds: what exists, what is done to it, and what it says. One file per provider."""
+"""Kinds of beds: each file implements model.provider.Provider."""
