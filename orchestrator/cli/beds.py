@@ -1,0 +1,64 @@
+"""From what the user named to a bed: an inventory's, the only one that is up, or one of several by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from ..model.bed import BedSpec
+from ..model.errors import UsageError
+from ..store import beds
+from . import session as sessions
+
+EXAMPLE = "inventories/local.yml"
+
+
+def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
+    """The bed that an inventory asks for. Raises UsageError with every mistake in it."""
+    from ..core import assemble, parse_inventory
+
+    try:
+        text = inventory.read_text()
+    except OSError as error:
+        raise UsageError(f"{inventory}: cannot be read: {error.strerror}", hint=f"ccbed up {EXAMPLE}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{inventory}: not valid YAML: not UTF-8 text (byte {error.start})") from None
+    found = parse_inventory.parse(text, str(inventory))
+    spec = assemble.assemble(found, agent=session.agent(), state=str(session.state), home=str(Path.home()))
+    return assemble.placed(spec, str(inventory.resolve()))
+
+
+def choose(session: sessions.Session, name: str | None) -> BedSpec:
+    """The bed ``name``, or the only one. Raises UsageError, exit 3, when none is up or several are."""
+    known = beds.names(session.state)
+    if name is not None:
+        found = beds.read(session.state, name)
+        if found is None:
+            raise UsageError(f"no bed {name} is up; up: {', '.join(known) or 'none'}", hint=f"ccbed up {EXAMPLE}")
+        return found
+    if not known:
+        raise UsageError("no bed is up", hint=f"ccbed up {EXAMPLE}")
+    if len(known) > 1:
+        raise UsageError(f"several beds are up: {', '.join(known)}", hint=f"--bed {known[0]}")
+    return choose(session, known[0])
+
+
+def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
+    """Raises UsageError, naming the run, while one is open on the bed."""
+    found = beds.open_run(Path(bed.workdir), time.time())
+    if found is None:
+        return
+    if found.driver:
+        way = f"wait for it: ccbed watch {found.directory}"
+    else:
+        way = f"ccbed resume {found.directory}, or give it up: ccbed heal {bed.name}"
+    raise UsageError(
+        f"bed {bed.name} has an open run, {found.run}; {what} would end it", hint=f"{way}; or --force to end it now"
+    )
+
+
+def shown(path: str | Path) -> str:
+    """A path as short as it can be told: relative to the current directory where it is below it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

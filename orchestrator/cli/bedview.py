@@ -1,0 +1,55 @@
+"""How a bed and the plan of a bed look on the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model.bed import BedSpec, BedStatus, Change, Diff
+from .terminal import Terminal
+
+_MARKS = {"create": "+", "replace": "~", "remove": "-"}
+
+
+def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
+    """The changes with their reasons; nodes with the same reason share a line."""
+    create, change, remove = (len(diff.of(action)) for action in ("create", "replace", "remove"))
+    terminal.line(f"plan: {create} to create, {change} to change, {remove} to remove")
+    changes = [change for change in diff.changes if change.action != "keep"]
+    width = max((len(names) for names, *_ in _groups(bed, changes)), default=0)
+    if diff.keeper:
+        terminal.line(f"  {_MARKS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
+    for names, action, role, reason in _groups(bed, changes):
+        terminal.line(f"  {_MARKS[action]} {names:<{width}}   {role:<5}  {reason}")
+
+
+def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
+    """One line per node."""
+    known = {node.name for node in bed.nodes}
+    names = [node.name for node in bed.nodes] + [node.name for node in status.nodes if node.name not in known]
+    terminal.table(
+        ("NODE", "ROLE", "STATE", "SPEC", "PID", "OWN / SHARED MEMORY"),
+        [_row(terminal, name, bed, status, name in known) for name in names],
+    )
+
+
+def _row(terminal: Terminal, name: str, bed: BedSpec, status: BedStatus, wanted: bool) -> tuple[str, ...]:
+    found = status.node(name)
+    role = bed.node(name).role if wanted else "-"
+    state = f"{found.state} ({found.reason})" if found.reason else found.state
+    memory = f"{found.own_mib:.0f} / {found.shared_mib:.0f} MiB" if found.pid else "-"
+    return (name, role, state, found.spec_hash[:6] or "-", str(found.pid or "-"), memory)
+
+
+def _groups(bed: BedSpec, changes: list[Change]) -> Iterator[tuple[str, str, str, str]]:
+    roles = {node.name: node.role for node in bed.nodes}
+    grouped: dict[tuple[str, str, str], list[str]] = {}
+    for change in changes:
+        key = (change.action, roles.get(change.node, "node"), change.reason)
+        grouped.setdefault(key, []).append(change.node)
+    for (action, role, reason), names in grouped.items():
+        yield _short(names), action, role, reason
+
+
+def _short(names: list[str]) -> str:
+    """``n0 n1 n2``; long rows keep their ends."""
+    return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:3])} … {names[-1]} ({len(names)})"

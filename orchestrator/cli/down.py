@@ -1,0 +1,71 @@
+"""End a bed: every process of it, and its directories; verified."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..model.bed import BedSpec
+from ..model.errors import InfrastructureError, UsageError
+from ..store import beds as store
+from . import beds, options
+from .session import Session
+
+
+@options.command()
+@click.argument("bed", required=False, metavar="[BED|INVENTORY]")
+@click.option("--all", "every", is_flag=True, help="Every bed that is up.")
+@options.force("Also while a run is open on the bed.")
+@click.pass_obj
+def command(session: Session, bed: str | None, every: bool, force: bool) -> int:
+    """End a bed: every process of it, and its directories; verified. Runs keep their bundles."""
+    found = _meant(session, bed, every)
+    if not found:
+        session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
+    for spec in found:
+        _end(session, spec, force)
+    return 0
+
+
+def _meant(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, ...]:
+    known = (*store.names(session.state), *store.strays(session.state))
+    if bed is None:
+        if len(known) > 1 and not every:
+            raise UsageError(f"several beds are up: {', '.join(known)}", hint=f"ccbed down {known[0]}, or --all")
+        return tuple(_of(session, name) for name in known)
+    if bed in known:
+        return (_of(session, bed),)
+    if not bed.endswith((".yml", ".yaml")) and not Path(bed).is_file():
+        if known:
+            raise UsageError(f"no bed {bed} is up; up: {', '.join(known)}", hint=f"ccbed down {known[0]}")
+        return ()
+    return _of_inventory(session, Path(bed))
+
+
+def _of_inventory(session: Session, inventory: Path) -> tuple[BedSpec, ...]:
+    """The bed of an inventory, as it was brought up where that is known: a changed file leaves nothing behind."""
+    wanted = beds.wanted(session, inventory)
+    known = store.read(session.state, wanted.name)
+    return (known or wanted,) if known or Path(wanted.workdir).exists() else ()
+
+
+def _of(session: Session, name: str) -> BedSpec:
+    return store.read(session.state, name) or store.remembered(session.state, name)
+
+
+def _end(session: Session, bed: BedSpec, force: bool) -> None:
+    with store.lock(session.state, bed.name):
+        if not force:
+            beds.refuse_open(session, bed, "down")
+        provider = session.provider(bed)
+        nodes = [node for node in provider.observe(bed).nodes if node.pid]
+        ended = provider.retire(bed)
+        left = [node for node in provider.observe(bed).nodes if node.state not in ("absent", "dead")]
+        if left:
+            lines = (f"node {node.name} is still {node.state} (pid {node.pid})" for node in left)
+            raise InfrastructureError(*lines, hint=f"again: ccbed down {bed.name}")
+        store.forget(session.state, bed.name)
+    who = f" ({' '.join(node.name for node in nodes)})" if nodes else ""
+    text = f"{len(ended)} processes ended{who}, none is left" if ended else "no process was left"
+    session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")

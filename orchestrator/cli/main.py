@@ -1,0 +1,150 @@
+"""The entry point: verbs are loaded when they are called, errors are told in one way, exit codes follow the design."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from .. import __version__
+from ..model import errors
+from . import session as sessions
+from . import terminal
+
+#: In the order of a bed's and a run's life, as ``--help`` shows them.
+VERBS = (
+    "up", "down", "status", "plan", "run", "resume", "watch",
+    "logs", "exec", "check", "report", "bundle", "list", "heal",
+)  # fmt: skip
+#: A signal's death as a shell tells it: 128 + SIGPIPE.
+_PIPE = 141
+
+
+class Verbs(click.Group):
+    """Reads a verb's module only when the verb is called; its line of help is the first line of the file."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f".{_stem(cmd_name)}", __package__)
+        command: click.Command = module.command
+        command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from ..core import values
+
+            ctx.fail(f"no verb {args[0]}; {values.nearest(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        here = Path(__file__).parent
+        with formatter.section("Verbs"):
+            formatter.write_dl([(verb, _summary(here / f"{_stem(verb)}.py")) for verb in VERBS])
+
+
+def main() -> int:
+    """The program ``ccbed``; returns its exit code."""
+    return run(sys.argv[1:])
+
+
+def run(args: Sequence[str], given: sessions.Session | None = None) -> int:
+    """Carry out a command line. ``given``: the session of a test instead of this process's own."""
+    from ..store import beds
+
+    session = given or sessions.Session(state=beds.state_dir(), terminal=terminal.standard())
+    session.argv = tuple(args)
+    try:
+        code = _group().main(list(args), prog_name="ccbed", standalone_mode=False, obj=session)
+        return code if isinstance(code, int) else errors.EXIT_PASS
+    except BrokenPipeError:
+        _silence()
+        return _PIPE
+    except (KeyboardInterrupt, click.Abort):
+        session.terminal.error(["interrupted"])
+        return errors.EXIT_INTERRUPTED
+    except Exception as error:
+        return _explain(error, session)
+
+
+def _explain(error: Exception, session: sessions.Session) -> int:
+    if isinstance(error, errors.CcbedError):
+        session.terminal.error(error.problems, error.hint)
+        return error.exit_code
+    if isinstance(error, click.ClickException):
+        context = getattr(error, "ctx", None)
+        session.terminal.error(
+            [error.format_message()], f"{context.command_path} --help" if context else "ccbed --help"
+        )
+        return errors.EXIT_USAGE
+    place = _save(session.state)
+    session.terminal.error([f"a defect of ccbed: {type(error).__name__}: {error}"], f"the traceback is in {place}")
+    return errors.EXIT_INFRASTRUCTURE
+
+
+def _save(state: Path) -> str:
+    text = traceback.format_exc()
+    file = state / f"crash-{os.getpid()}.txt"
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"ccbed {__version__}: {' '.join(sys.argv)}\n{text}")
+    except OSError:
+        return f"this text, as {file} cannot be written:\n{text}"
+    return str(file)
+
+
+def _silence() -> None:
+    """Nobody reads our output any more; keep the interpreter from saying so at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _group() -> click.Group:
+    callback: Callable[..., Any] = click.pass_obj(_prepare)
+    return Verbs(
+        name="ccbed",
+        callback=callback,
+        help="A cluster test-bed that breaks nodes on purpose and proves that training came back.",
+        epilog="Start with: ccbed up inventories/local.yml",
+        context_settings={"auto_envvar_prefix": "CCBED", "help_option_names": ["-h", "--help"]},
+        params=[
+            click.Option(
+                ["--plugins"],
+                multiple=True,
+                type=click.Path(path_type=Path),
+                help="A folder with faults/, checkers/, workloads/ … of your own.",
+            ),
+            click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version),
+        ],
+    )
+
+
+def _prepare(session: sessions.Session, plugins: tuple[Path, ...]) -> None:
+    session.plugins = tuple(plugins)
+
+
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value:
+        click.echo(f"ccbed {__version__}")
+        ctx.exit()
+
+
+def _stem(verb: str) -> str:
+    return f"{verb}_" if verb in ("exec", "list") else verb
+
+
+def _summary(file: Path) -> str:
+    from ..plugins import summary
+
+    return summary(file)

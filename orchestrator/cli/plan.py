@@ -1,0 +1,30 @@
+"""Print what `up` would do to a bed, and why, without doing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ..model import codec
+from . import beds, bedview, options
+from .session import Session
+from .up import compare
+
+
+@options.command()
+@click.argument("inventory", type=click.Path(path_type=Path))
+@options.as_json
+@click.pass_obj
+def command(session: Session, inventory: Path, as_json: bool) -> int:
+    """Print what `up INVENTORY` would do, and why, without doing it."""
+    bed = beds.wanted(session, inventory)
+    _, diff, _ = compare(session, bed)
+    if as_json:
+        session.terminal.json({"bed": codec.plain(bed), "diff": codec.plain(diff), "empty": diff.empty})
+    elif diff.empty:
+        session.terminal.line(f"bed {bed.name}: nothing to change")
+    else:
+        bedview.plan(session.terminal, bed, diff)
+        session.terminal.line(f"to do it: ccbed up {beds.shown(inventory)}")
+    return 0

@@ -1,0 +1,56 @@
+"""What every verb is handed: the terminal, the directories, the providers. Nothing here is global."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from ..model.bed import BedSpec
+from ..model.plugin import Catalogue
+from ..model.provider import Provider
+from . import terminal
+
+
+def process_provider(state: Path) -> Provider:
+    """The nodes of this machine."""
+    from ..providers import process
+
+    return process.ProcessProvider(state)
+
+
+def agent_hash() -> str:
+    """The hash of the agent archive that this version would start."""
+    from ..providers import archive
+
+    return archive.agent_hash()
+
+
+@dataclass(kw_only=True)
+class Session:
+    """One invocation. ``providers``: kind of provider -> what opens it, given the state directory."""
+
+    state: Path
+    terminal: terminal.Terminal
+    argv: tuple[str, ...] = ()
+    plugins: tuple[Path, ...] = ()
+    providers: Mapping[str, Callable[[Path], Provider]] = field(default_factory=lambda: {"process": process_provider})
+    agent: Callable[[], str] = agent_hash
+    began: float = field(default_factory=time.monotonic)
+
+    def provider(self, bed: BedSpec) -> Provider:
+        return self.providers[bed.provider](self.state)
+
+    def took(self) -> str:
+        """How long this invocation has taken, for people."""
+        seconds = time.monotonic() - self.began
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """Raises UsageError for a plugin folder that is not there."""
+        from .. import plugins
+
+        return plugins.discover(self.plugins)

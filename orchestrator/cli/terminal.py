@@ -1,0 +1,116 @@
+"""Lines, tables and errors: coloured on a terminal, plain text off it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from ..model import codec
+
+_STYLES = {
+    "PASS": {"fg": "green", "bold": True},
+    "FAIL": {"fg": "red", "bold": True},
+    "UNKNOWN": {"fg": "yellow", "bold": True},
+    "FAULT": {"fg": "red"},
+    "good": {"fg": "green"},
+    "bad": {"fg": "red"},
+    "warn": {"fg": "yellow"},
+    "dim": {"dim": True},
+    "head": {"bold": True},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminal:
+    """``colour``: only where a person looks at it; ``live``: a last line may be rewritten in place."""
+
+    out: TextIO
+    err: TextIO
+    colour: bool = False
+    live: bool = False
+
+    def line(self, text: str = "") -> None:
+        self.clear()
+        self.out.write(text + "\n")
+        self.out.flush()
+
+    def lines(self, lines: Iterable[str]) -> None:
+        self.clear()
+        self.out.write("".join(f"{line}\n" for line in lines))
+        self.out.flush()
+
+    def status(self, text: str) -> None:
+        """A line that the next one replaces; nothing off a terminal."""
+        if self.live:
+            self.out.write(f"\r\x1b[2K{text[: _width() - 1]}")
+            self.out.flush()
+
+    def clear(self) -> None:
+        if self.live:
+            self.out.write("\r\x1b[2K")
+
+    def style(self, text: str, name: str) -> str:
+        if not self.colour or name not in _STYLES:
+            return text
+        import click
+
+        return click.style(text, **_STYLES[name])  # type: ignore[arg-type]
+
+    def json(self, value: Any) -> None:
+        """A dataclass or JSON value, for programs."""
+        self.out.write(json.dumps(codec.plain(value), indent=1) + "\n")
+        self.out.flush()
+
+    def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> None:
+        """Columns as wide as their content; numbers to the right."""
+        body = [[str(cell) for cell in row] for row in rows]
+        widths = [max(len(row[column]) for row in [list(head), *body]) for column in range(len(head))]
+        right = [all(_number(row[column]) for row in body) and bool(body) for column in range(len(head))]
+        for index, row in enumerate([list(head), *body]):
+            cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
+            text = (indent + "  ".join(cells)).rstrip()
+            self.line(self.style(text, "head") if index == 0 else text)
+
+    def error(self, problems: Iterable[str], hint: str = "") -> None:
+        """``error:`` for each problem and ``next:`` for what to do, on stderr."""
+        self.clear()
+        for problem in problems:
+            for text in problem.splitlines():
+                self.err.write(f"{self.style('error:', 'bad')} {text}\n")
+        for text in hint.splitlines():
+            self.err.write(f"{self.style('next:', 'head')} {text}\n")
+        self.err.flush()
+
+    def warn(self, text: str) -> None:
+        self.clear()
+        self.err.write(f"{self.style('warning:', 'warn')} {text}\n")
+        self.err.flush()
+
+
+def standard() -> Terminal:
+    """stdout and stderr of this process. ``NO_COLOR`` is honoured."""
+    tty = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    return Terminal(out=sys.stdout, err=sys.stderr, colour=tty and not os.environ.get("NO_COLOR"), live=tty)
+
+
+def age(seconds: float) -> str:
+    """``12 s``, ``3 min``, ``2 h``, ``4 d``."""
+    for limit, size, unit in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def _number(text: str) -> bool:
+    return text.replace(".", "").replace(",", "").isdigit() or text in ("", "-")
+
+
+def _width() -> int:
+    try:
+        return os.get_terminal_size().columns
+    except OSError:
+        return 80

@@ -1,0 +1,126 @@
+"""Bring the nodes of an inventory up, warm; a second `up` changes nothing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import click
+
+from ..model.bed import BedSpec, BedStatus, Diff
+from ..model.errors import InfrastructureError, UsageError
+from ..model.event import Event
+from ..model.provider import Provider
+from ..store import beds as store
+from . import beds, bedview, options
+from .session import Session
+
+
+@options.command()
+@click.argument("inventory", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@options.force("Also while a run is open on the bed: it is ended.")
+@click.pass_obj
+def command(session: Session, inventory: Path, dry_run: bool, force: bool) -> int:
+    """Bring the nodes of INVENTORY up, warm; a second `up` changes nothing."""
+    bed = beds.wanted(session, inventory)
+    if dry_run:
+        bedview.plan(session.terminal, bed, compare(session, bed)[1])
+        return 0
+    return up(session, bed, force=force)
+
+
+def up(session: Session, bed: BedSpec, *, force: bool = False) -> int:
+    """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
+    with store.lock(session.state, bed.name):
+        status, diff, provider = compare(session, bed)
+        if diff.empty:
+            store.write(session.state, bed)
+            session.terminal.line(_unchanged(session, bed, status))
+            return 0
+        if not force:
+            beds.refuse_open(session, bed, "up has changes to make and")
+        store.write(session.state, bed)
+        _change(session, bed, diff, provider)
+    return 0
+
+
+def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
+    """What exists, what is to be done about it, and the provider that can do it."""
+    from ..core import diff
+
+    before = store.read(session.state, bed.name)
+    if before is not None and before.workdir != bed.workdir:
+        raise UsageError(
+            f"bed {bed.name} is up in {before.workdir}; the inventory now says {bed.workdir}",
+            hint=f"ccbed down {bed.name}, then: ccbed up {beds.shown(bed.inventory)}",
+        )
+    provider = session.provider(bed)
+    status = provider.observe(bed)
+    return status, diff.diff(bed, status, before), provider
+
+
+def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
+    from ..providers import apply
+
+    terminal = session.terminal
+    terminal.line(_headline(bed))
+    bedview.plan(terminal, bed, diff)
+    count = len(diff.of("create")) + len(diff.of("replace"))
+    ready: list[str] = []
+
+    def heard(event: Event) -> None:
+        if event.f == "node.apply" and event.type == "ok":
+            ready.append(str(event.node))
+            terminal.status(f"  nodes       {len(ready)}/{count} warm")
+
+    def prepared(seconds: float) -> None:
+        if diff.keeper:
+            pid = provider.observe(bed).keeper_pid
+            terminal.line(f"  keeper      torch imported once              {seconds:.2f} s   pid {pid}")
+
+    terminal.status("  keeper      imports torch …")
+    done = apply.apply(provider, bed, diff, token=secrets.token_hex(3), heard=heard, prepared=prepared)
+    status = provider.observe(bed)
+    terminal.line(f"  nodes       {_warm(bed, status)} of {len(bed.nodes)} warm{'':<21} {done.nodes_s:.2f} s")
+    _preflight(session, bed, status)
+    terminal.line()
+    bedview.table(terminal, bed, status)
+    again = f"undo: ccbed down {bed.name}"
+    terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {again}")
+
+
+def _preflight(session: Session, bed: BedSpec, status: BedStatus) -> None:
+    from ..providers import preflight
+
+    findings = preflight.check(bed, status)
+    said = " · ".join(f"{finding.name} {finding.text}" for finding in findings)
+    session.terminal.line(f"  preflight   {said}")
+    for finding in findings:
+        if finding.outcome == "warn":
+            session.terminal.warn(f"{finding.name}: {finding.text}; {finding.fix}")
+    failed = [f"preflight: {finding.name}: {finding.text}" for finding in findings if finding.outcome == "fail"]
+    fixes = [finding.fix for finding in findings if finding.outcome == "fail"]
+    if failed:
+        raise InfrastructureError(*failed, hint="\n".join(fixes))
+
+
+def _headline(bed: BedSpec) -> str:
+    from ..store import fingerprint
+
+    gpus = sum(node.gpus for node in bed.nodes)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    cores = len(os.sched_getaffinity(0))
+    machine = f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
+    torch = fingerprint.version("torch")
+    return f"bed {bed.name} · {bed.provider} provider · {machine} · torch {torch.partition('+')[0]}"
+
+
+def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:
+    warm = _warm(bed, status)
+    return f"bed {bed.name}: nothing to change, {warm} of {len(bed.nodes)} warm ({session.took()})"
+
+
+def _warm(bed: BedSpec, status: BedStatus) -> int:
+    return sum(status.node(node.name).state == "warm" for node in bed.nodes)

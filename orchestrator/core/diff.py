@@ -1,0 +1,52 @@
+"""What is wanted and what exists -> what `up` must do, with a reason for each node."""
+
+from __future__ import annotations
+
+from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec, NodeStatus
+
+_ALIVE = ("warm", "busy", "starting")
+
+
+def diff(bed: BedSpec, status: BedStatus, before: BedSpec | None = None) -> Diff:
+    """``before``: the bed as it was last asked for; with it the reason of a replacement names what changed."""
+    keeper = _keeper(bed, status)
+    wanted = tuple(_change(node, status.node(node.name), keeper, before) for node in bed.nodes)
+    names = {node.name for node in bed.nodes}
+    gone = (node for node in status.nodes if node.name not in names and node.state != "absent")
+    removed = tuple(Change(action="remove", node=node.name, reason="no longer wanted") for node in gone)
+    return Diff(changes=(*wanted, *removed), keeper=keeper)
+
+
+def _keeper(bed: BedSpec, status: BedStatus) -> Change | None:
+    if not status.keeper_pid:
+        return Change(action="create", node="keeper", reason="not there")
+    if status.keeper_hash != bed.agent:
+        reason = f"agent changed {status.keeper_hash[:6] or 'unknown'} -> {bed.agent[:6]}"
+        return Change(action="replace", node="keeper", reason=reason)
+    return None
+
+
+def _change(wanted: NodeSpec, found: NodeStatus, keeper: Change | None, before: BedSpec | None) -> Change:
+    if found.state == "absent":
+        return Change(action="create", node=wanted.name, reason=found.reason or "not there")
+    if found.state == "dead":
+        return Change(action="create", node=wanted.name, reason=found.reason or "dead")
+    if keeper is not None:
+        reason = keeper.reason if keeper.action == "replace" else "its keeper is gone"
+        return Change(action="replace", node=wanted.name, reason=reason)
+    if found.spec_hash != wanted.hash:
+        return Change(action="replace", node=wanted.name, reason=_changed(wanted, found, before))
+    if found.state not in _ALIVE:
+        return Change(action="replace", node=wanted.name, reason=found.reason or found.state)
+    return Change(action="keep", node=wanted.name, reason="as wanted")
+
+
+def _changed(wanted: NodeSpec, found: NodeStatus, before: BedSpec | None) -> str:
+    old = next((node for node in before.nodes if node.name == wanted.name), None) if before else None
+    names = ("host", "role", "address", "interface", "gpus", "env")
+    fields = [name for name in names if old and getattr(old, name) != getattr(wanted, name)]
+    hashes = f"spec {found.spec_hash[:6] or 'unknown'} -> {wanted.hash[:6]}"
+    if not old or not fields:
+        return hashes
+    listed = ", ".join(f"{name} {getattr(old, name)} -> {getattr(wanted, name)}" for name in fields)
+    return f"{listed} ({hashes})"

@@ -1,0 +1,174 @@
+"""Trial and bed -> the plan of a run: who takes which group rank, what a loss may lead to, every possible act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..model.act import SAFETY_ORDER, Act, HostFacts, Target
+from ..model.bed import BedSpec, BedStatus, NodeSpec
+from ..model.errors import InfrastructureError, UsageError
+from ..model.plan import Plan, PlanNode
+from ..model.plugin import Catalogue
+from ..model.trial import FaultPlan, Trial
+from . import values
+
+#: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
+EMULATED = ("process",)
+
+
+def plan(
+    trial: Trial,
+    bed: BedSpec,
+    status: BedStatus,
+    catalogue: Catalogue,
+    *,
+    run: str,
+    payload: str,
+    capabilities: Mapping[str, frozenset[str]],
+    data_dir: str | None = None,
+) -> Plan:
+    """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
+
+    Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
+    """
+    slots, spares = _seats(trial, bed, status)
+    policy, problems = _policy(trial, bed, spares)
+    nodes = {node.name: node for node in (*slots, *spares)}
+    acts, refused = _acts(trial, bed, nodes, slots, catalogue, capabilities)
+    backend, unfit = _backend(trial, tuple(nodes.values()))
+    if problems or refused or unfit:
+        raise UsageError(*problems, *refused, *unfit)
+    return Plan(
+        run=run,
+        bed=bed.name,
+        slots=tuple(node.name for node in slots),
+        spares=tuple(node.name for node in spares),
+        nodes={name: _plan_node(node, bed, status) for name, node in nodes.items()},
+        policy=policy,
+        backend=backend,
+        payload=payload,
+        checkpoints=f"{bed.shared_dir}/{run}/checkpoints",
+        last_step=last_step(trial, catalogue),
+        data=data_dir or bed.data_dir,
+        acts=acts,
+        keep=int(trial.params.get("keep", 3)),
+    )
+
+
+def last_step(trial: Trial, catalogue: Catalogue) -> int | None:
+    """The number of steps of the trial where its workload counts them."""
+    module: Any = catalogue.workloads[trial.workload].module
+    found: int | None = module.last_step(module.Params(**trial.params))
+    return found
+
+
+def _seats(trial: Trial, bed: BedSpec, status: BedStatus) -> tuple[Sequence[NodeSpec], Sequence[NodeSpec]]:
+    """The nodes that take group ranks 0, 1, …, and the warm spares."""
+    members = [node for node in bed.nodes if node.role == "node"]
+    if trial.world.nodes > len(members):
+        raise UsageError(
+            f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {len(members)}"
+            " (spares are never counted)",
+            hint=f"ccbed run {trial.name} --nodes {len(members)}, or set ccbed_nodes: {trial.world.nodes} in "
+            f"{bed.inventory} and: ccbed up {bed.inventory}",
+        )
+    slots = members[: trial.world.nodes]
+    cold = [node.name for node in slots if status.node(node.name).state != "warm"]
+    if cold:
+        listed = (f"node {name} of bed {bed.name} is {_state(status, name)}, not warm" for name in cold)
+        raise InfrastructureError(*listed, hint=f"ccbed up {bed.inventory}")
+    spares = [node for node in bed.nodes if node.role == "spare" and status.node(node.name).state == "warm"]
+    return slots, spares
+
+
+def _state(status: BedStatus, name: str) -> str:
+    found = status.node(name)
+    return f"{found.state} ({found.reason})" if found.reason else found.state
+
+
+def _policy(trial: Trial, bed: BedSpec, spares: Sequence[NodeSpec]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    asked = trial.recovery.policy
+    if asked == ("auto",):
+        return (("spare", "restart") if spares else ("restart",)), ()
+    if asked == ("spare",) and not spares:
+        return asked, (
+            f"recovery spare needs a warm spare; bed {bed.name} has none: set ccbed_spares, or --recovery restart",
+        )
+    return asked, ()
+
+
+def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
+    found = status.node(node.name)
+    return PlanNode(
+        name=node.name,
+        role=node.role,
+        incarnation=found.incarnation,
+        ordinal=found.ordinal,
+        pid=found.pid,
+        address=node.address,
+        interface=node.interface,
+        directory=f"{bed.workdir}/nodes/{node.name}",
+        env=node.env,
+    )
+
+
+def _backend(trial: Trial, nodes: Sequence[NodeSpec]) -> tuple[str, tuple[str, ...]]:
+    """nccl where every rank, a spare's too, has a GPU of its own; else gloo."""
+    short = [node for node in nodes if node.gpus < trial.world.ranks_per_node]
+    if trial.world.backend == "auto":
+        return ("gloo" if short else "nccl"), ()
+    if trial.world.backend == "nccl" and short:
+        listed = ", ".join(f"{node.name}: {node.gpus}" for node in short)
+        return "nccl", (f"backend nccl needs {trial.world.ranks_per_node} GPU per node (ccbed_gpus {listed})",)
+    return trial.world.backend, ()
+
+
+def _acts(
+    trial: Trial,
+    bed: BedSpec,
+    nodes: Mapping[str, NodeSpec],
+    slots: Sequence[NodeSpec],
+    catalogue: Catalogue,
+    capabilities: Mapping[str, frozenset[str]],
+) -> tuple[dict[str, dict[str, Act]], list[str]]:
+    """Every fault on every node that it may meet: a group rank may have moved to a spare when the trigger fires."""
+    ranks = {node.name: index for index, node in enumerate(slots)}
+    acts: dict[str, dict[str, Act]] = {}
+    problems: list[str] = []
+    for fault in trial.faults:
+        if isinstance(fault.node, str) and fault.node not in nodes:
+            near = values.nearest(fault.node, nodes)
+            problems.append(f"fault {fault.id} ({fault.fault}): no node {fault.node} takes part; {near}")
+            continue
+        targets = (fault.node,) if isinstance(fault.node, str) else tuple(nodes)
+        acts[fault.id] = {}
+        for name in targets:
+            host = nodes[name].host
+            facts = HostFacts(name=host, provider=bed.provider, capabilities=capabilities.get(host, frozenset()))
+            act = _act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
+            acts[fault.id][name] = act
+            problems += _refusals(fault, act, bed, facts)
+    return acts, list(dict.fromkeys(problems))
+
+
+def _act(fault: FaultPlan, target: Target, facts: HostFacts, catalogue: Catalogue) -> Act:
+    module: Any = catalogue.faults[fault.fault].module
+    made: Act = module.plan(module.Params(**fault.params), target, facts)
+    return made
+
+
+def _refusals(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> list[str]:
+    missing = [need for need in act.needs if need not in facts.capabilities]
+    listed = ", ".join(sorted(facts.capabilities)) or "nothing"
+    found = [
+        f"fault {fault.id} ({fault.fault}) needs {need}; host {facts.name} (provider {facts.provider}) can: {listed}"
+        for need in missing
+    ]
+    allowed = SAFETY_ORDER.index(bed.allow_faults)
+    if bed.provider not in EMULATED and SAFETY_ORDER.index(act.safety) > allowed:
+        found.append(
+            f"fault {fault.id} ({fault.fault}) is of class {act.safety}; bed {bed.name} allows {bed.allow_faults}: "
+            f"set ccbed_allow_faults: {act.safety} in {bed.inventory}"
+        )
+    return found

@@ -1,0 +1,191 @@
+"""Values as a user writes them -> values of the wanted type, or what is wrong with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?\s*")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_TRUE = ("true", "yes", "on", "1")
+_FALSE = ("false", "no", "off", "0")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``: did you mean x?`` for a close name, else the list of the known ones."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known: {', '.join(names)}" if names else "none is known"
+
+
+def show(value: Any) -> str:
+    """How a wrong value is quoted in an error."""
+    text = "nothing" if value is None else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def seconds(value: Any) -> float:
+    """``2``, ``2s``, ``500ms``, ``10m`` -> seconds. Raises ValueError."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value < 0:
+            raise ValueError("must be >= 0")
+        return float(value)
+    match = _DURATION.fullmatch(str(value))
+    if not match:
+        raise ValueError("must be a time such as 2s, 500ms or 10m")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def whole(value: Any, least: int = 0) -> int:
+    """A whole number of at least ``least``, from an int or its decimal text. Raises ValueError."""
+    number = _int(value)
+    if number < least:
+        raise ValueError(f"must be >= {least}")
+    return number
+
+
+def convert(hint: Any, value: Any, *, duration: bool = False) -> Any:
+    """``value`` (from YAML or from the command line, where all is text) as the type ``hint``. Raises ValueError."""
+    options = typing.get_args(hint) if _is_union(hint) else (hint,)
+    if value is None or (type(None) in options and value == "none"):
+        if type(None) in options:
+            return None
+        raise ValueError("needs a value")
+    problem = ValueError("no type fits")
+    for option in (one for one in options if one is not type(None)):
+        try:
+            return seconds(value) if duration and option is float else _one(option, value)
+        except ValueError as error:
+            problem = error
+    raise problem
+
+
+def fields(cls: type, where: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Converted arguments of a Params dataclass, and the problems as (field, text)."""
+    hints = typing.get_type_hints(cls)
+    known = {one.name: one for one in dataclasses.fields(cls)}
+    good: dict[str, Any] = {}
+    problems: list[tuple[str, str]] = []
+    for name, value in values.items():
+        key = _key(name, known)
+        if key not in known:
+            problems.append((name, f"unknown {where}; {nearest(key, known)}"))
+            continue
+        try:
+            good[key] = convert(hints[key], value, duration=is_duration(key))
+        except ValueError as error:
+            problems.append((name, f"{error} (got {show(value)})"))
+    given = {_key(name, known) for name in values}
+    problems += [(one, "is missing") for one in _required(known.values()) if one not in given]
+    return good, problems
+
+
+def make(cls: type, good: Mapping[str, Any]) -> tuple[Any, str]:
+    """``cls`` of converted arguments, or None and what it says against them."""
+    try:
+        return cls(**good), ""
+    except ValueError as error:
+        return None, str(error)
+
+
+def _key(name: str, known: Iterable[str]) -> str:
+    """The field that ``name`` means: dashes stand for underscores, and ``for`` for ``for_s``."""
+    key = name.replace("-", "_")
+    return f"{key}_s" if key not in known and f"{key}_s" in known else key
+
+
+def is_duration(name: str) -> bool:
+    """Whether a field of this name holds seconds, so that ``500ms`` is understood."""
+    return name == "seconds" or name.endswith("_s")
+
+
+def _required(known: Iterable[dataclasses.Field[Any]]) -> list[str]:
+    missing = dataclasses.MISSING
+    return [one.name for one in known if one.default is missing and one.default_factory is missing]
+
+
+def _is_union(hint: Any) -> bool:
+    return typing.get_origin(hint) in (types.UnionType, typing.Union)
+
+
+def _one(hint: Any, value: Any) -> Any:
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return _choice(typing.get_args(hint), value)
+    if origin in (tuple, list):
+        return _items(origin, typing.get_args(hint), value)
+    if hint is bool:
+        return _bool(value)
+    if hint is int:
+        return _int(value)
+    if hint is float:
+        return _float(value)
+    if hint is str:
+        return _text(value)
+    if origin is not None and issubclass(origin, Mapping):
+        return _mapping(value)
+    return value
+
+
+def _choice(choices: tuple[Any, ...], value: Any) -> Any:
+    for choice in choices:
+        if value == choice or str(value) == str(choice):
+            return choice
+    raise ValueError(f"must be one of {', '.join(map(str, choices))}")
+
+
+def _items(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        parts = [parts]
+    kind = arguments[0] if arguments else str
+    made = [_one(kind, part.strip() if isinstance(part, str) else part) for part in parts]
+    return tuple(made) if origin is tuple else made
+
+
+def _bool(value: Any) -> bool:
+    text = str(value).lower()
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise ValueError("must be true or false")
+
+
+def _int(value: Any) -> int:
+    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
+        raise ValueError("must be a whole number")
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError("must be a whole number") from None
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError("must be a number") from None
+    if not math.isfinite(number):
+        raise ValueError("must be a finite number")
+    return number
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict | list):
+        raise ValueError("must be text")
+    return str(value)
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping")
+    return value

@@ -1,0 +1,149 @@
+"""The ccbed_* variables of an inventory: their types and the providers that honour them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..model.act import SAFETY_ORDER
+from . import values
+
+PREFIX = "ccbed_"
+#: The providers of this version.
+PROVIDERS = ("process",)
+#: Those that the design knows, so that a right inventory for a later version is told apart from a typing error.
+LATER_PROVIDERS = ("docker", "slurm")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kKmMgGtT]?(?:i?[bB])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """How a value is read (``read`` raises ValueError), whether all hosts of a bed must agree, and who honours it."""
+
+    read: Callable[[Any], Any]
+    bed_wide: bool = False
+    honoured_by: tuple[str, ...] = PROVIDERS
+
+
+def bed_name(value: Any) -> str:
+    """Raises ValueError for a name that is no safe part of a path."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError("must be 1 to 40 of a-z 0-9 . _ - and begin with a letter or digit")
+    return value
+
+
+def _provider(value: Any) -> str:
+    if value in PROVIDERS:
+        return str(value)
+    if value in LATER_PROVIDERS:
+        raise ValueError(f"not available in this version; available: {', '.join(PROVIDERS)}")
+    raise ValueError(f"unknown provider; {values.nearest(str(value), PROVIDERS + LATER_PROVIDERS)}")
+
+
+def _count(value: Any) -> int:
+    return values.whole(value)
+
+
+def _address(value: Any) -> str:
+    try:
+        return str(ipaddress.ip_address(str(value)))
+    except ValueError:
+        raise ValueError("must be a numeric address such as 127.0.0.1") from None
+
+
+def _path(value: Any) -> str:
+    text = str(value)
+    if not text.startswith(("/", "~/")) or "\0" in text:
+        raise ValueError("must be an absolute path")
+    return text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | int | float) or isinstance(value, bool) or value == "":
+        raise ValueError("must be text")
+    return str(value)
+
+
+def _environment(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping of names to values")
+    wrong = [name for name in value if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no name of an environment variable")
+    nested = [name for name, item in value.items() if isinstance(item, dict | list) or item is None]
+    if nested:
+        raise ValueError(f"{nested[0]} must be text")
+    return {
+        name: ("true" if item else "false") if isinstance(item, bool) else str(item) for name, item in value.items()
+    }
+
+
+def _safety(value: Any) -> str:
+    if value not in SAFETY_ORDER:
+        raise ValueError(f"must be one of {', '.join(SAFETY_ORDER)}")
+    return str(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _isolation(value: Any) -> str:
+    if value not in ("none", "namespace"):
+        raise ValueError("must be none or namespace")
+    if value == "namespace":
+        raise ValueError("not available in this version; available: none")
+    return str(value)
+
+
+def _size(value: Any) -> str:
+    if not _SIZE.fullmatch(str(value)):
+        raise ValueError("must be a size such as 8g")
+    return str(value)
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else [value]
+    return tuple(_text(item) for item in items)
+
+
+def _link(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping with rate, delay or loss")
+    unknown = [key for key in value if key not in ("rate", "delay", "loss")]
+    if unknown:
+        raise ValueError(f"{unknown[0]} is unknown; {values.nearest(unknown[0], ('rate', 'delay', 'loss'))}")
+    return dict(value)
+
+
+KNOWN: Mapping[str, Variable] = {
+    "bed": Variable(read=bed_name, bed_wide=True),
+    "provider": Variable(read=_provider, bed_wide=True),
+    "nodes": Variable(read=_count),
+    "spares": Variable(read=_count),
+    "gpus": Variable(read=_count),
+    "address": Variable(read=_address),
+    "interface": Variable(read=_text),
+    "workdir": Variable(read=_path, bed_wide=True),
+    "shared_dir": Variable(read=_path, bed_wide=True),
+    "data_dir": Variable(read=_path, bed_wide=True),
+    "env": Variable(read=_environment),
+    "isolation": Variable(read=_isolation),
+    "allow_faults": Variable(read=_safety, bed_wide=True),
+    "standby": Variable(read=_count, honoured_by=()),
+    "image": Variable(read=_text, honoured_by=()),
+    "mounts": Variable(read=_list, honoured_by=()),
+    "user": Variable(read=_text, honoured_by=()),
+    "link": Variable(read=_link, honoured_by=()),
+    "rdma": Variable(read=_boolean, honoured_by=()),
+    "cpus": Variable(read=_text, honoured_by=()),
+    "memory": Variable(read=_size, honoured_by=()),
+    "shm_size": Variable(read=_size, honoured_by=()),
+    "ssh_first_contact": Variable(read=_boolean, honoured_by=()),
+}

@@ -1,0 +1,126 @@
+"""The plugin folders: each file is a plugin, found by its place and loaded when it is first asked for."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+
+from .model.errors import UsageError
+from .model.plugin import Catalogue, Plugin
+
+KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
+_HERE = Path(__file__).parent
+_PACKAGE = __package__ or "orchestrator"
+
+
+class Folder(Mapping[str, Plugin]):
+    """The plugins of one kind by name. A file is imported on first use; a broken one is a UsageError that names it."""
+
+    def __init__(self, kind: str, files: Mapping[str, Path]) -> None:
+        self._kind = kind
+        self._files = files
+        self._loaded: dict[str, Plugin] = {}
+
+    def __getitem__(self, name: str) -> Plugin:
+        if name not in self._loaded:
+            file = self._files[name]
+            module = _load(self._kind, file)
+            self._loaded[name] = Plugin(name=name, summary=summary(file), path=str(file), module=module)
+        return self._loaded[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def path(self, name: str) -> Path:
+        return self._files[name]
+
+
+def discover(folders: Iterable[Path] = ()) -> Catalogue:
+    """Built-in plugins and those below the user's ``folders`` (each with faults/, checkers/, … inside).
+
+    Raises UsageError for a folder that is not there and for a name that is taken twice.
+    """
+    roots = [_HERE, *(_checked(folder) for folder in folders)]
+    found = {kind: Folder(kind, _files(kind, roots, "*.py")) for kind in KINDS}
+    trials = {name: str(path) for name, path in _files("trials", roots, "*.yml").items()}
+    return Catalogue(**found, trials=trials)
+
+
+def summary(file: Path) -> str:
+    """The first line of a file's docstring, or of its leading comment, without running it."""
+    try:
+        with file.open() as lines:
+            first = lines.readline().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return first.lstrip("#").strip('"').strip().rstrip(".")
+
+
+def _checked(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise UsageError(f"--plugins {folder}: no such directory")
+    if not any((folder / kind).is_dir() for kind in (*KINDS, "trials")):
+        raise UsageError(f"--plugins {folder}: has none of {', '.join((*KINDS, 'trials'))}")
+    return folder.resolve()
+
+
+def _files(kind: str, roots: Iterable[Path], pattern: str) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for root in roots:
+        for file in sorted((root / kind).glob(pattern)):
+            if file.name.startswith(("_", ".")):
+                continue
+            name = file.stem.replace("_", "-")
+            if name in found:
+                raise UsageError(f"{file}: {kind[:-1]} {name} is already there: {found[name]}", hint="rename the file")
+            found[name] = file
+    return found
+
+
+def _load(kind: str, file: Path) -> ModuleType:
+    name = f"{_PACKAGE}.{kind}.{file.stem}"
+    try:
+        if file.parent == _HERE / kind:
+            return importlib.import_module(name)
+        return _load_from(name, file)
+    except UsageError:
+        raise
+    except Exception as error:
+        line = _line(error, file)
+        raise UsageError(f"{file}{line}: cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _load_from(name: str, file: Path) -> ModuleType:
+    """A user's file, under the name that it would have here, so that its relative imports mean the same."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{file}: is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _line(error: Exception, file: Path) -> str:
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f":{error.lineno}"
+    trace, line = error.__traceback__, ""
+    while trace:
+        if trace.tb_frame.f_code.co_filename == str(file):
+            line = f":{trace.tb_lineno}"
+        trace = trace.tb_next
+    return line

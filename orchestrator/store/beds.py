@@ -1,0 +1,187 @@
+"""The bed files, the locks of beds, and the mark that a run is open on a bed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..model import codec
+from ..model.bed import BedSpec
+from ..model.errors import InfrastructureError, UsageError
+from . import paths
+
+OPEN_RUN = "open-run.json"
+RUN_LOCK = "run.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRun:
+    """A run that was begun on a bed and has not ended. ``driver``: pid of its orchestrator, 0 if that is gone."""
+
+    run: str
+    directory: str
+    driver: int = 0
+    age_s: float = 0.0
+
+
+def state_dir() -> Path:
+    """Where ccbed keeps its state; ``XDG_STATE_HOME`` is honoured."""
+    import platformdirs
+
+    return platformdirs.user_state_path("ccbed")
+
+
+def names(state: Path) -> tuple[str, ...]:
+    """The beds that have a bed file."""
+    return tuple(sorted(file.stem for file in (state / "beds").glob("*.json")))
+
+
+def strays(state: Path) -> tuple[str, ...]:
+    """The beds that have nodes, but no bed file any more."""
+    found = (entry.parent.name for entry in (state / "beds").glob("*/nodes"))
+    return tuple(sorted(set(found) - set(names(state))))
+
+
+def read(state: Path, name: str) -> BedSpec | None:
+    """The bed as it was last asked for; None without a bed file. Raises InfrastructureError for a damaged one."""
+    file = state / "beds" / f"{name}.json"
+    try:
+        return codec.build(BedSpec, json.loads(file.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        hint = f"remove it, then: ccbed down {name}"
+        raise InfrastructureError(f"{file}: not a readable bed file ({error})", hint=hint) from None
+
+
+def write(state: Path, bed: BedSpec) -> None:
+    """Ask for ``bed`` from now on."""
+    paths.write_json(state / "beds" / f"{bed.name}.json", codec.plain(bed))
+
+
+def forget(state: Path, name: str) -> None:
+    """Remove the bed file."""
+    (state / "beds" / f"{name}.json").unlink(missing_ok=True)
+
+
+def remembered(state: Path, name: str) -> BedSpec:
+    """The least that is needed to end a bed whose bed file is gone: its name and where it lived."""
+    workdir = state / "beds" / name
+    return BedSpec(
+        name=name,
+        provider="process",
+        nodes=(),
+        inventory="",
+        workdir=str(workdir),
+        shared_dir=str(workdir / "shared"),
+        agent="",
+    )
+
+
+@contextmanager
+def lock(state: Path, name: str) -> Iterator[None]:
+    """Only one process changes a bed at a time. Raises UsageError when another one does."""
+    file = state / "beds" / f"{name}.lock"
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fd = _flock(file)
+    if fd is None:
+        raise UsageError(f"bed {name} is being changed by another ccbed", hint=f"wait for it; ccbed status {name}")
+    try:
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
+    """Held by the orchestrator that drives a run; freed by the kernel when it dies. Raises UsageError when held."""
+    file = workdir / RUN_LOCK
+    fd = _flock(file, tries=5)
+    if fd is None:
+        raise _busy(workdir)
+    try:
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps({"run": run, "dir": str(directory), "pid": os.getpid()}).encode(), 0)
+        yield
+    finally:
+        os.close(fd)
+
+
+def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:
+    """The run that is open on the bed, also when its orchestrator died. ``now``: seconds since 1970, for its age."""
+    file = workdir / OPEN_RUN
+    data = _json(file)
+    if data is None:
+        return None
+    age = max(0.0, now - file.stat().st_mtime) if now is not None and file.exists() else 0.0
+    return OpenRun(run=str(data.get("run", "")), directory=str(data.get("dir", "")), driver=driver(workdir), age_s=age)
+
+
+def driver(workdir: Path) -> int:
+    """The pid of the orchestrator that holds the run lock; 0 if none does."""
+    file = workdir / RUN_LOCK
+    if not file.exists():
+        return 0
+    fd = _flock(file)
+    if fd is not None:
+        os.close(fd)
+        return 0
+    return int((_json(file) or {}).get("pid", 0))
+
+
+def begin_run(workdir: Path, run: str, directory: Path) -> None:
+    """Mark a run as open. Raises UsageError, naming the other, when one is open already."""
+    other = open_run(workdir)
+    if other is not None and other.run != run:
+        raise _busy(workdir)
+    paths.write_json(workdir / OPEN_RUN, {"run": run, "dir": str(directory)})
+
+
+def end_run(workdir: Path) -> None:
+    (workdir / OPEN_RUN).unlink(missing_ok=True)
+
+
+def _busy(workdir: Path) -> UsageError:
+    other = open_run(workdir)
+    bed = workdir.name
+    if other is None:
+        return UsageError(f"bed {bed} is busy: another ccbed drives a run on it", hint=f"ccbed status {bed}")
+    if other.driver:
+        return UsageError(
+            f"bed {bed} is busy with run {other.run} (pid {other.driver})", hint=f"ccbed watch {other.directory}"
+        )
+    return UsageError(
+        f"bed {bed} has an open run, {other.run}, whose orchestrator is gone",
+        hint=f"ccbed resume {other.directory}, or give it up: ccbed heal {bed}",
+    )
+
+
+def _flock(file: Path, tries: int = 1) -> int | None:
+    """The locked file, None when another holds it. ``tries`` outlasts a reader that only looks whether it is held."""
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    for left in reversed(range(tries)):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            if left:
+                time.sleep(0.01)
+    os.close(fd)
+    return None
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    try:
+        data = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        return {}
+    return data if isinstance(data, dict) else {}

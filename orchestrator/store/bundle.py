@@ -1,0 +1,156 @@
+"""A run's directory: made before the run, sealed after it, read a year later."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..model import codec
+from ..model.errors import InfrastructureError, UsageError
+from ..model.event import History
+from ..model.run import Run, Twin
+from ..model.trial import Trial
+from ..model.verdict import Verdict
+from . import files, journal, paths, seal
+
+TRIAL = "trial.json"
+PLAN = "plan.json"
+FINGERPRINT = "fingerprint.json"
+BUNDLE = "bundle.json"
+TWIN = "twin.json"
+HISTORY = "history.jsonl"
+VERDICTS = "verdicts.json"
+REPORT = "report"
+EXTRAS = (PLAN, FINGERPRINT, BUNDLE)
+FORMAT = 1
+
+
+def name(trial: str, now: datetime.datetime, token: str) -> str:
+    """``2026-11-21T02-00-07Z-dp-ring-3f9c``; ``now`` in UTC."""
+    return f"{now:%Y-%m-%dT%H-%M-%SZ}-{trial}-{token}"
+
+
+def create(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
+    """A new directory for a run of ``trial``. Raises UsageError when it cannot be made."""
+    moment = now or datetime.datetime.now(datetime.UTC)
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        while True:
+            directory = runs / name(trial, moment, secrets.token_hex(2))
+            try:
+                directory.mkdir()
+                return directory
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise UsageError(
+            f"{runs}: cannot make a run's directory: {error.strerror}", hint="--runs-dir DIRECTORY"
+        ) from None
+
+
+def link_latest(directory: Path) -> None:
+    """``latest`` beside the run points to it, replaced atomically. A real file of that name is left alone."""
+    latest = directory.parent / "latest"
+    if latest.exists() and not latest.is_symlink():
+        return
+    temporary = directory.parent / f".latest.{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(directory.name)
+    temporary.replace(latest)
+
+
+def describe(*, run: str, version: str, command: str, reason: str, bed: str) -> dict[str, Any]:
+    """The content of ``bundle.json``: what this is, how to read its binary files, the exact command that made it."""
+    return {
+        "format": FORMAT,
+        "run": run,
+        "ccbed": version,
+        "bed": bed,
+        "command": command,
+        "reason": reason,
+        "chunks": {"format": files.CHUNK_FORMAT, "fields": list(files.CHUNK_FIELDS)},
+    }
+
+
+def write_inputs(directory: Path, documents: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
+    """The documents by file name (dataclasses or JSON values), and the user's files under ``inputs/``."""
+    for file, value in documents.items():
+        paths.write_json(directory / file, codec.plain(value))
+    for path, content in (inputs or {}).items():
+        paths.write(paths.inside(directory, f"inputs/{path}"), content)
+
+
+def load_trial(directory: Path) -> Trial:
+    """Raises TornBundleError, or UsageError where no run is."""
+    _need_run(directory)
+    trial: Trial = _built(Trial, directory, TRIAL)
+    return trial
+
+
+def load(directory: Path) -> Run:
+    """The run as checkers and reports see it. Raises UsageError where no run is, TornBundleError for a damaged one."""
+    trial = load_trial(directory)
+    history = read_history(directory)
+    extras = {file: paths.document(directory, file) for file in EXTRAS if (directory / file).exists()}
+    return Run(
+        directory=str(directory),
+        trial=trial,
+        history=history,
+        files=files.BundleFiles(directory, files.incarnations(history)),
+        twin=_built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
+        extras=extras,
+        verdicts=read_verdicts(directory),
+    )
+
+
+def read_history(directory: Path) -> History:
+    """Raises TornBundleError for a line that is no event."""
+    paths.inside(directory, HISTORY)
+    try:
+        return journal.read(directory / HISTORY)
+    except OSError as error:
+        raise paths.TornBundleError(f"{directory / HISTORY}: {error.strerror}") from None
+    except InfrastructureError as error:
+        raise paths.TornBundleError(*error.problems, hint=error.hint) from None
+
+
+def read_verdicts(directory: Path) -> tuple[Verdict, ...]:
+    """The verdicts of the last check; none before the first."""
+    if not (directory / VERDICTS).exists():
+        return ()
+    try:
+        return tuple(codec.build(Verdict, item) for item in paths.document(directory, VERDICTS))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise paths.TornBundleError(f"{directory / VERDICTS}: not a list of verdicts ({error})") from None
+
+
+def is_sealed(directory: Path) -> bool:
+    return (directory / seal.MANIFEST).exists()
+
+
+def write_derived(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes]) -> None:
+    """Replace verdicts and report; they are covered by a list of their own, so that the evidence keeps its seal."""
+    targets = {path: paths.inside(directory, f"{REPORT}/{path}") for path in reports}
+    paths.write_json(directory / VERDICTS, codec.plain(verdicts))
+    shutil.rmtree(directory / REPORT, ignore_errors=True)
+    for path, content in reports.items():
+        paths.write(targets[path], content)
+    seal.write(directory, seal.DERIVED, [VERDICTS, *(f"{REPORT}/{path}" for path in reports)])
+
+
+def _need_run(directory: Path) -> None:
+    if not (directory / TRIAL).is_file():
+        what = "no such directory" if not directory.is_dir() else f"not a run: it has no {TRIAL}"
+        raise UsageError(f"{directory}: {what}", hint="ccbed list runs")
+
+
+def _built(cls: type, directory: Path, file: str) -> Any:
+    try:
+        return codec.build(cls, paths.document(directory, file))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise paths.TornBundleError(f"{directory / file}: not a {cls.__name__.lower()} ({error})") from None

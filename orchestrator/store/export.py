@@ -1,0 +1,65 @@
+"""A bundle as one archive, to be carried elsewhere and verified there."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ..model.errors import UsageError
+from . import paths
+
+#: What an archive may hold when it is unpacked.
+LIMIT = 4 * 1024**3
+
+
+def export(directory: Path, target: Path) -> int:
+    """Write ``directory`` as ``target`` (.tar.gz); the number of its files. Raises UsageError, TornBundleError."""
+    if target.exists():
+        raise UsageError(f"{target}: exists already", hint="ccbed bundle export RUN -o ANOTHER.tar.gz")
+    listed = tuple(paths.walk(directory))
+    temporary = target.with_name(f".{target.name}.part")
+    try:
+        with tarfile.open(temporary, "w:gz", compresslevel=6) as archive:
+            for path in listed:
+                archive.add(directory / path, arcname=f"{directory.name}/{path}", recursive=False, filter=_anonymous)
+        temporary.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {error.strerror}") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+    return len(listed)
+
+
+@contextmanager
+def unpacked(archive: Path) -> Iterator[Path]:
+    """The bundle in ``archive``, in a directory that is removed afterwards. Raises TornBundleError."""
+    with TemporaryDirectory(prefix="ccbed-") as scratch:
+        try:
+            with tarfile.open(archive) as source:
+                _check(archive, source)
+                source.extractall(scratch, filter="data")
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise paths.TornBundleError(f"{archive}: not a readable archive ({error})") from None
+        found = [entry for entry in Path(scratch).iterdir() if entry.is_dir()]
+        if len(found) != 1:
+            raise paths.TornBundleError(f"{archive}: holds {len(found)} directories, not one bundle")
+        yield found[0]
+
+
+def _check(archive: Path, source: tarfile.TarFile) -> None:
+    size = 0
+    for member in source:
+        size += member.size
+        if not (member.isfile() or member.isdir()):
+            raise paths.TornBundleError(f"{archive}: {member.name}: a link or special file has no place in a bundle")
+        if size > LIMIT:
+            raise paths.TornBundleError(f"{archive}: more than {LIMIT} bytes when unpacked")
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member

@@ -1,0 +1,132 @@
+"""What the nodes left in a bundle, read lazily: steps, chunks, logs."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..model.event import History
+from ..model.run import ChunkRecord, StepRecord
+from . import paths
+
+#: step, op, index, peer, chunk, bytes, start, end
+CHUNK_FORMAT = "<IHHHHQdd"
+CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "size", "start", "end")
+_GANG_FILE = re.compile(
+    r"nodes/(?P<node>[^/]+)/i(?P<ordinal>\d+)-e(?P<epoch>\d+)/(?P<kind>steps-r|chunks-r|rank-)(?P<rank>\d+)\.\w+"
+)
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GangFile:
+    path: str
+    node: str
+    ordinal: int
+    epoch: int
+    kind: str
+    rank: int
+
+
+class BundleFiles:
+    """``NodeFiles`` of a directory. A last line or record that was cut off by a kill is left out."""
+
+    def __init__(self, root: Path, incarnations: Mapping[tuple[str, int], str]) -> None:
+        self._root = root
+        self._incarnations = incarnations
+
+    def paths(self) -> tuple[str, ...]:
+        """The relative paths of all files of the bundle."""
+        return tuple(paths.walk(self._root))
+
+    def steps(self) -> Iterator[StepRecord]:
+        """Raises TornBundleError for a line that is no step record."""
+        for file in self._of("steps-r"):
+            yield from self._steps(file)
+
+    def chunks(self) -> Iterator[ChunkRecord]:
+        for file in self._of("chunks-r"):
+            yield from self._chunks(file)
+
+    def log(self, node: str, rank: int, epoch: int) -> str:
+        """All output of a rank in an epoch; empty if there is none."""
+        found = (file for file in self._of("rank-") if (file.node, file.rank, file.epoch) == (node, rank, epoch))
+        return "".join(paths.text(self._root, file.path) for file in found)
+
+    @cached_property
+    def _files(self) -> tuple[_GangFile, ...]:
+        root = self._root / "nodes"
+        listed = (f"nodes/{path}" for path in paths.walk(root)) if root.is_dir() else iter(())
+        found = (_gang_file(path) for path in listed)
+        return tuple(
+            sorted((file for file in found if file), key=lambda file: (file.node, file.ordinal, file.epoch, file.rank))
+        )
+
+    def _of(self, kind: str) -> Iterator[_GangFile]:
+        return (file for file in self._files if file.kind == kind)
+
+    def _steps(self, file: _GangFile) -> Iterator[StepRecord]:
+        incarnation = self._incarnations.get((file.node, file.ordinal), "")
+        with paths.inside(self._root, file.path).open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    yield _step(json.loads(line), file, incarnation)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise paths.TornBundleError(f"{self._root / file.path}:{number}: not a step ({error})") from None
+
+    def _chunks(self, file: _GangFile) -> Iterator[ChunkRecord]:
+        record = struct.Struct(CHUNK_FORMAT)
+        with paths.inside(self._root, file.path).open("rb") as source:
+            while block := source.read(record.size * _BLOCK):
+                whole = len(block) - len(block) % record.size
+                for values in record.iter_unpack(block[:whole]):
+                    given = dict(zip(CHUNK_FIELDS, values, strict=True))
+                    yield ChunkRecord(epoch=file.epoch, rank=file.rank, **given)
+
+
+def incarnations(history: History) -> dict[tuple[str, int], str]:
+    """(node, ordinal) -> incarnation, from the nodes found at the start and those started later."""
+    found: dict[tuple[str, int], str] = {}
+    for event in history.events:
+        if event.f == "run.begin":
+            for name, node in event.value.get("nodes", {}).items():
+                found[name, int(node.get("ordinal", 0))] = str(node.get("incarnation", ""))
+        elif event.f == "node.apply" and event.type == "ok" and event.node:
+            found[event.node, int(event.value.get("ordinal", 0))] = str(event.value.get("incarnation", ""))
+    return found
+
+
+def _gang_file(path: str) -> _GangFile | None:
+    match = _GANG_FILE.fullmatch(path)
+    if not match:
+        return None
+    return _GangFile(
+        path=path,
+        node=match["node"],
+        ordinal=int(match["ordinal"]),
+        epoch=int(match["epoch"]),
+        kind=match["kind"],
+        rank=int(match["rank"]),
+    )
+
+
+def _step(line: Any, file: _GangFile, incarnation: str) -> StepRecord:
+    return StepRecord(
+        epoch=file.epoch,
+        node=file.node,
+        rank=file.rank,
+        step=int(line["step"]),
+        loss=str(line["loss"]),
+        start=float(line["start"]),
+        end=float(line["end"]),
+        digest=line.get("digest"),
+        incarnation=incarnation,
+    )

@@ -1,0 +1,68 @@
+"""Handles of the command line -> what they mean: ``runs/latest``, ``3f9c``, a path, ``lab/n2``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..model.errors import UsageError
+from . import bundle
+
+_RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token>[0-9a-f]{4,})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), judged."""
+
+    run: str
+    trial: str
+    directory: Path
+    state: str
+
+
+def runs(directory: Path) -> tuple[Entry, ...]:
+    """The runs below ``directory``, oldest first."""
+    found = sorted(
+        entry for entry in _entries(directory) if not entry.is_symlink() and (entry / bundle.TRIAL).is_file()
+    )
+    return tuple(_entry(path) for path in found)
+
+
+def resolve(handle: str, directory: Path) -> Path:
+    """The directory of a run, from its path, its name, its four last characters, or ``latest``. Raises UsageError."""
+    for path in (Path(handle), directory / handle):
+        if (path / bundle.TRIAL).is_file():
+            return path.resolve()
+    if handle in ("latest", "runs/latest"):
+        raise UsageError(f"{directory}: no run yet", hint="ccbed run dp-ring")
+    return _by_token(handle, directory)
+
+
+def node(handle: str) -> tuple[str, str] | None:
+    """``lab/n2`` -> (lab, n2); None for what is no such handle."""
+    match = re.fullmatch(r"([a-z0-9][a-z0-9._-]*)/([A-Za-z][A-Za-z0-9._-]*)", handle)
+    return (match[1], match[2]) if match else None
+
+
+def _by_token(handle: str, directory: Path) -> Path:
+    match = [entry for entry in runs(directory) if handle and entry.run.rpartition("-")[2].startswith(handle)]
+    if len(match) == 1:
+        return match[0].directory.resolve()
+    if match:
+        listed = ", ".join(entry.run for entry in match)
+        raise UsageError(f"{handle} means several runs: {listed}", hint="give more of the name")
+    if Path(handle).is_dir():
+        raise UsageError(f"{handle}: not a run: it has no {bundle.TRIAL}", hint="ccbed list runs")
+    raise UsageError(f"no run {handle} in {directory}", hint="ccbed list runs, or --runs-dir DIRECTORY")
+
+
+def _entries(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []
+
+
+def _entry(path: Path) -> Entry:
+    match = _RUN.fullmatch(path.name)
+    state = "judged" if (path / bundle.VERDICTS).exists() else "sealed" if bundle.is_sealed(path) else "open"
+    return Entry(run=path.name, trial=match["trial"] if match else path.name, directory=path, state=state)

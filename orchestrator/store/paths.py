@@ -1,0 +1,92 @@
+"""Reading a directory that may come from anywhere: no link followed, nothing outside touched, sizes have limits."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ..model.errors import EXIT_UNKNOWN, CcbedError
+
+#: The largest JSON document and the largest text that is read whole.
+LIMIT = 64 * 1024 * 1024
+
+
+class TornBundleError(CcbedError):
+    """Evidence is missing, changed or unreadable: nothing can be concluded from it."""
+
+    exit_code = EXIT_UNKNOWN
+
+
+def walk(root: Path) -> Iterator[str]:
+    """The relative paths of all regular files, sorted. Raises TornBundleError for a link or a special file."""
+    yield from sorted(_walk(root, ""))
+
+
+def _walk(root: Path, prefix: str) -> Iterator[str]:
+    with os.scandir(root / prefix) as entries:
+        for entry in entries:
+            path = f"{prefix}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                yield from _walk(root, f"{path}/")
+            elif entry.is_file(follow_symlinks=False):
+                yield path
+            else:
+                raise TornBundleError(f"{root / path}: a link or special file has no place in a bundle")
+
+
+def inside(root: Path, path: str) -> Path:
+    """``root / path`` for a plain relative path. Raises TornBundleError for any other, and for a link on the way."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or not pure.parts or ".." in pure.parts or "\0" in path:
+        raise TornBundleError(f"{root}: {path!r} is no path inside the bundle")
+    found = root
+    for part in pure.parts:
+        found = found / part
+        if found.is_symlink():
+            raise TornBundleError(f"{found}: a link has no place in a bundle")
+    return found
+
+
+def text(root: Path, path: str, limit: int = LIMIT) -> str:
+    """Raises TornBundleError when the file is missing, too large or unreadable."""
+    return data(root, path, limit).decode(errors="replace")
+
+
+def data(root: Path, path: str, limit: int = LIMIT) -> bytes:
+    """The bytes of a file of the bundle. Raises TornBundleError."""
+    file = inside(root, path)
+    try:
+        size = file.stat().st_size
+        if size > limit:
+            raise TornBundleError(f"{file}: {size} bytes, more than the {limit} that are read")
+        return file.read_bytes()
+    except OSError as error:
+        raise TornBundleError(f"{file}: {error.strerror}") from None
+
+
+def document(root: Path, path: str) -> Any:
+    """A JSON document of the bundle. Raises TornBundleError."""
+    try:
+        return json.loads(data(root, path))
+    except (ValueError, RecursionError) as error:
+        raise TornBundleError(f"{root / path}: not valid JSON ({error})") from None
+
+
+def write(file: Path, content: bytes) -> None:
+    """Whole or not at all: a temporary file beside it, then renamed."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json(file: Path, value: Any) -> None:
+    """``value`` as indented JSON, whole or not at all."""
+    write(file, (json.dumps(value, indent=1) + "\n").encode())

@@ -1,0 +1,79 @@
+"""The seal of a bundle: a list of SHA-256 sums that ``sha256sum -c`` understands."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from . import paths
+
+MANIFEST = "manifest-sha256.txt"
+DERIVED = "derived-sha256.txt"
+_NOT_EVIDENCE = (MANIFEST, DERIVED, "verdicts.json")
+_LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
+
+
+def seal(directory: Path) -> None:
+    """List every file of evidence with its sum. Verdicts and report are not evidence."""
+    write(directory, MANIFEST, evidence(directory))
+
+
+def evidence(directory: Path) -> list[str]:
+    """The files that the seal covers. Raises TornBundleError for a link among them."""
+    return [path for path in paths.walk(directory) if path not in _NOT_EVIDENCE and not path.startswith("report/")]
+
+
+def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
+    """``manifest`` with the sums of ``files``."""
+    lines = "".join(f"{_sum(directory / path)}  {path}\n" for path in sorted(files))
+    paths.write(directory / manifest, lines.encode())
+
+
+def verify(directory: Path) -> tuple[str, ...]:
+    """What is wrong with the evidence and with what was derived from it; empty if all is as it was sealed."""
+    if not (directory / MANIFEST).is_file():
+        return (f"{directory}: not sealed: it has no {MANIFEST}",)
+    try:
+        return (*verify_evidence(directory), *_compare(directory, DERIVED, _derived(directory)))
+    except paths.TornBundleError as error:
+        return tuple(error.problems)
+
+
+def verify_evidence(directory: Path) -> tuple[str, ...]:
+    """As ``verify``, for the evidence only. Raises TornBundleError."""
+    return _compare(directory, MANIFEST, evidence(directory))
+
+
+def _derived(directory: Path) -> list[str]:
+    found = [path for path in paths.walk(directory) if path.startswith("report/") or path == "verdicts.json"]
+    return found
+
+
+def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, ...]:
+    if not (directory / manifest).is_file():
+        return (f"{directory}: {manifest} is missing",) if present else ()
+    wanted = _read(directory, manifest)
+    problems = [f"{directory / path}: listed in {manifest}, but missing" for path in wanted if path not in set(present)]
+    problems += [f"{directory / path}: not listed in {manifest}" for path in present if path not in wanted]
+    changed = (path for path in present if path in wanted and _sum(directory / path) != wanted[path])
+    return (*problems, *(f"{directory / path}: changed since {manifest} was written" for path in changed))
+
+
+def _read(directory: Path, manifest: str) -> dict[str, str]:
+    wanted = {}
+    for number, line in enumerate(paths.text(directory, manifest).splitlines(), start=1):
+        match = _LINE.fullmatch(line)
+        if not match:
+            raise paths.TornBundleError(f"{directory / manifest}:{number}: not a sum and a path")
+        paths.inside(directory, match[2])
+        wanted[match[2]] = match[1]
+    return wanted
+
+
+def _sum(file: Path) -> str:
+    fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with open(fd, "rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
