@@ -215,7 +215,7 @@ def extras() -> dict[str, object]:
             "python": "3.11.7",
             "cpu": {"model": "Some CPU | 2 cores", "threads": 1},
         },
-        "bundle.json": {"command": ["ccbed", "run", "dp-ring", "--fail-node", "2"], "why": "by hand"},
+        "bundle.json": {"command": "ccbed run dp-ring --fail-node 2", "reason": "by hand"},
     }
 
 

@@ -11,8 +11,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-import run_builder
-from golden import same_as_golden
 
 from orchestrator import views
 from orchestrator.model.event import History
@@ -20,6 +18,9 @@ from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, metrics, summary
 from orchestrator.reports.page import losses, svg
+
+from . import run_builder
+from .golden import same_as_golden
 
 ALL = (html, summary, junit, metrics)
 VOID = {"meta", "br", "hr", "img", "link", "input"}

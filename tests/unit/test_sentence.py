@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import run_builder
 
 from orchestrator.core import sentence
 from orchestrator.model.verdict import Verdict
+
+from . import run_builder
 
 
 def say(verdicts: tuple[Verdict, ...] | None = None, **changes: Any) -> str:

@@ -83,7 +83,7 @@ def place(run: Run, seen: RunView) -> Pairs:
         ("events", f"{len(run.history.events):,}"),
         ("twin", f"{run.twin.run} ({run.twin.key[:16]})" if run.twin else "none"),
         ("started by", command(run)),
-        ("why", str(document(run, "bundle.json").get("why", ""))),
+        ("reason", str(document(run, "bundle.json").get("reason", ""))),
     ]
     return [(key, value) for key, value in pairs if value]
 
