@@ -1,0 +1,120 @@
+"""The one sentence that says how a run ended, for the terminal and every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from .. import views
+from ..model.trial import Trial
+from ..model.verdict import Outcome, Verdict
+
+#: The first of these that a verdict has is the outcome of the run.
+PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
+
+
+def overall(verdicts: Iterable[Verdict]) -> Outcome:
+    """The worst outcome. No verdict at all is ``unknown``: nothing was proved."""
+    found = {verdict.outcome for verdict in verdicts}
+    return next((outcome for outcome in PRECEDENCE if outcome in found), "unknown")
+
+
+def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
+    """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
+    parts = [*_story(trial, run), *_ending(run), *_proof(verdicts), *_finding(verdicts)]
+    text = "; ".join(part.rstrip(".") for part in parts)
+    return text[:1].upper() + text[1:] + "."
+
+
+def seconds(value: float) -> str:
+    """For people: 0.4 ms, 0.16 s, 4.2 s, 2 min 05 s."""
+    if value < 0.01:
+        return f"{value * 1000:.1f} ms"
+    if value < 1:
+        return f"{value:.2g} s" if value < 0.995 else "1.0 s"
+    if value < 59.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def count(number: int, noun: str) -> str:
+    """``4 steps``, ``1 step``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int | None:
+    """The step in which the failover began; None if it cannot be told."""
+    names = {fault.id for fault in run.faults if failover.fault in (fault.id, fault.fault)}
+    planned = (fault.at.step for fault in trial.faults if fault.id in names and fault.at.step)
+    return next(planned, max(failover.lost_steps, default=-1) + 1 or None)
+
+
+def _story(trial: Trial, run: views.RunView) -> list[str]:
+    if not run.failovers:
+        return []
+    if len(run.failovers) == 1:
+        one = run.failovers[0]
+        return [_loss(trial, run, one), _return(one), *_redone(run)]
+    each = ", ".join(f"{_loss(trial, run, one)} ({_return(one)})" for one in run.failovers)
+    return [f"{len(run.failovers)} failovers: {each}", *_redone(run)]
+
+
+def _loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
+    step = lost_step(trial, run, failover)
+    return _who(failover) + (f" at step {step:,}" if step else "")
+
+
+def _who(failover: views.Failover) -> str:
+    if failover.lost:
+        return f"node{'s' * (len(failover.lost) > 1)} {_series(failover.lost)} lost"
+    if failover.failed_ranks:
+        ranks = [str(rank) for rank in failover.failed_ranks]
+        return f"rank{'s' * (len(ranks) > 1)} {_series(ranks)} failed"
+    return f"training stopped ({failover.detector})" if failover.detector else "training stopped"
+
+
+def _series(names: Sequence[str]) -> str:
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+
+
+def _return(failover: views.Failover) -> str:
+    return "not back" if failover.ttr_s is None else f"back in {seconds(failover.ttr_s)}"
+
+
+def _redone(run: views.RunView) -> list[str]:
+    lost = sum(len(failover.lost_steps) for failover in run.failovers)
+    if lost:
+        return [f"{count(lost, 'step')} redone"]
+    return []
+
+
+def _ending(run: views.RunView) -> list[str]:
+    at = f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
+    if run.outcome == "finished":
+        return [] if run.failovers else [_clean(run)]
+    if run.outcome == "interrupted":
+        return [f"interrupted at {at}"]
+    if run.outcome == "running":
+        return [f"not finished: {at}"]
+    return [f"the run failed at {at}" + (f": {run.reason}" if run.reason else "")]
+
+
+def _clean(run: views.RunView) -> str:
+    done = f"{count(run.step, 'step')} " if run.step else ""
+    return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; no node lost"
+
+
+def _proof(verdicts: Sequence[Verdict]) -> list[str]:
+    texts = {"pass": "weights equal to the twin", "fail": "weights differ from the twin"}
+    found = [verdict.outcome for verdict in verdicts if verdict.check == "bit-exact"]
+    return [texts[outcome] for outcome in found[:1] if outcome in texts]
+
+
+def _finding(verdicts: Sequence[Verdict]) -> list[str]:
+    outcome = overall(verdicts)
+    bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
+    if not bad:
+        return [] if verdicts else ["no verdicts yet"]
+    word = "fails" if outcome == "fail" else "is unknown"
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    return [f"{bad[0].check} {word}: {bad[0].text}{more}"]

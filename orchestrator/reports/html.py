@@ -1,0 +1,87 @@
+"""One offline page: the verdict, the time line with the fault, the failover's phases, the loss against the twin."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+
+from .. import views
+from ..core import sentence
+from ..model.run import Run
+from .page import facts, failover, losses, tables, timeline
+
+
+def render(run: Run) -> Mapping[str, bytes]:
+    """``index.html``, complete in itself: no script, no link to anything outside."""
+    return {"index.html": _template().render(values(run)).encode()}
+
+
+def values(run: Run) -> dict[str, Any]:
+    """Everything that the template shows."""
+    steps = tuple(run.files.steps())
+    seen = views.view(run.trial, run.history, steps)
+    spans = views.timeline(run.history)
+    found = losses.collect(steps, run.twin)
+    return {
+        "outcome": sentence.overall(run.verdicts),
+        "sentence": sentence.sentence(run.trial, seen, run.verdicts),
+        "name": facts.name(run),
+        "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
+        "figures": figures(run, seen, found),
+        "timeline": timeline.draw(seen, spans),
+        "kinds": {kind: text for kind, text in timeline.KINDS.items() if any(span.kind == kind for span in spans)},
+        "failovers": list(zip(tables.failovers(run.trial, seen), pictures(seen, spans), strict=True)),
+        "loss": losses.draw(found, resumes(run, seen)),
+        "loss_text": losses.describe(found) if found.epochs else "",
+        "verdicts": tables.verdicts(run),
+        "faults": tables.faults(seen.faults),
+        "stages": tables.STAGES,
+        "facts": [("Trial", facts.trial(run)), ("Run", facts.place(run, seen)), ("Machine", facts.fingerprint(run))],
+        "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
+        "events": tables.events(run.history, tables.cited(run.verdicts)),
+    }
+
+
+def figures(run: Run, seen: views.RunView, found: losses.Losses) -> list[tuple[str, str, str]]:
+    """(name, figure, what it means) for the row below the sentence; only what is known."""
+    cards = [("steps", f"{seen.step:,}" + (f" / {seen.steps:,}" if seen.steps else ""), seen.outcome)]
+    if seen.failovers:
+        times = [one.ttr_s for one in seen.failovers if one.ttr_s is not None]
+        detectors = sorted({one.detector for one in seen.failovers if one.detector})
+        detected = [one.detect_s for one in seen.failovers if one.detect_s is not None]
+        lost = sum(len(one.lost_steps) for one in seen.failovers)
+        worst = " (longest)" if len(times) > 1 else ""
+        cards.append(("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}"))
+        cards.append(("detected in", tables.moment(max(detected, default=None)), "by " + ", ".join(detectors)))
+        cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
+    if seen.goodput is not None:
+        cards.append(("goodput", f"{seen.goodput:.0%}", f"of {sentence.seconds(seen.duration_s)}"))
+    return [*cards, *_loss(seen, found)]
+
+
+def _loss(seen: views.RunView, found: losses.Losses) -> list[tuple[str, str, str]]:
+    """The mean over ranks of the last step, as in the chart; without step files what rank 0 told."""
+    last = max(found.kept, default=None)
+    loss = seen.loss if last is None else found.kept[last]
+    same, both = losses.equal(found)
+    note = f"equal to the twin at {same:,}/{both:,} steps" if both else "no twin"
+    return [] if loss is None else [("loss", f"{loss:.4f}", note)]
+
+
+def pictures(seen: views.RunView, spans: tuple[views.Span, ...]) -> list[str]:
+    return [failover.draw(seen, spans, one) for one in seen.failovers]
+
+
+def resumes(run: Run, seen: views.RunView) -> list[tuple[int, int]]:
+    pairs = ((sentence.lost_step(run.trial, seen, one), one.resume_step) for one in seen.failovers)
+    return [(lost, step) for lost, step in pairs if lost is not None and step is not None]
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    loader = jinja2.PackageLoader("orchestrator.reports", "page")
+    place = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return place.get_template("index.html.j2")

@@ -1,0 +1,62 @@
+"""JUnit XML for CI systems: each check is a test case; a failed one is a failure, an unknown one an error."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+
+from .. import views
+from ..core import sentence
+from ..model.run import Run
+from ..model.verdict import Verdict
+from .page import facts
+
+#: What XML 1.0 cannot hold, not even escaped.
+FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+#: Stands in where there is no verdict: an empty suite would count as success.
+MISSING = Verdict(check="verdicts", outcome="unknown", text="no verdicts: nothing was proved")
+
+
+def render(run: Run) -> Mapping[str, bytes]:
+    """``junit.xml`` with one suite, the trial."""
+    seen = views.view(run.trial, run.history, run.files.steps())
+    root = ET.Element("testsuites")
+    _suite(root, run, seen, run.verdicts or (MISSING,))
+    ET.indent(root)
+    return {"junit.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
+
+
+def clean(text: object) -> str:
+    """Characters that XML cannot hold become U+FFFD."""
+    return FORBIDDEN.sub("\ufffd", str(text))
+
+
+def _suite(root: ET.Element, run: Run, seen: views.RunView, verdicts: tuple[Verdict, ...]) -> None:
+    outcomes = [verdict.outcome for verdict in verdicts]
+    counts = {"tests": len(outcomes), "failures": outcomes.count("fail"), "errors": outcomes.count("unknown")}
+    suite = ET.SubElement(root, "testsuite", name=clean(f"ccbed.{run.trial.name}"), time=f"{seen.duration_s:.3f}")
+    suite.attrib.update({key: str(value) for key, value in counts.items()}, skipped="0")
+    if facts.started(run):
+        suite.set("timestamp", facts.started(run).rstrip("Z"))
+    properties = ET.SubElement(suite, "properties")
+    for name, value in (*facts.place(run, seen), ("rerun", facts.rerun(run))):
+        ET.SubElement(properties, "property", name=clean(name), value=clean(value))
+    for verdict in verdicts:
+        _case(suite, run, verdict)
+    text = sentence.sentence(run.trial, seen, run.verdicts)
+    ET.SubElement(suite, "system-out").text = clean(text)
+
+
+def _case(suite: ET.Element, run: Run, verdict: Verdict) -> None:
+    case = ET.SubElement(
+        suite, "testcase", classname=clean(f"ccbed.{run.trial.name}"), name=clean(verdict.check), time="0"
+    )
+    tag = {"fail": "failure", "unknown": "error"}.get(verdict.outcome)
+    text = "\n".join(f"{key}: {facts.show(value)}" for key, value in verdict.evidence.items())
+    if tag:
+        element = ET.SubElement(case, tag, type=verdict.outcome, message=clean(verdict.text))
+        element.text = clean("\n".join(part for part in (text, f"run it again: {facts.rerun(run)}") if part))
+    else:
+        ET.SubElement(case, "system-out").text = clean(f"{verdict.text}\n{text}".rstrip())

@@ -1,0 +1,87 @@
+"""Gauges in the Prometheus text format, for a textfile collector or a push gateway."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from .. import views
+from ..core import sentence
+from ..model.run import Run
+from .page import facts
+
+OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gauge:
+    """One metric: its name, what it means, and (labels, value) for each sample."""
+
+    name: str
+    help: str
+    samples: tuple[tuple[Mapping[str, str], float], ...]
+
+
+def render(run: Run) -> Mapping[str, bytes]:
+    """``metrics.prom``; a figure that is not known is left out, not zero."""
+    seen = views.view(run.trial, run.history, run.files.steps())
+    base = {"trial": run.trial.name, "bed": facts.bed(run)}
+    lines = (line for gauge in gauges(run, seen) if gauge.samples for line in _lines(gauge, base))
+    return {"metrics.prom": ("\n".join(lines) + "\n").encode()}
+
+
+def gauges(run: Run, seen: views.RunView) -> tuple[Gauge, ...]:
+    """All gauges of a run, without the labels that all of them share."""
+    known = _run(run, seen)
+    single = (Gauge(name=f"ccbed_{name}", help=text, samples=(({}, value),)) for name, text, value in known)
+    return (_info(run), *single, _checks(run), *_failovers(seen.failovers))
+
+
+def _info(run: Run) -> Gauge:
+    """The run's id as a label of one metric only, so that the others stay one series per trial and bed."""
+    labels = {"run": facts.name(run), "trial_id": run.trial.id}
+    return Gauge(name="ccbed_run_info", help="The run that the other figures are of.", samples=((labels, 1.0),))
+
+
+def _run(run: Run, seen: views.RunView) -> Iterator[tuple[str, str, float]]:
+    outcome = OUTCOMES[sentence.overall(run.verdicts)]
+    yield "run_outcome", "Worst verdict of the run: 0 pass, 1 fail, 2 unknown.", outcome
+    yield "run_duration_seconds", "From the first event to the last.", seen.duration_s
+    yield "run_steps", "Last step that was completed.", seen.step
+    yield "run_failovers", "Losses and their recoveries.", len(seen.failovers)
+    if seen.goodput is not None:
+        yield "run_goodput_ratio", "Time on steps that were never redone over the run's time.", seen.goodput
+    if seen.loss is not None:
+        yield "run_loss", "Last loss that was reported.", seen.loss
+
+
+def _checks(run: Run) -> Gauge:
+    samples = tuple(({"check": one.check}, float(OUTCOMES[one.outcome])) for one in run.verdicts)
+    return Gauge(name="ccbed_check_outcome", help="A verdict: 0 pass, 1 fail, 2 unknown.", samples=samples)
+
+
+def _failovers(found: Iterable[views.Failover]) -> Iterator[Gauge]:
+    each = [({"failover": str(one.index), "detector": one.detector}, one) for one in found]
+    yield _gauge("ttr_seconds", "Fault to first step of every rank.", ((at, one.ttr_s) for at, one in each))
+    yield _gauge("detect_seconds", "Fault to its detection.", ((at, one.detect_s) for at, one in each))
+    yield _gauge("caught_up_seconds", "Fault to the first new step.", ((at, one.caught_up_s) for at, one in each))
+    yield _gauge("lost_steps", "Steps that were done twice.", ((at, float(len(one.lost_steps))) for at, one in each))
+    phases = (({**at, "phase": name}, size) for at, one in each for name, size in one.phases)
+    yield _gauge("phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
+
+
+def _gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
+    known = tuple((labels, value) for labels, value in samples if value is not None)
+    return Gauge(name=f"ccbed_failover_{name}", help=text, samples=known)
+
+
+def _lines(gauge: Gauge, base: Mapping[str, str]) -> Iterator[str]:
+    yield f"# HELP {gauge.name} {gauge.help}"
+    yield f"# TYPE {gauge.name} gauge"
+    for labels, value in gauge.samples:
+        pairs = ",".join(f'{key}="{_escape(text)}"' for key, text in {**base, **labels}.items())
+        yield f"{gauge.name}{{{pairs}}} {value:.9g}"
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,123 @@
+"""The facts of a run as pairs of name and text: what ran, where, with what, and how to run it again."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+from ...core import sentence
+from ...model.run import Run
+from ...views import RunView
+
+Pairs = list[tuple[str, str]]
+
+
+def name(run: Run) -> str:
+    """The run's id: from its first event, else the name of its directory."""
+    begin = run.history.first("run.begin")
+    told = str(begin.value.get("run", "")) if begin else ""
+    return told or PurePosixPath(run.directory).name or "run"
+
+
+def bed(run: Run) -> str:
+    begin = run.history.first("run.begin")
+    told = begin.value.get("bed") if begin else None
+    return str(told or document(run, "plan.json").get("bed", "unknown"))
+
+
+def started(run: Run) -> str:
+    """ISO 8601 in UTC, whole seconds; empty where the history is."""
+    wall = run.history.events[0].at.wall if run.history.events else 0.0
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if wall > 0 else ""
+
+
+def document(run: Run, file: str) -> Mapping[str, Any]:
+    """A JSON document of the bundle, or nothing where it is missing or of another shape."""
+    found = run.extras.get(file)
+    return found if isinstance(found, Mapping) else {}
+
+
+def command(run: Run) -> str:
+    """How the run was started, as far as the bundle tells."""
+    told = document(run, "bundle.json").get("command", "")
+    return shlex.join(map(str, told)) if isinstance(told, list | tuple) else str(told)
+
+
+def rerun(run: Run) -> str:
+    return f"ccbed run {shlex.quote(str(PurePosixPath(run.directory) / 'trial.json'))}"
+
+
+def recheck(run: Run) -> str:
+    return f"ccbed check {shlex.quote(run.directory)}"
+
+
+def trial(run: Run) -> Pairs:
+    """What was asked for."""
+    asked = run.trial
+    world = f"{asked.world.nodes} nodes, {sentence.count(asked.world.ranks_per_node, 'rank')} per node"
+    pairs = [
+        ("trial", f"{asked.name} ({asked.id})"),
+        ("workload", asked.workload),
+        *((f"  {key}", show(value)) for key, value in asked.params.items()),
+        ("world", world),
+        ("backend", str(document(run, "plan.json").get("backend", asked.world.backend))),
+        ("recovery", f"{', '.join(asked.recovery.policy) or 'none'}; at most {asked.recovery.max_restarts} restarts"),
+        ("seed", str(asked.seed)),
+    ]
+    return [*pairs, *((f"fault {one.id}", _fault(one.fault, one.node, one.at)) for one in asked.faults)]
+
+
+def place(run: Run, seen: RunView) -> Pairs:
+    """Where and when it ran, and what it is compared with."""
+    plan = document(run, "plan.json")
+    pairs = [
+        ("run", name(run)),
+        ("bed", bed(run)),
+        ("slots", ", ".join(seen.slots)),
+        ("spares", ", ".join(map(str, plan.get("spares", ())))),
+        ("started", started(run)),
+        ("duration", sentence.seconds(seen.duration_s)),
+        ("events", f"{len(run.history.events):,}"),
+        ("twin", f"{run.twin.run} ({run.twin.key[:16]})" if run.twin else "none"),
+        ("started by", command(run)),
+        ("reason", str(document(run, "bundle.json").get("reason", ""))),
+    ]
+    return [(key, value) for key, value in pairs if value]
+
+
+def fingerprint(run: Run) -> Pairs:
+    """Software and hardware, flattened: ``torch.version`` and so on."""
+    return list(_flat(document(run, "fingerprint.json")))
+
+
+def show(value: Any) -> str:
+    """A value for people: lists with commas, no quotes around words."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {show(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(show(item) for item in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", show(item)
+
+
+def _fault(fault: str, node: int | str, at: Any) -> str:
+    who = f"group rank {node}" if isinstance(node, int) else node
+    if at.on is not None:
+        return f"{fault} on {who} after {at.on}" + (f" (no. {at.nth})" if at.nth > 1 else "")
+    if at.step is None:
+        return f"{fault} on {who} after {sentence.seconds(at.after_s or 0.0)}"
+    return f"{fault} on {who} at step {at.step}, phase {at.phase}"

@@ -1,0 +1,202 @@
+"""The loss of the run against its twin, with the steps that were lost and done again."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from ...model.run import StepRecord, Twin
+from . import svg
+
+TOP, HEIGHT = 24, 240
+#: More points than this are thinned; a page stays small and a line is no finer than a pixel.
+POINTS = 1000
+
+Curve = Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Losses:
+    """``epochs``: epoch -> step -> mean loss over ranks; ``kept``: what the last epoch to execute a step found."""
+
+    epochs: Mapping[int, Curve]
+    twin: Curve
+
+    @property
+    def kept(self) -> Curve:
+        found: dict[int, float] = {}
+        for epoch in sorted(self.epochs):
+            first = min(self.epochs[epoch])
+            found = {step: loss for step, loss in found.items() if step < first} | dict(self.epochs[epoch])
+        return found
+
+
+def collect(steps: Iterable[StepRecord], twin: Twin | None) -> Losses:
+    """Mean over ranks of each step's loss; records that are not numbers are left out."""
+    found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for record in steps:
+        for loss in _loss(record.loss):
+            found[record.epoch][record.step].append(loss)
+    epochs = {epoch: {step: _mean(found[epoch][step]) for step in sorted(found[epoch])} for epoch in sorted(found)}
+    return Losses(epochs=epochs, twin=_twin(twin) if twin else {})
+
+
+def equal(losses: Losses) -> tuple[int, int]:
+    """(kept steps whose mean loss is that of the twin, kept steps that the twin has too)."""
+    both = [step for step in losses.kept if step in losses.twin]
+    return sum(losses.kept[step] == losses.twin[step] for step in both), len(both)
+
+
+def draw(losses: Losses, resumes: Sequence[tuple[int, int]] = ()) -> Markup:
+    """The picture; ``resumes``: (step lost, step resumed from). Empty without at least two finite losses."""
+    values = [
+        loss for curve in (*losses.epochs.values(), losses.twin) for loss in curve.values() if math.isfinite(loss)
+    ]
+    steps = [step for curve in (*losses.epochs.values(), losses.twin) for step in curve]
+    if not losses.epochs or len(values) < 2 or min(steps) == max(steps):
+        return Markup("")
+    frame = _Frame.around(min(steps), max(steps), min(values), max(values))
+    parts = [
+        *_grid(frame),
+        *_lost(frame, resumes),
+        *_twin_line(frame, losses),
+        *_lines(frame, losses),
+        *_legend(losses),
+    ]
+    return svg.picture("loss", TOP + HEIGHT + 48, "Loss by step", describe(losses), *parts)
+
+
+def describe(losses: Losses) -> str:
+    kept = losses.kept
+    last = max(kept)
+    same, both = equal(losses)
+    against = f" Equal to the twin at {same} of {both} steps." if both else " No twin."
+    return f"{len(kept)} steps, loss {kept[min(kept)]:.4f} at the first and {kept[last]:.4f} at step {last}.{against}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Frame:
+    first: int
+    last: int
+    low: float
+    high: float
+
+    @classmethod
+    def around(cls, first: int, last: int, low: float, high: float) -> _Frame:
+        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        floor = 0.0 if 0 <= low < (high - low) * 0.5 else low - room
+        return cls(first=first, last=last, low=floor, high=high + room)
+
+    def x(self, step: float) -> float:
+        offset, factor = svg.scale(self.first, self.last)
+        return offset + factor * step
+
+    def y(self, loss: float) -> float:
+        offset, factor = svg.scale(self.low, self.high, TOP + HEIGHT, TOP)
+        return offset + factor * loss
+
+    def path(self, curve: Curve) -> str:
+        """Line segments; a loss that is not finite breaks the line."""
+        parts, pen = [], "M"
+        for step, loss in thin(curve).items():
+            if math.isfinite(loss):
+                parts.append(f"{pen}{self.x(step):.1f} {self.y(loss):.2f}")
+            pen = "L" if math.isfinite(loss) else "M"
+        return "".join(parts)
+
+
+def thin(curve: Curve) -> Curve:
+    """Every n-th point and the last, at most about ``POINTS``; losses that are not finite stay."""
+    stride = max(1, math.ceil(len(curve) / POINTS))
+    last = len(curve) - 1
+    kept = (i % stride == 0 or i == last or not math.isfinite(loss) for i, loss in enumerate(curve.values()))
+    return {step: loss for (step, loss), keep in zip(curve.items(), kept, strict=True) if keep}
+
+
+def _grid(frame: _Frame) -> list[Markup]:
+    right, bottom = svg.WIDTH - svg.RIGHT, TOP + HEIGHT
+    parts = []
+    for tick in svg.ticks(frame.low, frame.high, 5):
+        y = frame.y(tick)
+        parts += [svg.line(svg.LEFT, y, right, y, "grid"), svg.text(svg.LEFT - 10, y + 4, f"{tick:g}", "tick", "end")]
+    for tick in svg.ticks(frame.first, frame.last, 10):
+        if tick == int(tick):
+            parts.append(svg.text(frame.x(tick), bottom + 20, f"{tick:g}", "tick", "middle"))
+    label = svg.text((svg.LEFT + right) / 2, bottom + 40, "step", "muted", "middle")
+    return [*parts, svg.line(svg.LEFT, bottom, right, bottom, "axis"), label]
+
+
+def _lost(frame: _Frame, resumes: Sequence[tuple[int, int]]) -> list[Markup]:
+    parts = []
+    for lost, resumed in resumes:
+        x1, x2 = (frame.x(min(max(step, frame.first), frame.last)) for step in (resumed, lost))
+        tip = svg.element("title", f"lost in step {lost}, resumed after step {resumed}")
+        parts += [
+            svg.element("rect", tip, x=x1, y=TOP, width=max(x2 - x1, 1.0), height=HEIGHT, class_="band"),
+            svg.line(x2, TOP, x2, TOP + HEIGHT, "strike"),
+            svg.line(x1, TOP, x1, TOP + HEIGHT, "caught"),
+            svg.text(x2 + 6, TOP + 12, f"✕ lost in step {lost}", "fault"),
+            svg.text(x1 - 6, TOP + 12, f"resumed after {resumed}", "muted", "end"),
+        ]
+    return parts
+
+
+def _twin_line(frame: _Frame, losses: Losses) -> list[Markup]:
+    return [svg.element("path", d=frame.path(losses.twin), class_="twin")] if losses.twin else []
+
+
+def _lines(frame: _Frame, losses: Losses) -> list[Markup]:
+    kept = losses.kept
+    gone = [
+        {
+            step: loss
+            for step, loss in curve.items()
+            if any(later > epoch and min(other) <= step for later, other in losses.epochs.items())
+        }
+        for epoch, curve in losses.epochs.items()
+    ]
+    dots = [
+        svg.element("circle", cx=frame.x(step), cy=frame.y(loss), r=3.5, class_="redone")
+        for curve in gone
+        for step, loss in thin(curve).items()
+        if math.isfinite(loss)
+    ]
+    return [svg.element("path", d=frame.path(kept), class_="loss"), *dots]
+
+
+def _legend(losses: Losses) -> list[Markup]:
+    entries = [("loss", "this run")] + ([("twin", "twin, never interrupted")] if losses.twin else [])
+    parts, x = [], float(svg.LEFT)
+    for class_, label in entries:
+        parts += [svg.line(x, 10, x + 26, 10, class_), svg.text(x + 32, 14, label, "label")]
+        x += 48 + svg.width(label)
+    if len(losses.epochs) > 1:
+        parts += [
+            svg.element("circle", cx=x + 6, cy=10, r=3.5, class_="redone"),
+            svg.text(x + 16, 14, "done before the loss, and again after it", "label"),
+        ]
+    return parts
+
+
+def _loss(value: str) -> list[float]:
+    try:
+        return [float.fromhex(value)]
+    except (TypeError, ValueError, OverflowError):
+        return []
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean in the order of the ranks' records, summed exactly, so that the order does not matter."""
+    return math.fsum(values) / len(values) if all(math.isfinite(value) for value in values) else math.nan
+
+
+def _twin(twin: Twin) -> Curve:
+    found: dict[int, list[float]] = defaultdict(list)
+    for curve in twin.losses.values():
+        for step, value in curve.items():
+            found[int(step)] += _loss(value)
+    return {step: _mean(found[step]) for step in sorted(found) if found[step]}

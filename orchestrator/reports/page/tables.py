@@ -1,0 +1,131 @@
+"""The tables of the reports as values: verdicts with evidence, failovers, faults, and the events that they name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...core import sentence
+from ...model.event import Event, History
+from ...model.run import Run
+from ...model.trial import Trial
+from ...model.verdict import Verdict
+from ...views import Failover, FaultView, RunView
+from . import facts
+from .failover import milliseconds
+
+#: Events that say nothing to a reader of the page; those that a verdict names are shown all the same.
+QUIET = ("progress", "timer", "gather", "rank.inside", "rank.start", "rank.joined", "note", "agent.ready", "store.open")
+STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
+EVENTS = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A verdict. ``evidence``: (name, text, numbers of events that the name points at)."""
+
+    outcome: str
+    check: str
+    text: str
+    evidence: tuple[tuple[str, str, tuple[int, ...]], ...]
+
+
+def verdicts(run: Run) -> list[Row]:
+    """Worst first, else in the order of the checkers."""
+    ranked = sorted(run.verdicts, key=lambda one: sentence.PRECEDENCE.index(one.outcome))
+    return [Row(outcome=one.outcome, check=one.check, text=one.text, evidence=_evidence(one)) for one in ranked]
+
+
+def cited(found: Iterable[Verdict]) -> frozenset[int]:
+    """The numbers of all events that verdicts name."""
+    return frozenset(n for one in found for key, value in one.evidence.items() for n in numbers(key, value))
+
+
+def numbers(key: str, value: Any) -> tuple[int, ...]:
+    """The event numbers in a piece of evidence; none where the name does not speak of events."""
+    if key not in ("seq", "seqs", "event", "events") and not key.endswith(("_seq", "_seqs")):
+        return ()
+    items = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else [value]
+    return tuple(item for item in items if isinstance(item, int) and not isinstance(item, bool))
+
+
+def events(history: History, named: frozenset[int]) -> list[tuple[int, str, str, str, str, str]]:
+    """(seq, time, type, f, where, value) of what mattered, at most ``EVENTS`` rows besides those that are named."""
+    told = [event for event in history.events if event.f not in QUIET or event.seq in named]
+    shown = {event.seq for event in told[:EVENTS]} | named
+    return [_event(event) for event in told if event.seq in shown]
+
+
+def failovers(trial: Trial, seen: RunView) -> list[dict[str, str]]:
+    """One mapping per failover, in the words of the page."""
+    rows = []
+    for one in seen.failovers:
+        step = sentence.lost_step(trial, seen, one)
+        rows.append(
+            {
+                "number": str(one.index + 1),
+                "title": _title(one, step),
+                "detector": one.detector or "not known",
+                "detected": moment(one.detect_s),
+                "policy": ", ".join(f"{node} by {how}" for node, how in one.policies.items()) or "none",
+                "resumed": resumed(one.resume_step, one.resume_name),
+                "redone": steps(one.lost_steps),
+                "ttr": moment(one.ttr_s),
+                "caught_up": moment(one.caught_up_s),
+            }
+        )
+    return rows
+
+
+def faults(found: Sequence[FaultView]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": one.id,
+            "fault": one.fault,
+            "target": one.node or (f"rank {one.rank}" if one.rank is not None else "not resolved"),
+            "exact": "exact" if one.exact else "observed",
+            "stages": [(stage, one.stages.get(stage)) for stage in STAGES],
+            "unreached": one.unreached,
+        }
+        for one in found
+    ]
+
+
+def moment(value: float | None) -> str:
+    return "not reached" if value is None else milliseconds(value) if value < 1 else sentence.seconds(value)
+
+
+def resumed(step: int | None, name: str | None) -> str:
+    if step is None:
+        return "not reached"
+    return f"step {step:,}" + (f" ({name})" if name else "") if step else "the start"
+
+
+def steps(lost: Sequence[int]) -> str:
+    """``4 (26 to 29)``; gaps are not hidden."""
+    if not lost:
+        return "0"
+    whole = len(lost) > 1 and lost[-1] - lost[0] + 1 == len(lost)
+    return f"{len(lost)} ({lost[0]} to {lost[-1]})" if whole else f"{len(lost)} ({facts.show(list(lost)[:12])})"
+
+
+def _title(one: Failover, step: int | None) -> str:
+    lost = ", ".join(one.lost) or ", ".join(f"rank {rank}" for rank in one.failed_ranks) or "gang"
+    where = "" if step is None else f" at step {step:,}"
+    return f"{lost} lost{where}, " + ("not back" if one.ttr_s is None else f"back in {moment(one.ttr_s)}")
+
+
+def _evidence(verdict: Verdict) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
+    return tuple((key, facts.show(value), numbers(key, value)) for key, value in verdict.evidence.items())
+
+
+def _event(event: Event) -> tuple[int, str, str, str, str, str]:
+    where = " ".join(part for part in (event.node, "" if event.epoch is None else f"epoch {event.epoch}") if part)
+    value = facts.show({key: item for key, item in event.value.items() if _telling(key, item)})
+    return event.seq, f"{event.t:.3f}", event.type, event.f, where, value if len(value) <= 240 else value[:239] + "…"
+
+
+def _telling(key: str, item: Any) -> bool:
+    """Whether a value helps a reader; digests and cursors are for checkers."""
+    return key not in ("digest", "cursors", "act") and item not in ("", None, [], {})

@@ -1,0 +1,87 @@
+"""A page of Markdown: the verdict, the failovers with their phases, how to run it again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from .. import views
+from ..core import sentence
+from ..model.run import Run
+from .page import facts, failover, tables
+
+
+def render(run: Run) -> Mapping[str, bytes]:
+    """``summary.md``, for a pull request, a mail or the summary of a CI job."""
+    seen = views.view(run.trial, run.history, run.files.steps())
+    blocks = (_head(run, seen), _failovers(run, seen), _verdicts(run), _faults(seen), _facts(run, seen))
+    lines = [line for block in blocks for line in block]
+    return {"summary.md": ("\n".join(lines).rstrip() + "\n").encode()}
+
+
+def cell(value: object) -> str:
+    """Text that keeps to its cell of a table."""
+    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
+
+
+def _head(run: Run, seen: views.RunView) -> Iterator[str]:
+    outcome = sentence.overall(run.verdicts).upper()
+    yield f"# {outcome}: {cell(sentence.sentence(run.trial, seen, run.verdicts))}"
+    yield ""
+
+
+def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
+    for row, one in zip(tables.failovers(run.trial, seen), seen.failovers, strict=True):
+        yield f"## Failover {row['number']}: {row['title']}"
+        yield ""
+        if one.phases:
+            yield from _table([name for name, _ in one.phases], [[failover.milliseconds(s) for _, s in one.phases]])
+        yield f"Detected in {row['detected']} by {row['detector']}; recovered: {row['policy']};"
+        yield f"resumed from {row['resumed']}; steps redone: {row['redone']}; caught up after {row['caught_up']}."
+        yield ""
+
+
+def _verdicts(run: Run) -> Iterator[str]:
+    yield "## Verdicts"
+    yield ""
+    rows = [[row.outcome, row.check, row.text, _evidence(row)] for row in tables.verdicts(run)]
+    if not rows:
+        yield from ("No verdicts yet.", "")
+        return
+    yield from _table(["outcome", "check", "finding", "evidence"], rows)
+
+
+def _evidence(row: tables.Row) -> str:
+    """What fits a line of a table; the page and verdicts.json have the rest."""
+    text = "; ".join(f"{key}: {value}" for key, value, _ in row.evidence)
+    return text if len(text) <= 160 else text[:159] + "…"
+
+
+def _faults(seen: views.RunView) -> Iterator[str]:
+    rows = [
+        [f"{one['fault']} ({one['id']})", one["target"], one["exact"], *(_stage(t) for _, t in one["stages"])]
+        for one in tables.faults(seen.faults)
+    ]
+    if rows:
+        yield from ("## Faults", "")
+        yield from _table(["fault", "target", "trigger", *tables.STAGES], rows)
+
+
+def _stage(t: float | None) -> str:
+    return "no" if t is None else f"{t:.3f} s"
+
+
+def _facts(run: Run, seen: views.RunView) -> Iterator[str]:
+    yield "## What ran"
+    yield ""
+    pairs = [*facts.trial(run), *facts.place(run, seen), *facts.fingerprint(run)]
+    yield from _table(["fact", "value"], [[key.strip(), value] for key, value in pairs])
+    yield f"Run it again: `{facts.rerun(run)}`  "
+    yield f"Check it again: `{facts.recheck(run)}`"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(map(cell, head)) + " |"
+    yield "|" + " --- |" * len(head)
+    for row in rows:
+        yield "| " + " | ".join(map(cell, row)) + " |"
+    yield ""

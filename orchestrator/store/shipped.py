@@ -1,0 +1,22 @@
+"""The inventories, playbooks and images that come with ccbed: beside a checkout's package, or inside an installed one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def folder(name: str) -> Path:
+    """``inventories``, ``playbooks`` or ``images``."""
+    inside = _PACKAGE / "_shipped" / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+def find(path: Path) -> Path:
+    """``path`` if it is there, else the file that ccbed ships under that name (``inventories/local.yml``), else ``path``."""
+    if path.exists() or path.is_absolute() or not path.parts:
+        return path
+    shipped = folder(path.parts[0]).joinpath(*path.parts[1:])
+    known = path.parts[0] in ("inventories", "playbooks", "images") and ".." not in path.parts
+    return shipped if known and shipped.is_file() else path

@@ -1,0 +1,87 @@
+"""A folder list that reads as the architecture: small files, named after their idea, with a line that says it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+#: Lines of a file; a test file tells more cases of one idea.
+LINES = {"orchestrator": 350, "tests": 500}
+NO_IDEA = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc", "base"}
+#: Pages that the project may point at; everything else would rot, or be fetched by somebody.
+HOSTS = {
+    "www.apache.org",
+    "www.w3.org",
+    "archive.ics.uci.edu",
+    "doi.org",
+    "arxiv.org",
+    "creativecommons.org",
+    "json-schema.org",
+}
+#: Marks of unfinished work, unmerged text, and paths of one person's machine.
+FORBIDDEN = {
+    "a mark of unfinished work": re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X]|HAC[K])\b"),
+    "a merge mark": re.compile(r"^(?:<{7}|={7}|>{7})(?: |$)", re.MULTILINE),
+    "somebody's home": re.compile(r"(?<![\w.$}])/(?:home|root|Users)/\w"),
+}
+
+
+def tracked() -> list[Path]:
+    """All files of the repository; where it is no checkout, those that lie there."""
+    done = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
+    names = [name for name in done.stdout.split("\0") if name]
+    folders = ("orchestrator", "tests")
+    found = [ROOT / name for name in names] or [file for one in folders for file in (ROOT / one).rglob("*.py")]
+    return [file for file in found if file.is_file()]
+
+
+def sources() -> list[Path]:
+    return [file for file in tracked() if file.suffix == ".py"]
+
+
+def texts() -> list[tuple[Path, str]]:
+    found = []
+    for file in tracked():
+        content = file.read_bytes()
+        if b"\0" not in content[:8192] and file.name != "LICENSE":
+            found.append((file.relative_to(ROOT), content.decode("utf-8", errors="replace")))
+    return found
+
+
+def test_files_are_named_after_their_idea() -> None:
+    assert [str(file) for file in sources() if file.stem in NO_IDEA or file.parent.name in NO_IDEA] == []
+
+
+def test_files_fit_a_head() -> None:
+    sizes = {file.relative_to(ROOT): len(file.read_text().splitlines()) for file in sources()}
+    assert {str(name): size for name, size in sizes.items() if size > LINES.get(name.parts[0], 350)} == {}
+
+
+def test_every_module_of_the_package_says_what_it_is() -> None:
+    silent = [
+        str(file)
+        for file in sources()
+        if file.is_relative_to(ROOT / "orchestrator") and not ast.get_docstring(ast.parse(file.read_text()))
+    ]
+    assert silent == []
+
+
+def test_no_text_has_what_does_not_belong_there() -> None:
+    found = [f"{file}: {what}: {hit.group()}" for file, text in texts() for what, sign in FORBIDDEN.items()
+             for hit in sign.finditer(text)]  # fmt: skip
+    assert found == []
+
+
+def test_links_lead_to_places_that_last() -> None:
+    link = re.compile(r"https?://([A-Za-z0-9.-]+\.[a-z]{2,})")
+    found = {f"{file}: {host}" for file, text in texts() for host in link.findall(text) if host not in HOSTS}
+    assert found == set()
+
+
+def test_every_folder_of_python_is_a_package() -> None:
+    bare = {file.parent for file in sources() if file.is_relative_to(ROOT / "orchestrator")}
+    exempt = {ROOT / "orchestrator" / "data", ROOT / "orchestrator" / "rank" / "user"}
+    assert sorted(str(folder) for folder in bare - exempt if not (folder / "__init__.py").exists()) == []

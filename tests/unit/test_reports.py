@@ -1,0 +1,234 @@
+"""The reports show what was found, in files that stand on their own, for whole runs and for runs that ended early."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from orchestrator import views
+from orchestrator.model.event import History
+from orchestrator.model.run import Run
+from orchestrator.model.verdict import Verdict
+from orchestrator.reports import html, junit, metrics, summary
+from orchestrator.reports.page import losses, svg
+
+from . import run_builder
+from .golden import same_as_golden
+
+ALL = (html, summary, junit, metrics)
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+#: What a run can lack: each changes the run, its view, or its time line.
+PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
+    "whole": ({}, {}, True),
+    "no failover": ({}, {"failovers": (), "faults": ()}, True),
+    "no twin": ({"twin": None}, {}, True),
+    "no steps": ({"files": run_builder.Files()}, {"step": 0, "loss": None, "goodput": None}, True),
+    "no history": ({"history": History()}, {"failovers": (), "faults": (), "slots": (), "duration_s": 0.0}, False),
+    "no verdicts": ({"verdicts": ()}, {}, True),
+    "no documents": ({"extras": {}}, {}, True),
+    "documents of another shape": (
+        {"extras": {"plan.json": [], "bundle.json": "x", "fingerprint.json": None}},
+        {},
+        True,
+    ),
+    "not finished": ({"verdicts": ()}, {"outcome": "running", "step": 31, "steps": None, "loss": None}, True),
+    "failed early": ({"verdicts": ()}, {"outcome": "failed", "reason": "no gang", "failovers": (), "step": 0}, False),
+    "not recovered": ({}, {"failovers": (run_builder.failover(ttr_s=None, phases=(), milestones=()),)}, True),
+    "recovery broken off": (
+        {},
+        {"failovers": (run_builder.failover(ttr_s=None, phases=run_builder.PHASES[:2]),)},
+        True,
+    ),
+    "no fault behind it": ({}, {"failovers": (run_builder.failover(fault=None, detect_s=None),)}, True),
+    "all phases zero": ({}, {"failovers": (run_builder.failover(phases=(("detect", 0.0),), ttr_s=0.0),)}, True),
+    "unreached fault": (
+        {},
+        {"failovers": (), "faults": (views.FaultView(id="f0", fault="x", node=None, rank=None, unreached="ended"),)},
+        True,
+    ),
+}
+
+
+def prepare(monkeypatch: pytest.MonkeyPatch, case: str = "whole") -> Run:
+    changes, seen, drawn = PARTIAL[case]
+    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): run_builder.view(**seen))
+    monkeypatch.setattr(views, "timeline", lambda history: run_builder.spans() if drawn else ())
+    return run_builder.run(**changes)
+
+
+def page(monkeypatch: pytest.MonkeyPatch, case: str = "whole", **changes: Any) -> str:
+    return html.render(replace(prepare(monkeypatch, case), **changes))["index.html"].decode()
+
+
+class Nesting(HTMLParser):
+    """Fails on a tag that is closed out of order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert [self.open.pop() if self.open else ""] == [tag], f"</{tag}> closes another element"
+
+
+@pytest.mark.parametrize("case", PARTIAL)
+@pytest.mark.parametrize("report", ALL, ids=lambda module: module.__name__.rsplit(".", 1)[1])
+def test_every_report_is_written_for_partial_runs(
+    monkeypatch: pytest.MonkeyPatch, report: ModuleType, case: str
+) -> None:
+    files = report.render(prepare(monkeypatch, case))
+    assert files
+    assert all(content.strip() for content in files.values())
+
+
+@pytest.mark.parametrize("case", PARTIAL)
+def test_the_page_is_well_formed_and_needs_nothing_from_outside(monkeypatch: pytest.MonkeyPatch, case: str) -> None:
+    text = page(monkeypatch, case)
+    parser = Nesting()
+    parser.feed(text)
+    assert parser.open == []
+    assert "<script" not in text
+    outside = set(re.findall(r"https?://[^\"' )<]+", text)) - {"http://www.w3.org/2000/svg"}
+    assert not outside
+    assert not re.search(r"\b(src|href)=\"(?!#)|@import|url\(", text)
+    assert not re.search(r"\b(nan|inf)\b|None", re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL))
+
+
+def test_the_page_begins_with_the_verdict_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page(monkeypatch)
+    assert "<h1>Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin.</h1>" in text
+    assert text.index("<h1>") < text.index("<h2")
+
+
+def test_the_page_shows_each_phase_with_its_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page(monkeypatch)
+    for label in ("detect 4.0 ms", "stop 9.0 ms", "store 22 ms", "join 67 ms", "restore 21 ms", "step 35 ms"):
+        assert f">{label}</text>" in text
+
+
+def test_the_page_marks_the_fault_on_the_time_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page(monkeypatch)
+    assert "✕ crash-node" in text
+    assert "crash-node on n2 at 0.403 s" in text
+
+
+def test_evidence_leads_to_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = page(monkeypatch)
+    for number in re.findall(r'href="#e(\d+)"', text):
+        assert f'id="e{number}"' in text
+    assert 'href="#e7"' in text
+
+
+def test_text_of_the_run_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Verdict(
+        check="<b>x", outcome="fail", text="<script>alert(1)</script> & more", evidence={"<i>": "<img src=x>"}
+    )
+    text = page(monkeypatch, verdicts=(bad,))
+    assert "<script" not in text
+    assert "&lt;script&gt;" in text
+    assert "<img" not in text
+
+
+def test_a_failed_run_is_shown_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Verdict(check="bit-exact", outcome="fail", text="loss differs at step 41", evidence={"step": 41})
+    text = page(monkeypatch, verdicts=(*run_builder.verdicts()[:3], bad))
+    assert '<header class="fail">' in text
+    assert text.index('<th scope="row">bit-exact') < text.index('<th scope="row">finished')
+
+
+def test_the_loss_of_the_run_is_compared_with_the_twin_step_by_step() -> None:
+    found = losses.collect(run_builder.steps(), run_builder.twin())
+    assert losses.equal(found) == (60, 60)
+    changed = [replace(record, loss=(0.5).hex()) if record.step == 41 else record for record in run_builder.steps()]
+    assert losses.equal(losses.collect(changed, run_builder.twin())) == (59, 60)
+
+
+def test_a_loss_that_is_no_number_breaks_the_line_and_not_the_page() -> None:
+    records = [replace(record, loss="nan" if record.step == 40 else record.loss) for record in run_builder.steps()]
+    drawn = str(losses.draw(losses.collect(records, None)))
+    curve = re.search(r'd="([^"]+)" class="loss"', drawn)
+    assert curve
+    assert curve.group(1).count("M") == 2
+    assert "nan" not in drawn
+
+
+def test_a_record_that_is_not_a_number_is_left_out() -> None:
+    assert losses.collect([replace(run_builder.steps()[0], loss="torn")], None).epochs == {}
+
+
+def test_a_long_run_keeps_the_page_small() -> None:
+    curve = {step: float(step) for step in range(100_000)}
+    thinned = losses.thin(curve)
+    assert len(thinned) <= losses.POINTS + 1
+    assert 99_999 in thinned
+
+
+def test_labels_do_not_overlap() -> None:
+    widths = [80.0] * 7
+    places = svg.spread([100, 101, 102, 103, 300, 900, 999], widths, 0, 1000)
+    assert all(b - a >= 80 for a, b in itertools.pairwise(places))
+    assert places[-1] + 40 <= 1000
+
+
+def test_junit_counts_a_failure_as_failure_and_an_unknown_as_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = tuple(Verdict(check=name, outcome=name, text=f"is {name}") for name in ("pass", "fail", "unknown"))
+    root = ET.fromstring(junit.render(replace(prepare(monkeypatch), verdicts=told))["junit.xml"])
+    suite = root.find("testsuite")
+    assert suite is not None
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    error = suite.find("testcase[@name='unknown']/error")
+    assert error is not None
+    assert error.get("type") == "unknown"
+
+
+def test_junit_of_a_run_without_verdicts_is_not_green(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = ET.fromstring(junit.render(prepare(monkeypatch, "no verdicts"))["junit.xml"])
+    assert root.find("testsuite/testcase/error") is not None
+
+
+def test_junit_survives_characters_that_xml_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Verdict(check="log", outcome="fail", text="\x1b[31mred\x00\ud800", evidence={"line": "\x08"})
+    files = junit.render(replace(prepare(monkeypatch), verdicts=(bad,)))
+    failure = ET.fromstring(files["junit.xml"]).find("testsuite/testcase/failure")
+    assert failure is not None
+    assert failure.get("message") == "\ufffd[31mred\ufffd\ufffd"
+
+
+def test_a_cell_of_the_summary_keeps_to_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = Verdict(check="a|b", outcome="fail", text="one\ntwo")
+    text = summary.render(replace(prepare(monkeypatch), verdicts=(bad,)))["summary.md"].decode()
+    assert "| fail | a\\|b | one two |" in text
+
+
+def test_gauges_leave_out_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = metrics.render(prepare(monkeypatch))["metrics.prom"].decode()
+    assert re.search(r"^ccbed_failover_ttr_seconds\{.*\} 0\.158$", whole, re.MULTILINE)
+    partial = metrics.render(prepare(monkeypatch, "not recovered"))["metrics.prom"].decode()
+    assert "ccbed_failover_ttr_seconds" not in partial
+
+
+def test_every_gauge_line_has_the_form_of_the_exposition_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = metrics.render(prepare(monkeypatch))["metrics.prom"].decode()
+    sample = re.compile(r'^[a-z_]+\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\} [0-9.e+-]+$')
+    lines = [line for line in text.splitlines() if not line.startswith("# ")]
+    assert lines
+    assert [line for line in lines if not sample.match(line)] == []
+
+
+@pytest.mark.parametrize(("report", "file"), [(summary, "summary.md"), (junit, "junit.xml"), (metrics, "metrics.prom")])
+def test_the_reference_failover_is_reported_as_before(
+    monkeypatch: pytest.MonkeyPatch, report: ModuleType, file: str
+) -> None:
+    same_as_golden(f"reports/{file}", report.render(prepare(monkeypatch))[file].decode())

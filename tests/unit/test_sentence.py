@@ -1,0 +1,86 @@
+"""The sentence names what was lost, whether it came back, what it cost and what was proved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core import sentence
+from orchestrator.model.verdict import Verdict
+
+from . import run_builder
+
+
+def say(verdicts: tuple[Verdict, ...] | None = None, **changes: Any) -> str:
+    told = run_builder.verdicts() if verdicts is None else verdicts
+    return sentence.sentence(run_builder.trial(), run_builder.view(**changes), told)
+
+
+def test_a_failover_is_told_in_one_sentence() -> None:
+    assert say() == "Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."
+
+
+def test_a_run_without_a_failover_says_that_no_node_was_lost() -> None:
+    told = say(verdicts=run_builder.verdicts()[:1], failovers=())
+    assert told == "60 steps finished on 4 nodes in 0.93 s; no node lost."
+
+
+def test_several_failovers_are_told_in_order_with_all_steps_redone() -> None:
+    second = run_builder.failover(index=1, lost=("n0", "n4"), fault=None, ttr_s=1.26, lost_steps=(46,))
+    told = say(failovers=(run_builder.failover(), second))
+    expected = "2 failovers: node n2 lost at step 30 (back in 0.16 s), nodes n0 and n4 lost at step 47 (back in 1.3 s)"
+    assert told == f"{expected}; 5 steps redone; weights equal to the twin."
+
+
+def test_a_rank_that_failed_on_a_live_node_is_named_as_a_rank() -> None:
+    one = run_builder.failover(lost=(), failed_ranks=(1, 3), fault=None, lost_steps=())
+    assert say(failovers=(one,)).startswith("Ranks 1 and 3 failed; back in 0.16 s; weights")
+
+
+def test_a_node_that_did_not_come_back_is_not_called_back() -> None:
+    one = run_builder.failover(ttr_s=None, lost_steps=())
+    told = say(verdicts=(), failovers=(one,), outcome="failed", reason="no policy applies", step=29)
+    assert told == (
+        "Node n2 lost at step 30; not back; the run failed at step 29 of 60: no policy applies; no verdicts yet."
+    )
+
+
+def test_an_interrupted_run_says_where_it_stands() -> None:
+    assert say(verdicts=(), failovers=(), outcome="interrupted", step=12).startswith("Interrupted at step 12 of 60;")
+
+
+def test_weights_that_differ_are_never_called_equal() -> None:
+    bad = Verdict(check="bit-exact", outcome="fail", text="loss differs at step 41")
+    told = say(verdicts=(bad,))
+    assert told.endswith("weights differ from the twin; bit-exact fails: loss differs at step 41.")
+
+
+def test_an_unproved_fault_is_told_as_unknown() -> None:
+    bad = Verdict(check="fault-verified", outcome="unknown", text="no fault.verified event")
+    assert say(verdicts=(bad,)).endswith("fault-verified is unknown: no fault.verified event.")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0004, "0.4 ms"),
+        (0.158, "0.16 s"),
+        (0.997, "1.0 s"),
+        (4.23, "4.2 s"),
+        (59.97, "1 min 00 s"),
+        (125, "2 min 05 s"),
+    ],
+)
+def test_durations_are_short(value: float, text: str) -> None:
+    assert sentence.seconds(value) == text
+
+
+def test_no_verdict_at_all_is_unknown() -> None:
+    assert sentence.overall(()) == "unknown"
+
+
+def test_a_failure_outweighs_an_unknown() -> None:
+    mixed = [Verdict(check=name, outcome=name, text="") for name in ("pass", "unknown", "fail")]
+    assert sentence.overall(mixed) == "fail"
+    assert sentence.overall(mixed[:2]) == "unknown"
