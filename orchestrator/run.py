@@ -2,153 +2,140 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from . import __version__, views
-from .core import engine, judge, metrics, plan as planning, twin as twins
+from .core import judge, metrics, plan as planning, twin as twins
 from .core.state import State
 from .loop import Loop
 from .model import codec
 from .model.bed import BedSpec, NodeStatus
-from .model.errors import InfrastructureError, UsageError
+from .model.errors import EXIT_INTERRUPTED, UsageError
 from .model.event import Event, Source
+from .model.launch import Request, Result
 from .model.plan import Plan
 from .model.plugin import Catalogue
-from .model.provider import Provider
 from .model.run import Run, Twin
 from .model.trial import Trial
-from .model.verdict import Verdict
-from .store import beds, bundle, clock, fingerprint, payload, paths, seal
-from .store import twins as cache
+from .store import beds, bundle, clock, fingerprint, paths, payload, seal, twins as cache
 from .store.journal import Journal
 
 #: Per node, what is fetched at most, in bytes; what is cut is recorded.
 GATHER_LIMIT = 256 * 1024 * 1024
-THREADS = 1
-
-
-class Listener:
-    """Is told what happens, for people. The default says nothing."""
-
-    def planned(self, trial: Trial, plan: Plan, directory: Path, *, twin: bool) -> None: ...
-
-    def heard(self, event: Event, state: State) -> None: ...
-
-    def twin(self, twin: Twin, *, cached: bool) -> None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Where a run takes place: the bed and its provider, the plugins, the directories."""
+class _Run:
+    """A run under way: what was asked for, where, with which files."""
 
-    bed: BedSpec
-    provider: Provider
-    catalogue: Catalogue
-    state: Path
-    runs: Path
-    listener: Listener = field(default_factory=Listener)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """What is to be run. ``argv``: the exact command, for the bundle; ``script``: the user's file, for the payload."""
-
+    request: Request
     trial: Trial
-    argv: tuple[str, ...] = ()
-    reason: str = "asked for on the command line"
-    script: Path | None = None
-    data_dir: str | None = None
-    twin: bool = True
+    files: Mapping[str, bytes]
+    twin: Twin | None = None
+    suffix: str = ""
+
+    @property
+    def bed(self) -> BedSpec:
+        return self.request.bed
+
+    @property
+    def workdir(self) -> Path:
+        return Path(self.request.bed.workdir)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    """What came of it. ``code``: the exit code."""
-
-    directory: Path
-    run: Run
-    verdicts: tuple[Verdict, ...]
-    code: int
-
-
-def launch(setting: Setting, request: Request) -> Result:
-    """A trial from its beginning to its verdicts. Raises UsageError, InfrastructureError."""
-    files = payload.collect(Path(__file__).parent, setting.catalogue, request.script)
-    twin = _twin(setting, request, files) if _wants_twin(setting, request) else None
-    return _one(setting, request, files, twin)
+def launch(request: Request) -> Result:
+    """A trial from its beginning to its verdicts, or one that is gone on with. Raises UsageError, InfrastructureError."""
+    if request.resume:
+        return resume(request, Path(request.resume))
+    script = Path(request.trial.params["file"]) if request.trial.params.get("file") else None
+    files = payload.collect(Path(__file__).parent, request.catalogue, script)
+    run = _Run(request=request, trial=request.trial, files=files)
+    return _one(replace(run, twin=_twin(run)) if _wants_twin(request) else run)
 
 
-def resume(setting: Setting, directory: Path) -> Result:
+def resume(request: Request, directory: Path) -> Result:
     """Take over a run whose orchestrator is gone, or that was interrupted; a finished one is judged again."""
-    trial = bundle.load_trial(directory)
-    with beds.run_lock(Path(setting.bed.workdir), directory.name, directory):
+    plan: Plan = codec.build(Plan, paths.document(directory, bundle.PLAN))
+    if plan.bed != request.bed.name:
+        raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
+    request.began(str(directory))
+    workdir = Path(request.bed.workdir)
+    with beds.run_lock(workdir, plan.run, directory):
         if not _ended(directory):
-            plan = _planned(setting, directory)
-            _drive(setting, trial, plan, directory)
-        return _finish(setting, directory)
+            _refuse_abandoned(workdir, directory)
+            _drive(request, request.trial, plan, directory)
+        return _finish(request, directory)
 
 
-def plan_only(setting: Setting, request: Request) -> Plan:
-    """What --dry-run prints."""
-    return _plan(setting, request, run="(not yet)", at="(not yet)")
+def _refuse_abandoned(workdir: Path, directory: Path) -> None:
+    """Raises UsageError when the bed has gone on without this run."""
+    open_run = beds.open_run(workdir)
+    if open_run is None or open_run.run != directory.name:
+        raise UsageError(
+            f"{directory}: cannot be resumed: it was given up on its bed",
+            hint=f"again: ccbed run {directory}/trial.json",
+        )
 
 
 # --- the twin ---------------------------------------------------------------------------------------------------------
 
 
-def _wants_twin(setting: Setting, request: Request) -> bool:
-    chosen = judge.specs(request.trial, setting.catalogue)
-    return request.twin and judge.needs_twin(chosen, setting.catalogue)
+def _wants_twin(request: Request) -> bool:
+    chosen = judge.specs(request.trial, request.catalogue)
+    return request.twin and judge.needs_twin(chosen, request.catalogue)
 
 
-def _twin(setting: Setting, request: Request, files: Mapping[str, bytes]) -> Twin | None:
+def _twin(run: _Run) -> Twin | None:
     """The uninterrupted run of the same trial: from the cache, or run now."""
-    plan = _plan(setting, request, run="", at="")
-    key = twins.twin_key(request.trial, _fingerprint(plan, files))
-    if found := cache.get(setting.state, key):
-        setting.listener.twin(found, cached=True)
+    request, state = run.request, Path(run.request.state)
+    _refuse_busy(run.workdir)
+    key = twins.twin_key(run.trial, _fingerprint(_plan(run, run_id="", at=""), run.files))
+    if found := cache.get(state, key):
         return found
-    undisturbed = replace(request.trial, faults=(), checks=())
-    made = _one(setting, replace(request, trial=undisturbed, reason=f"twin of {request.trial.id}"), files, None, as_twin=True)
-    twin = twins.make_twin(made.run)
-    if twin is None:
-        return None
-    cache.put(setting.state, twin)
-    setting.listener.twin(twin, cached=False)
+    undisturbed = replace(run.trial, faults=(), checks=())
+    quiet = replace(request, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
+    made = _one(_Run(request=quiet, trial=undisturbed, files=run.files, suffix="-twin"))
+    twin = twins.make_twin(bundle.load(Path(made.directory)))
+    if twin is not None:
+        cache.put(state, twin)
     return twin
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-def _one(
-    setting: Setting, request: Request, files: Mapping[str, bytes], twin: Twin | None, *, as_twin: bool = False
-) -> Result:
-    workdir = Path(setting.bed.workdir)
-    _refuse_busy(workdir)
-    name = f"{request.trial.name}-twin" if as_twin else request.trial.name
-    directory = bundle.create(setting.runs, name)
-    run = directory.name
-    with beds.run_lock(workdir, run, directory):
-        beds.begin_run(workdir, run, directory.resolve())
-        try:
-            setting.provider.open(setting.bed, run)
-            plan = _plan(setting, request, run=run, at=setting.provider.put(files))
-            _write_inputs(setting, request, plan, directory, files, twin)
-        except BaseException:
-            beds.end_run(workdir)
-            paths.discard(directory)
-            raise
-        bundle.link_latest(directory)
-        setting.listener.planned(request.trial, plan, directory, twin=as_twin)
-        _drive(setting, request.trial, plan, directory)
-        return _finish(setting, directory)
+def _one(run: _Run) -> Result:
+    request = run.request
+    _refuse_busy(run.workdir)
+    directory = bundle.create(Path(request.runs), run.trial.name + run.suffix)
+    with beds.run_lock(run.workdir, directory.name, directory):
+        plan = _begin(run, directory)
+        request.began(str(directory))
+        _drive(request, run.trial, plan, directory)
+        return _finish(request, directory)
+
+
+def _begin(run: _Run, directory: Path) -> Plan:
+    """Everything before the first command; if any of it fails, nothing of the run remains."""
+    provider, name = run.request.provider, directory.name
+    beds.begin_run(run.workdir, name, directory.resolve())
+    try:
+        provider.open(run.bed, name)
+        plan = _plan(run, run_id=name, at=provider.put(run.files))
+        _write_inputs(run, plan, directory)
+    except BaseException:
+        beds.end_run(run.workdir, name)
+        paths.discard(directory)
+        raise
+    bundle.link_latest(directory)
+    return plan
 
 
 def _refuse_busy(workdir: Path) -> None:
@@ -157,16 +144,16 @@ def _refuse_busy(workdir: Path) -> None:
         raise beds.busy(workdir)
 
 
-def _plan(setting: Setting, request: Request, *, run: str, at: str) -> Plan:
-    hosts = {node.host for node in setting.bed.nodes}
+def _plan(run: _Run, *, run_id: str, at: str) -> Plan:
+    request, provider = run.request, run.request.provider
     return planning.plan(
-        request.trial,
-        setting.bed,
-        setting.provider.observe(setting.bed),
-        setting.catalogue,
-        run=run,
+        run.trial,
+        run.bed,
+        provider.observe(run.bed),
+        request.catalogue,
+        run=run_id,
         payload=at,
-        capabilities={host: setting.provider.capabilities(host) for host in hosts},
+        capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
         data_dir=request.data_dir,
     )
 
@@ -175,60 +162,48 @@ def _fingerprint(plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
     return fingerprint.take(code=payload.digest(files), threads=plan.threads, backend=plan.backend)
 
 
-def _write_inputs(
-    setting: Setting, request: Request, plan: Plan, directory: Path, files: Mapping[str, bytes], twin: Twin | None
-) -> None:
+def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
+    request = run.request
     about = bundle.describe(
-        run=plan.run, version=__version__, command=_command(request.argv), reason=request.reason, bed=plan.bed
+        run=plan.run, version=__version__, command=request.command, reason=request.reason, bed=plan.bed
     )
     documents: dict[str, Any] = {
-        bundle.TRIAL: request.trial,
+        bundle.TRIAL: run.trial,
         bundle.PLAN: plan,
-        bundle.FINGERPRINT: _fingerprint(plan, files),
+        bundle.FINGERPRINT: _fingerprint(plan, run.files),
         bundle.BUNDLE: about,
     }
-    if twin:
-        documents[bundle.TWIN] = twin
-    inputs = {name: content for name, content in files.items() if name.startswith("user/")}
-    bundle.write_inputs(directory, documents, inputs)
-
-
-def _command(argv: tuple[str, ...]) -> str:
-    import shlex
-
-    return shlex.join(("ccbed", *argv)) if argv else ""
-
-
-def _planned(setting: Setting, directory: Path) -> Plan:
-    plan: Plan = codec.build(Plan, paths.document(directory, bundle.PLAN))
-    if plan.bed != setting.bed.name:
-        raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {setting.bed.name}", hint=f"--bed {plan.bed}")
-    return plan
+    if run.twin:
+        documents[bundle.TWIN] = run.twin
+    users = {name: content for name, content in run.files.items() if name.startswith("user/")}
+    bundle.write_inputs(directory, documents, {**request.inputs, **users})
 
 
 # --- driving ----------------------------------------------------------------------------------------------------------
 
 
-def _drive(setting: Setting, trial: Trial, plan: Plan, directory: Path) -> State:
+def _drive(request: Request, trial: Trial, plan: Plan, directory: Path) -> State:
     """Until the run has ended or was interrupted; the journal tells where it stands."""
     with Journal(directory / bundle.HISTORY) as book, _interruptible() as interrupted:
-        cursors = setting.provider.open(setting.bed, plan.run)
+        cursors = request.provider.open(request.bed, plan.run)
         if book.events:
             cursors = book.events[0].value["cursors"]
-            book.append(_own("run.resumed", {"pid": _pid(), "torn_bytes": book.torn_bytes, "nodes": _found(setting)}))
+            book.append(
+                _own("run.resumed", {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)})
+            )
         else:
             nodes = {name: _identity(node) for name, node in plan.nodes.items()}
-            value = {"run": plan.run, "bed": plan.bed, "pid": _pid(), "nodes": nodes, "cursors": cursors}
+            value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
             book.append(_own("run.begin", value))
         loop = Loop(
             trial=trial,
             plan=plan,
             book=book,
-            provider=setting.provider,
+            provider=request.provider,
             now=clock.now,
-            look=lambda name: _look(setting, name),
-            gather=lambda: _gather(setting, plan, directory),
-            heard=setting.listener.heard,
+            look=lambda name: _look(request, name),
+            gather=lambda: _gather(request, plan, directory),
+            heard=lambda event, state: request.told(event),
             interrupted=interrupted,
             cursors=cursors,
         )
@@ -237,13 +212,13 @@ def _drive(setting: Setting, trial: Trial, plan: Plan, directory: Path) -> State
         return state
 
 
-def _look(setting: Setting, name: str) -> NodeStatus:
-    return setting.provider.observe(setting.bed).node(name)
+def _look(request: Request, name: str) -> NodeStatus:
+    return request.provider.observe(request.bed).node(name)
 
 
-def _found(setting: Setting) -> dict[str, Any]:
+def _found(request: Request) -> dict[str, Any]:
     """The nodes that live, for a run that goes on after an interruption."""
-    status = setting.provider.observe(setting.bed)
+    status = request.provider.observe(request.bed)
     return {
         node.name: {"incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid}
         for node in status.nodes
@@ -259,12 +234,6 @@ def _identity(node: Any) -> dict[str, Any]:
 
 def _own(f: str, value: Mapping[str, Any]) -> Event:
     return Event(type="note", f=f, value=value, at=clock.now(), source=Source(writer="ctl", n=0))
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 @contextmanager
@@ -288,12 +257,12 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 # --- after it ---------------------------------------------------------------------------------------------------------
 
 
-def _gather(setting: Setting, plan: Plan, directory: Path) -> dict[str, Any]:
+def _gather(request: Request, plan: Plan, directory: Path) -> dict[str, Any]:
     """What the nodes left, into the bundle; what could not be had is listed, never silently absent."""
     size, missing, capped = 0, [], []
     for name in plan.nodes:
         for path, to in ((f"runs/{plan.run}", f"nodes/{name}"), ("agent.log", f"nodes/{name}/agent.log")):
-            got = setting.provider.fetch(name, path, directory / to, GATHER_LIMIT)
+            got = request.provider.fetch(name, path, directory / to, GATHER_LIMIT)
             size += got.size
             if got.reason:
                 missing.append({"node": name, "path": path, "reason": got.reason})
@@ -310,17 +279,15 @@ def _ended(directory: Path) -> bool:
     return last is not None
 
 
-def _finish(setting: Setting, directory: Path) -> Result:
+def _finish(request: Request, directory: Path) -> Result:
     """Seal the evidence, judge it, render it. An interrupted run stays open."""
     if not _ended(directory):
-        run = bundle.load(directory)
-        return Result(directory=directory, run=run, verdicts=(), code=130)
-    run = bundle.load(directory)
+        return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
     if not bundle.is_sealed(directory):
-        _write_metrics(run, directory)
+        _write_metrics(bundle.load(directory), directory)
         seal.seal(directory)
-    beds.end_run(Path(setting.bed.workdir))
-    return conclude(setting.catalogue, directory)
+    beds.end_run(Path(request.bed.workdir), directory.name)
+    return conclude(request.catalogue, directory)
 
 
 def conclude(catalogue: Catalogue, directory: Path) -> Result:
@@ -334,11 +301,9 @@ def conclude(catalogue: Catalogue, directory: Path) -> Result:
         rendered.update(module.render(run))
     bundle.write_derived(directory, verdicts, rendered)
     outcome, _, kind = views.ending(run.history)
-    return Result(directory=directory, run=run, verdicts=verdicts, code=judge.exit_code(verdicts, outcome, kind))
+    return Result(run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind))
 
 
 def _write_metrics(run: Run, directory: Path) -> None:
-    import json
-
     lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(run))
     paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())

@@ -31,7 +31,6 @@ class Agent:
         self._node = str(mine["node"])
         self._incarnation = str(mine["incarnation"])
         self._loop = Loop()
-        self._numbers = itertools.count(1)
         self._logs: dict[str, EventLog] = {}
         self._epochs: dict[str, int] = {}
         self._beats = itertools.count(1)
@@ -199,7 +198,7 @@ class Agent:
         if run not in self._logs:
             path = self._directory / "runs" / run / f"agent.{self._incarnation}.jsonl"
             path = self._directory / "events.jsonl" if run == "bed" else path
-            self._logs[run] = EventLog(path, writer="agent", numbers=self._numbers)
+            self._logs[run] = EventLog(path, writer="agent")
         return self._logs[run]
 
 

@@ -14,7 +14,7 @@ from . import label
 
 
 class EventLog:
-    """Appends events to one file. ``numbers`` may be shared by several files of one writer."""
+    """Appends events to one file. ``numbers``: where a file that had another writer before goes on."""
 
     def __init__(self, path: Path, *, writer: str, numbers: Iterator[int] | None = None) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

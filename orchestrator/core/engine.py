@@ -270,12 +270,16 @@ def _resumed(trial: Trial, state: State, event: Event) -> Result:
         return state, ()
     found: dict[str, Any] = event.value.get("nodes", {})
     nodes = {
-        name: replace(node, incarnation=found[name]["incarnation"], ordinal=found[name]["ordinal"], alive=True, reachable=True)
+        name: replace(
+            node, incarnation=found[name]["incarnation"], ordinal=found[name]["ordinal"], alive=True, reachable=True
+        )
         if name in found
         else replace(node, alive=False, reachable=False)
         for name, node in state.nodes.items()
     }
-    return gangs.prepare(trial, replace(gangs.next_epoch(state), nodes=nodes, ending=None, step_at_start=state.best_step))
+    return gangs.prepare(
+        trial, replace(gangs.next_epoch(state), nodes=nodes, ending=None, step_at_start=state.best_step)
+    )
 
 
 def _run_end(trial: Trial, state: State, event: Event) -> Result:

@@ -19,7 +19,9 @@ INSIDE_S = 0.25
 def planned(trial: Trial) -> tuple[Command, ...]:
     """One note per planned fault, before the first gang."""
     return tuple(
-        note("fault.planned", f"f/{f.id}/planned", {"id": f.id, "fault": f.fault, "node": f.node, "trigger": _trigger(f)})
+        note(
+            "fault.planned", f"f/{f.id}/planned", {"id": f.id, "fault": f.fault, "node": f.node, "trigger": _trigger(f)}
+        )
         for f in trial.faults
     )
 

@@ -153,7 +153,9 @@ def _kill(state: State, name: str) -> Command:
 
 
 def _gang(trial: Trial, state: State, name: str) -> Command:
-    return _command(state, "gang.start", _key(state, f"start/{name}"), name, codec.plain(_gang_spec(trial, state, name)))
+    return _command(
+        state, "gang.start", _key(state, f"start/{name}"), name, codec.plain(_gang_spec(trial, state, name))
+    )
 
 
 def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:

@@ -57,7 +57,9 @@ def silent_for(watch: Watch, node: str) -> float:
 
 def suspects(watch: Watch, limits: Liveness) -> tuple[str, ...]:
     """Nodes that have become suspect and were not reported yet."""
-    return tuple(n for n, beat in watch.beats.items() if not beat.suspected and silent_for(watch, n) >= limits.suspect_s)
+    return tuple(
+        n for n, beat in watch.beats.items() if not beat.suspected and silent_for(watch, n) >= limits.suspect_s
+    )
 
 
 def mark(watch: Watch, node: str) -> Watch:

@@ -11,8 +11,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model import codec
-from ..model import gang as gang_model
+from ..model import codec, gang as gang_model
 from . import environment, record, seeds
 
 if TYPE_CHECKING:
@@ -28,6 +27,7 @@ def main(
     """Run the workload of ``gang`` as ``rank``; the exit code. The caller leaves by ``os._exit`` with it."""
     preloaded = [name for name in WARM if name in sys.modules]
     threads = len(os.listdir("/proc/self/task"))
+    print(f"ccbed: run {gang.run} node {node} incarnation {incarnation} epoch {gang.epoch} rank {rank}", flush=True)
     notes = record.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
     notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
     try:

@@ -105,7 +105,7 @@ def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
     file = workdir / RUN_LOCK
     fd = _flock(file, tries=5)
     if fd is None:
-        raise _busy(workdir)
+        raise busy(workdir)
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, json.dumps({"run": run, "dir": str(directory), "pid": os.getpid()}).encode(), 0)
@@ -140,15 +140,18 @@ def begin_run(workdir: Path, run: str, directory: Path) -> None:
     """Mark a run as open. Raises UsageError, naming the other, when one is open already."""
     other = open_run(workdir)
     if other is not None and other.run != run:
-        raise _busy(workdir)
+        raise busy(workdir)
     paths.write_json(workdir / OPEN_RUN, {"run": run, "dir": str(directory)})
 
 
-def end_run(workdir: Path) -> None:
-    (workdir / OPEN_RUN).unlink(missing_ok=True)
+def end_run(workdir: Path, run: str) -> None:
+    """The run is no longer open on the bed; another one that is stays so."""
+    found = open_run(workdir)
+    if found is not None and found.run == run:
+        (workdir / OPEN_RUN).unlink(missing_ok=True)
 
 
-def _busy(workdir: Path) -> UsageError:
+def busy(workdir: Path) -> UsageError:
     other = open_run(workdir)
     bed = workdir.name
     if other is None:

@@ -13,7 +13,7 @@ def take(*, code: str, threads: int, backend: str) -> dict[str, Any]:
     """``code``: hash of the payload that the ranks run. torch is asked for its version without being imported."""
     return {
         "torch": version("torch"),
-        "python": platform.pythonversion(),
+        "python": platform.python_version(),
         "kernel": os.uname().release,
         "cpu": _cpu(Path("/proc/cpuinfo")),
         "cores": len(os.sched_getaffinity(0)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -90,3 +91,8 @@ def write(file: Path, content: bytes) -> None:
 def write_json(file: Path, value: Any) -> None:
     """``value`` as indented JSON, whole or not at all."""
     write(file, (json.dumps(value, indent=1) + "\n").encode())
+
+
+def discard(directory: Path) -> None:
+    """Remove a directory that was just made and never used."""
+    shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,60 @@
+"""The figures of a run, one per line of ``metrics.jsonl``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure. ``better``: higher | lower. ``size``: bytes, for collectives; ``rep``: the repetition, from 0."""
+
+    trial: str
+    metric: str
+    value: float
+    unit: str
+    better: str
+    epoch: int | None = None
+    node: str | None = None
+    rank: int | None = None
+    size: int | None = None
+    rep: int = 0
+
+
+def of(run: Run) -> Iterator[Metric]:
+    """The failovers' times, the goodput, and what the ranks reported when they finished."""
+    seen = views.view(run.trial, run.history, run.files.steps())
+    name = run.trial.name
+    yield Metric(trial=name, metric="duration", value=seen.duration_s, unit="s", better="lower")
+    if seen.goodput is not None:
+        yield Metric(trial=name, metric="goodput", value=seen.goodput, unit="1", better="higher")
+    for failover in seen.failovers:
+        yield from _failover(name, failover)
+    for event in run.history.of("rank.finished"):
+        for metric, value in views.mapping(event.value.get("metrics")).items():
+            told = views.mapping(value)
+            figure = views.number(told.get("value"))
+            if figure is not None:
+                unit, better = str(told.get("unit", "")), str(told.get("better", ""))
+                rank = views.whole(event.value.get("rank"))
+                yield Metric(
+                    trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node, rank=rank
+                )  # fmt: skip
+
+
+def _failover(name: str, failover: views.Failover) -> Iterator[Metric]:
+    told = {"detect": failover.detect_s, "ttr": failover.ttr_s, "caught-up": failover.caught_up_s}
+    told |= {f"phase {phase}": seconds for phase, seconds in failover.phases}
+    for metric, seconds in told.items():
+        if seconds is not None:
+            yield Metric(
+                trial=name, metric=metric, value=seconds, unit="s", better="lower", epoch=failover.epoch, rep=failover.index
+            )  # fmt: skip
+    yield Metric(
+        trial=name, metric="lost steps", value=float(len(failover.lost_steps)), unit="1", better="lower",
+        epoch=failover.epoch, rep=failover.index,
+    )  # fmt: skip

@@ -1,0 +1,46 @@
+"""What the command line hands to the life of a run, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from .bed import BedSpec
+from .event import Event
+from .plugin import Catalogue
+from .provider import Provider
+from .trial import Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """A run that is to be begun, or (``resume``) gone on with.
+
+    ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
+    ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
+    ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
+    """
+
+    trial: Trial
+    bed: BedSpec
+    provider: Provider
+    catalogue: Catalogue
+    runs: str
+    state: str
+    command: str
+    reason: str = "by hand"
+    data_dir: str | None = None
+    resume: str = ""
+    twin: bool = True
+    inputs: Mapping[str, bytes] = field(default_factory=dict)
+    began: Callable[[str], None] = lambda directory: None
+    told: Callable[[Event], None] = lambda event: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How it ended. ``code``: the exit code by the design's precedence; ``directory``: the bundle's."""
+
+    run: str
+    directory: str
+    code: int
