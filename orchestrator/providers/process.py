@@ -59,15 +59,15 @@ class ProcessProvider:
                 self._start_keeper(bed, path, digest)
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
-        """The keeper first, so that it starts nothing anew; then all else, by mark and session, until none is left."""
+        """The keeper first, so that it starts nothing anew; then all else, until none is left."""
         keeper = label.holder(Path(bed.workdir) / marks.KEEPER)
-        ended = set(processes.kill(one for one in [processes.find(keeper)] if one) if keeper else ())
+        ended: set[int] = set()
         until = time.monotonic() + END_S
         while left := observe.belonging(bed, processes.scan()):
             if time.monotonic() > until:
                 pids = ", ".join(str(one.pid) for one in left)
                 raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
-            ended.update(processes.kill(left))
+            ended.update(processes.kill(sorted(left, key=lambda one: one.pid != keeper)))
             time.sleep(0.002)
         self._close()
         _remove(bed)
