@@ -66,7 +66,11 @@ def commit(
 
 def fence(directory: Path) -> int:
     """The epoch that may write. Raises OSError or ValueError if there is no telling."""
-    return int(json.loads((directory / FENCE).read_text())["epoch"])
+    path = directory / FENCE
+    try:
+        return int(json.loads(path.read_text())["epoch"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: does not tell an epoch") from error
 
 
 def prune(directory: Path, *, epoch: int, keep: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Sequence
 
 from ..model import gang as gang_model
@@ -33,11 +34,11 @@ class Holds:
 
     def _stay(self, hold: gang_model.Hold) -> None:
         self._notes.note("rank.held", step=hold.step, phase=hold.phase, hold=hold.id)
-        held = 0.0
-        while hold.id not in self._released and held < hold.limit_s:
-            held += 0.0 if self._listen() else SLICE
+        begin, counted = time.monotonic(), 0.0
+        while hold.id not in self._released and counted < hold.limit_s:
+            counted += 0.0 if self._listen() else SLICE
         name = "rank.released" if hold.id in self._released else "hold.expired"
-        self._notes.note(name, hold=hold.id, held_s=round(held, 3))
+        self._notes.note(name, hold=hold.id, held_s=round(time.monotonic() - begin, 3))
 
     def _listen(self) -> bool:
         """Wait one slice for release lines; whether some came."""

@@ -1,0 +1,1 @@
+"""Data that is shipped, and the scripts that made it."""

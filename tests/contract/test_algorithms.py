@@ -1,0 +1,80 @@
+"""What every file in algorithms/ must do; a new file joins by being there."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import orchestrator.algorithms
+from tests.contract import symbolic
+
+FOLDER = Path(str(orchestrator.algorithms.__file__)).parent
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
+VERIFY = {"all-reduce": symbolic.verify_all_reduce}
+
+
+@pytest.fixture(params=NAMES)
+def algorithm(request: pytest.FixtureRequest) -> ModuleType:
+    return importlib.import_module(f"orchestrator.algorithms.{request.param}")
+
+
+def schedules(algorithm: Any, world: int) -> list[Any]:
+    return [algorithm.schedule(rank, world) for rank in range(world)]
+
+
+def test_has_a_first_line_for_the_catalogue(algorithm: ModuleType) -> None:
+    assert (algorithm.__doc__ or "").splitlines()[0].strip()
+
+
+def test_promises_a_known_operation(algorithm: ModuleType) -> None:
+    assert algorithm.OPERATION in VERIFY
+
+
+@pytest.mark.parametrize("world", range(1, 33))
+def test_every_rank_ends_with_every_contribution_exactly_once(algorithm: ModuleType, world: int) -> None:
+    VERIFY[algorithm.OPERATION](schedules(algorithm, world), algorithm.chunks(world))
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 7])
+def test_any_single_mutation_is_rejected(algorithm: ModuleType, world: int) -> None:
+    good = schedules(algorithm, world)
+    for name, bad in mutants(good, algorithm.chunks(world)):
+        with pytest.raises(symbolic.Broken):
+            VERIFY[algorithm.OPERATION](bad, algorithm.chunks(world))
+            pytest.fail(f"accepted: {name}")
+
+
+def mutants(good: list[Any], chunks: int) -> Any:
+    """(what was done, schedules) with one thing wrong on one rank."""
+    world = len(good)
+    for rank, schedule in enumerate(good):
+        for index, step in enumerate(schedule):
+            where = f"rank {rank}, step {index}: "
+
+            def changed(*steps: Any, rank: int = rank, index: int = index, schedule: Any = schedule) -> list[Any]:
+                return [*good[:rank], (*schedule[:index], *steps, *schedule[index + 1 :]), *good[rank + 1 :]]
+
+            yield where + "dropped", changed()
+            yield where + "doubled", changed(step, step)
+            for kind in ("sends", "recvs"):
+                for number, one in enumerate(getattr(step, kind)):
+                    for name, other in _wrong(one, rank, world, chunks):
+                        row = list(getattr(step, kind))
+                        row[number] = other
+                        yield where + name, changed(replace(step, **{kind: tuple(row)}))
+                    yield where + f"no {kind}", changed(replace(step, **{kind: ()}))
+
+
+def _wrong(one: Any, rank: int, world: int, chunks: int) -> Any:
+    yield "wrong chunk", replace(one, chunk=(one.chunk + 1) % chunks)
+    if world > 2:
+        peers = [peer for peer in range(world) if peer not in (rank, one.peer)]
+        yield "wrong peer", replace(one, peer=peers[0])
+    yield "itself as peer" if hasattr(one, "reduce") else "self-send", replace(one, peer=rank)
+    if hasattr(one, "reduce"):
+        yield "reduce turned over", replace(one, reduce=not one.reduce)

@@ -1,0 +1,323 @@
+"""Real ranks over gloo, forked from a warm process as an agent does it, without agent and orchestrator."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model import codec, gang, trial
+from orchestrator.rank import record
+
+ROOT = Path(__file__).parent.parent.parent
+TEMPLATE = Path(__file__).parent / "template.py"
+
+
+@dataclass(frozen=True)
+class Played:
+    """One epoch that was played."""
+
+    codes: Mapping[int, int]
+    events: Sequence[Mapping[str, Any]]
+    out: Path
+
+    def of(self, name: str) -> list[Mapping[str, Any]]:
+        return [event["value"] for event in self.events if event["f"] == name]
+
+    def finished(self) -> dict[int, Mapping[str, Any]]:
+        return {value["rank"]: value for value in self.of("rank.finished")}
+
+    def steps(self, rank: int) -> list[Mapping[str, Any]]:
+        return [json.loads(line) for line in (self.out / f"n{rank}/steps-r{rank}.jsonl").read_text().splitlines()]
+
+    def losses(self, rank: int) -> dict[int, str]:
+        return {line["step"]: line["loss"] for line in self.steps(rank)}
+
+    def log(self, rank: int) -> str:
+        return (self.out / f"n{rank}/rank-{rank}.log").read_text()
+
+
+class Stage:
+    """Plays epochs of a trial in the warm process."""
+
+    def __init__(self, warm: subprocess.Popen[str], directory: Path) -> None:
+        self._warm, self.directory = warm, directory
+        self.checkpoints = directory / "checkpoints"
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+
+    def play(
+        self,
+        *,
+        world: int = 4,
+        epoch: int = 0,
+        fence: int | None = None,
+        more: Mapping[str, Any] | None = None,
+        **spec: Any,
+    ) -> Played:
+        (self.checkpoints / "fence.json").write_text(json.dumps({"epoch": epoch if fence is None else fence}))
+        events, out = self.directory / f"events-{epoch}", self.directory / f"out-{epoch}"
+        events.mkdir()
+        gangs = [codec.plain(self._gang(node, world, epoch, out, spec)) for node in range(world)]
+        for one in gangs:
+            Path(one["out"]).mkdir(parents=True)
+        request = {"events": str(events), "gangs": gangs, "release": {}, "deadline_s": 60, **(more or {})}
+        assert self._warm.stdin and self._warm.stdout
+        self._warm.stdin.write(json.dumps(request) + "\n")
+        self._warm.stdin.flush()
+        codes = {int(rank): code for rank, code in json.loads(self._warm.stdout.readline())["codes"].items()}
+        lines = [json.loads(line) for path in sorted(events.iterdir()) for line in path.read_text().splitlines()]
+        return Played(codes, sorted(lines, key=lambda line: line["at"]["mono"]), out)
+
+    def resume(self, name: str) -> gang.Resume:
+        facts = json.loads((self.checkpoints / f"{name}.json").read_text())
+        path = str(self.checkpoints / facts["file"])
+        return gang.Resume(name=name, path=path, step=facts["step"], sha256=facts["sha256"])
+
+    def _gang(self, node: int, world: int, epoch: int, out: Path, spec: Mapping[str, Any]) -> gang.GangSpec:
+        base: dict[str, Any] = {
+            "run": "r", "epoch": epoch, "world_size": world, "nodes": world, "group_rank": node, "ranks": (node,),
+            "master_addr": "127.0.0.1", "master_port": 0, "backend": "gloo", "timeout_s": 10.0, "max_restarts": 3,
+            "workload": "train-dp", "params": {}, "seed": 7, "payload": str(ROOT), "out": str(out / f"n{node}"),
+            "checkpoints": str(self.checkpoints), "interface": "lo",
+        }  # fmt: skip
+        return gang.GangSpec(**{**base, **spec})
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, str(TEMPLATE)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, env=env,
+    )  # fmt: skip
+    yield process
+    assert process.stdin
+    process.stdin.close()
+    process.wait(10)
+
+
+@pytest.fixture
+def stage(warm: subprocess.Popen[str], tmp_path: Path) -> Stage:
+    return Stage(warm, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def twin(warm: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory) -> Played:
+    return Stage(warm, tmp_path_factory.mktemp("twin")).play(params=SHORT)
+
+
+#: 20 steps, a checkpoint after every fifth.
+SHORT = {"epochs": 1}
+
+
+def test_four_ranks_train_and_leave_complete_records(twin: Played) -> None:
+    assert twin.codes == {0: 0, 1: 0, 2: 0, 3: 0}
+    for value in twin.of("rank.start"):
+        assert value["threads"] == 1
+        assert value["preloaded"] == ["torch", "torch.distributed", "torch._dynamo"]
+    for rank in range(4):
+        assert [line["step"] for line in twin.steps(rank)] == list(range(1, 21))
+        assert [value["mark"] for value in twin.of("rank.step") if value["rank"] == rank] == ["first"]
+        rows = list(record.CHUNK.iter_unpack((twin.out / f"n{rank}/chunks-r{rank}.bin").read_bytes()))
+        assert len(rows) == 20 * 6
+        assert {row[3] for row in rows} == {(rank - 1) % 4}
+        assert sum(row[5] for row in rows if row[0] == 1) == pytest.approx(971_048 * 6 / 4, abs=8)
+        assert all(row[6] <= row[7] for row in rows)
+        assert json.loads((twin.out / f"n{rank}/env-r{rank}.json").read_text())["RANK"] == str(rank)
+    assert twin.of("progress")[-1]["step"] == 20
+    assert twin.finished()[0]["metrics"]["accuracy"] > 0.5
+
+
+def test_weights_differ_before_the_broadcast_and_agree_after_it(twin: Played) -> None:
+    assert len({value["weights"] for value in twin.of("rank.restored")}) == 1
+
+
+def test_replicas_are_identical_after_every_step(twin: Played) -> None:
+    digests = [[line["digest"] for line in twin.steps(rank)] for rank in range(4)]
+    assert digests[0] == digests[1] == digests[2] == digests[3]
+    assert len(set(digests[0])) == 20
+
+
+def test_the_same_seed_gives_the_same_bits(stage: Stage, twin: Played) -> None:
+    again = stage.play(params=SHORT)
+    for rank in range(4):
+        assert again.losses(rank) == twin.losses(rank)
+        assert again.finished()[rank]["digest"] == twin.finished()[rank]["digest"]
+
+
+def test_another_seed_gives_others(stage: Stage, twin: Played) -> None:
+    other = stage.play(params=SHORT, seed=8)
+    assert other.finished()[0]["digest"]["model.0.weight"] != twin.finished()[0]["digest"]["model.0.weight"]
+
+
+def test_killed_in_an_all_reduce_and_resumed_it_ends_with_the_same_bits(stage: Stage, twin: Played) -> None:
+    hold = gang.Hold(id="f0", rank=2, step=13, phase="allreduce", limit_s=20.0)
+    broken = stage.play(params=SHORT, holds=(hold,), more={"kill": 2})
+    assert broken.codes[2] == -9
+    assert all(code != 0 for code in broken.codes.values())
+    assert {value["rank"] for value in broken.of("rank.inside")} == {0, 1, 3}
+    assert stage.resume("e0-s10").step == 10
+
+    resumed = stage.play(epoch=1, params=SHORT, resume=stage.resume("e0-s10"))
+    assert resumed.codes == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert {value["step"] for value in resumed.of("rank.restored")} == {10}
+    for rank in range(4):
+        assert resumed.losses(rank) == {step: loss for step, loss in twin.losses(rank).items() if step > 10}
+        assert resumed.finished()[rank]["digest"] == twin.finished()[rank]["digest"]
+    parents = {value["name"]: value["parent"] for value in resumed.of("checkpoint.commit")}
+    assert parents == {"e1-s15": "e0-s10", "e1-s20": "e1-s15"}
+
+
+@pytest.mark.parametrize("broken", ["break_rng", "break_optimizer"])
+def test_state_that_is_not_restored_shows(stage: Stage, twin: Played, broken: str) -> None:
+    stage.play(params=SHORT)
+    resumed = stage.play(epoch=1, params={**SHORT, broken: True}, resume=stage.resume("e0-s10"))
+    assert resumed.codes == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert resumed.losses(1)[12] != twin.losses(1)[12]
+
+
+def test_resumed_after_the_last_step_there_is_nothing_to_do_and_all_is_equal(stage: Stage, twin: Played) -> None:
+    stage.play(params=SHORT)
+    resumed = stage.play(epoch=1, params=SHORT, resume=stage.resume("e0-s20"))
+    for rank in range(4):
+        assert resumed.finished()[rank]["digest"] == twin.finished()[rank]["digest"]
+        assert resumed.finished()[rank]["loss"] == twin.finished()[rank]["loss"]
+    assert resumed.finished()[0]["loss_mean"] == twin.finished()[0]["loss_mean"]
+
+
+def test_every_rank_passes_every_phase(stage: Stage) -> None:
+    life = ("rendezvous", "init", "restore", "shutdown")
+    holds = tuple(gang.Hold(id=phase, rank=99, step=0 if phase in life else 10, phase=phase) for phase in trial.PHASES)
+    played = stage.play(world=2, params=SHORT, holds=holds)
+    for rank in range(2):
+        assert {value["hold"] for value in played.of("rank.inside") if value["rank"] == rank} == set(trial.PHASES)
+
+
+@pytest.mark.parametrize("phase", ["rendezvous", "restore", "checkpoint", "optimizer", "shutdown"])
+def test_a_held_rank_that_is_released_goes_on(stage: Stage, phase: str) -> None:
+    step = 10 if phase in ("checkpoint", "optimizer") else 0
+    hold = gang.Hold(id="f0", rank=0, step=step, phase=phase)
+    played = stage.play(world=2, params=SHORT, holds=(hold,), more={"release": {"0": ["f0"]}})
+    assert played.codes == {0: 0, 1: 0}
+    assert len(played.of("rank.held")) == len(played.of("rank.released")) == 1
+
+
+@pytest.mark.parametrize(("world", "algorithm"), [(1, "ring"), (3, "ring"), (3, "library")])
+def test_the_result_does_not_depend_on_how_the_batch_is_shared(stage: Stage, world: int, algorithm: str) -> None:
+    params = {"epochs": 1, "batch": 50, "noise": 0.0, "algorithm": algorithm}
+    alone = Stage(stage._warm, stage.directory / "alone").play(world=1, params=params)
+    shared = stage.play(world=world, params=params)
+    assert shared.finished()[0]["loss_mean"] == pytest.approx(alone.finished()[0]["loss_mean"], rel=1e-3)
+
+
+def test_more_ranks_than_samples_still_train(stage: Stage) -> None:
+    played = stage.play(world=3, params={"epochs": 1, "batch": 2, "checkpoint_every": 1000, "digest_every": 0})
+    assert played.codes == {0: 0, 1: 0, 2: 0}
+
+
+def test_a_disk_that_is_full_ends_the_gang_with_the_cause(stage: Stage) -> None:
+    played = stage.play(world=2, params=SHORT, more={"rlimit": 1_000_000})
+    assert played.codes == {0: 1, 1: 1}
+    assert played.of("checkpoint.failed")[0]["name"] == "e0-s5"
+    assert "File too large" in played.of("checkpoint.failed")[0]["reason"]
+    assert {value["kind"] for value in played.of("rank.error")} == {"checkpoint"}
+    assert sorted(path.name for path in stage.checkpoints.iterdir()) == ["fence.json"]
+
+
+def test_an_old_epoch_commits_nothing(stage: Stage) -> None:
+    played = stage.play(world=2, params=SHORT, fence=1)
+    assert played.codes == {0: 1, 1: 1}
+    assert played.of("checkpoint.refused") == [{"rank": 0, "name": "e0-s5", "fence": 1}]
+    assert played.of("rank.error") == []
+    assert sorted(path.name for path in stage.checkpoints.iterdir()) == ["fence.json"]
+
+
+def test_a_checkpoint_with_other_bytes_than_chosen_is_not_loaded(stage: Stage) -> None:
+    stage.play(world=2, params=SHORT)
+    chosen = stage.resume("e0-s10")
+    with open(chosen.path, "r+b") as file:
+        file.seek(1000)
+        file.write(b"\xff\xff\xff")
+    played = stage.play(world=2, epoch=1, params=SHORT, resume=chosen)
+    assert played.codes == {0: 1, 1: 1}
+    assert {value["kind"] for value in played.of("rank.error")} == {"checkpoint"}
+    assert "SHA-256" in played.of("rank.error")[0]["message"]
+
+
+def test_a_damaged_data_file_is_named(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(b"nonsense")
+    played = stage.play(world=2, params=SHORT, data=str(tmp_path))
+    assert played.codes == {0: 1, 1: 1}
+    assert {value["kind"] for value in played.of("rank.error")} == {"data"}
+    assert "train-images-idx3-ubyte" in played.of("rank.error")[0]["message"]
+
+
+SCRIPT = """
+import os, sys, atexit
+import torch, torch.distributed as dist
+from helper import word
+from ccbed_events import step
+atexit.register(lambda: print("goodbye"))
+dist.init_process_group("gloo")
+x = torch.ones(3)
+dist.all_reduce(x)
+print(word, sys.argv[1:], __name__, int(x[0]), os.environ["LOCAL_RANK"], os.getcwd())
+step(1, loss=0.5)
+if dist.get_rank() == 1 and "fail" in sys.argv:
+    sys.exit(3)
+"""
+
+
+def script(stage: Stage, text: str, **params: Any) -> Played:
+    user = stage.directory / "payload" / "user"
+    user.mkdir(parents=True)
+    (user / "job.py").write_text(text)
+    (user / "helper.py").write_text("word = 'hello'\n")
+    spec = {"workload": "script", "payload": str(user.parent)}
+    return stage.play(world=2, params={"file": "some/where/job.py", "cwd": str(stage.directory), **params}, **spec)
+
+
+def test_a_script_runs_unchanged_as_main(stage: Stage) -> None:
+    played = script(stage, SCRIPT, args=["--lr", "1"])
+    assert played.codes == {0: 0, 1: 0}
+    assert f"hello ['--lr', '1'] __main__ 2 0 {stage.directory}" in played.log(1)
+    assert "goodbye" in played.log(0)
+    assert played.losses(1) == {1: (0.5).hex()}
+    assert set(played.finished()) == {0, 1}
+
+
+def test_a_scripts_exit_code_is_the_ranks(stage: Stage) -> None:
+    played = script(stage, SCRIPT, args=["fail"])
+    assert played.codes == {0: 0, 1: 3}
+    assert played.of("rank.error")[0]["message"] == "the program left with exit code 3"
+
+
+def test_a_scripts_exception_is_in_its_log_and_in_the_event(stage: Stage) -> None:
+    played = script(stage, "def f():\n    raise ValueError('no luck')\nf()\n")
+    assert played.codes == {0: 1, 1: 1}
+    assert (
+        played.of("rank.error")[0] == {"rank": 0, "kind": "ValueError", "message": "no luck"}
+        or played.of("rank.error")[0]["rank"] == 1
+    )
+    assert "job.py" in played.log(0) and "ValueError: no luck" in played.log(0)
+
+
+def test_steps_are_found_in_what_a_script_prints(stage: Stage) -> None:
+    text = "for n in (1, 2):\n    print('step', n, 'loss', n / 2)\n"
+    played = script(stage, text, step_regex=r"step (?P<step>\d+) loss (?P<loss>\S+)")
+    assert played.losses(0) == {1: (0.5).hex(), 2: (1.0).hex()}
+
+
+def test_a_cold_program_gets_the_same_environment(stage: Stage) -> None:
+    text = "import os, ccbed_events; ccbed_events.step(1); print('cold', os.environ['RANK']); raise SystemExit(4)"
+    played = script(stage, text, exec_=[sys.executable])
+    assert played.codes == {0: 4, 1: 4}
+    assert "cold 1" in played.log(1)
+    assert len(played.steps(0)) == 1

@@ -1,0 +1,104 @@
+"""Checkpoints reach the shared directory whole and fenced, or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rank import commit
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    (tmp_path / "fence.json").write_text('{"epoch": 0}')
+    return tmp_path
+
+
+def identity(step: int, epoch: int = 0, parent: str | None = None) -> commit.Identity:
+    return commit.Identity(epoch=epoch, step=step, world=4, parent=parent)
+
+
+def names(shared: Path) -> set[str]:
+    return {path.name for path in shared.iterdir()} - {"fence.json"}
+
+
+def test_a_committed_checkpoint_is_named_hashed_and_tells_its_parent(shared: Path) -> None:
+    facts = commit.commit(shared, identity(10, parent="e0-s5"), b"state", keep=3)
+    assert json.loads((shared / "e0-s10.json").read_text()) == {
+        "name": "e0-s10", "file": "e0-s10.pt", "step": 10, "epoch": 0, "bytes": 5, "parent": "e0-s5", "world": 4,
+        "sha256": hashlib.sha256(b"state").hexdigest(),
+    }  # fmt: skip
+    assert facts["write_s"] >= 0
+    assert (shared / "e0-s10.pt").read_bytes() == b"state"
+    assert names(shared) == {"e0-s10.pt", "e0-s10.json"}
+
+
+def test_a_later_epochs_fence_refuses_the_commit_and_nothing_of_it_stays(shared: Path) -> None:
+    (shared / "fence.json").write_text('{"epoch": 1}')
+    with pytest.raises(commit.Refused) as refused:
+        commit.commit(shared, identity(5), b"state", keep=3)
+    assert (refused.value.name, refused.value.fence) == ("e0-s5", 1)
+    assert names(shared) == set()
+
+
+def test_the_fence_is_read_after_the_file_is_in_place(shared: Path) -> None:
+    def overtaken() -> None:
+        (shared / "fence.json").write_text('{"epoch": 1}')
+
+    with pytest.raises(commit.Refused):
+        commit.commit(shared, identity(5), b"state", keep=3, before_rename=overtaken)
+    assert names(shared) == set()
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}", "[]"])
+def test_an_unreadable_fence_lets_nothing_through(shared: Path, content: str) -> None:
+    (shared / "fence.json").write_text(content)
+    with pytest.raises(ValueError, match=r"fence\.json"):
+        commit.commit(shared, identity(5), b"state", keep=3)
+    assert names(shared) == set()
+
+
+def test_at_the_checkpoint_point_only_the_temporary_file_is_there(shared: Path) -> None:
+    seen: list[set[str]] = []
+    commit.commit(shared, identity(5), b"state", keep=3, before_rename=lambda: seen.append(names(shared)))
+    assert seen == [{".e0-s5.pt.tmp"}]
+
+
+def test_a_failure_to_write_leaves_nothing_behind(shared: Path) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        commit.commit(shared, identity(5), b"state", keep=3, before_rename=full)
+    assert names(shared) == set()
+
+
+def test_only_the_newest_are_kept(shared: Path) -> None:
+    for step in (5, 10, 15, 20):
+        commit.commit(shared, identity(step), b"state", keep=2)
+    assert names(shared) == {"e0-s15.pt", "e0-s15.json", "e0-s20.pt", "e0-s20.json"}
+
+
+def test_a_later_epoch_counts_as_newer_whatever_its_step(shared: Path) -> None:
+    commit.commit(shared, identity(25), b"state", keep=2)
+    commit.commit(shared, identity(30), b"state", keep=2)
+    (shared / "fence.json").write_text('{"epoch": 1}')
+    commit.commit(shared, identity(26, epoch=1), b"state", keep=2)
+    assert names(shared) == {"e0-s30.pt", "e0-s30.json", "e1-s26.pt", "e1-s26.json"}
+
+
+def test_what_a_killed_epoch_left_half_written_goes_with_the_next_commit(shared: Path) -> None:
+    (shared / ".e0-s30.pt.tmp").write_bytes(b"half")
+    (shared / "fence.json").write_text('{"epoch": 1}')
+    commit.commit(shared, identity(26, epoch=1), b"state", keep=2)
+    assert names(shared) == {"e1-s26.pt", "e1-s26.json"}
+
+
+def test_files_of_other_names_are_left_alone(shared: Path) -> None:
+    (shared / "notes.txt").write_text("mine")
+    commit.commit(shared, identity(5), b"state", keep=1)
+    commit.commit(shared, identity(10), b"state", keep=1)
+    assert names(shared) == {"notes.txt", "e0-s10.pt", "e0-s10.json"}

@@ -1,0 +1,45 @@
+"""A rank gets torchrun's names; what is kept of the environment holds no secret."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.model import gang
+from orchestrator.rank import environment
+
+GANG = gang.GangSpec(
+    run="r1", epoch=2, world_size=8, nodes=4, group_rank=3, ranks=(6, 7), master_addr="127.0.0.1", master_port=29501,
+    backend="gloo", timeout_s=30.0, max_restarts=3, workload="train-dp", params={}, seed=7, payload="/p", out="/o",
+    checkpoints="/c", interface="lo", env={"USER_SET": "1", "RANK": "99"},
+)  # fmt: skip
+
+
+def test_torchruns_names_are_all_there() -> None:
+    values = environment.variables(GANG, 7, "n3", "ab12")
+    expected = {
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29501", "WORLD_SIZE": "8", "RANK": "7", "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "3", "GROUP_WORLD_SIZE": "4", "NODE_RANK": "3", "ROLE_NAME": "default",
+        "ROLE_RANK": "7", "ROLE_WORLD_SIZE": "8", "TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3",
+        "TORCHELASTIC_RUN_ID": "r1", "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1",
+        "CCBED_EVENTS": "/o/steps-r7.jsonl",
+    }  # fmt: skip
+    assert {name: values.get(name) for name in expected} == expected
+
+
+def test_the_users_own_variables_are_passed_but_cannot_change_the_ranks_place() -> None:
+    assert environment.variables(GANG, 6, "n3", "ab12")["USER_SET"] == "1"
+    assert environment.variables(GANG, 6, "n3", "ab12")["RANK"] == "6"
+
+
+def test_the_nodes_mark_is_left_as_it_is() -> None:
+    assert "CCBED_NODE" not in environment.variables(replace(GANG, env={}), 6, "n3", "ab12")
+
+
+def test_secrets_are_redacted_by_name_and_passwords_in_urls() -> None:
+    shown = environment.redacted(
+        {"AWS_SECRET_ACCESS_KEY": "a", "hf_token": "b", "DB_PASSWORD": "c", "HOME": "/h", "PROXY": "http://u:p@h:1/x"}
+    )
+    assert shown["HOME"] == "/h"
+    assert {shown[name] for name in ("AWS_SECRET_ACCESS_KEY", "hf_token", "DB_PASSWORD")} == {"***"}
+    assert shown["PROXY"] == "http://***@h:1/x"
