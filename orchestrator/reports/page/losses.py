@@ -95,6 +95,10 @@ class _Frame:
         offset, factor = svg.scale(self.first, self.last)
         return offset + factor * step
 
+    def inside(self, step: float) -> float:
+        """``x``, kept within the frame."""
+        return self.x(min(max(step, self.first), self.last))
+
     def y(self, loss: float) -> float:
         offset, factor = svg.scale(self.low, self.high, TOP + HEIGHT, TOP)
         return offset + factor * loss
@@ -131,18 +135,28 @@ def _grid(frame: _Frame) -> list[Markup]:
 
 
 def _lost(frame: _Frame, resumes: Sequence[tuple[int, int]]) -> list[Markup]:
-    parts = []
-    for lost, resumed in resumes:
-        x1, x2 = (frame.x(min(max(step, frame.first), frame.last)) for step in (resumed, lost))
-        tip = svg.element("title", f"lost in step {lost}, resumed after step {resumed}")
-        parts += [
-            svg.element("rect", tip, x=x1, y=TOP, width=max(x2 - x1, 1.0), height=HEIGHT, class_="band"),
-            svg.line(x2, TOP, x2, TOP + HEIGHT, "strike"),
-            svg.line(x1, TOP, x1, TOP + HEIGHT, "caught"),
-            svg.text(x2 + 6, TOP + 12, f"✕ lost in step {lost}", "fault"),
-            svg.text(x1 - 6, TOP + 12, f"resumed after {resumed}", "muted", "end"),
-        ]
-    return parts
+    parts = [part for lost, resumed in resumes for part in _stretch(frame, lost, resumed)]
+    if len(resumes) == 1:
+        (lost, resumed), *_ = resumes
+        start = svg.text(frame.inside(resumed) - 6, TOP + 12, f"resumed after {resumed}", "muted", "end")
+        return [*parts, start, svg.text(frame.inside(lost) + 6, TOP + 12, f"✕ lost in step {lost}", "fault")]
+    ordered = sorted(lost for lost, _ in resumes)
+    labels = [f"✕ {lost}" for lost in ordered]
+    sizes = [svg.width(label) for label in labels]
+    places = svg.spread([frame.inside(lost) + 16 for lost in ordered], sizes, svg.LEFT, svg.WIDTH - svg.RIGHT, 4)
+    named = zip(places, labels, strict=True)
+    return [*parts, *(svg.text(place, TOP + 12, label, "fault", "middle") for place, label in named)]
+
+
+def _stretch(frame: _Frame, lost: int, resumed: int) -> list[Markup]:
+    """From the checkpoint to the step in which training broke off."""
+    x1, x2 = frame.inside(resumed), frame.inside(lost)
+    tip = svg.element("title", f"lost in step {lost}, resumed after step {resumed}")
+    return [
+        svg.element("rect", tip, x=x1, y=TOP, width=max(x2 - x1, 1.0), height=HEIGHT, class_="band"),
+        svg.line(x2, TOP, x2, TOP + HEIGHT, "strike"),
+        svg.line(x1, TOP, x1, TOP + HEIGHT, "caught"),
+    ]
 
 
 def _twin_line(frame: _Frame, losses: Losses) -> list[Markup]:
