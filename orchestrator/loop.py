@@ -184,13 +184,19 @@ class Loop:
     def _silences(self, state: State) -> list[Event]:
         found = []
         for node in liveness.suspects(self._watch, self.trial.liveness):
-            if node in state.nodes and state.usable(node):
+            if self._expected(state, node):
                 found.append(self._own("note", "node.suspect", self._silence(node), node=node))
             self._watch = liveness.mark(self._watch, node)
         for node in liveness.lost(self._watch, self.trial.liveness):
-            if node in state.nodes and state.usable(node) and (seen := self._confirmed(node)):
-                found.append(self._own("note", "node.silent", {**self._silence(node), "seen": seen}, node=node))
+            if self._expected(state, node) and (seen := self._confirmed(node)):
+                value = {**self._silence(node), "seen": seen}
+                found.append(self._own("note", "node.silent", value, node=node))
         return found
+
+    def _expected(self, state: State, node: str) -> bool:
+        """Whether the heart-beat that was seen last is that of the incarnation that counts now."""
+        known = state.nodes.get(node)
+        return known is not None and known.usable and self._watch.beats[node].incarnation == known.incarnation
 
     def _silence(self, node: str) -> dict[str, Any]:
         return {"silent_s": round(liveness.silent_for(self._watch, node), 3)}

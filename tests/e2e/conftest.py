@@ -1,0 +1,109 @@
+"""One real bed for the whole session: four nodes and a spare on this machine, ended and checked at the end."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import plugins, run
+from orchestrator.agent import processes
+from orchestrator.cli import main, session, terminal
+from orchestrator.model.bed import BedSpec
+from orchestrator.model.event import Event
+from orchestrator.model.launch import Request
+from orchestrator.model.plugin import Catalogue
+from orchestrator.model.run import Run
+from orchestrator.model.trial import Trial
+from orchestrator.providers.process import ProcessProvider
+from orchestrator.store import beds, bundle
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """What came of a run: exit code, bundle, and verdicts by name."""
+
+    code: int
+    run: Run
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.run.directory)
+
+    def outcome(self, check: str) -> str:
+        return next(verdict.outcome for verdict in self.run.verdicts if verdict.check == check)
+
+    def bad(self) -> list[str]:
+        return [f"{v.outcome} {v.check}: {v.text}" for v in self.run.verdicts if v.outcome != "pass"]
+
+    def of(self, *names: str) -> tuple[Event, ...]:
+        return self.run.history.of(*names)
+
+
+@dataclass(kw_only=True)
+class Bed:
+    """A bed that is up, and the directories around it."""
+
+    state: Path
+    runs: Path
+    spec: BedSpec
+    catalogue: Catalogue
+
+    def run(self, trial: Trial, **more: Any) -> Ran:
+        return ran(run.launch(self.request(trial, **more)).directory, self)
+
+    def request(self, trial: Trial, **more: Any) -> Request:
+        given = {"runs": str(self.runs), "command": "ccbed run (test)", "provider": ProcessProvider(self.state), **more}
+        return Request(trial=trial, bed=self.spec, catalogue=self.catalogue, state=str(self.state), **given)
+
+    def ccbed(self, *args: str) -> tuple[int, str]:
+        """A command line in this process: exit code, and everything that it printed."""
+        return ccbed(self.state, *args)
+
+    def unchanged(self) -> bool:
+        """Whether `up` finds nothing to change."""
+        return "nothing to change" in self.ccbed("up", str(ROOT / "inventories/local.yml"))[1]
+
+
+def ran(directory: str, bed: Bed) -> Ran:
+    result = run.conclude(bed.catalogue, Path(directory))
+    return Ran(code=result.code, run=bundle.load(Path(directory)))
+
+
+def ccbed(state: Path, *args: str) -> tuple[int, str]:
+    out = io.StringIO()
+    here = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
+    return main.run(args, here), out.getvalue()
+
+
+@pytest.fixture(scope="session")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    state = tmp_path_factory.mktemp("state")
+    code, said = ccbed(state, "up", str(ROOT / "inventories/local.yml"))
+    assert code == 0, said
+    spec = beds.read(state, "local")
+    assert spec is not None
+    yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
+    code, said = ccbed(state, "down", "local", "--force")
+    assert code == 0, said
+    ours = [one.pid for one in processes.scan() if str(state) in _arguments(one.pid)]
+    assert ours == [], "nothing of the bed is left"
+
+
+def _arguments(pid: int) -> str:
+    try:
+        return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quiet_threads() -> None:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")

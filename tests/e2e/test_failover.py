@@ -1,0 +1,188 @@
+"""Real failovers: every node, every policy, several faults, pauses; and what must never be called a pass."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.trial import CheckSpec, World
+
+from . import trials
+from .conftest import Bed, Ran
+
+pytestmark = pytest.mark.e2e
+
+
+def _decisions(ran: Ran) -> list[dict[str, str]]:
+    return [dict(event.value["policy"]) for event in ran.of("recovery.decided")]
+
+
+def test_a_crashed_node_is_replaced_by_the_warm_spare_bit_exact(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.crash(2), checks=(*trials.CHECKS, "spare-warm")))
+    assert ran.bad() == []
+    assert ran.code == 0
+    assert _decisions(ran) == [{"n2": "spare"}]
+    assert [event.value["step"] for event in ran.of("resume.chosen")] == [0, 10]
+    assert bed.unchanged()
+
+
+@pytest.mark.parametrize("node", [0, 1, 3])
+def test_any_other_node_too(bed: Bed, node: int) -> None:
+    ran = bed.run(trials.dp(trials.crash(node)))
+    assert ran.bad() == []
+    assert _decisions(ran) == [{f"n{node}": "spare"}]
+    assert bed.unchanged()
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_restart_brings_the_node_back_on_its_host(bed: Bed, node: int) -> None:
+    ran = bed.run(trials.dp(trials.crash(node), policy=("restart",)))
+    assert ran.bad() == []
+    assert _decisions(ran) == [{f"n{node}": "restart"}]
+    assert bed.unchanged()
+
+
+def test_without_a_policy_the_loss_is_a_finding(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.crash(2), policy=("none",)))
+    assert ran.outcome("finished") == "fail"
+    assert ran.code == 1
+    assert bed.unchanged()
+
+
+def test_two_faults_in_a_row(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.crash(2), trials.crash(2, id="f1", step=17)))
+    assert ran.bad() == []
+    assert _decisions(ran) == [{"n2": "spare"}, {"n4": "restart"}]
+    assert bed.unchanged()
+
+
+def test_a_fault_in_the_recovery_of_another(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.crash(2), trials.crash(1, id="f1", phase="restore", epoch=1)))
+    assert ran.bad() == []
+    assert len(_decisions(ran)) == 2
+    assert bed.unchanged()
+
+
+@pytest.mark.parametrize("phase", ["forward", "optimizer", "checkpoint", "data", "backward"])
+def test_held_in_any_phase_of_a_step(bed: Bed, phase: str) -> None:
+    ran = bed.run(trials.dp(trials.crash(0, step=15, phase=phase)))
+    assert ran.bad() == []
+
+
+def test_a_pause_that_is_healed_in_time_costs_nothing_but_time(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.pause(2, for_s=0.5)))
+    assert ran.bad() == []
+    assert _decisions(ran) == []
+    assert bed.unchanged()
+
+
+def test_a_pause_until_the_run_ends_is_found_by_silence_and_the_old_epoch_cannot_act(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.pause(2)))
+    assert ran.bad() == []
+    assert [event.value["detector"] for event in ran.of("recovery.decided")] == ["node.silent"]
+    assert bed.unchanged()
+
+
+def test_a_pause_healed_while_the_next_epoch_trains(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.pause(2, for_s=2.6), params={"step_min_ms": 60}))
+    assert ran.bad() == []
+    assert bed.unchanged()
+
+
+def test_a_paused_node_that_is_restarted(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.pause(1), policy=("restart",)))
+    assert ran.bad() == []
+    assert _decisions(ran) == [{"n1": "restart"}]
+    assert bed.unchanged()
+
+
+def test_a_node_killed_by_hand_is_recovered_too_and_said(bed: Bed) -> None:
+    def kill() -> None:
+        pid = _pid(bed, "n3")
+        os.kill(pid, signal.SIGKILL)
+
+    with _later(0.8, kill):
+        ran = bed.run(trials.dp(params={"step_min_ms": 60}))
+    assert ran.outcome("finished") == "pass"
+    assert ran.outcome("bit-exact") == "pass"
+    assert ran.outcome("planned-faults-only") == "fail"
+    assert bed.unchanged()
+
+
+def test_two_ranks_per_node_and_the_librarys_all_reduce(bed: Bed) -> None:
+    trial = trials.dp(trials.crash(1), params={"algorithm": "library"}, world=World(nodes=2, ranks_per_node=2))
+    ran = bed.run(trial)
+    assert ran.bad() == []
+
+
+def test_a_world_of_one(bed: Bed) -> None:
+    trial = trials.dp(trials.crash(0, step=13, phase="optimizer"), world=World(nodes=1))
+    assert bed.run(trial).bad() == []
+
+
+# --- what must never pass ---------------------------------------------------------------------------------------------
+
+
+def test_optimizer_state_that_is_not_restored_is_found(bed: Bed) -> None:
+    ran = bed.run(_unlike_its_twin(bed, {"break_optimizer": True}))
+    assert ran.outcome("bit-exact") == "fail"
+    assert ran.code == 1
+
+
+def test_random_state_that_is_not_restored_is_found(bed: Bed) -> None:
+    ran = bed.run(_unlike_its_twin(bed, {"break_rng": True}))
+    assert ran.outcome("bit-exact") == "fail"
+    assert ran.outcome("replay-equal") == "fail"
+
+
+def test_a_trigger_that_is_never_reached_is_unknown(bed: Bed) -> None:
+    ran = bed.run(trials.dp(trials.crash(2, step=99)))
+    assert ran.outcome("fault-verified") == "unknown"
+    assert ran.code == 2
+
+
+def _unlike_its_twin(bed: Bed, broken: dict[str, bool]) -> object:
+    return trials.dp(trials.crash(2), params=broken)
+
+
+def _pid(bed: Bed, name: str) -> int:
+    import json
+
+    return int(json.loads((Path(bed.spec.workdir) / "nodes" / name / "node.json").read_text())["pid"])
+
+
+class _later:
+    """Do something in a thread, so many seconds after entering; joined on leaving."""
+
+    def __init__(self, after_s: float, what: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=lambda: (time.sleep(after_s), what()))
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.join()
+
+
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(bed: Bed) -> None:
+    directory: list[Path] = []
+
+    def damage(event: object) -> None:
+        if getattr(event, "f", "") == "checkpoint.commit" and event.value["step"] == 10:  # type: ignore[attr-defined]
+            path = Path(bed.spec.shared_dir) / directory[-1].name / "checkpoints" / f"{event.value['name']}.pt"  # type: ignore[attr-defined]
+            path.write_bytes(path.read_bytes()[:-100])
+
+    ran = bed.run(
+        replace(trials.dp(trials.crash(2), params={"step_min_ms": 20}), checks=(CheckSpec(name="bit-exact"),)),
+        told=damage, began=lambda path: directory.append(Path(path)),
+    )  # fmt: skip
+    assert [event.value["name"] for event in ran.of("checkpoint.skipped")] == ["e0-s10"]
+    assert [event.value["step"] for event in ran.of("resume.chosen")] == [0, 5]
+    assert ran.bad() == []

@@ -1,0 +1,31 @@
+"""Trials of the end-to-end tests: short, with every checker that they can pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.model.trial import CheckSpec, FaultPlan, Recovery, Trial, Trigger, World
+
+PARAMS: dict[str, Any] = {
+    "model": "mnist-mlp", "algorithm": "ring", "batch": 64, "epochs": 1, "checkpoint_every": 5,
+}  # fmt: skip
+CHECKS = ("bit-exact", "baseline-clean")
+
+
+def crash(node: int | str = 2, id: str = "f0", **at: Any) -> FaultPlan:
+    return FaultPlan(id=id, fault="crash-node", node=node, at=Trigger(**(at or {"step": 13})))
+
+
+def pause(node: int | str = 2, for_s: float | None = None, **at: Any) -> FaultPlan:
+    params = {} if for_s is None else {"for_s": for_s}
+    return FaultPlan(id="f0", fault="pause-node", node=node, at=Trigger(**(at or {"step": 13})), params=params)
+
+
+def dp(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **more: Any) -> Trial:
+    """20 steps of train-dp on four nodes."""
+    checks = more.pop("checks", CHECKS)
+    params = {**PARAMS, **more.pop("params", {})}
+    return Trial(
+        name="e2e", workload="train-dp", params=params, faults=faults, world=more.pop("world", World(nodes=4)),
+        recovery=Recovery(policy=policy, max_restarts=3), checks=tuple(CheckSpec(name=name) for name in checks), **more,
+    )  # fmt: skip
