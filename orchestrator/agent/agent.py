@@ -51,7 +51,7 @@ class Agent:
             "pid": os.getpid(),
             "threads": processes.threads(),
             "torch": getattr(sys.modules.get("torch"), "__version__", None),
-            "frozen": gc.get_freeze_count(),
+            "frozen": self._label.get("frozen", 0),
         }
         self._note("bed", "agent.ready", value)
         ready()

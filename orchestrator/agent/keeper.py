@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import importlib
 import os
 import secrets
 import signal
@@ -14,8 +12,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import forks, label, processes
-from . import mark as marks
+from . import forks, label, mark as marks, processes, warmth
 from .acts import Acts
 from .events import EventLog, lines
 from .inbox import Inbox, Item
@@ -24,13 +21,6 @@ from .loop import Loop
 from .nodes import Node, Nodes
 
 POLL_S = 0.25
-#: Imported once, so that no rank has to. torch._dynamo is what the first optimizer step would import.
-WARM = (
-    "torch", "torch.distributed", "torch._dynamo", "orchestrator.model.gang", "orchestrator.model.event",
-    "orchestrator.model.trial", "orchestrator.model.schedule", "orchestrator.model.run", "random", "runpy", "socket", "uuid",
-)  # fmt: skip
-#: Set before the import: the libraries behind torch start threads otherwise, and a process with threads must not fork.
-ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Keeper:
@@ -48,8 +38,7 @@ class Keeper:
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed."""
         forks.subreaper()
-        gc.collect()
-        gc.freeze()
+        self._nodes.frozen = warmth.freeze()
         self._loop.on_child(self._nodes.reap)
         self._nodes.adopt()
         self._acts.resume()
@@ -173,7 +162,7 @@ def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None]) -> in
     marks.overwrite(marks.mark(marks.tag(bed, str(workdir)), marks.KEEPER, incarnation))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    _warm()
+    warmth.load()
     pid = os.getpid()
     own = {
         "bed": bed,
@@ -187,11 +176,3 @@ def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None]) -> in
     label.write(directory / label.KEEPER, own)
     keeper.run(ready)
     return 0
-
-
-def _warm() -> None:
-    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
-    for name in WARM:
-        importlib.import_module(name)
-    if processes.threads() != 1:
-        raise RuntimeError(f"{processes.threads()} threads after the imports: nothing can be forked from here")

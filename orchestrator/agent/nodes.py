@@ -11,8 +11,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import agent, forks, label, primitives, processes
-from . import mark as marks
+from . import agent, forks, label, mark as marks, primitives, processes
 from .loop import Loop
 from .processes import Process
 
@@ -81,6 +80,8 @@ class Nodes:
         self._archive = archive
         self._note = note
         self._nodes: dict[str, Node] = {}
+        #: How many objects the keeper has frozen; agents report it.
+        self.frozen = 0
 
     def get(self, name: str) -> Node:
         """A node by name; made known if it was not. Raises ValueError for what cannot be a name."""
@@ -173,6 +174,7 @@ class Nodes:
             "incarnation": secrets.token_hex(4),
             "ordinal": int(node.label.get("ordinal", 0)) + 1,
             "agent": self._archive,
+            "frozen": self.frozen,
             "spec": codec.plain(spec),
         }
 

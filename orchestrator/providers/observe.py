@@ -6,23 +6,21 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..agent import label, lease, processes
-from ..agent import mark as marks
+from ..agent import label, lease, mark as marks, processes
 from ..agent.processes import Process
 from ..model.bed import BedSpec, BedStatus, NodeState, NodeStatus
 
 
-def bed_status(bed: BedSpec) -> BedStatus:
-    """The bed as it is now."""
+def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
+    """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds for each process."""
     workdir = Path(bed.workdir)
     keeper = label.living(workdir / marks.KEEPER, label.KEEPER)
     everyone = processes.scan()
     wanted = [node.name for node in bed.nodes]
+    found = [_node(bed, name, everyone, memory=memory) for name in _names(workdir, wanted)]
     return BedStatus(
         name=bed.name,
-        nodes=tuple(
-            one for one in (_node(bed, name, everyone) for name in _names(workdir, wanted)) if _counts(one, wanted)
-        ),
+        nodes=tuple(one for one in found if _counts(one, wanted)),
         keeper_pid=int(keeper.get("pid", 0)),
         keeper_hash=str(keeper.get("agent", "")),
         leases=lease.texts(workdir / marks.KEEPER / "leases"),
@@ -49,19 +47,19 @@ def _counts(node: NodeStatus, wanted: list[str]) -> bool:
     return node.name in wanted or node.state not in ("dead", "absent") or bool(node.reason)
 
 
-def _node(bed: BedSpec, name: str, everyone: list[Process]) -> NodeStatus:
+def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> NodeStatus:
     directory = Path(bed.workdir) / "nodes" / name
     content = label.living(directory)
     prefix = f"{marks.tag(bed.name, bed.workdir)}/{name}/"
     if not content:
         return _gone(directory, name, processes.select(everyone, prefix))
     mine = processes.select(everyone, prefix, {int(content["pid"])})
-    memory = [processes.memory(one.pid) for one in mine]
+    pages = [processes.memory(one.pid) for one in mine] if memory else []
     return NodeStatus(
         name=name,
         state=_state(mine),
-        own_mib=round(sum(own for own, _ in memory), 1),
-        shared_mib=round(max((shared for _, shared in memory), default=0.0), 1),
+        own_mib=round(sum(own for own, _ in pages), 1),
+        shared_mib=round(max((shared for _, shared in pages), default=0.0), 1),
         **_identity(content),
     )
 

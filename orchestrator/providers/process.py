@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..agent import inbox, label, processes
-from ..agent import mark as marks
+from ..agent import inbox, label, mark as marks, processes
+from ..agent.warmth import HUGE_PAGES
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
@@ -45,7 +45,8 @@ class ProcessProvider:
         return CAPABILITIES
 
     def observe(self, bed: BedSpec) -> BedStatus:
-        return observe.bed_status(bed)
+        """Memory is left out once a run is open: it is not asked for then, and time is."""
+        return observe.bed_status(bed, memory=self._follower is None)
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
@@ -143,7 +144,7 @@ class ProcessProvider:
         placeholder = marks.padded(marks.mark(marks.tag(bed.name, bed.workdir), marks.KEEPER, "starting"))
         launcher = subprocess.Popen(
             [self._python, str(path), "keeper", *arguments],
-            env={**os.environ, marks.NAME: placeholder},
+            env={**HUGE_PAGES, **os.environ, marks.NAME: placeholder},
             pass_fds=[write],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -110,7 +111,7 @@ class Bed:
             self.seen += events
 
     def status(self, node: str) -> Any:
-        return self.provider.observe(self.spec).node(node)
+        return ProcessProvider(self.workdir).observe(self.spec).node(node)
 
     def gang(self, node: str, payload: str, *, epoch: int = 0, ranks: tuple[int, ...] = (0,), **params: Any) -> Event:
         out = self.workdir / "nodes" / node / "runs" / self.run / f"i1-e{epoch}"
@@ -134,17 +135,14 @@ class Bed:
 
     @property
     def tag(self) -> str:
-        return inbox_tag(self.spec)
-
-
-def inbox_tag(spec: BedSpec) -> str:
-    import hashlib
-
-    return f"{spec.name}-{hashlib.sha256(spec.workdir.encode()).hexdigest()[:8]}"
+        return f"{self.spec.name}-{hashlib.sha256(self.spec.workdir.encode()).hexdigest()[:8]}"
 
 
 def _node(name: str, hash: str = "h1") -> NodeSpec:
     return NodeSpec(name=name, host="localhost", role="node", address="127.0.0.1", hash=hash, env={"OF_NODE": name})
+
+
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
@@ -456,9 +454,7 @@ def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp
     assert bed.marked() == []
 
 
-def test_an_injection_that_does_nothing_is_not_called_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_injection_that_does_nothing_is_not_called_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CCBED_TEST_DISARM", "1")
     bed = Bed(tmp_path, ("n0",)).up()
     try:

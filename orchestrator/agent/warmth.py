@@ -1,0 +1,41 @@
+"""What makes a fork quick and a rank warm: the imports done once, one thread, few and frozen pages."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+
+from . import processes
+
+#: Imported once, so that no rank has to. torch._dynamo is what the first optimizer step would import.
+MODULES = (
+    "torch", "torch.distributed", "torch._dynamo", "orchestrator.model.gang", "orchestrator.model.event",
+    "orchestrator.model.trial", "orchestrator.model.schedule", "orchestrator.model.run", "random", "runpy", "socket", "uuid",
+)  # fmt: skip
+#: Set before the imports: the libraries behind torch start threads otherwise, and a process with threads must not fork.
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+#: With these in the keeper's environment at its start its memory lies in huge pages where the kernel has them, and with
+#: fewer pages a fork, and the end of one, take a quarter of the time. Nothing that is exec'd from it shall inherit them.
+HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+
+def load() -> None:
+    """Import everything. Raises RuntimeError where an import has started a thread."""
+    os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
+    for name in (name for name, value in HUGE_PAGES.items() if os.environ.get(name) == value):
+        del os.environ[name]
+    for name in MODULES:
+        importlib.import_module(name)
+    if processes.threads() != 1:
+        raise RuntimeError(f"{processes.threads()} threads after the imports: nothing can be forked from here")
+
+
+def freeze() -> int:
+    """Keep the collector off all that is here now, so that it does not touch (and copy) pages after a fork; the count.
+
+    Counting walks the whole list, so it is done once, by the keeper.
+    """
+    gc.collect()
+    gc.freeze()
+    return gc.get_freeze_count()
