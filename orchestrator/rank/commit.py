@@ -60,7 +60,8 @@ def commit(
     except BaseException:
         body.unlink(missing_ok=True)
         raise
-    prune(directory, epoch=identity.epoch, keep=keep)
+    if fence(directory) == identity.epoch:  # an epoch that was replaced meanwhile must not delete what is resumed from
+        prune(directory, epoch=identity.epoch, keep=keep)
     return {**facts, "write_s": round(time.monotonic() - begin, 6)}
 
 

@@ -70,7 +70,10 @@ def run(ctx: context.RankContext) -> None:
 
 
 def _warm(params: Params, script: str, module: Path) -> None:
-    """In this very process, which has torch imported; SystemExit unless its code is 0. Its exit handlers run too, though the rank leaves by os._exit."""
+    """In this very process, which has torch imported; SystemExit unless its code is 0.
+
+    The script's exit handlers are run here, because the rank leaves by ``os._exit``.
+    """
     import atexit
     import runpy
 

@@ -51,7 +51,7 @@ def execute(schedules: list[Any], chunks: int) -> Outcome:
 def verify_all_reduce(schedules: list[Any], chunks: int) -> Outcome:
     """Every rank ends with every rank's contribution exactly once, in every chunk."""
     outcome = execute(schedules, chunks)
-    wanted = Counter({rank: 1 for rank in range(len(schedules))})
+    wanted = Counter(dict.fromkeys(range(len(schedules)), 1))
     for rank, row in enumerate(outcome.content):
         for chunk, bag in enumerate(row):
             if bag != wanted:

@@ -43,10 +43,17 @@ def test_every_rank_ends_with_every_contribution_exactly_once(algorithm: ModuleT
 @pytest.mark.parametrize("world", [2, 3, 4, 7])
 def test_any_single_mutation_is_rejected(algorithm: ModuleType, world: int) -> None:
     good = schedules(algorithm, world)
-    for name, bad in mutants(good, algorithm.chunks(world)):
-        with pytest.raises(symbolic.Broken):
-            VERIFY[algorithm.OPERATION](bad, algorithm.chunks(world))
-            pytest.fail(f"accepted: {name}")
+    tried = list(mutants(good, algorithm.chunks(world)))
+    assert len(tried) >= 5 * world
+    assert [name for name, bad in tried if accepts(algorithm, bad)] == []
+
+
+def accepts(algorithm: Any, schedules: list[Any]) -> bool:
+    try:
+        VERIFY[algorithm.OPERATION](schedules, algorithm.chunks(len(schedules)))
+    except symbolic.Broken:
+        return False
+    return True
 
 
 def mutants(good: list[Any], chunks: int) -> Any:

@@ -1,1 +1,0 @@
-"""Data that is shipped, and the scripts that made it."""
