@@ -6,16 +6,15 @@ from pathlib import Path
 
 import click
 
-from .. import views
-from ..core import judge
+from .. import run as life
 from ..model.errors import InfrastructureError
 from ..store import bundle, index, paths, seal
-from . import options, reporting, summary
+from . import options, summary
 from .session import Session
 
 
 @options.command()
-@click.argument("run")
+@click.argument("run", default="latest")
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -23,15 +22,12 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts."""
     directory = index.resolve(run, runs_dir)
     verify(directory)
-    found = bundle.load(directory)
-    verdicts = judge.judge(found, session.catalogue, judge.specs(found.trial, session.catalogue))
-    outcome, _, kind = views.ending(found.history)
-    reporting.write(session, found, verdicts)
-    return summary.show(session, directory, judge.exit_code(verdicts, outcome, kind), as_json=as_json)
+    result = life.conclude(session.catalogue, directory)
+    return summary.show(session, directory, result.code, as_json=as_json)
 
 
 def verify(directory: Path) -> None:
-    """Raises TornBundleError when the evidence is not as it was sealed, InfrastructureError when it was never sealed."""
+    """Raises TornBundleError when the evidence is not as it was sealed, InfrastructureError when it never was."""
     if not bundle.is_sealed(directory):
         raise InfrastructureError(f"{directory}: the run has not ended", hint=f"ccbed resume {directory}")
     problems = seal.verify_evidence(directory)

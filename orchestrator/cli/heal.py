@@ -13,8 +13,7 @@ from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
 from ..model.provider import Provider
-from ..store import beds as store
-from ..store import bundle
+from ..store import beds as store, bundle
 from . import beds, closing, options
 from .session import Session
 
@@ -87,7 +86,7 @@ def _close(session: Session, bed: BedSpec, run: store.OpenRun) -> None:
     directory = Path(run.directory)
     if (directory / bundle.TRIAL).is_file() and not bundle.is_sealed(directory):
         closing.give_up(directory, f"given up by ccbed heal (pid {os.getpid()})")
-    store.end_run(Path(bed.workdir))
+    store.end_run(Path(bed.workdir), run.run)
     session.terminal.line(f"  run {run.run} is closed: interrupted; its bundle is sealed as it is")
     session.terminal.line(
         f"bed {bed.name} is healed ({session.took()})     see it: ccbed check {beds.shown(directory)}"

@@ -12,8 +12,7 @@ import click
 from ..model.errors import CcbedError
 from ..model.plugin import Plugin
 from ..plugins import KINDS, summary
-from ..store import beds as store
-from ..store import index
+from ..store import beds as store, index
 from . import beds, options
 from .session import Session
 

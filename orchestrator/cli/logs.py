@@ -11,8 +11,7 @@ from pathlib import Path
 import click
 
 from ..model.errors import UsageError
-from ..store import bundle, index
-from ..store import beds as store
+from ..store import beds as store, bundle, index
 from . import beds, options
 from .session import Session
 

@@ -67,13 +67,14 @@ def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
 def verdicts(terminal: Terminal, found: tuple[Verdict, ...]) -> Iterator[str]:
     """Those that pass share lines; each other one has its own, with its reason and the numbers of its events."""
     label = "verdicts "
+    good = terminal.style(f"{'pass':<7}", "good")
     for outcome in ("fail", "unknown"):
         for verdict in (one for one in found if one.outcome == outcome):
             word = terminal.style(f"{outcome:<7}", _MARKS[outcome])
             yield f"{label} {word} {verdict.check}: {verdict.text}{_events(verdict)}"
             label = " " * len(label)
     for row in _rows([f"{one.check} ({one.text})" for one in found if one.outcome == "pass"]):
-        yield f"{label} {terminal.style(f'{'pass':<7}', 'good')} {row}"
+        yield f"{label} {good} {row}"
         label = " " * len(label)
 
 

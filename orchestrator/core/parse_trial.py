@@ -223,7 +223,7 @@ def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:
 
 def _liveness(found: draft.Draft) -> Liveness:
     good = found.build(("liveness",), Liveness, found.section("liveness"), "key")
-    found.least(("liveness",), good, {name: 0.001 for name in Liveness.__dataclass_fields__})
+    found.least(("liveness",), good, dict.fromkeys(Liveness.__dataclass_fields__, 0.001))
     return Liveness(**good)
 
 
