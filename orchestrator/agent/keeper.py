@@ -14,8 +14,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import forks, label, processes
-from . import mark as marks
+from . import forks, label, mark as marks, processes
 from .acts import Acts
 from .events import EventLog, lines
 from .inbox import Inbox, Item

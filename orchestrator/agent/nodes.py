@@ -11,8 +11,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import agent, forks, label, primitives, processes
-from . import mark as marks
+from . import agent, forks, label, mark as marks, primitives, processes
 from .loop import Loop
 from .processes import Process
 

@@ -13,8 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..agent import inbox, label, processes
-from ..agent import mark as marks
+from ..agent import inbox, label, mark as marks, processes
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
