@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..model.bed import BedSpec
+from ..model.launch import Request, Result
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
 from . import terminal
@@ -28,6 +29,13 @@ def agent_hash() -> str:
     return archive.agent_hash()
 
 
+def launch(request: Request) -> Result:
+    """The life of a run."""
+    from .. import run
+
+    return run.launch(request)
+
+
 @dataclass(kw_only=True)
 class Session:
     """One invocation. ``providers``: kind of provider -> what opens it, given the state directory."""
@@ -38,6 +46,7 @@ class Session:
     plugins: tuple[Path, ...] = ()
     providers: Mapping[str, Callable[[Path], Provider]] = field(default_factory=lambda: {"process": process_provider})
     agent: Callable[[], str] = agent_hash
+    launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)
 
     def provider(self, bed: BedSpec) -> Provider:

@@ -31,13 +31,14 @@ def command(session: Session, inventory: Path, dry_run: bool, force: bool) -> in
     return up(session, bed, force=force)
 
 
-def up(session: Session, bed: BedSpec, *, force: bool = False) -> int:
+def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False) -> int:
     """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
         status, diff, provider = compare(session, bed)
         if diff.empty:
             store.write(session.state, bed)
-            session.terminal.line(_unchanged(session, bed, status))
+            if not quiet:
+                session.terminal.line(_unchanged(session, bed, status))
             return 0
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")

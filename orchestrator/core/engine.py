@@ -103,7 +103,8 @@ def _node_exit(trial: Trial, state: State, event: Event) -> Result:
     if known is None or event.source.incarnation not in (known.incarnation, None) or not known.alive:
         return state, ()
     state = _with_node(state, name, replace(known, alive=False, reachable=False))
-    return _lost(trial, state, event, name)
+    expected = gangs.kill_key(state, name) in state.awaited
+    return (state, ()) if expected else _lost(trial, state, event, name)
 
 
 def _node_silent(trial: Trial, state: State, event: Event) -> Result:

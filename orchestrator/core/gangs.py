@@ -95,6 +95,10 @@ def stop_key(state: State, name: str) -> str:
     return _key(state, f"stop/{name}")
 
 
+def kill_key(state: State, name: str) -> str:
+    return _key(state, f"kill/{name}")
+
+
 def settle_key(state: State) -> str:
     return _key(state, "settle")
 
@@ -149,7 +153,7 @@ def _apply(state: State, name: str) -> Command:
 
 def _kill(state: State, name: str) -> Command:
     incarnation = state.nodes[name].incarnation
-    return Command(f="node.kill", key=_key(state, f"kill/{name}"), node=name, incarnation=incarnation, deadline_s=10.0)
+    return Command(f="node.kill", key=kill_key(state, name), node=name, incarnation=incarnation, deadline_s=10.0)
 
 
 def _gang(trial: Trial, state: State, name: str) -> Command:

@@ -55,7 +55,8 @@ class _Points:
 
 
 def _counts_steps(params: Mapping[str, Any], last_step: int | None) -> bool:
-    return last_step is not None or bool(params.get("step_regex")) or bool(params.get("events"))
+    """Whether the ranks of this workload tell their steps, even where nobody knows yet how many there will be."""
+    return last_step is not None or bool(params.get("step_regex")) or "checkpoint_every" in params
 
 
 def _fault(
@@ -123,6 +124,11 @@ def _trigger(found: draft.Draft, where: marked.Path, given: Any, points: _Points
     step = numbers.pop("step", None)
     if step is None and after is None and on is None and phase not in LIFE_PHASES:
         step = points.halfway(phase)
+        if step is None:
+            found.say(
+                where, "how many steps there are is not known here, so half of them neither; give a step or a time"
+            )
+            return None
     if step is not None and not _reachable(found, (*where, "step"), step, phase, points):
         return None
     return Trigger(step=step, phase=phase, after_s=after, on=on, **numbers)

@@ -22,18 +22,29 @@ LIBRARY = "library"
 
 def parse(text: str, path: str, catalogue: Catalogue, overrides: Iterable[draft.Override] = ()) -> Trial:
     """Raises UsageError. ``path`` names the place in errors; one that ends in .json holds a plain Trial."""
+    return build(open_document(text, path), catalogue, overrides)
+
+
+def open_document(text: str, path: str) -> marked.Document:
+    """The trial as its author wrote it, not checked yet. Raises UsageError for text that is no YAML or JSON."""
     if path.endswith(".json"):
-        document = marked.Document(path=path, value=_from_json(text, path))
-    else:
-        document = marked.load(text, path)
-    return build(document, catalogue, overrides)
+        return marked.Document(path=path, value=_from_json(text, path))
+    return marked.load(text, path)
 
 
-def build(document: marked.Document, catalogue: Catalogue, overrides: Iterable[draft.Override] = ()) -> Trial:
-    """The checked Trial of a document in the form of a trial's YAML. Raises UsageError."""
+def build(
+    document: marked.Document,
+    catalogue: Catalogue,
+    overrides: Iterable[draft.Override] = (),
+    data_dir: str | None = None,
+) -> Trial:
+    """The checked Trial of a document in the form of a trial's YAML. Raises UsageError.
+
+    ``data_dir``: where the workload would find its data, which may decide how many steps there are.
+    """
     found = draft.lay(document, overrides)
     found.unknown((), found.value, _KEYS, "key")
-    params, last_step = _params(found, catalogue)
+    params, last_step = _params(found, catalogue, data_dir)
     world = _world(found)
     faults = parse_faults.parse(found, catalogue, world, params, last_step)
     trial = {
@@ -92,7 +103,7 @@ def _name(found: draft.Draft) -> str:
     return str(name)
 
 
-def _params(found: draft.Draft, catalogue: Catalogue) -> tuple[dict[str, Any], int | None]:
+def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> tuple[dict[str, Any], int | None]:
     """The workload's arguments with its defaults filled in, and its last step where it counts steps."""
     name = found.value.get("workload")
     plugin = catalogue.workloads.get(name) if isinstance(name, str) else None
@@ -110,7 +121,7 @@ def _params(found: draft.Draft, catalogue: Catalogue) -> tuple[dict[str, Any], i
         found.own(("params",), problem, good)
     if len(found.problems) > before:
         return good, None
-    return codec.plain(params), plugin.module.last_step(params)
+    return codec.plain(params), plugin.module.last_step(params, data_dir)
 
 
 def _own_check(module: Any, params: Any) -> Iterable[str]:
@@ -212,7 +223,7 @@ def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:
 
 def _liveness(found: draft.Draft) -> Liveness:
     good = found.build(("liveness",), Liveness, found.section("liveness"), "key")
-    found.least(("liveness",), good, {name: 0.001 for name in Liveness.__dataclass_fields__})
+    found.least(("liveness",), good, dict.fromkeys(Liveness.__dataclass_fields__, 0.001))
     return Liveness(**good)
 
 

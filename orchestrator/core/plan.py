@@ -33,6 +33,7 @@ def plan(
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
     """
     slots, spares = _seats(trial, bed, status)
+    data = data_dir or bed.data_dir
     policy, problems = _policy(trial, bed, spares)
     nodes = {node.name: node for node in (*slots, *spares)}
     acts, refused = _acts(trial, bed, nodes, slots, catalogue, capabilities)
@@ -49,17 +50,17 @@ def plan(
         backend=backend,
         payload=payload,
         checkpoints=f"{bed.shared_dir}/{run}/checkpoints",
-        last_step=last_step(trial, catalogue),
-        data=data_dir or bed.data_dir,
+        last_step=last_step(trial, catalogue, data),
+        data=data,
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
     )
 
 
-def last_step(trial: Trial, catalogue: Catalogue) -> int | None:
+def last_step(trial: Trial, catalogue: Catalogue, data_dir: str | None) -> int | None:
     """The number of steps of the trial where its workload counts them."""
     module: Any = catalogue.workloads[trial.workload].module
-    found: int | None = module.last_step(module.Params(**trial.params))
+    found: int | None = module.last_step(module.Params(**trial.params), data_dir)
     return found
 
 

@@ -41,15 +41,15 @@ class Report(Protocol):
 class Workload(Protocol):
     """``workloads/<name>.py``: Params, METRICS (name -> (unit, better)), CHECKS (run by default) and run.
 
-    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, ranks)`` gives
-    the number of steps where the workload counts them, else None; ``check(params)`` yields problems with the values.
+    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, data)`` gives the
+    number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields problems with the values.
     """
 
     Params: type[Any]
     METRICS: Mapping[str, tuple[str, str]]
     CHECKS: tuple[str, ...]
 
-    def last_step(self, params: Any) -> int | None: ...
+    def last_step(self, params: Any, data: str | None) -> int | None: ...
 
     def run(self, ctx: Any) -> None: ...
 

@@ -24,9 +24,12 @@ class Asking:
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def all(
-        self, commands: Iterable[Command], heard: Callable[[Event], None] = lambda event: None
+        self,
+        commands: Iterable[Command],
+        heard: Callable[[Event], None] = lambda event: None,
+        waiting: Callable[[], None] = lambda: None,
     ) -> Mapping[str, Event | None]:
-        """Answers by key; None for a command that was not answered within its deadline."""
+        """Answers by key; None for a command that was not answered within its deadline. ``waiting`` is called meanwhile."""
         sent = tuple(commands)
         answers: dict[str, Event | None] = {command.key: None for command in sent}
         start = self.clock()
@@ -38,6 +41,7 @@ class Asking:
             if left <= 0:
                 break
             self._poll(min(left, _SLICE_S), answers, heard)
+            waiting()
         return answers
 
     def _poll(self, timeout_s: float, answers: dict[str, Event | None], heard: Callable[[Event], None]) -> None:

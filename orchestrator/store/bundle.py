@@ -13,6 +13,7 @@ from typing import Any
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
+from ..model.plan import Plan
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
@@ -90,6 +91,13 @@ def load_trial(directory: Path) -> Trial:
     _need_run(directory)
     trial: Trial = _built(Trial, directory, TRIAL)
     return trial
+
+
+def load_plan(directory: Path) -> Plan:
+    """Raises TornBundleError, or UsageError where no run is."""
+    _need_run(directory)
+    plan: Plan = _built(Plan, directory, PLAN)
+    return plan
 
 
 def load(directory: Path) -> Run:

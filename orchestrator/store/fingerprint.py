@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ def take(*, code: str, threads: int, backend: str) -> dict[str, Any]:
         "backend": backend,
         "code": code,
     }
+
+
+def deciding(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that can change a bit of a result; twins are keyed by them."""
+    return {name: fingerprint.get(name) for name in ("torch", "cpu", "threads", "backend", "code")}
 
 
 def version(package: str) -> str:

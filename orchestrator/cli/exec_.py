@@ -1,0 +1,84 @@
+"""Run a command on a node, with the node's environment."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+from pathlib import Path
+
+import click
+
+from ..model.errors import InfrastructureError, UsageError
+from ..model.event import Command
+from ..store import index
+from . import beds
+from .session import Session
+
+_FOREVER_S = 86_400.0
+
+
+@click.command(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "auto_envvar_prefix": "CCBED",
+        "allow_interspersed_args": False,
+    }
+)
+@click.argument("node", metavar="[BED/]NODE")
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
+@click.option("--timeout", type=click.FloatRange(min=0), default=_FOREVER_S, show_default=True, help="Seconds.")
+@click.pass_obj
+def command(session: Session, node: str, argv: tuple[str, ...], timeout: float) -> int:
+    """Run COMMAND on a node, with its environment and in its directory; the exit code is the command's own."""
+    from ..providers import asking
+
+    handle = index.node(node)
+    bed = beds.choose(session, handle[0] if handle else None)
+    name = handle[1] if handle else node
+    if all(one.name != name for one in bed.nodes):
+        raise UsageError(f"bed {bed.name} has no node {name}; it has {', '.join(one.name for one in bed.nodes)}")
+    provider = session.provider(bed)
+    found = provider.observe(bed).node(name)
+    if found.state not in ("warm", "busy"):
+        raise InfrastructureError(
+            f"node {bed.name}/{name} is {found.state}", hint=f"ccbed up {beds.shown(bed.inventory)}"
+        )
+    directory = Path(bed.workdir) / "nodes" / name
+    out = directory / "exec" / secrets.token_hex(4)
+    order = Command(
+        f="exec", key=f"exec/{out.name}", node=name, incarnation=found.incarnation, deadline_s=timeout,
+        value={"argv": list(argv), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)},
+    )  # fmt: skip
+    ask = asking.bound(provider, bed)
+    tails = _Tails(session, out)
+    answer = ask.all([order], waiting=tails.pump)[order.key]
+    tails.pump()
+    problem = asking.problem(answer, order)
+    if answer is None or problem:
+        raise InfrastructureError(f"{bed.name}/{name}: {problem}")
+    return _shell_code(int(answer.value.get("code", 1)))
+
+
+def _shell_code(code: int) -> int:
+    """A signal's death as a shell tells it."""
+    return 128 + signal.Signals(-code) if code < 0 else code
+
+
+class _Tails:
+    """What the command has written and was not shown yet."""
+
+    def __init__(self, session: Session, out: Path) -> None:
+        terminal = session.terminal
+        self._files = [(out / "stdout", terminal.out), (out / "stderr", terminal.err)]
+        self._offsets = [0, 0]
+
+    def pump(self) -> None:
+        for index_, (file, target) in enumerate(self._files):
+            if not file.exists():
+                continue
+            with file.open("rb") as source:
+                source.seek(self._offsets[index_])
+                text = source.read()
+            self._offsets[index_] += len(text)
+            target.write(text.decode(errors="replace"))
+            target.flush()

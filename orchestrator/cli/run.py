@@ -1,0 +1,194 @@
+"""Run a trial on a bed: train, break, recover, verify, and leave one sealed bundle."""
+
+from __future__ import annotations
+
+import copy
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..core import draft, parse_trial, plan
+from ..model import codec
+from ..model.bed import BedSpec
+from ..model.errors import PRECEDENCE, UsageError
+from ..model.event import Event
+from ..model.launch import Request
+from ..model.trial import Trial
+from . import beds, options, summary, telling, trials
+from .session import Session
+from .up import up
+
+_OWN = ("-h", "--help")
+
+
+class RunCommand(click.Command):
+    """Every field of the trial's workload is an option, so the options depend on the trial."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        session = parent.find_object(Session) if parent else None
+        head, rest = _split(args)
+        source = self._source(head, rest, session) if session else None
+        if source is None:
+            return super().make_context(info_name, head, parent, **extra)
+        session = session or _never()
+        taken = [name for param in self.params for name in param.opts]
+        special = copy.copy(self)
+        special.params = [*self.params, *trials.workload_options(source.workload, session.catalogue, taken)]
+        context = click.Command.make_context(special, info_name, head, parent, **extra)
+        context.meta["source"] = source
+        if rest and not source.is_script:
+            context.fail(f"{source.label} takes no arguments of its own (got {shlex.join(rest)})")
+        return context
+
+    def _source(self, head: list[str], rest: list[str], session: Session) -> trials.Source | None:
+        name = trials.peek(head, self.params, session.catalogue)
+        if name is None or (set(_OWN) & set(head) and name not in session.catalogue.trials):
+            return None
+        return trials.open_source(name, rest, session.catalogue)
+
+
+@click.command(cls=RunCommand, context_settings={"help_option_names": list(_OWN), "auto_envvar_prefix": "CCBED"})
+@click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py [-- ARGS]")
+@click.option("--fail-node", multiple=True, metavar="N", help="Kill this node halfway through; repeatable.")
+@click.option("--at", metavar="WHEN", help="When --fail-node acts: step=20,phase=allreduce, or 10s.")
+@click.option("--recovery", metavar="POLICY", help="auto, none, or an order such as spare,restart.")
+@click.option("--max-restarts", metavar="N", help="How many recoveries are allowed.")
+@click.option("--nodes", metavar="N", help="How many nodes take part.")
+@click.option("--ranks-per-node", metavar="N", help="How many ranks each node has.")
+@click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
+@click.option("--seed", metavar="N", help="Decides weights, data order and noise.")
+@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
+@click.option("--no-twin", is_flag=True, help="Leave out the checks that need an uninterrupted run.")
+@options.bed
+@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the ranks find data sets.")
+@click.option("--dry-run", is_flag=True, help="Print the trial and its plan, and stop.")
+@options.runs_dir
+@options.as_json
+@click.pass_context
+def command(ctx: click.Context, /, **given: Any) -> int:
+    """Run TRIAL on a bed: a built-in one, a file, or your own script with torchrun's environment.
+
+    \b
+    ccbed run dp-ring --fail-node 2
+    ccbed run train.py --nodes 4 -- --epochs 3
+    """
+    session, source = ctx.find_object(Session) or _never(), ctx.meta["source"]
+    missing, bed = _bed(session, given)
+    data_dir = str(given["data_dir"].resolve()) if given["data_dir"] else bed.data_dir if bed else None
+    trial = _trial(session, source, given, bed, data_dir)
+    if bed is None:
+        raise missing or _never()
+    if given["dry_run"]:
+        return _dry(session, trial, bed, data_dir)
+    codes = [_once(session, source, trial, bed, data_dir, given) for _ in range(given["repeat"])]
+    return next((code for code in PRECEDENCE if code in codes), codes[-1])
+
+
+def _bed(session: Session, given: Mapping[str, Any]) -> tuple[UsageError | None, BedSpec | None]:
+    """The bed, or why there is none: the mistakes of the trial are told first."""
+    if given["inventory"]:
+        if given["bed"]:
+            raise UsageError("--bed and --inventory exclude each other; give one")
+        return None, beds.wanted(session, given["inventory"])
+    try:
+        return None, beds.choose(session, given["bed"])
+    except UsageError as error:
+        return error, None
+
+
+def _trial(
+    session: Session, source: trials.Source, given: Mapping[str, Any], bed: BedSpec | None, data_dir: str | None
+) -> Trial:
+    own = {name.removeprefix("param_"): value for name, value in given.items() if name.startswith("param_")}
+    laid = trials.overrides(given, {name: value for name, value in own.items() if value is not None})
+    if source.is_script and bed is not None and given["nodes"] is None:
+        laid.append(_all_nodes(source, bed))
+    laid += trials.proofs(source.document, given["fail_node"]) if isinstance(source.document.value, dict) else []
+    document = trials.without_twins(source.document, session.catalogue) if given["no_twin"] else source.document
+    trial = parse_trial.build(document, session.catalogue, laid, data_dir)
+    script = trial.params.get("file") if source.is_script else None
+    if script and not Path(script).is_file():
+        raise UsageError(
+            f"{source.label}: params.file: no such file (got {script})", hint="the bundle's inputs/ has a copy"
+        )
+    return trial
+
+
+def _all_nodes(source: trials.Source, bed: BedSpec) -> draft.Override:
+    """A script that says nothing else gets every node of the bed."""
+    world = source.document.value.get("world")
+    count = world["nodes"] if isinstance(world, dict) and "nodes" in world else None
+    members = sum(node.role == "node" for node in bed.nodes)
+    return draft.Override(path=("world", "nodes"), value=count or members, source=f"bed {bed.name}")
+
+
+def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None) -> int:
+    provider = session.provider(bed)
+    capabilities = {node.host: provider.capabilities(node.host) for node in bed.nodes}
+    made = plan.plan(
+        trial, bed, provider.observe(bed), session.catalogue,
+        run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
+    )  # fmt: skip
+    session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
+    return 0
+
+
+def _once(
+    session: Session, source: trials.Source, trial: Trial, bed: BedSpec, data_dir: str | None, given: Mapping[str, Any]
+) -> int:
+    quiet = bool(given["as_json"])
+    if given["inventory"]:
+        up(session, bed, quiet=quiet)
+    teller = telling.Teller(terminal=session.terminal, trial=trial, quiet=quiet)
+    last = plan.last_step(trial, session.catalogue, data_dir)
+    teller.head([*trials.describe(trial, last), *_bed_line(trial, bed)])
+    result = session.launch(
+        Request(
+            trial=trial,
+            bed=bed,
+            provider=session.provider(bed),
+            catalogue=session.catalogue,
+            runs=str(given["runs_dir"]),
+            state=str(session.state),
+            command=shlex.join(["ccbed", *session.argv]),
+            data_dir=data_dir,
+            twin=not given["no_twin"],
+            inputs=source.inputs,
+            began=lambda directory: teller.head([f"run    {beds.shown(directory)}"]),
+            told=_to(teller),
+        )
+    )
+    return summary.show(session, Path(result.directory), result.code, as_json=quiet)
+
+
+def _to(teller: telling.Teller) -> Any:
+    def told(event: Event) -> None:
+        teller.tell(event)
+
+    return told
+
+
+def _bed_line(trial: Trial, bed: BedSpec) -> list[str]:
+    members = [node.name for node in bed.nodes if node.role == "node"][: trial.world.nodes]
+    spares = [node.name for node in bed.nodes if node.role == "spare"]
+    spare = f" + spare {' '.join(spares)}" if spares else ""
+    policy = ", ".join(trial.recovery.policy)
+    return [f"bed    {bed.name}: {' '.join(members)}{spare} · recovery {policy} (change with --recovery)"]
+
+
+def _split(args: list[str]) -> tuple[list[str], list[str]]:
+    """What is ours, and what follows ``--``."""
+    if "--" not in args:
+        return args, []
+    place = args.index("--")
+    return args[:place], args[place + 1 :]
+
+
+def _never() -> Any:
+    raise RuntimeError("the group hands a session to every verb")

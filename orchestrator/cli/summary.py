@@ -1,0 +1,152 @@
+"""The end of a run on the terminal: failovers, what was lost, verdicts, one sentence, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import views
+from ..core import judge, sentence
+from ..model import codec
+from ..model.event import History
+from ..model.run import Run
+from ..model.verdict import Verdict
+from ..store import bundle
+from . import beds
+from .session import Session
+from .terminal import Terminal
+
+_MARKS = {"pass": "good", "fail": "bad", "unknown": "warn"}
+_WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
+_WIDTH = 100
+#: Lines of a log that are shown of the rank to blame.
+_TAIL = 8
+
+
+def show(session: Session, directory: Path, code: int, *, as_json: bool = False) -> int:
+    """Print the end of the run in ``directory``; returns ``code``."""
+    run = bundle.load(directory)
+    seen = views.view(run.trial, run.history, run.files.steps())
+    if as_json:
+        session.terminal.json(document(run, seen, code))
+        return code
+    terminal = session.terminal
+    terminal.lines(_failovers(run, seen))
+    for line in verdicts(terminal, run.verdicts):
+        terminal.line(line)
+    if code and code != 130:
+        terminal.lines(_blame(run))
+    word = _WORDS.get(code, "FAIL")
+    terminal.line(
+        f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, seen, run.verdicts)}     exit {code}"
+    )
+    terminal.lines(_next(directory, code))
+    return code
+
+
+def code(directory: Path) -> int:
+    """The exit code of a run that was judged before."""
+    run = bundle.load(directory)
+    outcome, _, kind = views.ending(run.history)
+    return judge.exit_code(run.verdicts, outcome, kind)
+
+
+def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
+    """The same for programs."""
+    return {
+        "run": Path(run.directory).name,
+        "directory": run.directory,
+        "exit": code,
+        "sentence": sentence.sentence(run.trial, seen, run.verdicts),
+        "view": codec.plain(seen),
+        "verdicts": codec.plain(run.verdicts),
+    }
+
+
+def verdicts(terminal: Terminal, found: tuple[Verdict, ...]) -> Iterator[str]:
+    """Those that pass share lines; each other one has its own, with its reason and the numbers of its events."""
+    label = "verdicts "
+    good = terminal.style(f"{'pass':<7}", "good")
+    for outcome in ("fail", "unknown"):
+        for verdict in (one for one in found if one.outcome == outcome):
+            word = terminal.style(f"{outcome:<7}", _MARKS[outcome])
+            yield f"{label} {word} {verdict.check}: {verdict.text}{_events(verdict)}"
+            label = " " * len(label)
+    for row in _rows([f"{one.check} ({one.text})" for one in found if one.outcome == "pass"]):
+        yield f"{label} {good} {row}"
+        label = " " * len(label)
+
+
+def _events(verdict: Verdict) -> str:
+    numbers = verdict.evidence.get("events") or verdict.evidence.get("seq")
+    listed = ", ".join(map(str, numbers)) if isinstance(numbers, list | tuple) else str(numbers or "")
+    return f" (events {listed})" if listed else ""
+
+
+def _rows(items: list[str]) -> Iterator[str]:
+    row = ""
+    for item in items:
+        if row and len(row) + len(item) > _WIDTH:
+            yield row
+            row = ""
+        row = f"{row} · {item}" if row else item
+    if row:
+        yield row
+
+
+def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
+    for one in seen.failovers:
+        parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in one.phases)
+        total = f" = TTR {one.ttr_s * 1000:.0f} ms" if one.ttr_s is not None else "; not back"
+        later = f"      caught up +{one.caught_up_s * 1000:.0f} ms" if one.caught_up_s is not None else ""
+        yield f"failover  {parts}{total}{later}"
+    redone = sorted({step for one in seen.failovers for step in one.lost_steps})
+    if seen.failovers and seen.steps:
+        span = f" ({_span(redone)})" if redone else ""
+        good = f" · goodput {seen.goodput:.0%} of {seen.duration_s:.2f} s" if seen.goodput is not None else ""
+        yield f"lost      {sentence.count(len(redone), 'step')}{span} redone{good}"
+    if healed := _healed(run.history):
+        yield f"healed    {healed}"
+
+
+def _healed(history: History) -> str:
+    acted = {event.node for event in history.of("fault.act") if event.type == "ok"}
+    healed = {event.node for event in history.of("fault.heal") if event.type == "ok"}
+    if not acted:
+        return ""
+    left = sorted(str(node) for node in acted - healed)
+    if left:
+        return f"not proved for {', '.join(left)}: ccbed status"
+    return f"{', '.join(sorted(map(str, healed)))} back and warm; the bed is as `up` left it"
+
+
+def _span(steps: list[int]) -> str:
+    whole = steps[-1] - steps[0] + 1 == len(steps)
+    return f"{steps[0]}-{steps[-1]}" if whole and len(steps) > 1 else ", ".join(map(str, steps))
+
+
+def _blame(run: Run) -> Iterator[str]:
+    """The last lines of the log of the first rank that failed by itself."""
+    failed = next((e for e in run.history.of("rank.error", "rank.exit") if _is_failure(e.value)), None)
+    if failed is None or failed.node is None:
+        return
+    rank = int(failed.value["rank"])
+    tail = run.files.log(failed.node, rank, failed.epoch or 0).splitlines()[-_TAIL:]
+    if tail:
+        yield f"log       rank {rank} on {failed.node}, epoch {failed.epoch or 0}, last lines:"
+        yield from (f"          {line}" for line in tail)
+
+
+def _is_failure(value: Any) -> bool:
+    return "rank" in value and ("kind" in value or int(value.get("code", 0)) > 0)
+
+
+def _next(directory: Path, code: int) -> Iterator[str]:
+    where = beds.shown(directory)
+    if code == 130:
+        yield f"next      ccbed resume {where}"
+        return
+    page = directory / bundle.REPORT / "index.html"
+    report = f"report    {where}/{bundle.REPORT}/index.html      " if page.exists() else ""
+    yield f"{report}again: ccbed run {where}/{bundle.TRIAL}      recheck: ccbed check {where}"

@@ -1,0 +1,51 @@
+"""A run told while it happens: lasting lines, and on a terminal one that moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ..core import story
+from ..model.event import Event
+from ..model.trial import Trial
+from .terminal import Terminal
+
+#: Off a terminal, progress is told so often, in seconds.
+EVERY_S = 10.0
+_BAD = ("FAULT", "refused", "error", "failed", "unreached")
+_WARN = ("suspect", "late", "skipped", "interrupt", "lease")
+
+
+@dataclass(kw_only=True)
+class Teller:
+    """``quiet``: for --json, nothing is told."""
+
+    terminal: Terminal
+    trial: Trial
+    quiet: bool = False
+    _said_at: float = 0.0
+    _story: story.Story = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._story = story.Story(trial=self.trial)
+
+    def head(self, lines: Iterable[str]) -> None:
+        if not self.quiet:
+            self.terminal.lines(lines)
+
+    def tell(self, event: Event) -> None:
+        for line in self._story.feed(event):
+            if not self.quiet:
+                self._say(line)
+
+    def _say(self, line: story.Line) -> None:
+        if line.passing and self.terminal.live:
+            self.terminal.status(str(line))
+        elif not line.passing or line.t - self._said_at >= EVERY_S:
+            self._said_at = line.t
+            self.terminal.line(self._styled(line))
+
+    def _styled(self, line: story.Line) -> str:
+        style = "bad" if line.label in _BAD else "warn" if line.label in _WARN else ""
+        label = self.terminal.style(f"{line.label:<9}", style) if style else f"{line.label:<9}"
+        return f"{line.t:7.3f}  {label} {line.text}"

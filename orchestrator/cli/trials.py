@@ -1,0 +1,203 @@
+"""From the command line of `run` to a document: a built-in trial, a trial's file, or a script of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..core import draft, marked, parse_faults, parse_trial, values
+from ..model.errors import UsageError
+from ..model.plugin import Catalogue
+from ..model.trial import Trial
+
+SCRIPT = "script"
+#: Parameters of the script workload that the command line sets by place, not by option.
+_BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
+_SUFFIXES = (".py", ".yml", ".yaml", ".json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """``label``: how errors name it; ``inputs``: the user's files that go into the bundle."""
+
+    document: marked.Document
+    label: str
+    inputs: Mapping[str, bytes]
+
+    @property
+    def workload(self) -> str:
+        return str(self.document.value.get("workload")) if isinstance(self.document.value, dict) else ""
+
+    @property
+    def is_script(self) -> bool:
+        return self.workload == SCRIPT
+
+
+def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
+    """Raises UsageError for what is neither a built-in trial nor a readable file of one."""
+    if name in catalogue.trials:
+        return _yaml(Path(catalogue.trials[name]), f"{name}.yml")
+    path = Path(name)
+    if path.suffix == ".py":
+        return _script(path, args)
+    if path.suffix in _SUFFIXES:
+        return _yaml(path, name)
+    known = ", ".join(sorted(catalogue.trials))
+    near = values.nearest(name, catalogue.trials)
+    raise UsageError(
+        f"no trial {name}; {near}", hint=f"ccbed list trials (built in: {known}), or give FILE.yml or FILE.py"
+    )
+
+
+def peek(args: Sequence[str], params: Iterable[click.Parameter], catalogue: Catalogue) -> str | None:
+    """The trial among the arguments, before its own options are known."""
+    takes = {o for p in params if isinstance(p, click.Option) and not p.is_flag for o in p.opts}
+    bare: list[str] = []
+    skip = False
+    for arg in args:
+        if skip:
+            skip = False
+        elif arg.startswith("-"):
+            skip = arg in takes
+        elif arg in catalogue.trials or Path(arg).suffix in _SUFFIXES:
+            return arg
+        else:
+            bare.append(arg)
+    return bare[0] if bare else None
+
+
+def workload_options(workload: str, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
+    """One option per field of the workload's Params; those of `run` itself win."""
+    if workload not in catalogue.workloads:
+        return []
+    names = set(taken)
+    cls = catalogue.workloads[workload].module.Params
+    found = []
+    for field in fields(cls):
+        flag = f"--{field.name.strip('_').replace('_', '-')}"
+        if flag in names or field.name in _BY_PLACE.get(workload, ()):
+            continue
+        text = f"{workload}: {field.name.strip('_')} (default {field.default})"
+        found.append(click.Option([flag, f"param_{field.name}"], default=None, help=text, show_envvar=False))
+    return found
+
+
+def overrides(given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[draft.Override]:
+    """The options of `run`, each for its place in the trial."""
+    places = {
+        "nodes": ("world", "nodes"),
+        "ranks_per_node": ("world", "ranks_per_node"),
+        "backend": ("world", "backend"),
+        "recovery": ("recovery", "policy"),
+        "max_restarts": ("recovery", "max_restarts"),
+        "seed": ("seed",),
+    }
+    found = [
+        draft.Override(path=place, value=given[name], source=f"--{name.replace('_', '-')}")
+        for name, place in places.items()
+        if given.get(name) is not None
+    ]
+    for name, value in workload_values.items():
+        option = f"--{name.strip('_').replace('_', '-')}"
+        found.append(draft.Override(path=("params", name), value=value, source=option))
+    return [*found, *_faults(given.get("fail_node") or (), given.get("at"))]
+
+
+def proofs(document: marked.Document, fail_node: Sequence[str]) -> list[draft.Override]:
+    """A node that is killed on purpose must be detected in time, unless the trial says more about that itself."""
+    checks = document.value.get("checks") or ()
+    if not fail_node or any("detected-within" in check for check in checks if isinstance(check, str | dict)):
+        return []
+    return [draft.Override(path=("checks",), value={"detected-within": "2s"}, source="--fail-node", append=True)]
+
+
+def _faults(nodes: Sequence[str], at: str | None) -> list[draft.Override]:
+    if at is not None and not nodes:
+        raise UsageError(
+            "--at goes with --fail-node", hint="ccbed run TRIAL --fail-node 2 --at step=20,phase=allreduce"
+        )
+    body: dict[str, Any] = {} if at is None else {"at": at}
+    return [
+        draft.Override(
+            path=("faults",), value={"crash-node": {"node": node, **body}}, source=f"--fail-node {node}", append=True
+        )
+        for node in nodes
+    ]
+
+
+def without_twins(document: marked.Document, catalogue: Catalogue) -> marked.Document:
+    """The same trial without the checks that need a twin."""
+    checks = document.value.get("checks") if isinstance(document.value, dict) else None
+    if not isinstance(checks, list):
+        return document
+    kept = [check for check in checks if not _needs_twin(check, catalogue)]
+    return replace(document, value={**document.value, "checks": kept})
+
+
+def _needs_twin(check: Any, catalogue: Catalogue) -> bool:
+    name = next(iter(check), None) if isinstance(check, dict) else check
+    return isinstance(name, str) and name in catalogue.checkers and bool(catalogue.checkers[name].module.TWIN)
+
+
+def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
+    """The lines at the head of a run: the trial and its faults."""
+    params = trial.params
+    picked = [str(params[name]) for name in ("model",) if params.get(name)]
+    if params.get("algorithm"):
+        ours = params["algorithm"] != parse_trial.LIBRARY
+        picked.append(f"our {params['algorithm']}" if ours else "the library's all-reduce")
+    if trial.workload == SCRIPT:
+        picked.append(" ".join([str(params.get("file") or ""), *params.get("args", ())]).strip())
+    world = f"{trial.world.nodes} x {trial.world.ranks_per_node} ranks"
+    steps = [f"{last_step} steps"] if last_step else []
+    steps += [f"batch {params['batch']}"] if "batch" in params else []
+    steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
+    told = " · ".join(part for part in (*picked, world, ", ".join(steps), f"seed {trial.seed}") if part)
+    yield f"trial  {trial.name}: {told}"
+    for fault in trial.faults:
+        where = f"node {fault.node}" if isinstance(fault.node, int) else fault.node
+        yield f"fault  {fault.fault} {where} {_when(fault.at)}"
+
+
+def _when(at: Any) -> str:
+    if at.after_s is not None:
+        return f"{at.after_s:g} s after the gang joined, once, observed"
+    if at.on is not None:
+        return f"on {at.on}, once, observed"
+    point = f"phase {at.phase}" if at.phase in parse_faults.LIFE_PHASES else f"step {at.step}, phase {at.phase}"
+    return f"at {point}, once, exact"
+
+
+def _yaml(path: Path, label: str) -> Source:
+    content = _read(path)
+    text = content.decode(errors="replace")
+    document = parse_trial.open_document(text, label)
+    return Source(document=document, label=label, inputs={path.name: content})
+
+
+def _script(path: Path, args: Sequence[str]) -> Source:
+    content = _read(path)
+    value = {
+        "trial": _trial_name(path.stem),
+        "workload": SCRIPT,
+        "params": {"file": str(path.resolve()), "args": list(args)},
+        "recovery": {"policy": "none"},
+    }
+    document = marked.Document(path=str(path), value=value)
+    return Source(document=document, label=str(path), inputs={path.name: content})
+
+
+def _trial_name(stem: str) -> str:
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in stem)
+    return name.strip("._-")[:60] or SCRIPT
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="ccbed list trials") from None

@@ -1,0 +1,214 @@
+"""Events -> the lines that tell a run to a person while it happens, and again when it is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..model.event import Event
+from ..model.trial import Trial
+
+_BY = {
+    "node.exit": "by exit watch",
+    "rank.exit": "by exit watch",
+    "node.silent": "by heart-beat",
+    "gang.stalled": "by step clock",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """``t``: seconds since the run began; ``label``: the first column; ``passing``: of interest until the next one."""
+
+    t: float
+    label: str
+    text: str
+    passing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.t:7.3f}  {self.label:<9} {self.text}"
+
+
+@dataclass(kw_only=True)
+class Story:
+    """Remembers what later lines refer to. Feed it the events in order; repeats are of no harm."""
+
+    trial: Trial
+    slots: tuple[str, ...] = ()
+    _held: str = ""
+    _held_step: int = 0
+    _inside: list[int] = field(default_factory=list)
+    _first: dict[int, set[int]] = field(default_factory=dict)
+    _detected: set[tuple[int | None, str | None]] = field(default_factory=set)
+    _resume: Mapping[str, Any] = field(default_factory=dict)
+    _faults: dict[str, str] = field(default_factory=dict)
+    _after_loss: int = 0
+
+    def feed(self, event: Event) -> tuple[Line, ...]:
+        """The lines that follow from one event, mostly none."""
+        name = f"_{event.f.replace('.', '_')}"
+        if event.type in ("ok", "fail", "info"):
+            name += "_answer"
+        tell = getattr(self, name, None) if event.type != "invoke" or event.f == "fault.act" else None
+        return tuple(tell(event)) if tell else ()
+
+    def _line(self, event: Event, label: str, text: str, *, passing: bool = False) -> Line:
+        return Line(t=event.t, label=label, text=text, passing=passing)
+
+    def _run_begin(self, event: Event) -> Iterator[Line]:
+        nodes = event.value.get("nodes", {})
+        members = [name for name, node in nodes.items() if node.get("role") != "spare"]
+        self.slots = self.slots or tuple(members[: self.trial.world.nodes])
+        return iter(())
+
+    def _run_resumed(self, event: Event) -> Iterator[Line]:
+        torn = event.value.get("torn_bytes")
+        repaired = f"; {torn} torn bytes were cut off the journal" if torn else ""
+        yield self._line(event, "resumed", f"by pid {event.value.get('pid')}{repaired}")
+
+    def _run_interrupted(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
+
+    def _gang_joined(self, event: Event) -> Iterator[Line]:
+        epoch = event.epoch or 0
+        where = "again on" if epoch else "on"
+        yield self._line(event, f"epoch {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
+
+    def _rank_held(self, event: Event) -> Iterator[Line]:
+        self._held, self._held_step = str(event.node), int(event.value.get("step", 0))
+        self._inside = []
+        return iter(())
+
+    def _rank_inside(self, event: Event) -> Iterator[Line]:
+        self._inside.append(int(event.value["rank"]))
+        return iter(())
+
+    def _fault_act(self, event: Event) -> Iterator[Line]:
+        """The invoke: everybody is where the trial wants them."""
+        id = str(event.value.get("id", ""))
+        self._faults[id] = str(event.value.get("fault", ""))
+        if self._held:
+            phase = next((f.at.phase for f in self.trial.faults if f.id == id), "")
+            inside = " ".join(self._node_of(rank) for rank in sorted(set(self._inside)))
+            rest = f"; {inside} {'is' if ' ' not in inside else 'are'} inside the same collective" if inside else ""
+            label = f"step {self._held_step}" if self._held_step else phase
+            yield self._line(event, label, f"{self._held} held in {phase}{rest}")
+        self._held = ""
+
+    def _fault_act_answer(self, event: Event) -> Iterator[Line]:
+        fault = self._faults.get(str(event.key).split("/")[1] if "/" in str(event.key) else "", "fault")
+        if event.type == "ok":
+            proof = _evidence(event.value.get("evidence"))
+            yield self._line(event, "FAULT", f"{fault} on {event.node}; verified{f': {proof}' if proof else ''}")
+        else:
+            yield self._line(event, "FAULT", f"{fault} on {event.node} is not proved: {_reason(event)}")
+
+    def _fault_unreached(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "unreached", f"fault {event.value.get('id')}: {event.value.get('reason')}")
+
+    def _fault_heal_answer(self, event: Event) -> Iterator[Line]:
+        how = "verified" if event.type == "ok" else f"not proved: {_reason(event)}"
+        yield self._line(event, "healed", f"{event.node}; {how}")
+
+    def _node_exit(self, event: Event) -> Iterator[Line]:
+        yield from self._found(event, f"node.exit {event.node}, code {event.value.get('code')}")
+
+    def _node_silent(self, event: Event) -> Iterator[Line]:
+        yield from self._found(event, f"node.silent {event.node}, for {event.value.get('silent_s', 0):.1f} s")
+
+    def _gang_stalled(self, event: Event) -> Iterator[Line]:
+        yield from self._found(event, f"gang.stalled, no step for {event.value.get('since_s', 0):.1f} s")
+
+    def _rank_exit(self, event: Event) -> Iterator[Line]:
+        if event.value.get("code") and not any(epoch == event.epoch for epoch, _ in self._detected):
+            yield from self._found(
+                event, f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
+            )
+
+    def _found(self, event: Event, what: str) -> Iterator[Line]:
+        where = (event.epoch, event.node)
+        if where not in self._detected:
+            self._detected.add(where)
+            yield self._line(event, "detected", f"{what}, {_BY[event.f]}")
+
+    def _node_suspect(self, event: Event) -> Iterator[Line]:
+        yield self._line(
+            event, "suspect", f"{event.node} silent for {event.value.get('silent_s', 0):.1f} s", passing=True
+        )
+
+    def _controller_late(self, event: Event) -> Iterator[Line]:
+        late = event.value.get("late_s", 0)
+        yield self._line(
+            event, "late", f"this machine kept the controller waiting for {late:.1f} s; limits are scaled up"
+        )
+
+    def _recovery_refused(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "refused", f"no recovery: {event.value.get('reason')}")
+
+    def _recovery_decided(self, event: Event) -> Iterator[Line]:
+        before, self.slots = self.slots, tuple(event.value.get("slots", self.slots))
+        moved = [(r, new) for r, (old, new) in enumerate(zip(before, self.slots, strict=False)) if old != new]
+        lost = ", ".join(event.value.get("lost", ()))
+        failed = ", ".join(f"rank {rank}" for rank in event.value.get("failed", ()))
+        policy = ", ".join(sorted(set(event.value.get("policy", {}).values()))) or "restart in place"
+        where = "; ".join(f"rank {rank} is now on {node}" for rank, node in moved)
+        text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
+        yield self._line(event, f"epoch {event.epoch}", text)
+
+    def _checkpoint_skipped(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "skipped", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+
+    def _checkpoint_failed(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "failed", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+
+    def _checkpoint_refused(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "refused", f"a commit of an old epoch: {event.value.get('name')}")
+
+    def _resume_chosen(self, event: Event) -> Iterator[Line]:
+        step, sha = event.value.get("step", 0), str(event.value.get("sha256", ""))[:4]
+        if event.epoch:
+            text = f"from checkpoint {step} (sha256 {sha}…)" if step else "from the beginning: no checkpoint yet"
+            yield self._line(event, "resume", text)
+
+    def _rank_step(self, event: Event) -> Iterator[Line]:
+        epoch = event.epoch or 0
+        done = self._first.setdefault(epoch, set())
+        done.add(int(event.value["rank"]))
+        if epoch and len(done) == self.trial.world.size:
+            self._first[epoch] = set()
+            yield self._line(event, f"step {event.value['step']}", f"first step of epoch {epoch} done on all ranks")
+
+    def _progress(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, f"step {event.value.get('step')}", _progress(event.value), passing=True)
+
+    def _rank_error(self, event: Event) -> Iterator[Line]:
+        where = f"rank {event.value.get('rank')} on {event.node}"
+        yield self._line(event, "error", f"{where}: {event.value.get('kind')}: {event.value.get('message')}")
+
+    def _lease_over(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")
+
+    def _run_end(self, event: Event) -> Iterator[Line]:
+        reason = event.value.get("reason")
+        yield self._line(
+            event, str(event.value.get("outcome")), str(reason or f"epoch {event.epoch or 0} was the last")
+        )
+
+    def _node_of(self, rank: int) -> str:
+        slot = rank // max(1, self.trial.world.ranks_per_node)
+        return self.slots[slot] if slot < len(self.slots) else f"rank {rank}"
+
+
+def _progress(value: Mapping[str, Any]) -> str:
+    steps, loss = value.get("steps"), value.get("loss")
+    done = f"{value.get('step')}/{steps}" if steps else str(value.get("step"))
+    return f"{done} · loss {loss:.4f}" if isinstance(loss, float) else done
+
+
+def _evidence(value: Any) -> str:
+    return "; ".join(str(item) for item in value) if isinstance(value, list) else str(value or "")
+
+
+def _reason(event: Event) -> str:
+    return str(event.value.get("reason") or "no answer")
