@@ -451,9 +451,7 @@ def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp
     assert bed.marked() == []
 
 
-def test_an_injection_that_does_nothing_is_not_called_verified(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_injection_that_does_nothing_is_not_called_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CCBED_TEST_DISARM", "1")
     bed = Bed(tmp_path, ("n0",)).up()
     try:
