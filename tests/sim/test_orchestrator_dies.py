@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from orchestrator.core.state import State
 from orchestrator.model.act import Act
@@ -21,7 +20,9 @@ TRIALS = {
 }
 
 
-def _finish(trial: world.Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]) -> tuple[State, world.Memory]:
+def _finish(
+    trial: world.Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]
+) -> tuple[State, world.Memory]:
     """Run, dying at each journal length of ``limits`` in turn, then to the end."""
     plan, book = world.plan(trial, acts), world.Memory()
     for limit in limits:
@@ -72,7 +73,11 @@ def test_any_interleaving_across_writers_with_repeats(seed: int, name: str, doub
     _assert_sound(trial, bed, book)
 
 
-@given(seed=st.integers(0, 10_000), cuts=st.lists(st.integers(2, 190), min_size=2, max_size=4), name=st.sampled_from(sorted(TRIALS)))
+@given(
+    seed=st.integers(0, 10_000),
+    cuts=st.lists(st.integers(2, 190), min_size=2, max_size=4),
+    name=st.sampled_from(sorted(TRIALS)),
+)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_killed_several_times_in_one_run(seed: int, cuts: list[int], name: str) -> None:
     trial, acts = TRIALS[name]

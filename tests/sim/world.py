@@ -8,12 +8,12 @@ from typing import Any
 
 from orchestrator.core import engine
 from orchestrator.core.state import State
+from orchestrator.loop import Loop
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Event, Source
 from orchestrator.model.plan import Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.providers.fake import FakeBed
-from orchestrator.loop import Loop
 
 CRASH = Act(
     inject=(Primitive(kind="power", args={"state": "off"}),),

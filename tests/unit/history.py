@@ -44,7 +44,9 @@ class Files:
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         ends = f"-e{epoch}/rank-{rank}.log"
-        return next(text for path, text in self.texts.items() if path.startswith(f"nodes/{node}/") and path.endswith(ends))
+        return next(
+            text for path, text in self.texts.items() if path.startswith(f"nodes/{node}/") and path.endswith(ends)
+        )
 
     def paths(self) -> tuple[str, ...]:
         return tuple(self.texts)
@@ -90,7 +92,10 @@ class Bed:
         who = (node, incarnation) if writer not in ("ctl", "keeper") else (None, None)
         self._numbers[*who, writer] += 1
         source = Source(
-            writer=writer, n=self._numbers[*who, writer], node=None if writer == "ctl" else node, incarnation=incarnation
+            writer=writer,
+            n=self._numbers[*who, writer],
+            node=None if writer == "ctl" else node,
+            incarnation=incarnation,
         )
         event = Event(
             type=type, f=f, key=key, node=node, epoch=epoch, value=dict(value or {}), source=source,
@@ -121,10 +126,14 @@ class Bed:
 
     def begin(self) -> None:
         roles = {name: "spare" if name == "n4" else "node" for name in self.nodes}
-        nodes = {n: {**dataclasses.asdict(node), "role": roles[n], "address": "127.0.0.1"} for n, node in self.nodes.items()}
+        nodes = {
+            n: {**dataclasses.asdict(node), "role": roles[n], "address": "127.0.0.1"} for n, node in self.nodes.items()
+        }
         self.ctl("run.begin", {"run": RUN, "bed": "local", "pid": 1, "nodes": nodes, "cursors": {}}, dt=0.0)
         for fault in self.trial.faults:
-            self.ctl("fault.planned", {"id": fault.id, "fault": fault.fault, "node": fault.node}, key=f"f/{fault.id}/planned")
+            self.ctl(
+                "fault.planned", {"id": fault.id, "fault": fault.fault, "node": fault.node}, key=f"f/{fault.id}/planned"
+            )
         self.ctl("timer", {"after_s": 600.0, "deadline_s": 4200.0}, type="invoke", key="wall")
 
     def start(self) -> None:
@@ -132,7 +141,9 @@ class Bed:
         e, leader = f"e{self.epoch}", self.slots[0]
         fixer = leader
         self.do("agent", "fence.write", f"{e}/fence", fixer, {"epoch": self.epoch}, {"epoch": self.epoch})
-        self.do("agent", "store.open", f"{e}/store", leader, {"epoch": self.epoch}, {"address": "127.0.0.1", "port": 4000})
+        self.do(
+            "agent", "store.open", f"{e}/store", leader, {"epoch": self.epoch}, {"address": "127.0.0.1", "port": 4000}
+        )
         chosen = self._commits.get(self.resume)
         if self.epoch:
             self.do("agent", "checkpoint.scan", f"{e}/scan", fixer, {"dir": "c"}, {"newest": chosen, "skipped": []})
@@ -140,9 +151,13 @@ class Bed:
         for slot, node in enumerate(self.slots):
             self.ask("gang.start", f"{e}/start/{node}", node, self._spec(slot, node))
         for slot, node in enumerate(self.slots):
-            self.answer("agent", "gang.start", f"{e}/start/{node}", node, {"pids": {str(slot): 100 + slot}, "threads": 1})
+            self.answer(
+                "agent", "gang.start", f"{e}/start/{node}", node, {"pids": {str(slot): 100 + slot}, "threads": 1}
+            )
         for rank in range(4):
-            self.rank(rank, "rank.start", pid=100 + rank, ppid=self.nodes[self.slots[rank]].pid, threads=1, preloaded=WARM)
+            self.rank(
+                rank, "rank.start", pid=100 + rank, ppid=self.nodes[self.slots[rank]].pid, threads=1, preloaded=WARM
+            )
             self._open_files(rank)
         for rank in range(4):
             self.rank(rank, "rank.joined", world=4, backend="gloo")
@@ -211,7 +226,13 @@ class Bed:
             rank = self.slots.index(node)
             gone = {"rank": rank, "pid": 100 + rank, "code": -9, "last_step": self.resume}
             self.say("agent", "rank.exit", gone, node=node, epoch=self.epoch)
-            self.answer("agent", "gang.stop", f"{e}/stop/{node}", node, {"killed": [1], "left": 0, "last_step": {str(rank): self.resume}})
+            self.answer(
+                "agent",
+                "gang.stop",
+                f"{e}/stop/{node}",
+                node,
+                {"killed": [1], "left": 0, "last_step": {str(rank): self.resume}},
+            )
 
     def recover(self, lost: str, policy: str, resume: int, detector: str = "node.exit", spare: str = "n4") -> None:
         """Decide, start the next epoch and restore."""
@@ -238,17 +259,33 @@ class Bed:
         """The ranks leave; stop, heal, gather, end."""
         for rank in range(4):
             digest = self.final(rank)
-            self.rank(rank, "rank.finished", steps=self.last_step, loss=self.loss(rank, self.last_step), digest=digest, metrics={})
+            self.rank(
+                rank,
+                "rank.finished",
+                steps=self.last_step,
+                loss=self.loss(rank, self.last_step),
+                digest=digest,
+                metrics={},
+            )
         for rank, node in enumerate(self.slots):
             left = {"rank": rank, "pid": 100 + rank, "code": 0, "last_step": self.last_step}
             self.say("agent", "rank.exit", left, node=node, epoch=self.epoch)
         for rank, node in enumerate(self.slots):
             key = f"close/e{self.epoch}/stop/{node}"
-            self.do("agent", "gang.stop", key, node, {"epoch": self.epoch}, {"killed": [], "left": 0, "last_step": {str(rank): 60}})
+            self.do(
+                "agent",
+                "gang.stop",
+                key,
+                node,
+                {"epoch": self.epoch},
+                {"killed": [], "left": 0, "last_step": {str(rank): 60}},
+            )
         for fault in self.trial.faults:
             self._heal(fault, heal)
         self.ctl("gather", {"deadline_s": 60.0}, type="invoke", key="gather", epoch=self.epoch)
-        self.ctl("gather", {"files": 9, "bytes": 9, "missing": [], "capped": []}, type="ok", key="gather", epoch=self.epoch)
+        self.ctl(
+            "gather", {"files": 9, "bytes": 9, "missing": [], "capped": []}, type="ok", key="gather", epoch=self.epoch
+        )
         self.ctl("timer", {"reason": "the run ended"}, type="info", key="wall")
         self.ctl("run.end", {"outcome": "finished", "reason": "", "kind": ""}, key="end", epoch=self.epoch)
 
@@ -273,13 +310,25 @@ class Bed:
 
     def final(self, rank: int) -> dict[str, str]:
         names = ("model.0.weight", "model.0.bias", "optimizer.0.exp_avg", "optimizer.0.step")
-        return {**{n: sha(self.seed, n) for n in names}, "rng.torch": sha(self.seed, rank, "t"), "rng.generator": sha(self.seed, rank, "g")}
+        return {
+            **{n: sha(self.seed, n) for n in names},
+            "rng.torch": sha(self.seed, rank, "t"),
+            "rng.generator": sha(self.seed, rank, "g"),
+        }
 
     def _spec(self, slot: int, node: str) -> dict[str, Any]:
         chosen = self._commits.get(self.resume)
         resume = {k: chosen[k] for k in ("name", "step", "sha256")} | {"path": "p"} if chosen and self.epoch else None
         out = f"/bed/nodes/{node}/runs/{RUN}/i{self.nodes[node].ordinal}-e{self.epoch}"
-        spec = {"run": RUN, "epoch": self.epoch, "world_size": 4, "nodes": 4, "group_rank": slot, "ranks": [slot], "out": out}
+        spec = {
+            "run": RUN,
+            "epoch": self.epoch,
+            "world_size": 4,
+            "nodes": 4,
+            "group_rank": slot,
+            "ranks": [slot],
+            "out": out,
+        }
         return spec | ({"resume": resume} if resume else {})
 
     def _open_files(self, rank: int) -> None:
@@ -300,7 +349,12 @@ class Bed:
             "bundle.json": {"run": RUN},
         }
         return Run(
-            directory="runs/x", trial=self.trial, history=History(tuple(self.events)), files=self.files, twin=twin, extras=extras
+            directory="runs/x",
+            trial=self.trial,
+            history=History(tuple(self.events)),
+            files=self.files,
+            twin=twin,
+            extras=extras,
         )
 
 

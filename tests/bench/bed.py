@@ -1,0 +1,69 @@
+"""ccbed as a user has it: the installed program, a state directory and a directory for runs of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from orchestrator import views
+from orchestrator.store import bundle
+
+INVENTORY = """\
+all:
+  hosts:
+    localhost: {ansible_connection: local}
+  vars: {ccbed_provider: process, ccbed_bed: local, ccbed_nodes: 4, ccbed_spares: 1}
+"""
+
+
+class Bed:
+    """Four nodes and a spare."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.inventory = folder / "local.yml"
+        self.inventory.write_text(INVENTORY)
+
+    def call(self, *args: str, expect: int | None = 0) -> float:
+        """Seconds from argv to exit. Raises AssertionError with what was printed for another exit code."""
+        begin = time.monotonic()
+        done = subprocess.run(
+            [program(), *args],
+            cwd=self.folder,
+            env=self._env(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        took = time.monotonic() - begin
+        assert expect is None or done.returncode == expect, f"ccbed {' '.join(args)}\n{done.stdout}\n{done.stderr}"
+        return took
+
+    def failover(self, *args: str) -> views.Failover:
+        """The one failover of a run of dp-ring that loses node 2 at step 30, read from its sealed bundle."""
+        self.call("run", "dp-ring", "--fail-node", "2", *args)
+        run = bundle.load((self.folder / "runs" / "latest").resolve())
+        (one,) = views.failovers(run.trial, run.history, run.files.steps())
+        return one
+
+    def steps(self, name: str, **params: object) -> list[float]:
+        """Seconds of every step of every rank of an undisturbed dp-ring with these parameters, the first five left out."""
+        trial = {"trial": name, "workload": "train-dp", "params": params, "world": {"nodes": 4}}
+        file = self.folder / f"{name}.json"
+        file.write_text(json.dumps(trial))
+        self.call("run", str(file))
+        records = bundle.load((self.folder / "runs" / "latest").resolve()).files.steps()
+        return [record.end - record.start for record in records if record.step > 5]
+
+    def _env(self) -> dict[str, str]:
+        return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), "NO_COLOR": "1"}
+
+
+def program() -> str:
+    """The program beside this interpreter."""
+    return str(Path(sys.executable).with_name("ccbed"))

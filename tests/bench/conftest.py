@@ -1,0 +1,27 @@
+"""A warm bed of this machine's processes, up for the whole of the measurements and gone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .bed import Bed
+
+
+@pytest.fixture(scope="session")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    one = Bed(tmp_path_factory.mktemp("bed"))
+    one.call("up", str(one.inventory))
+    try:
+        yield one
+    finally:
+        one.call("down", "local", expect=None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.bench)
+            item.add_marker(pytest.mark.timeout(1200))
