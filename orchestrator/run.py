@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, views
-from .core import judge, metrics, plan as planning, twin as twins
+from .core import judge, metrics
+from .core import plan as planning
+from .core import twin as twins
 from .core.state import State
 from .loop import Loop
 from .model import codec
@@ -24,7 +26,8 @@ from .model.plan import Plan
 from .model.plugin import Catalogue
 from .model.run import Run, Twin
 from .model.trial import Trial
-from .store import beds, bundle, clock, fingerprint, paths, payload, seal, twins as cache
+from .store import beds, bundle, clock, fingerprint, paths, payload, seal
+from .store import twins as cache
 from .store.journal import Journal
 
 #: Per node, what is fetched at most, in bytes; what is cut is recorded.

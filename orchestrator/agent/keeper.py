@@ -12,7 +12,8 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import forks, label, mark as marks, processes, warmth
+from . import forks, label, processes, warmth
+from . import mark as marks
 from .acts import Acts
 from .events import EventLog, lines
 from .inbox import Inbox, Item

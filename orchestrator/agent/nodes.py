@@ -11,7 +11,8 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import agent, forks, label, mark as marks, primitives, processes
+from . import agent, forks, label, primitives, processes
+from . import mark as marks
 from .loop import Loop
 from .processes import Process
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import click
 
 from ..model.errors import EXIT_UNKNOWN
-from ..store import bundle as store, export as archives, index, seal
+from ..store import bundle as store
+from ..store import export as archives
+from ..store import index, seal
 from . import beds, options
 from .session import Session
 

@@ -13,7 +13,8 @@ from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
 from ..model.provider import Provider
-from ..store import beds as store, bundle
+from ..store import beds as store
+from ..store import bundle
 from . import beds, closing, options
 from .session import Session
 

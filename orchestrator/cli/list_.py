@@ -12,7 +12,8 @@ import click
 from ..model.errors import CcbedError
 from ..model.plugin import Plugin
 from ..plugins import KINDS, summary
-from ..store import beds as store, index
+from ..store import beds as store
+from ..store import index
 from . import beds, options
 from .session import Session
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import click
 
 from ..model.errors import UsageError
-from ..store import beds as store, bundle, index
+from ..store import beds as store
+from ..store import bundle, index
 from . import beds, options
 from .session import Session
 

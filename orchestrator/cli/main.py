@@ -14,7 +14,8 @@ import click
 
 from .. import __version__
 from ..model import errors
-from . import session as sessions, terminal
+from . import session as sessions
+from . import terminal
 
 #: In the order of a bed's and a run's life, as ``--help`` shows them.
 VERBS = (
@@ -74,7 +75,7 @@ def run(args: Sequence[str], given: sessions.Session | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         session.terminal.error(["interrupted"])
         return errors.EXIT_INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - no traceback reaches a user
+    except Exception as error:
         return _explain(error, session)
 
 

@@ -9,7 +9,8 @@ import click
 
 from ..model.errors import UsageError
 from ..model.launch import Request
-from ..store import beds as store, bundle, index
+from ..store import beds as store
+from ..store import bundle, index
 from . import beds, options, summary, telling
 from .session import Session
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..agent import label, lease, mark as marks, processes
+from ..agent import label, lease, processes
+from ..agent import mark as marks
 from ..agent.processes import Process
 from ..model.bed import BedSpec, BedStatus, NodeState, NodeStatus
 

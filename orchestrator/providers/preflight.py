@@ -36,7 +36,7 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
     return (
         *_addresses(bed),
         *_ports(bed),
-        _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it"),  # noqa: S108
+        _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it"),
         _space("disk", _there(Path(bed.workdir)), DISK_NEEDED, "free space, or set ccbed_workdir to another disk"),
         _agent(bed, status),
         *_lookups(bed),

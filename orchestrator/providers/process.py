@@ -13,7 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..agent import inbox, label, mark as marks, processes
+from ..agent import inbox, label, processes
+from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError

@@ -11,7 +11,8 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..model import codec, gang as gang_model
+from ..model import codec
+from ..model import gang as gang_model
 from . import environment, record, seeds
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import torch
 
-    from ..rank import context, data as rank_data
+    from ..rank import context
+    from ..rank import data as rank_data
 
 LAYERS = (784, 256, 128, 64, 10)
 MODELS = ("mnist-mlp",)

@@ -20,7 +20,8 @@ import torch
 import torch._dynamo  # what a warm agent has imported
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from orchestrator.model import codec, gang as gang_model
+from orchestrator.model import codec
+from orchestrator.model import gang as gang_model
 from orchestrator.rank import main as rank_main
 
 INCARNATION = "i1"
