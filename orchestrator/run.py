@@ -289,8 +289,9 @@ def _finish(request: Request, directory: Path) -> Result:
     if not bundle.is_sealed(directory):
         _write_metrics(bundle.load(directory), directory)
         seal.seal(directory)
+    result = conclude(request.catalogue, directory)
     beds.end_run(Path(request.bed.workdir), directory.name)
-    return conclude(request.catalogue, directory)
+    return result
 
 
 def conclude(catalogue: Catalogue, directory: Path) -> Result:

@@ -23,7 +23,7 @@ from .session import Session
 def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     """Go on with RUN where its history ends; its gang may still be training."""
     directory = index.resolve(run, runs_dir)
-    if bundle.is_sealed(directory):
+    if bundle.is_sealed(directory) and bundle.read_verdicts(directory):
         where = beds.shown(directory)
         raise UsageError(
             f"{where}: the run has ended", hint=f"ccbed check {where}; again: ccbed run {where}/trial.json"

@@ -85,7 +85,7 @@ def ccbed(state: Path, *args: str) -> tuple[int, str]:
 
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    state = tmp_path_factory.mktemp("state")
+    state = tmp_path_factory.mktemp("state") / "ccbed"
     code, said = ccbed(state, "up", str(ROOT / "inventories/local.yml"))
     assert code == 0, said
     spec = beds.read(state, "local")

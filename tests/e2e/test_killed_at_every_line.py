@@ -1,0 +1,163 @@
+"""The orchestrator is killed with -9 after every line of its history; whoever resumes ends with the same facts.
+
+The test watches the file: it shares one CPU with the orchestrator at a higher priority, so that it runs, and kills by
+pid, as soon as line k is written. Without the right to a real-time priority the kill may come a few lines later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import inotify
+from orchestrator.store import bundle
+
+from .conftest import ROOT, Bed
+
+pytestmark = pytest.mark.e2e
+
+TRIAL = ["dp-ring", "--epochs", "1", "--fail-node", "2"]
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orchestrator:
+    """`ccbed` as a process of its own."""
+
+    bed: Bed
+
+    def start(self, *args: str) -> subprocess.Popen[bytes]:
+        env = {**os.environ, "XDG_STATE_HOME": str(self.bed.state.parent), "CCBED_RUNS_DIR": str(self.bed.runs)}
+        log = (self.bed.runs / "orchestrator.log").open("ab")
+        command = [sys.executable, "-m", "orchestrator.cli", *args]
+        return subprocess.Popen(command, env=env, cwd=ROOT, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+
+    def run_killed_after(self, *lines: int) -> Path:
+        """Begin the trial; kill it, and each that resumes it, once the history has so many lines. The bundle."""
+        before = set(self.bed.runs.iterdir())
+        process = self.start("run", *TRIAL, "--runs-dir", str(self.bed.runs))
+        directory = _new_run(self.bed.runs, before, process)
+        for number, line in enumerate(lines):
+            if number:
+                process = self.start("resume", str(directory))
+            _kill_after(process, directory, line)
+        return directory
+
+
+@pytest.fixture(scope="module")
+def orchestrator(bed: Bed) -> Iterator[Orchestrator]:
+    with _ahead():
+        yield Orchestrator(bed=bed)
+
+
+@pytest.fixture(scope="module")
+def reference(orchestrator: Orchestrator) -> list[dict[str, Any]]:
+    """The lines of a history that nobody disturbed (its twin is cached from then on)."""
+    before = set(orchestrator.bed.runs.iterdir())
+    process = orchestrator.start("run", *TRIAL, "--runs-dir", str(orchestrator.bed.runs))
+    directory = _new_run(orchestrator.bed.runs, before, process)
+    assert process.wait(PATIENCE_S) == 0
+    return [json.loads(line) for line in (directory / bundle.HISTORY).read_text().splitlines()]
+
+
+def test_killed_after_every_line(orchestrator: Orchestrator, reference: list[dict[str, Any]]) -> None:
+    hit: Counter[str] = Counter()
+    for line in range(1, len(reference) + 1):
+        directory = orchestrator.run_killed_after(line)
+        hit[_killed_at(directory)] += 1
+        _resumed_soundly(orchestrator, directory, f"killed after line {line}")
+    print(f"{len(reference)} kills, after: {dict(hit)}")
+    for point in ("rank.held", "fault.act", "fault.injected", "gang.start", "checkpoint.commit", "node.exit"):
+        assert hit[point], f"no kill landed behind {point}: {dict(hit)}"
+
+
+@pytest.mark.parametrize(("first", "later"), [(0.2, 0.5), (0.45, 0.55), (0.5, 0.9)])
+def test_killed_twice_in_one_run(
+    orchestrator: Orchestrator, reference: list[dict[str, Any]], first: float, later: float
+) -> None:
+    directory = orchestrator.run_killed_after(int(first * len(reference)), int(later * len(reference)))
+    _resumed_soundly(orchestrator, directory, f"killed at {first:.0%} and {later:.0%}")
+
+
+# --- what must hold ---------------------------------------------------------------------------------------------------
+
+
+def _resumed_soundly(orchestrator: Orchestrator, directory: Path, when: str) -> None:
+    code = orchestrator.start("resume", str(directory)).wait(PATIENCE_S)
+    run = bundle.load(directory)
+    assert code == 0, (when, [f"{v.outcome} {v.check}: {v.text}" for v in run.verdicts if v.outcome != "pass"])
+    assert _injections(orchestrator.bed, directory.name) == 1, f"{when}: fault.act on the node's own record"
+    starts = Counter((event.epoch, event.value["rank"]) for event in run.history.of("rank.start"))
+    assert set(starts.values()) == {1}, f"{when}: one gang start per epoch"
+    assert next(v.outcome for v in run.verdicts if v.check == "bit-exact") == "pass", when
+
+
+def _injections(bed: Bed, run: str) -> int:
+    """What the keeper itself has written down."""
+    lines = (Path(bed.spec.workdir) / "keeper" / "events.jsonl").read_text().splitlines()
+    return sum(event.get("run") == run and event["f"] == "fault.injected" for event in map(json.loads, lines))
+
+
+def _killed_at(directory: Path) -> str:
+    lines = (directory / bundle.HISTORY).read_bytes().splitlines()
+    with contextlib.suppress(ValueError):
+        return str(json.loads(lines[-1])["f"])
+    return "torn"
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _ahead() -> Iterator[None]:
+    """This process on one CPU, ahead of its children there: they inherit the CPU, not the priority."""
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    ahead = False
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+        ahead = True
+    yield
+    if ahead:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    os.sched_setaffinity(0, cpus)
+
+
+def _new_run(runs: Path, before: set[Path], process: subprocess.Popen[bytes]) -> Path:
+    """The directory of the run that has just begun; its twin's is not it."""
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until:
+        new = [path for path in set(runs.iterdir()) - before if "-twin-" not in path.name and path.is_dir()]
+        found = [path for path in new if not path.is_symlink() and (path / bundle.PLAN).exists()]
+        if found:
+            return found[0]
+        assert process.poll() in (None, 0), (runs / "orchestrator.log").read_text()[-2000:]
+        time.sleep(0.0005)
+    raise AssertionError("no run has begun")
+
+
+def _kill_after(process: subprocess.Popen[bytes], directory: Path, lines: int) -> None:
+    """SIGKILL, as soon as the history has so many lines; it may have ended before."""
+    history, watcher = directory / bundle.HISTORY, inotify.Watcher()
+    watcher.watch(str(directory), inotify.MODIFY | inotify.CREATE)
+    while process.poll() is None:
+        if history.exists() and history.read_bytes().count(b"\n") >= lines:
+            process.send_signal(signal.SIGKILL)
+            break
+        select.select([watcher.fd], [], [], 0.05)
+        watcher.drain()
+    watcher.close()
+    process.wait(PATIENCE_S)
