@@ -18,6 +18,8 @@ from .inbox import Inbox, Item
 from .loop import Loop
 
 BEAT_S = 0.25
+#: Event files kept open: the run's, the node's, and a few of the runs before.
+LOGS = 8
 #: Commands that may act for an epoch that is over, as long as ranks of it live.
 LATE = ("gang.stop", "rank.release")
 
@@ -199,6 +201,8 @@ class Agent:
             path = self._directory / "runs" / run / f"agent.{self._incarnation}.jsonl"
             path = self._directory / "events.jsonl" if run == "bed" else path
             self._logs[run] = EventLog(path, writer="agent")
+            if len(self._logs) > LOGS:
+                self._logs.pop(next(iter(self._logs))).close()
         return self._logs[run]
 
 

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ from . import label
 
 
 class EventLog:
-    """Appends events to one file. ``numbers``: where a file that had another writer before goes on."""
+    """Appends events to one file, numbered from 1; a file that is opened again goes on where it ended."""
 
-    def __init__(self, path: Path, *, writer: str, numbers: Iterator[int] | None = None) -> None:
+    def __init__(self, path: Path, *, writer: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._writer = writer
         self._boot = label.boot_id()
-        self._numbers = numbers or itertools.count(1)
+        self._numbers = itertools.count(lines(path) + 1)
 
     def append(
         self,
@@ -49,6 +49,9 @@ class EventLog:
             "run": run,
         }
         os.write(self._fd, json.dumps(_present(line), separators=(",", ":")).encode() + b"\n")
+
+    def close(self) -> None:
+        os.close(self._fd)
 
 
 def lines(path: Path) -> int:

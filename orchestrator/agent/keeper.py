@@ -6,7 +6,6 @@ import os
 import secrets
 import signal
 from collections.abc import Callable, Mapping
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from ..model.bed import NodeSpec
 from . import forks, label, processes, warmth
 from . import mark as marks
 from .acts import Acts
-from .events import EventLog, lines
+from .events import EventLog
 from .inbox import Inbox, Item
 from .lease import Lease, Leases
 from .loop import Loop
@@ -30,8 +29,7 @@ class Keeper:
     def __init__(self, workdir: Path, bed: str, archive: str) -> None:
         directory = workdir / marks.KEEPER
         self._loop = Loop()
-        path = directory / "events.jsonl"
-        self._log = EventLog(path, writer="keeper", numbers=count(lines(path) + 1))
+        self._log = EventLog(directory / "events.jsonl", writer="keeper")
         self._inbox = Inbox(directory)
         self._nodes = Nodes(self._loop, workdir, bed, archive, self._note_node)
         self._acts = Acts(self._loop, Leases(directory / "leases"), self._nodes.get, self._note_fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -110,5 +111,6 @@ def _safely(call: Call) -> None:
     try:
         call()
     except Exception:  # noqa: BLE001
-        traceback.print_exc()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # a full disk ends no loop
+            traceback.print_exc()
+            sys.stderr.flush()

@@ -25,6 +25,8 @@ from .follow import Follower
 
 CAPABILITIES = frozenset({"kill", "pause", "stop", "signal", "power-off"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+#: The name under which commands go out that belong to no run.
+NO_RUN = "bed"
 #: Importing torch from a cold disk takes long.
 READY_S = 180.0
 END_S = 10.0
@@ -39,15 +41,15 @@ class ProcessProvider:
         self._state = state
         self._python = python
         self._bed: BedSpec | None = None
-        self._run = "bed"
+        self._run = NO_RUN
         self._follower: Follower | None = None
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
     def observe(self, bed: BedSpec) -> BedStatus:
-        """Memory is left out once a run is open: it is not asked for then, and time is."""
-        return observe.bed_status(bed, memory=self._follower is None)
+        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
+        return observe.bed_status(bed, memory=self._run == NO_RUN)
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""

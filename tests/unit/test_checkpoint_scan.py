@@ -1,0 +1,106 @@
+"""The newest valid checkpoint of the lineage that was kept, and the fence before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.agent import checkpoints
+
+
+def _commit(directory: Path, epoch: int, step: int, content: bytes = b"weights") -> str:
+    name = f"e{epoch}-s{step}"
+    (directory / f"{name}.pt").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    manifest = {
+        "name": name,
+        "file": f"{name}.pt",
+        "step": step,
+        "epoch": epoch,
+        "sha256": digest,
+        "bytes": len(content),
+    }
+    (directory / f"{name}.json").write_text(json.dumps({**manifest, "parent": None, "world": 4}))
+    return name
+
+
+def _newest(directory: Path, lineage: list[tuple[int, int]]) -> str | None:
+    found = checkpoints.newest(directory, lineage)["newest"]
+    return str(found["name"]) if found else None
+
+
+def test_the_newest_by_number_is_chosen_not_by_name(tmp_path: Path) -> None:
+    for step in (5, 10, 100, 25):
+        _commit(tmp_path, 0, step)
+    found = checkpoints.newest(tmp_path, [(0, 0)])
+    assert found["newest"] == {
+        "name": "e0-s100",
+        "step": 100,
+        "epoch": 0,
+        "sha256": hashlib.sha256(b"weights").hexdigest(),
+        "parent": None,
+        "bytes": 7,
+    }
+    assert found["skipped"] == []
+
+
+def test_what_a_later_epoch_did_not_carry_on_does_not_count(tmp_path: Path) -> None:
+    for epoch, step in ((0, 5), (0, 10), (0, 15), (1, 12)):
+        _commit(tmp_path, epoch, step)
+    assert _newest(tmp_path, [(0, 0), (1, 10)]) == "e1-s12"
+    assert _newest(tmp_path, [(0, 0), (1, 10), (2, 10)]) == "e0-s10"
+    assert _newest(tmp_path, [(0, 0), (1, 10), (2, 7)]) == "e0-s5"
+    assert _newest(tmp_path, [(0, 0), (1, 0)]) == "e1-s12"
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda d: (d / "e0-s20.pt").write_bytes(b"weight"), "size 6, manifest says 7"),
+        (lambda d: (d / "e0-s20.pt").write_bytes(b"wEights"), "sha256"),
+        (lambda d: (d / "e0-s20.pt").unlink(), "half-written: no e0-s20.pt"),
+        (lambda d: (d / "e0-s20.json").unlink(), "half-written: no e0-s20.json"),
+        (lambda d: (d / "e0-s20.json").write_text('{"name": "e0-'), "manifest not readable"),
+        (lambda d: (d / "e0-s20.json").write_text("[]"), "manifest not readable"),
+        (lambda d: (d / "e0-s10.json").replace(d / "e0-s20.json"), "manifest is of epoch 0, step 10"),
+    ],
+    ids=["truncated", "flipped", "no-file", "no-manifest", "torn-manifest", "not-a-manifest", "another-manifest"],
+)
+def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object, reason: str) -> None:
+    for step in (5, 10, 20):
+        _commit(tmp_path, 0, step)
+    assert callable(damage)
+    damage(tmp_path)
+    found = checkpoints.newest(tmp_path, [(0, 0)])
+    assert found["newest"]["name"] in ("e0-s10", "e0-s5")
+    assert found["skipped"][0]["name"] == "e0-s20" and reason in found["skipped"][0]["reason"]
+
+
+def test_a_temporary_file_of_a_killed_commit_is_a_half_written_checkpoint(tmp_path: Path) -> None:
+    _commit(tmp_path, 0, 5)
+    (tmp_path / ".e0-s10.pt.123").write_bytes(b"wei")
+    (tmp_path / "fence.json").write_text("{}")
+    found = checkpoints.newest(tmp_path, [(0, 0)])
+    assert found["newest"]["name"] == "e0-s5" and [one["name"] for one in found["skipped"]] == ["e0-s10"]
+
+
+def test_without_any_there_is_none(tmp_path: Path) -> None:
+    assert checkpoints.newest(tmp_path / "absent", []) == {"newest": None, "skipped": []}
+
+
+def test_the_heart_beats_while_large_files_are_read(tmp_path: Path) -> None:
+    _commit(tmp_path, 0, 5, bytes(20 << 20))
+    beats: list[int] = []
+    checkpoints.newest(tmp_path, [], lambda: beats.append(1))
+    assert len(beats) == 3
+
+
+def test_a_fence_only_moves_forward(tmp_path: Path) -> None:
+    for epoch in (0, 2, 2):
+        checkpoints.write_fence(tmp_path / "c", epoch)
+    with pytest.raises(ValueError, match="at epoch 2"):
+        checkpoints.write_fence(tmp_path / "c", 1)
+    assert json.loads((tmp_path / "c" / checkpoints.FENCE).read_text()) == {"epoch": 2}

@@ -1,0 +1,92 @@
+"""Event files followed by offset: whole lines, once, in the order of the writers' clocks."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.agent.events import EventLog, lines
+from orchestrator.providers import follow
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "keeper").mkdir()
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "keeper/events.jsonl").touch()
+    return tmp_path
+
+
+def _follower(root: Path) -> follow.Follower:
+    return follow.Follower(root, "r1", [root / "runs"], [root / "keeper/events.jsonl"])
+
+
+def test_lines_are_told_once_and_cursors_resume(root: Path) -> None:
+    follower, log = _follower(root), EventLog(root / "runs/a.jsonl", writer="agent")
+    log.append("note", "one", {"x": 1}, node="n0", incarnation="aa", epoch=0)
+    first, cursors = follower.poll({}, 0)
+    log.append("note", "two", {})
+    second, after = follower.poll(cursors, 0)
+    assert ([e.f for e in first], [e.f for e in second]) == (["one"], ["two"])
+    assert follower.poll(after, 0)[0] == []
+    assert [e.f for e in _follower(root).poll(cursors, 0)[0]] == ["two"]
+    assert first[0].source.identity == ("n0", "aa", "agent", 1) and first[0].value == {"x": 1}
+
+
+def test_a_line_counts_when_it_is_whole(root: Path) -> None:
+    log, path = EventLog(root / "whole.jsonl", writer="agent"), root / "runs/a.jsonl"
+    log.append("note", "one", {})
+    line = (root / "whole.jsonl").read_bytes()
+    path.write_bytes(line + line[:20])
+    events, cursors = _follower(root).poll({}, 0)
+    assert len(events) == 1 and cursors["runs/a.jsonl"] == len(line)
+    path.write_bytes(line + line)
+    assert len(_follower(root).poll(cursors, 0)[0]) == 1
+
+
+def test_lines_of_other_runs_and_torn_ones_are_left_out(root: Path) -> None:
+    log = EventLog(root / "keeper/events.jsonl", writer="keeper")
+    log.append("note", "of-all", {})
+    log.append("note", "mine", {}, run="r1")
+    log.append("note", "another's", {}, run="r2")
+    with (root / "keeper/events.jsonl").open("ab") as file:
+        file.write(b'{"type": "no\n[1]\n{"type": "note"}\n')
+    log.append("note", "after", {})
+    assert [e.f for e in _follower(root).poll({}, 0)[0]] == ["of-all", "mine", "after"]
+    assert lines(root / "keeper/events.jsonl") == 7
+
+
+def test_events_of_several_writers_come_in_the_order_of_their_clocks(root: Path) -> None:
+    logs = [EventLog(root / f"runs/{name}.jsonl", writer=name) for name in ("b", "a")]
+    for number in range(6):
+        logs[number % 2].append("note", str(number), {})
+    assert [e.f for e in _follower(root).poll({}, 0)[0]] == list("012345")
+
+
+def test_the_first_line_of_a_new_file_ends_the_wait(root: Path) -> None:
+    follower = _follower(root)
+    EventLog(root / "whole.jsonl", writer="agent").append("note", "one", {})
+    line = (root / "whole.jsonl").read_bytes()
+    waited = threading.Timer(0.05, lambda: (root / "runs/new.jsonl").write_bytes(line))
+    waited.start()
+    start = time.monotonic()
+    events: list[object] = []
+    cursors: dict[str, int] = {}
+    while not events and time.monotonic() - start < 10:
+        found, after = follower.poll(cursors, 10.0)
+        events, cursors = [*events, *found], dict(after)
+    waited.join()
+    assert events and time.monotonic() - start < 5
+
+
+def test_a_writer_numbers_its_lines_also_after_it_opened_the_file_again(root: Path) -> None:
+    for _ in range(3):
+        log = EventLog(root / "runs/a.jsonl", writer="agent")
+        log.append("note", "x", {})
+        log.close()
+    numbers = [json.loads(line)["source"]["n"] for line in (root / "runs/a.jsonl").read_text().splitlines()]
+    assert numbers == [1, 2, 3]

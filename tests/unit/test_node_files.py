@@ -1,0 +1,163 @@
+"""Archive and payload by content; files copied with a cap; the inbox; labels and their locks; leases."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.agent import inbox, label, processes
+from orchestrator.agent.lease import Lease, Leases
+from orchestrator.model.act import Act, Primitive
+from orchestrator.model.event import Command
+from orchestrator.providers import archive, files
+
+
+def test_the_archive_is_the_same_for_the_same_sources_and_holds_no_torch_code() -> None:
+    assert archive.build() == archive.build()
+    names = zipfile.ZipFile(io.BytesIO(archive.build())).namelist()
+    assert {"__main__.py", "orchestrator/agent/keeper.py", "orchestrator/model/event.py"} <= set(names)
+    assert not [name for name in names if name.startswith(("orchestrator/rank", "orchestrator/providers"))]
+
+
+def test_the_archive_is_placed_once(tmp_path: Path) -> None:
+    path, digest = archive.place(tmp_path)
+    before = path.stat().st_mtime_ns
+    assert archive.place(tmp_path) == (path, digest) and path.stat().st_mtime_ns == before
+    assert path.name == f"agent-{archive.agent_hash()}.pyz" and [p.name for p in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_payload_is_placed_under_its_content(tmp_path: Path) -> None:
+    one = files.put(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
+    assert files.put(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == one
+    assert files.put(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != one
+    assert (one / "a/b.py").read_bytes() == b"x = 1\n" and list((one / "a/__pycache__").iterdir())
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_payload_with_a_broken_file_is_placed_as_it_is(tmp_path: Path) -> None:
+    path = files.put(tmp_path, {"a.py": b"def ("})
+    assert (path / "a.py").read_bytes() == b"def ("
+
+
+@pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
+def test_a_payload_does_not_leave_its_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="leaves"):
+        files.put(tmp_path, {name: b""})
+
+
+def test_a_tree_is_copied_up_to_the_cap_small_files_first(tmp_path: Path) -> None:
+    source = tmp_path / "node"
+    (source / "runs/deep").mkdir(parents=True)
+    (source / "runs/big").write_bytes(b"b" * 100)
+    (source / "runs/deep/small").write_bytes(b"s" * 10)
+    os.symlink("/etc/passwd", source / "runs/link")
+    whole = files.fetch([source], "runs", tmp_path / "whole", 1000)
+    cut = files.fetch([source], "runs", tmp_path / "cut", 50)
+    assert (whole.size, whole.capped) == (110, False) and not (tmp_path / "whole/link").exists()
+    assert (cut.size, cut.capped) == (50, True)
+    assert (tmp_path / "cut/deep/small").stat().st_size == 10 and (tmp_path / "cut/big").stat().st_size == 40
+
+
+@pytest.mark.parametrize("path", ["../other", "/etc/passwd", "link"])
+def test_nothing_outside_of_the_node_is_copied(tmp_path: Path, path: str) -> None:
+    (tmp_path / "node").mkdir()
+    (tmp_path / "other").write_text("secret")
+    os.symlink(tmp_path / "other", tmp_path / "node/link")
+    fetched = files.fetch([tmp_path / "node"], path, tmp_path / "to", 100)
+    assert fetched.reason and not (tmp_path / "to").exists()
+
+
+def test_what_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    assert files.fetch([tmp_path], "absent", tmp_path / "to", 100).reason == "not there"
+
+
+def test_commands_are_taken_in_the_order_in_which_they_came(tmp_path: Path) -> None:
+    box = inbox.Inbox(tmp_path)
+    for key in ("b", "a", "c/d"):
+        inbox.post(tmp_path, "r", Command(f="timer", key=key))
+    items = list(box.take())
+    assert [item.command.key for item in items] == ["b", "a", "c/d"] and items[2].name == "r.c_d.json"
+    assert list(box.take()) == []
+
+
+def test_a_finished_command_is_answered_from_its_outcome(tmp_path: Path) -> None:
+    box, command = inbox.Inbox(tmp_path), Command(f="timer", key="a")
+    inbox.post(tmp_path, "r", command)
+    (item,) = box.take()
+    box.finish(item, {"type": "ok"})
+    inbox.post(tmp_path, "r", command)
+    (again,) = inbox.Inbox(tmp_path).take()
+    assert item.outcome is None and again.outcome == {"type": "ok"}
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[]", '{"f": "x"}', '{"f": "x", "key": "k", "run": "../r"}', '{"no": "field"}']
+)
+def test_what_is_no_command_is_a_problem_not_an_error(tmp_path: Path, content: str) -> None:
+    box = inbox.Inbox(tmp_path)
+    (tmp_path / "inbox/r.k.json").write_text(content)
+    (item,) = box.take()
+    assert item.problem
+    box.finish(item)
+    assert list((tmp_path / "inbox").iterdir()) == []
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    box = inbox.Inbox(tmp_path)
+    (tmp_path / "elsewhere").write_text(json.dumps({"f": "x", "key": "k"}))
+    os.symlink(tmp_path / "elsewhere", tmp_path / "inbox/r.k.json")
+    (item,) = box.take()
+    assert "PermissionError" in item.problem
+
+
+HOLDER = """
+import os, sys
+from pathlib import Path
+from orchestrator.agent import label, processes
+at = Path(sys.argv[1])
+label.take(at)
+label.write(at / label.NODE, {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "boot": label.boot_id()})
+child = os.fork()
+if child == 0:
+    sys.stdin.read()
+    os._exit(0)
+print(child, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_label_is_valid_while_its_own_process_holds_the_lock(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdin
+        child = int(process.stdout.readline())
+        assert label.holder(tmp_path) == process.pid and label.living(tmp_path)["pid"] == process.pid
+        with pytest.raises(BlockingIOError):
+            label.take(tmp_path)
+        process.kill()
+        process.wait()
+        assert processes.find(child) is not None
+        assert label.holder(tmp_path) == 0 and label.living(tmp_path) == {}
+        process.stdin.close()
+
+
+def test_a_lease_is_found_by_its_successor_and_dropped(tmp_path: Path) -> None:
+    stop = Primitive(kind="pause", args={"state": "on"})
+    act = Act(inject=(stop,), verify=(stop,), heal=(), verify_heal=(), lease_s=5.0, safety="container")
+    lease = Lease(
+        id="f0", fault="pause-node", node="n1", key="f/f0/act", run="r", until=1e12, boot=label.boot_id(), act=act
+    )
+    Leases(tmp_path).arm(lease)
+    (tmp_path / "n2.torn.json").write_text('{"boot": "' + label.boot_id() + '"}')
+    assert Leases(tmp_path).all() == [lease]
+    assert Leases(tmp_path).of("n1", {"id": "f0"}) == [lease] and Leases(tmp_path).of("n2", {"id": "f0"}) == []
+    Leases(tmp_path).drop(lease)
+    assert Leases(tmp_path).all() == []

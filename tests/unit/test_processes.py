@@ -1,0 +1,97 @@
+"""Whose a process is: marks, sessions and descent, from what /proc says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from orchestrator.agent import mark, processes
+from orchestrator.agent.processes import Process
+
+
+def _process(pid: int, *, ppid: int = 1, session: int = 0, marked: str = "") -> Process:
+    return Process(pid=pid, ppid=ppid, session=session or pid, start=pid * 10, state="S", mark=marked)
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse_the_fields() -> None:
+    text = b"42 (a (b) c) d) T 7 42 40 " + b" ".join(b"%d" % n for n in range(7, 30))
+    found = processes.parse_stat(text)
+    assert (found.pid, found.state, found.ppid, found.session, found.start) == (42, "T", 7, 40, 22)
+
+
+def test_a_process_belongs_by_mark_by_session_or_by_descent() -> None:
+    everyone = [
+        _process(1000),
+        _process(1001, ppid=1000, marked="b-1/n1/aa"),
+        _process(1002, ppid=1001),
+        _process(1003, ppid=1002),
+        _process(1004, session=1000),
+        _process(1005, marked="b-1/n10/aa"),
+        _process(1006, marked="b-2/n1/aa"),
+        _process(1007),
+    ]
+    chosen = {one.pid for one in processes.select(everyone, "b-1/n1/", {1000})}
+    assert chosen == {1000, 1001, 1002, 1003, 1004}
+    assert {one.pid for one in processes.select(everyone, "b-1/n1/", spare=[1002])} == {1001, 1003}
+
+
+def test_orphans_that_init_took_are_not_followed_to_each_other() -> None:
+    everyone = [_process(1, ppid=0, marked="b-1/n1/aa"), _process(1007)]
+    assert [one.pid for one in processes.select(everyone, "b-1/n1/")] == [1]
+
+
+def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
+    mine = processes.find(os.getpid())
+    assert mine is not None
+    assert processes.alive(mine.pid, mine.start)
+    assert not processes.alive(mine.pid, mine.start + 1)
+    other = Process(pid=mine.pid, ppid=1, session=1, start=mine.start + 1, state="S")
+    assert processes.send([other], 0) == []
+    assert processes.sessions([(mine.pid, mine.start + 1)]) == set()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        (b"A=1\0CCBED_NODE=b-1/n1/aa     \0B=2\0", "b-1/n1/aa"),
+        (b"CCBED_NODE=b-1/n1/aa\0", "b-1/n1/aa"),
+        (b"NOT_CCBED_NODE=b-1/n1/aa\0", ""),
+        (b"A=CCBED_NODE=x\0", ""),
+        (b"", ""),
+    ],
+)
+def test_the_mark_is_read_from_the_bytes_of_an_environment(environ: bytes, expected: str) -> None:
+    assert mark.of_environment(environ) == expected
+
+
+def test_beds_of_the_same_name_in_two_directories_have_different_marks() -> None:
+    assert mark.tag("lab", "/a") != mark.tag("lab", "/b")
+
+
+def test_a_mark_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        mark.mark("b" * 200, "n" * 50, "aa")
+
+
+def test_a_process_can_change_the_mark_that_others_see_and_its_children_inherit() -> None:
+    code = """
+import os, subprocess, sys
+from orchestrator.agent import mark, processes
+mark.overwrite("b-1/n1/bb")
+own = open("/proc/self/environ", "rb").read()
+child = subprocess.run(["printenv", "CCBED_NODE"], capture_output=True, text=True).stdout
+assert mark.of_environment(own) == "b-1/n1/bb", own
+assert child == "b-1/n1/bb\\n", child
+"""
+    env = {**os.environ, mark.NAME: mark.padded("b-1/keeper/starting"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+
+
+def test_an_environment_without_room_is_not_written_over() -> None:
+    code = "from orchestrator.agent import mark; mark.overwrite('b-1/n1/bb')"
+    env = {**os.environ, mark.NAME: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode and "room" in done.stderr
