@@ -61,7 +61,7 @@ def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
     if len(answers) > 1 + resumes:
         yield views.found(f"{id} was acknowledged {len(answers)} times", *answers)
     for event in (*trace.of("lease.armed"), *injected, *trace.of("fault.verified"), *trace.of("fault.healed")):
-        if event.node != trace.node:
+        if trace.node is not None and event.node != trace.node:
             yield views.found(f"{id} was aimed at {trace.node} but {event.f} is of {event.node}", event)
     yield from _wrong_target(run, trace)
 

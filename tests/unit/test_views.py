@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -99,7 +100,7 @@ def test_spans_of_a_node_follow_each_other_without_a_gap() -> None:
     spans = views.timeline(history.twice().history)
     for node in {span.node for span in spans}:
         own = [span for span in spans if span.node == node]
-        assert all(one.end == two.start for one, two in zip(own, own[1:], strict=False))
+        assert all(one.end == two.start for one, two in itertools.pairwise(own))
 
 
 def test_every_prefix_can_be_viewed() -> None:
