@@ -31,7 +31,7 @@ def check(run: Run, params: Params) -> Verdict:
     gangs = views.gangs(run.history)
     failures = [
         *views.disorder(run.history), *_beginning(run), *_epochs(run, gangs),
-        *(one for gang in gangs for one in (*_starts(gang), *_ranks(gang), *_whereabouts(gang))),
+        *(one for gang in gangs for one in (*_starts(run, gang), *_ranks(gang), *_whereabouts(gang))),
         *_late(run, gangs), *_restarts(run), *_incarnations(run), *_budget(run),
     ]  # fmt: skip
     doubts = [*views.unended(run.history), *(one for gang in gangs for one in _absent(run, gang))]
@@ -75,22 +75,22 @@ def _hasty(run: Run) -> Iterator[views.Finding]:
             yield views.found(f"{event.f} of epoch {event.epoch} before that was decided", event, decided[event.epoch])
 
 
-def _starts(gang: views.Gang) -> Iterator[views.Finding]:
+def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     """One gang.start per node and epoch; together they give every rank of the world to one node."""
     nodes = Counter(start.node for start in gang.starts)
     for node, times in nodes.items():
         if times > 1:
-            yield views.found(
-                f"{times} gangs were started on {node} in epoch {gang.epoch}", *(s.invoke for s in gang.starts)
-            )
-    given = Counter(rank for start in gang.starts for rank in views.listing(start.invoke.value.get("ranks")))
-    world = gang.world or 0
-    wrong = sorted(rank for rank in {*given, *range(world)} if given[rank] != 1 or rank not in range(world))
-    worlds = {start.invoke.value.get("world_size") for start in gang.starts}
-    if wrong or len(worlds) != 1:
-        yield views.found(
-            f"epoch {gang.epoch}: rank {wrong[0] if wrong else '?'} of {world} was not given out once", gang.began
-        )
+            asked = [start.invoke for start in gang.starts]
+            yield views.found(f"{times} gangs were started on {node} in epoch {gang.epoch}", *asked)
+    given = Counter(views.whole(r) for start in gang.starts for r in views.listing(start.invoke.value.get("ranks")))
+    world, over = gang.world or 0, not any(views.unended(run.history))
+    many = [rank for rank, times in given.items() if times > 1 or rank not in range(world)]
+    none = [rank for rank in range(world) if over and not given[rank]]
+    if many or none:
+        rank = (many + none)[0]
+        yield views.found(f"epoch {gang.epoch}: rank {rank} of {world} was given out {given[rank]} times", gang.began)
+    if len({views.whole(start.invoke.value.get("world_size")) for start in gang.starts}) > 1:
+        yield views.found(f"epoch {gang.epoch}: its nodes were told different world sizes", gang.began)
 
 
 def _ranks(gang: views.Gang) -> Iterator[views.Finding]:
