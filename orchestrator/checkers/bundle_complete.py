@@ -52,7 +52,7 @@ def check(run: Run, params: Params) -> Verdict:
             wrong, unsure = _identity(run, rank)
             failures, doubts = [*failures, *wrong], [*doubts, *unsure]
     failures += [*_records(run, ranks)]
-    doubts += [*_ungathered(run), *views.unended(run.history)]
+    doubts += [*_ungathered(run), *views.unended(run.history), *views.unstarted(run.history)]
     text = f"{len(present)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
 

@@ -34,7 +34,11 @@ def check(run: Run, params: Params) -> Verdict:
         *(one for gang in gangs for one in (*_starts(run, gang), *_ranks(gang), *_whereabouts(gang))),
         *_late(run, gangs), *_restarts(run), *_incarnations(run), *_budget(run),
     ]  # fmt: skip
-    doubts = [*views.unended(run.history), *(one for gang in gangs for one in _absent(run, gang))]
+    doubts = [
+        *views.unended(run.history),
+        *views.unstarted(run.history),
+        *(one for gang in gangs for one in _absent(run, gang)),
+    ]
     world = gangs[-1].world if gangs else 0
     text = f"{world} ranks, each once in {len(gangs)} epoch{'s' * (len(gangs) != 1)}"
     return views.conclude("membership", text, failures=failures, doubts=doubts)
@@ -96,7 +100,7 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
 def _ranks(gang: views.Gang) -> Iterator[views.Finding]:
     """Each rank does once what is done once."""
     for name in ONCE:
-        told = Counter(event.value.get("rank") for event in gang.of(name))
+        told = Counter(views.whole(event.value.get("rank")) for event in gang.of(name))
         for rank, times in told.items():
             if times > 1:
                 yield views.found(f"epoch {gang.epoch}: {name} of rank {rank} {times} times", *gang.of(name))

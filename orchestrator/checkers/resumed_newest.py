@@ -24,7 +24,11 @@ def check(run: Run, params: Params) -> Verdict:
     gangs = views.gangs(run.history)
     later = [gang for gang in gangs if gang.epoch > 0]
     failures = [one for gang in later for one in _stale(run, gang)]
-    doubts = [*(one for gang in gangs for one in _unchosen(run, gang)), *views.unended(run.history)]
+    doubts = [
+        *(one for gang in gangs for one in _unchosen(run, gang)),
+        *views.unended(run.history),
+        *views.unstarted(run.history),
+    ]
     return views.conclude("resumed-newest", _text(run, later), failures=failures, doubts=doubts)
 
 

@@ -92,6 +92,17 @@ def test_it_answers_without_files_twin_and_documents(plugin: Plugin, make: Calla
     verdict(plugin, history.prefix(bare, 0))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["finished", "membership", "no-orphans", "bundle-complete", "resumed-newest", "same-resume-step", "bit-exact"],
+)
+def test_about_nothing_nothing_is_said(name: str) -> None:
+    """A run that ended without having started anything proves nothing."""
+    run = history.clean()
+    ends = [event for event in run.history.events if event.f in ("run.begin", "run.end")]
+    assert verdict(CATALOGUE.checkers[name], history.with_events(run, ends)).outcome != "pass"
+
+
 @pytest.mark.parametrize("plugin", CHECKERS)
 def test_it_gives_the_same_answer_twice(plugin: Plugin) -> None:
     assert verdict(plugin, history.twice()) == verdict(plugin, history.twice())

@@ -44,9 +44,8 @@ class Files:
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         ends = f"-e{epoch}/rank-{rank}.log"
-        return next(
-            text for path, text in self.texts.items() if path.startswith(f"nodes/{node}/") and path.endswith(ends)
-        )
+        logs = (self.texts[path] for path in self.texts if path.startswith(f"nodes/{node}/") and path.endswith(ends))
+        return next(logs, "")
 
     def paths(self) -> tuple[str, ...]:
         return tuple(self.texts)
