@@ -116,7 +116,7 @@ def test_the_key_of_a_twin_leaves_out_what_disturbs_or_judges_and_nothing_else()
     trial, print_ = history.trial(), {"torch": "2.13.0", "threads": 1}
     key = twin.twin_key(trial, print_)
     disturbed = dataclasses.replace(
-        history.trial(history.crash_at(30)),
+        history.trial(history.crash_at(30)), name="another",
         recovery=Recovery(max_restarts=1), checks=(CheckSpec(name="no-hang"),), liveness=Liveness(lost_s=9.0),
     )  # fmt: skip
     assert twin.twin_key(disturbed, print_) == key
