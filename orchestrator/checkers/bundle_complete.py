@@ -41,7 +41,8 @@ def check(run: Run, params: Params) -> Verdict:
     """What is missing and was reported missing is lost data (unknown); what is missing without a word is a failure."""
     present = set(run.files.paths())
     ranks = list(_ranks(run))
-    absent = {path: rank for rank in ranks for path in _expected(rank, present) if path not in present}
+    expected = {path: rank for rank in ranks for path in _expected(rank, present)}
+    absent = {path: rank for path, rank in expected.items() if path not in present}
     excused = _reported(run)
     doubts = [_lost(path, excused[path], rank) for path, rank in absent.items() if path in excused]
     failures = [views.found(f"{path} is missing", r.started) for path, r in absent.items() if path not in excused]
@@ -52,8 +53,8 @@ def check(run: Run, params: Params) -> Verdict:
             wrong, unsure = _identity(run, rank)
             failures, doubts = [*failures, *wrong], [*doubts, *unsure]
     failures += [*_records(run, ranks)]
-    doubts += [*_ungathered(run), *views.unended(run.history)]
-    text = f"{len(present)} files of {len(ranks)} ranks, each from its own node"
+    doubts += [*_ungathered(run), *views.unended(run.history), *views.unstarted(run.history)]
+    text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
 
 

@@ -42,9 +42,13 @@ def _text(traces: tuple[views.FaultTrace, ...]) -> str:
 def _strangers(run: Run) -> Iterator[views.Finding]:
     """Injections that no planned fault and no command of ours stands behind."""
     planned = {fault.id for fault in run.trial.faults}
-    asked = {event.value.get("id"): event for event in reversed(run.history.of("fault.act")) if event.type == "invoke"}
+    asked = {
+        views.text(event.value.get("id")): event
+        for event in reversed(run.history.of("fault.act"))
+        if event.type == "invoke"
+    }
     for event in run.history.of("fault.injected"):
-        id = event.value.get("id")
+        id = views.text(event.value.get("id"))
         if id not in planned:
             yield views.found(f"{id} was injected but not planned", event)
         elif id not in asked or asked[id].seq > event.seq:
@@ -61,7 +65,7 @@ def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
     if len(answers) > 1 + resumes:
         yield views.found(f"{id} was acknowledged {len(answers)} times", *answers)
     for event in (*trace.of("lease.armed"), *injected, *trace.of("fault.verified"), *trace.of("fault.healed")):
-        if event.node != trace.node:
+        if trace.node is not None and event.node != trace.node:
             yield views.found(f"{id} was aimed at {trace.node} but {event.f} is of {event.node}", event)
     yield from _wrong_target(run, trace)
 

@@ -31,10 +31,14 @@ def check(run: Run, params: Params) -> Verdict:
     gangs = views.gangs(run.history)
     failures = [
         *views.disorder(run.history), *_beginning(run), *_epochs(run, gangs),
-        *(one for gang in gangs for one in (*_starts(gang), *_ranks(gang), *_whereabouts(gang))),
+        *(one for gang in gangs for one in (*_starts(run, gang), *_ranks(gang), *_whereabouts(gang))),
         *_late(run, gangs), *_restarts(run), *_incarnations(run), *_budget(run),
     ]  # fmt: skip
-    doubts = [*views.unended(run.history), *(one for gang in gangs for one in _absent(gang))]
+    doubts = [
+        *views.unended(run.history),
+        *views.unstarted(run.history),
+        *(one for gang in gangs for one in _absent(run, gang)),
+    ]
     world = gangs[-1].world if gangs else 0
     text = f"{world} ranks, each once in {len(gangs)} epoch{'s' * (len(gangs) != 1)}"
     return views.conclude("membership", text, failures=failures, doubts=doubts)
@@ -60,33 +64,43 @@ def _epochs(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
             yield views.found(f"epoch {unexplained[0]} began without a decision", one.began, two.began)
         if two.began.seq < one.began.seq:
             yield views.found(f"the gang of epoch {two.epoch} was started before that of epoch {one.epoch}", two.began)
-    for epoch, times in reasons.items():
-        if times > 1:
-            yield views.found(f"epoch {epoch} was decided {times} times", *run.history.of("recovery.decided"))
+    yield from _hasty(run)
 
 
-def _starts(gang: views.Gang) -> Iterator[views.Finding]:
+def _hasty(run: Run) -> Iterator[views.Finding]:
+    """An epoch is decided once, and prepared after that."""
+    decided: dict[int | None, Event] = {}
+    for event in run.history.of("recovery.decided"):
+        if event.epoch in decided:
+            yield views.found(f"epoch {event.epoch} was decided twice", decided[event.epoch], event)
+        decided.setdefault(event.epoch, event)
+    for event in run.history.of("fence.write", "store.open", "checkpoint.scan", "gang.start"):
+        if event.epoch in decided and event.seq < decided[event.epoch].seq:
+            yield views.found(f"{event.f} of epoch {event.epoch} before that was decided", event, decided[event.epoch])
+
+
+def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     """One gang.start per node and epoch; together they give every rank of the world to one node."""
     nodes = Counter(start.node for start in gang.starts)
     for node, times in nodes.items():
         if times > 1:
-            yield views.found(
-                f"{times} gangs were started on {node} in epoch {gang.epoch}", *(s.invoke for s in gang.starts)
-            )
-    given = Counter(rank for start in gang.starts for rank in views.listing(start.invoke.value.get("ranks")))
-    world = gang.world or 0
-    wrong = sorted(rank for rank in {*given, *range(world)} if given[rank] != 1 or rank not in range(world))
-    worlds = {start.invoke.value.get("world_size") for start in gang.starts}
-    if wrong or len(worlds) != 1:
-        yield views.found(
-            f"epoch {gang.epoch}: rank {wrong[0] if wrong else '?'} of {world} was not given out once", gang.began
-        )
+            asked = [start.invoke for start in gang.starts]
+            yield views.found(f"{times} gangs were started on {node} in epoch {gang.epoch}", *asked)
+    given = Counter(views.whole(r) for start in gang.starts for r in views.listing(start.invoke.value.get("ranks")))
+    world, over = gang.world or 0, not any(views.unended(run.history))
+    many = [rank for rank, times in given.items() if times > 1 or rank not in range(world)]
+    none = [rank for rank in range(world) if over and not given[rank]]
+    if many or none:
+        rank = (many + none)[0]
+        yield views.found(f"epoch {gang.epoch}: rank {rank} of {world} was given out {given[rank]} times", gang.began)
+    if len({views.whole(start.invoke.value.get("world_size")) for start in gang.starts}) > 1:
+        yield views.found(f"epoch {gang.epoch}: its nodes were told different world sizes", gang.began)
 
 
 def _ranks(gang: views.Gang) -> Iterator[views.Finding]:
     """Each rank does once what is done once."""
     for name in ONCE:
-        told = Counter(event.value.get("rank") for event in gang.of(name))
+        told = Counter(views.whole(event.value.get("rank")) for event in gang.of(name))
         for rank, times in told.items():
             if times > 1:
                 yield views.found(f"epoch {gang.epoch}: {name} of rank {rank} {times} times", *gang.of(name))
@@ -101,13 +115,18 @@ def _whereabouts(gang: views.Gang) -> Iterator[views.Finding]:
             yield views.found(f"epoch {gang.epoch}: rank {rank} belongs to {node} and spoke from {event.node}", event)
 
 
-def _absent(gang: views.Gang) -> Iterator[views.Finding]:
-    """A gang of which one rank was seen to train has all of them."""
+def _absent(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
+    """A gang of which one rank was seen to train has all of them, and the controller saw them join."""
     if gang.of("gang.joined") or gang.of("rank.step"):
         for name in ("rank.start", "rank.joined"):
             missing = sorted(set(gang.ranks) - set(gang.by_rank(name)))
             if missing:
                 yield views.found(f"epoch {gang.epoch}: {name} of rank {missing[0]} was not seen", gang.began)
+    stops = [op.invoke.seq for op in views.operations(run.history, "gang.stop") if op.epoch == gang.epoch]
+    joined = max((event.seq for event in gang.of("rank.joined")), default=0)
+    in_time = gang.complete("rank.joined") and joined < min(stops, default=joined)
+    if in_time and not any(event.seq > joined for event in gang.of("gang.joined")):
+        yield views.found(f"epoch {gang.epoch}: all ranks joined and nobody took note of it", gang.began)
 
 
 def _late(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:

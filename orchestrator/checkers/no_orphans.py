@@ -22,7 +22,11 @@ class Params:
 def check(run: Run, params: Params) -> Verdict:
     """gang.stop and node.kill answer how many processes are left; a verified power-off left none."""
     gangs = views.gangs(run.history)
-    doubts = [*(one for gang in gangs for one in _uncounted(run, gang)), *views.unended(run.history)]
+    doubts = [
+        *(one for gang in gangs for one in _uncounted(run, gang)),
+        *views.unended(run.history),
+        *views.unstarted(run.history),
+    ]
     nodes = sum(len(gang.starts) for gang in gangs)
     text = f"nothing left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} epoch{'s' * (len(gangs) != 1)}"
     return views.conclude("no-orphans", text, failures=_left(run), doubts=doubts)

@@ -23,7 +23,7 @@ def check(run: Run, params: Params) -> Verdict:
     """Each detector's event is explained by an injection, by an end that we ordered ourselves, or by an earlier loss."""
     failures = [*_unexplained(run), *_undetected(run)]
     lost = sum(len(views.listing(event.value.get("lost"))) for event in run.history.of("recovery.decided"))
-    text = f"nothing else broke ({lost} node{'s' * (lost != 1)} lost, as planned)" if lost else "nothing broke"
+    text = f"{lost} node{'s' * (lost != 1)} lost as planned, nothing else" if lost else "nothing broke"
     return views.conclude("planned-faults-only", text, failures=failures, doubts=views.unended(run.history))
 
 

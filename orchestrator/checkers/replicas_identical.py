@@ -26,7 +26,7 @@ def check(run: Run, params: Params) -> Verdict:
     gangs = views.gangs(run.history)
     compared, failures = _steps(run)
     failures += [one for gang in gangs for one in (*_restored(gang), *_finished(gang))]
-    doubts = [*_unproved(gangs), *views.unended(run.history)]
+    doubts = [*_unproved(gangs), *views.unended(run.history), *views.unstarted(run.history)]
     ranks = len(gangs[-1].ranks) if gangs else 0
     text = f"replicas identical {ranks}/{ranks}, {compared} steps compared"
     return views.conclude("replicas-identical", text, failures=failures, doubts=doubts)
@@ -34,7 +34,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 def _restored(gang: views.Gang) -> Iterator[views.Finding]:
     told = gang.by_rank("rank.restored")
-    if len({event.value.get("weights") for event in told.values()}) > 1:
+    if len({views.text(event.value.get("weights")) for event in told.values()}) > 1:
         yield views.found(f"epoch {gang.epoch}: the ranks restored different weights", *told.values())
 
 

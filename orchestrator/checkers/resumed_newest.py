@@ -21,9 +21,14 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """By the commits that the ranks had told before the new gang was started."""
-    later = [gang for gang in views.gangs(run.history) if gang.epoch > 0]
+    gangs = views.gangs(run.history)
+    later = [gang for gang in gangs if gang.epoch > 0]
     failures = [one for gang in later for one in _stale(run, gang)]
-    doubts = [*(one for gang in later for one in _unchosen(run, gang)), *views.unended(run.history)]
+    doubts = [
+        *(one for gang in gangs for one in _unchosen(run, gang)),
+        *views.unended(run.history),
+        *views.unstarted(run.history),
+    ]
     return views.conclude("resumed-newest", _text(run, later), failures=failures, doubts=doubts)
 
 

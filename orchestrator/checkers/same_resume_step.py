@@ -25,7 +25,12 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [one for gang in gangs for one in _silent(gang)]
     steps = [str(step) for step in views.resume_steps(run.history).values()]
     text = f"every rank restored step {', '.join(steps)}" if steps else ""
-    return views.conclude("same-resume-step", text, failures=failures, doubts=[*doubts, *views.unended(run.history)])
+    return views.conclude(
+        "same-resume-step",
+        text,
+        failures=failures,
+        doubts=[*doubts, *views.unended(run.history), *views.unstarted(run.history)],
+    )
 
 
 def _differing(run: Run, gang: views.Gang) -> Iterator[views.Finding]:

@@ -62,7 +62,7 @@ def _verdict(run: Run, plugin: Plugin | None, spec: CheckSpec) -> Verdict:
     try:
         params: Any = codec.build(checker.Params, dict(spec.params))
         return dataclasses.replace(checker.check(run, params), check=spec.name)
-    except Exception as error:
+    except Exception as error:  # whatever it is, the other verdicts are still to be had
         return views.unknown(spec.name, f"the checker failed: {type(error).__name__}: {error}")
 
 

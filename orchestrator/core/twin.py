@@ -14,7 +14,7 @@ from ..model.run import Run, Twin
 from ..model.trial import Trial
 
 #: These parts of a trial do not change what is computed.
-LEFT_OUT = ("faults", "recovery", "checks", "liveness")
+LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness")
 
 
 def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:

@@ -48,6 +48,16 @@ def whole(value: Any) -> int | None:
         return None
 
 
+def text(value: Any) -> str | None:
+    """A string; None for anything else."""
+    return value if isinstance(value, str) else None
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """The strings of a list."""
+    return tuple(item for item in listing(value) if isinstance(item, str))
+
+
 def mapping(value: Any) -> Mapping[str, Any]:
     """A mapping, or an empty one for anything else."""
     return value if isinstance(value, Mapping) else {}

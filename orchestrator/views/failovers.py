@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..model.event import Event, History
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import before, clock, listing, mapping, whole
+from .clock import before, clock, listing, mapping, names, whole
 from .faults import FaultTrace, traces
 from .gangs import Gang, abnormal, epoch_of, gangs
 from .lineage import choices, commits
@@ -76,14 +76,14 @@ def _detector(history: History, decided: Event, old: Gang | None, epoch: int) ->
         and abnormal(event)
         and (event.epoch is None or oldest <= event.epoch < epoch)
     ]
-    nodes = {*(old.nodes if old else ()), *map(str, listing(decided.value.get("lost")))}
+    nodes = {*(old.nodes if old else ()), *names(decided.value.get("lost"))}
     mine = [event for event in spoke if event.node is None or event.node in nodes] or spoke
     return functools.reduce(lambda one, other: other if before(other, one) else one, mine) if mine else None
 
 
 def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrace]) -> FaultTrace | None:
     """The earliest injected fault that can be behind this recovery: on a node that was lost, else any before the detection."""
-    lost = {str(node) for node in listing(decided.value.get("lost"))} | ({detector.node} if detector else set())
+    lost = set(names(decided.value.get("lost"))) | ({detector.node} if detector else set())
     limit = detector or decided
     injected = [(trace, trace.first("fault.injected")) for trace in unclaimed]
     possible = [trace for trace, event in injected if event is not None and not before(limit, event)]
@@ -110,7 +110,7 @@ def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failove
     return Failover(
         index=index,
         epoch=case.epoch,
-        lost=tuple(str(node) for node in listing(value.get("lost"))),
+        lost=names(value.get("lost")),
         failed_ranks=tuple(rank for rank in map(whole, listing(value.get("failed"))) if rank is not None),
         detector=_name(case),
         fault=case.fault.plan.id if case.fault else None,
@@ -124,7 +124,7 @@ def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failove
         resume_name=str(chosen.value["name"]) if chosen and chosen.value.get("name") else None,
         newest_step=whole(committed[-1].value.get("step")) if committed else None,
         lost_steps=lost_steps(case.history, records, case.epoch, resume),
-        slots=tuple(str(node) for node in listing(value.get("slots"))),
+        slots=names(value.get("slots")),
     )
 
 
@@ -196,7 +196,7 @@ def _gone(case: _Case) -> list[Event]:
 
 def _ready(case: _Case) -> list[Event]:
     """The starts of nodes that the new gang needs; where none was needed, the decision: they were ready then."""
-    slots = set(listing(case.decided.value.get("slots"))) or set(case.new.nodes if case.new else ())
+    slots = set(names(case.decided.value.get("slots"))) or set(case.new.nodes if case.new else ())
     applied = [
         op
         for op in operations(case.history, "node.apply")

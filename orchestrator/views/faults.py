@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..model.event import Event, History
 from ..model.trial import FaultPlan, Trial
-from .clock import clock, listing, mapping, number
+from .clock import clock, listing, mapping, number, text
 from .operations import Operation, operations
 from .shapes import FaultView
 
@@ -42,8 +42,7 @@ class FaultTrace:
         """The node that the target resolved to; before that, the one that was named."""
         target = self.first("fault.target")
         if target is not None:
-            name = target.value.get("node") or target.node
-            return name if isinstance(name, str) else None
+            return text(target.value.get("node")) or target.node
         return self.plan.node if isinstance(self.plan.node, str) else None
 
     @property
@@ -85,13 +84,11 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
 
 def fault_id(event: Event) -> str | None:
     """The fault that an event names: ``id`` in its value, else by its key (or a lease's key), ``f/<id>/…``."""
-    named = event.value.get("id")
-    if isinstance(named, str):
+    named = text(event.value.get("id"))
+    if named is not None:
         return named
-    for text in (event.key, event.value.get("key")):
-        if isinstance(text, str) and text.startswith("f/"):
-            return text.split("/")[1]
-    return None
+    keys = (event.key, text(event.value.get("key")))
+    return next((key.split("/")[1] for key in keys if key and key.startswith("f/")), None)
 
 
 def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: Iterable[Operation]) -> FaultTrace:
@@ -104,7 +101,7 @@ def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: 
 
 def _belongs(event: Event, plan: str, keys: set[str]) -> bool:
     if event.f.startswith("lease."):
-        return event.value.get("key") in keys or fault_id(event) == plan
+        return text(event.value.get("key")) in keys or fault_id(event) == plan
     if event.f in ("rank.held", "rank.inside", "rank.released", "hold.expired"):
         return event.value.get("hold") == plan
     return event.f.startswith(("fault.", "heal.")) and event.value.get("id") == plan

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..model.event import Event, History
 from ..model.verdict import Outcome, Verdict
+from .gangs import gangs
 from .overview import ending
 
 #: So many findings are listed in the evidence of a verdict.
@@ -51,6 +52,11 @@ def unended(history: History) -> tuple[Finding, ...]:
     if outcome == "interrupted":
         return (Finding(text="the run was interrupted and not resumed"),)
     return ()
+
+
+def unstarted(history: History) -> tuple[Finding, ...]:
+    """The doubt that a run leaves in which nothing was ever started: about nothing, everything is true."""
+    return () if gangs(history) else (Finding(text="no gang was started"),)
 
 
 def _verdict(check: str, outcome: Outcome, findings: Sequence[Finding], evidence: Mapping[str, Any] | None) -> Verdict:

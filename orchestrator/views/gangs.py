@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..model.event import Event, History
-from .clock import listing, mapping, whole
+from .clock import listing, mapping, names, whole
 from .operations import Operation, operations
 
 #: What tells that something of a gang is gone; recovery starts from nothing else.
@@ -87,7 +87,7 @@ def slots_at(history: History, seq: int) -> tuple[str, ...]:
             found = gang.began.seq, gang.nodes
     for event in history.of("recovery.decided"):
         if found[0] < event.seq <= seq:
-            found = event.seq, tuple(str(node) for node in listing(event.value.get("slots")))
+            found = event.seq, names(event.value.get("slots"))
     return found[1]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from ..model.event import Event, History
 from ..model.run import StepRecord
-from .clock import whole
+from .clock import text, whole
 from .gangs import Gang, gangs
 
 
@@ -54,7 +54,7 @@ def commits(history: History, gang: Gang, skipped: Iterable[str] = ()) -> tuple[
         for event in history.of("checkpoint.commit")
         if event.seq < gang.began.seq
         and (event.epoch or 0) < gang.epoch
-        and event.value.get("name") not in excused
+        and text(event.value.get("name")) not in excused
         and kept(event.epoch or 0, whole(event.value.get("step")) or 0, resumes)
     )
     return tuple(sorted(found, key=lambda event: (whole(event.value.get("step")) or 0, event.epoch or 0)))

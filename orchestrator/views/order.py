@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..model.event import Event, History
@@ -30,12 +31,13 @@ def _numbering(history: History) -> Iterator[Finding]:
 
 
 def _writers(history: History) -> Iterator[Finding]:
-    """Each writer counts 1, 2, 3 …; a keeper outlives runs, so it may begin anywhere."""
+    """Each writer counts up by one, the controller and ranks from 1; keepers and agents outlive runs."""
     last: dict[tuple[str | None, ...], int] = {}
     for event in history.events:
         who, n = writer(event), event.source.n
         before = last.get(who)
-        expected = before + 1 if before is not None else n if who == ("keeper",) else 1
+        lasting = event.source.writer in ("keeper", "agent")
+        expected = before + 1 if before is not None else n if lasting else 1
         if n != expected:
             name = " of ".join(part for part in (event.source.writer, event.source.node) if part)
             yield found(f"{name} wrote its event {n} ({event.f}) where {expected} was due", event)
@@ -56,8 +58,15 @@ def _clocks(history: History) -> Iterator[Finding]:
 
 
 def _answers(history: History) -> Iterator[Finding]:
-    """Every outcome was asked for on that node; a command is asked and answered once, and once more for each resume."""
+    """Every outcome was asked for on that node; a command is asked and answered once, and once more for each resume.
+
+    A decision has a key as well, and is taken once.
+    """
     resumes = len(history.of("run.resumed"))
+    keys = Counter((e.f, e.key) for e in history.events if e.key is not None and e.type in ("note", "info"))
+    for (f, key), times in keys.items():
+        if times > 1:
+            yield found(f"{f} {key} was decided {times} times", *history.of(f))
     for event in unasked(history):
         yield found(f"{event.type} of {event.f} {event.key} was never asked for", event)
     for op in operations(history):

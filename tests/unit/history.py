@@ -44,9 +44,8 @@ class Files:
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         ends = f"-e{epoch}/rank-{rank}.log"
-        return next(
-            text for path, text in self.texts.items() if path.startswith(f"nodes/{node}/") and path.endswith(ends)
-        )
+        logs = (self.texts[path] for path in self.texts if path.startswith(f"nodes/{node}/") and path.endswith(ends))
+        return next(logs, "")
 
     def paths(self) -> tuple[str, ...]:
         return tuple(self.texts)
@@ -240,10 +239,21 @@ class Bed:
         self.epoch += 1
         decided = {"lost": [lost], "failed": [], "detector": detector, "policy": {lost: policy}, "slots": slots}
         self.ctl("recovery.decided", decided, key=f"e{self.epoch}/decided", epoch=self.epoch)
+        if policy == "restart" and detector == "node.silent":
+            self.kill(lost)
         if policy == "restart":
             self.apply(lost, f"e{self.epoch}/apply/{lost}")
         self.slots, self.resume = slots, resume
         self.start()
+
+    def kill(self, node: str) -> None:
+        """A node that is only silent is killed before it is replaced; what was asked of its agent is closed."""
+        key = f"e{self.epoch}/kill/{node}"
+        self.ask("node.kill", key, node)
+        self.say("keeper", "node.exit", {"code": -9, "pid": self.nodes[node].pid}, node=node)
+        about = {"key": "f/f0/release", "node": node, "epoch": self.epoch - 1}
+        self.ctl("rank.release", {"reason": "the node exited"}, type="info", **about)
+        self.answer("keeper", "node.kill", key, node, {"killed": [1], "left": 0})
 
     def apply(self, node: str, key: str) -> None:
         self.ask("node.apply", key, node, {"node": node}, epoch=None)
@@ -428,6 +438,28 @@ def twice() -> Run:
     bed.recover("n4", "restart", 40)
     bed.train(60)
     bed.finish(heal=["n2"])
+    return bed.run(twin())
+
+
+def paused() -> Run:
+    """n1 is stopped at step 30 for good and falls silent; it is killed and started again, and healed when the run ends."""
+    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    bed = Bed(trial=trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    bed.act(fault)
+    bed.say("keeper", "fault.verified", {"id": "f0", "evidence": {"stopped": 3}}, node="n1", epoch=0)
+    bed.answer("keeper", "fault.act", "f/f0/act", "n1", {"verified": True})
+    bed.ask("rank.release", "f/f0/release", "n1", {"rank": 1, "hold": "f0"})
+    bed.now += 0.9
+    bed.ctl("node.suspect", {"silent_s": 0.9}, node="n1")
+    bed.now += 0.9
+    bed.ctl("node.silent", {"silent_s": 1.8, "seen": "paused"}, node="n1")
+    bed.stop(lost=["n1"])
+    bed.recover("n1", "restart", 25, detector="node.silent")
+    bed.train(60)
+    bed.finish()
     return bed.run(twin())
 
 

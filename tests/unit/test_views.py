@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 
@@ -29,7 +30,9 @@ def test_caught_up_is_the_first_step_beyond_the_last_before_the_fault() -> None:
     (one,) = views.failovers(run.trial, run.history, run.files.steps())
     ends = [r.end for r in run.files.steps() if r.epoch == 1 and r.step == 30]
     assert one.caught_up_s == pytest.approx(max(ends) - history.START - one.milestones[0].t)
-    assert one.ttr_s is not None and one.caught_up_s > one.ttr_s
+    assert one.ttr_s is not None
+    assert one.caught_up_s is not None
+    assert one.caught_up_s > one.ttr_s
 
 
 def test_detection_is_measured_from_the_return_of_the_injecting_call() -> None:
@@ -99,7 +102,7 @@ def test_spans_of_a_node_follow_each_other_without_a_gap() -> None:
     spans = views.timeline(history.twice().history)
     for node in {span.node for span in spans}:
         own = [span for span in spans if span.node == node]
-        assert all(one.end == two.start for one, two in zip(own, own[1:], strict=False))
+        assert all(one.end == two.start for one, two in itertools.pairwise(own))
 
 
 def test_every_prefix_can_be_viewed() -> None:

@@ -1,0 +1,125 @@
+"""Every checker passes what is right; whether the run finished, and in time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrator.model.run import Run
+
+from . import history
+from .verdicts import ask, not_passed
+
+
+@pytest.mark.parametrize(
+    "run",
+    [history.reference(), history.reference("restart"), history.twice(), history.paused()],
+    ids=["spare", "restart", "twice", "paused"],
+)
+def test_a_run_that_recovered_as_it_should_passes_everything(run: Run) -> None:
+    assert not_passed(run) == set()
+
+
+def test_a_clean_run_passes_everything_that_needs_no_fault() -> None:
+    run = dataclasses.replace(history.clean(), twin=history.twin())
+    assert not_passed(run) == {"detected-within", "recovered-within"}
+    assert "no failover" in ask(run, "bit-exact").text
+
+
+def test_a_script_that_left_with_a_code_fails_and_the_rank_and_code_are_named() -> None:
+    run = history.clean()
+    run = dataclasses.replace(run, trial=history.trial(workload="script"))
+    run = history.changed(run, "rank.exit", 2, value={"code": 3})
+    first_stop = next(e.seq for e in run.history.events if e.f == "gang.stop")
+    assert first_stop > next(e.seq for e in run.history.events if e.value.get("code") == 3)
+    for ended in (run, history.changed(run, "run.end", value={"outcome": "failed", "reason": "rank 2 failed"})):
+        verdict = ask(ended, "finished")
+        assert (verdict.outcome, verdict.text) == ("fail", "rank 2 (n2) left with exit code 3")
+
+
+def test_a_script_needs_no_word_of_its_own_to_have_finished() -> None:
+    run = dataclasses.replace(history.without(history.clean(), "rank.finished"), trial=history.trial(workload="script"))
+    assert ask(run, "finished").outcome == "pass"
+
+
+def test_a_workload_of_ours_that_left_early_has_not_finished() -> None:
+    run = history.changed(history.reference(), "rank.finished", value={"steps": 55})
+    assert ask(run, "finished").outcome == "fail"
+
+
+def test_a_failed_run_gives_its_reason() -> None:
+    run = history.changed(history.clean(), "run.end", value={"outcome": "failed", "reason": "not finished after 600 s"})
+    assert ask(run, "finished").text == "the run failed: not finished after 600 s"
+
+
+def test_a_detection_or_recovery_that_took_too_long_fails() -> None:
+    run = history.reference()
+    assert ask(run, "detected-within", seconds=0.0001).outcome == "fail"
+    assert ask(run, "recovered-within", seconds=0.001).outcome == "fail"
+
+
+def test_the_detector_is_named_and_can_be_demanded() -> None:
+    run = history.reference()
+    assert "node.exit 1.0 ms" in ask(run, "detected-within").text
+    assert ask(run, "detected-within", detector="node.exit").outcome == "pass"
+    assert ask(run, "detected-within", detector="node.silent").outcome == "fail"
+
+
+def test_a_fault_that_nobody_noticed_was_not_detected() -> None:
+    bed = history.Bed(trial=history.trial(history.crash_at(30)))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    node = bed.act(bed.trial.faults[0])
+    bed.say("keeper", "fault.verified", {"id": "f0"}, node=node, epoch=0)
+    bed.answer("keeper", "fault.act", "f/f0/act", node)
+    bed.train(60)
+    bed.finish()
+    assert ask(bed.run(), "detected-within").outcome == "fail"
+
+
+def test_a_recovery_that_was_refused_or_never_came_fails() -> None:
+    bed = history.bed_at_fault()
+    bed.ctl("run.end", {"outcome": "failed", "reason": "x", "kind": "finding"})
+    events = [e for e in bed.events if not (e.f == "rank.step" and e.epoch == 1)]
+    assert ask(history.with_events(bed.run(), events), "recovered-within").outcome == "fail"
+    keep = [e for e in bed.events if e.epoch != 1]
+    keep.insert(-1, dataclasses.replace(bed.events[-1], f="recovery.refused", value={"reason": "the policy is none"}))
+    assert ask(history.with_events(bed.run(), keep), "recovered-within").outcome == "fail"
+
+
+def test_an_answer_after_its_deadline_an_open_command_and_an_unrecovered_stall_are_hangs() -> None:
+    run = history.clean()
+    late = history.changed(run, "store.open", 0, value={"deadline_s": -2.0})
+    assert ask(late, "no-hang").outcome == "fail"
+    answer = next(i for i, e in enumerate(e for e in run.history.events if e.f == "gang.start") if e.type == "ok")
+    assert ask(history.without(run, "gang.start", answer), "no-hang").outcome == "fail"
+    none = history.changed(run, "gang.start", answer, type="info", value={"reason": "no answer within 10 s"})
+    assert ask(none, "no-hang").outcome == "fail"
+    stall = dataclasses.replace(run.history.events[-2], type="note", f="gang.stalled", value={"since_s": 12.0})
+    assert (
+        ask(history.with_events(run, [*run.history.events[:-1], stall, run.history.events[-1]]), "no-hang").outcome
+        == "fail"
+    )
+
+
+def test_silence_of_a_node_that_was_lost_is_no_hang() -> None:
+    bed = history.bed_at_fault()
+    bed.ask("gang.stop", "e0/stop/n2", "n2", epoch=0)
+    bed.ctl("gang.stop", {"reason": "the node exited"}, type="info", key="e0/stop/n2", node="n2", epoch=0)
+    bed.train(60)
+    bed.finish(heal=["n2"])
+    assert ask(bed.run(), "no-hang").outcome == "pass"
+
+
+def test_a_spare_that_was_started_anew_or_had_to_import_torch_was_not_warm() -> None:
+    run = history.reference()
+    start = next(i for i, e in enumerate(e for e in run.history.events if e.f == "rank.start") if e.node == "n4")
+    assert ask(history.changed(run, "rank.start", start, value={"ppid": 1}), "spare-warm").outcome == "fail"
+    cold = {"preloaded": ["torch", "torch.distributed"]}
+    assert ask(history.changed(run, "rank.start", start, value=cold), "spare-warm").outcome == "fail"
+    event = [e for e in run.history.events if e.f == "rank.start"][start]
+    source = dataclasses.replace(event.source, incarnation="other")
+    assert ask(history.changed(run, "rank.start", start, source=source), "spare-warm").outcome == "fail"
+    assert ask(history.changed(run, "rank.start", start, value={"ppid": None}), "spare-warm").outcome == "unknown"

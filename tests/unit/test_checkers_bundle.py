@@ -1,0 +1,72 @@
+"""What is missing from a bundle, or lies in the place of another node, is noticed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from orchestrator.model.run import Run
+
+from . import history
+from .verdicts import ask
+
+
+def altered(run: Run, change: Callable[[dict[str, str]], None]) -> Run:
+    texts = {path: run.files.log(*place) if place else "" for path, place in _places(run)}
+    change(texts)
+    return dataclasses.replace(run, files=history.Files(records=list(run.files.steps()), texts=texts))
+
+
+def _places(run: Run) -> Iterable[tuple[str, tuple[str, int, int] | None]]:
+    for path in run.files.paths():
+        _, node, directory, name = path.split("/")
+        log = name.startswith("rank-")
+        yield path, (node, int(name[5:-4]), int(directory.split("-e")[1])) if log else None
+
+
+def test_two_nodes_logs_swapped_fail() -> None:
+    def swap(texts: dict[str, str]) -> None:
+        one, two = "nodes/n0/i1-e0/rank-0.log", "nodes/n1/i1-e0/rank-1.log"
+        texts[one], texts[two] = texts[two], texts[one]
+
+    verdict = ask(altered(history.reference(), swap), "bundle-complete")
+    assert verdict.outcome == "fail"
+    assert "is the log of rank" in verdict.text
+
+
+def test_two_nodes_directories_swapped_fail() -> None:
+    def swap(texts: dict[str, str]) -> None:
+        old = dict(texts)
+        texts.clear()
+        names = {"n0": "n1", "n1": "n0"}
+        texts.update({_renamed(path, names): text for path, text in old.items()})
+
+    assert ask(altered(history.reference(), swap), "bundle-complete").outcome == "fail"
+
+
+def _renamed(path: str, names: dict[str, str]) -> str:
+    root, node, rest = path.split("/", 2)
+    return f"{root}/{names.get(node, node)}/{rest}"
+
+
+def test_step_records_of_two_ranks_swapped_between_epochs_fail() -> None:
+    run = history.reference()
+    records = [dataclasses.replace(r, epoch=1 - r.epoch) if r.rank == 1 else r for r in run.files.steps()]
+    assert ask(history.with_records(run, records), "bundle-complete").outcome == "fail"
+
+
+@pytest.mark.parametrize("name", ["rank-2.log", "steps-r2.jsonl", "chunks-r2.bin", "env-r2.json"])
+def test_a_file_that_is_missing_without_a_word_fails_and_one_that_was_reported_is_lost_data(name: str) -> None:
+    path = f"nodes/n2/i1-e0/{name}"
+    run = altered(history.reference(), lambda texts: texts.__delitem__(path))
+    assert ask(run, "bundle-complete").outcome == "fail"
+    missing = [{"node": "n2", "path": f"i1-e0/{name}", "reason": "no space"}]
+    reported = history.changed(run, "gather", 1, value={"missing": missing})
+    assert ask(reported, "bundle-complete").outcome == "unknown"
+
+
+def test_a_log_that_does_not_say_whose_it_is_is_unknown() -> None:
+    run = altered(history.reference(), lambda texts: texts.update({"nodes/n0/i1-e0/rank-0.log": "hello\n"}))
+    assert ask(run, "bundle-complete").outcome == "unknown"

@@ -1,0 +1,27 @@
+"""Asking checkers by name, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.core import judge
+from orchestrator.model.run import Run
+from orchestrator.model.trial import CheckSpec
+from orchestrator.model.verdict import Verdict
+
+from .catalogue import CATALOGUE
+
+NAMES = tuple(CATALOGUE.checkers)
+
+
+def ask(run: Run, name: str, **params: Any) -> Verdict:
+    (verdict,) = judge.judge(run, CATALOGUE, [CheckSpec(name=name, params=params)])
+    return verdict
+
+
+def outcomes(run: Run) -> dict[str, str]:
+    return {v.check: v.outcome for v in judge.judge(run, CATALOGUE, [CheckSpec(name=name) for name in NAMES])}
+
+
+def not_passed(run: Run) -> set[str]:
+    return {name for name, outcome in outcomes(run).items() if outcome != "pass"}
