@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
-from ..store import beds
+from ..store import beds, shipped
 from . import session as sessions
 
 EXAMPLE = "inventories/local.yml"
@@ -18,6 +18,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     """The bed that an inventory asks for. Raises UsageError with every mistake in it."""
     from ..core import assemble, parse_inventory
 
+    inventory = shipped.find(inventory)
     try:
         text = inventory.read_text()
     except OSError as error:
@@ -26,7 +27,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         raise UsageError(f"{inventory}: not valid YAML: not UTF-8 text (byte {error.start})") from None
     found = parse_inventory.parse(text, str(inventory))
     spec = assemble.assemble(found, agent=session.agent(), state=str(session.state), home=str(Path.home()))
-    return assemble.placed(spec, str(inventory.resolve()))
+    return assemble.placed(spec, str(inventory.absolute()))
 
 
 def choose(session: sessions.Session, name: str | None) -> BedSpec:

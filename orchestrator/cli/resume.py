@@ -35,7 +35,8 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         raise UsageError(
             f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"
         )
-    teller = telling.Teller(terminal=session.terminal, trial=trial, quiet=as_json)
+    teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
+    teller.recall(bundle.read_history(directory).events)
     result = session.launch(
         Request(
             trial=trial,
@@ -47,7 +48,7 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             command=shlex.join(["ccbed", *session.argv]),
             data_dir=plan.data,
             resume=str(directory),
-            began=lambda place: teller.head([f"run    {beds.shown(place)}"]),
+            began=teller.begun,
             told=teller.tell,
         )
     )

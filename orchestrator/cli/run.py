@@ -14,7 +14,6 @@ from ..core import draft, parse_trial, plan
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import PRECEDENCE, UsageError
-from ..model.event import Event
 from ..model.launch import Request
 from ..model.trial import Trial
 from . import beds, options, summary, telling, trials
@@ -145,7 +144,8 @@ def _once(
     quiet = bool(given["as_json"])
     if given["inventory"]:
         up(session, bed, quiet=quiet)
-    teller = telling.Teller(terminal=session.terminal, trial=trial, quiet=quiet)
+    slots = tuple(node.name for node in bed.nodes if node.role == "node")[: trial.world.nodes]
+    teller = telling.Teller(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
     last = plan.last_step(trial, session.catalogue, data_dir)
     teller.head([*trials.describe(trial, last), *_bed_line(trial, bed)])
     result = session.launch(
@@ -160,18 +160,11 @@ def _once(
             data_dir=data_dir,
             twin=not given["no_twin"],
             inputs=source.inputs,
-            began=lambda directory: teller.head([f"run    {beds.shown(directory)}"]),
-            told=_to(teller),
+            began=teller.begun,
+            told=teller.tell,
         )
     )
     return summary.show(session, Path(result.directory), result.code, as_json=quiet)
-
-
-def _to(teller: telling.Teller) -> Any:
-    def told(event: Event) -> None:
-        teller.tell(event)
-
-    return told
 
 
 def _bed_line(trial: Trial, bed: BedSpec) -> list[str]:

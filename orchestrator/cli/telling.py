@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..core import story
 from ..model.event import Event
 from ..model.trial import Trial
+from . import beds
 from .terminal import Terminal
 
 #: Off a terminal, progress is told so often, in seconds.
@@ -22,16 +24,29 @@ class Teller:
 
     terminal: Terminal
     trial: Trial
+    slots: tuple[str, ...] = ()
     quiet: bool = False
     _said_at: float = 0.0
     _story: story.Story = field(init=False)
 
     def __post_init__(self) -> None:
-        self._story = story.Story(trial=self.trial)
+        self._story = story.Story(trial=self.trial, slots=self.slots)
 
     def head(self, lines: Iterable[str]) -> None:
         if not self.quiet:
             self.terminal.lines(lines)
+
+    def begun(self, directory: str) -> None:
+        """Where the run is; a twin is told apart."""
+        if "-twin-" in Path(directory).name:
+            self.head([f"twin   {beds.shown(directory)}: the same trial uninterrupted, once, to compare with"])
+        else:
+            self.head([f"run    {beds.shown(directory)}"])
+
+    def recall(self, events: Iterable[Event]) -> None:
+        """Events that were told before, by another process: what comes later may refer to them."""
+        for event in events:
+            self._story.feed(event)
 
     def tell(self, event: Event) -> None:
         for line in self._story.feed(event):

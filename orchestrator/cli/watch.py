@@ -27,7 +27,8 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
     """Tell RUN as it happens, until it has ended; its exit code tells its verdict."""
     directory = index.resolve(run, runs_dir)
     session.terminal.line(f"run    {beds.shown(directory)}")
-    teller = telling.Teller(terminal=session.terminal, trial=bundle.load_trial(directory))
+    trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
+    teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")
     for event in _events(directory, until):
         teller.tell(event)

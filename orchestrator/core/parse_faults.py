@@ -23,16 +23,16 @@ _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
 
 def parse(
-    found: draft.Draft, catalogue: Catalogue, world: World, params: Mapping[str, Any], last_step: int | None
+    found: draft.Draft, catalogue: Catalogue, world: World, params: Mapping[str, Any] | None, last_step: int | None
 ) -> tuple[FaultPlan, ...]:
-    """The planned faults in order; mistakes are noted in ``found``."""
+    """The planned faults in order; mistakes are noted in ``found``. ``params`` None: they are wrong, so no step is sure."""
     body = found.value.get("faults")
     if body is None:
         return ()
     if not isinstance(body, list):
         found.say(("faults",), "must be a list such as [crash-node: {node: 2}]", body)
         return ()
-    points = _Points(params=params, last_step=last_step, counts=_counts_steps(params, last_step))
+    points = _Points(params=params, last_step=last_step)
     made = [_fault(found, index, item, catalogue, world, points) for index, item in enumerate(body)]
     return tuple(fault for fault in made if fault)
 
@@ -40,10 +40,11 @@ def parse(
 class _Points:
     """What a trigger may aim at: the steps that the workload counts, and those at which it writes checkpoints."""
 
-    def __init__(self, params: Mapping[str, Any], last_step: int | None, counts: bool) -> None:
+    def __init__(self, params: Mapping[str, Any] | None, last_step: int | None) -> None:
+        self.sure = params is not None
         self.last = last_step
-        self.counts = counts
-        every = params.get("checkpoint_every")
+        self.counts = params is None or _counts_steps(params, last_step)
+        every = (params or {}).get("checkpoint_every")
         self.every = every if isinstance(every, int) and every > 0 else None
 
     def halfway(self, phase: str) -> int | None:
@@ -124,10 +125,11 @@ def _trigger(found: draft.Draft, where: marked.Path, given: Any, points: _Points
     step = numbers.pop("step", None)
     if step is None and after is None and on is None and phase not in LIFE_PHASES:
         step = points.halfway(phase)
-        if step is None:
+        if step is None and points.sure:
             found.say(
-                where, "how many steps there are is not known here, so half of them neither; give a step or a time"
+                where, "how many steps there are is not known here, so neither is half of them; give step or time"
             )
+        if step is None:
             return None
     if step is not None and not _reachable(found, (*where, "step"), step, phase, points):
         return None

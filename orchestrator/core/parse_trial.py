@@ -50,7 +50,7 @@ def build(
     trial = {
         "name": _name(found),
         "workload": found.value.get("workload"),
-        "params": params,
+        "params": params or {},
         "world": world,
         "faults": faults,
         "recovery": _recovery(found),
@@ -103,24 +103,24 @@ def _name(found: draft.Draft) -> str:
     return str(name)
 
 
-def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> tuple[dict[str, Any], int | None]:
-    """The workload's arguments with its defaults filled in, and its last step where it counts steps."""
+def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> tuple[dict[str, Any] | None, int | None]:
+    """The workload's arguments with its defaults filled in, and its last step where it counts steps; None: mistakes."""
     name = found.value.get("workload")
     plugin = catalogue.workloads.get(name) if isinstance(name, str) else None
     if plugin is None:
         what = "is missing" if name is None else "unknown workload"
         found.say(("workload",), f"{what}; {values.nearest(str(name), catalogue.workloads)}", name)
-        return {}, None
+        return None, None
     before = len(found.problems)
     good = found.build(("params",), plugin.module.Params, found.section("params"), f"parameter of {name}")
     _algorithm(found, good, catalogue)
     if len(found.problems) > before:
-        return good, None
+        return None, None
     params = found.made(("params",), plugin.module.Params, good)
     for problem in _own_check(plugin.module, params) if params is not None else ():
         found.own(("params",), problem, good)
     if len(found.problems) > before:
-        return good, None
+        return None, None
     return codec.plain(params), plugin.module.last_step(params, data_dir)
 
 

@@ -32,25 +32,21 @@ class Line:
 
 @dataclass(kw_only=True)
 class Story:
-    """Remembers what later lines refer to. Feed it the events in order; repeats are of no harm."""
+    """Remembers what later lines refer to. Feed it the events in order. ``slots``: group rank -> node, as planned."""
 
     trial: Trial
     slots: tuple[str, ...] = ()
-    _held: str = ""
-    _held_step: int = 0
-    _inside: list[int] = field(default_factory=list)
+    _epoch: int = 0
+    _held: dict[str, Event] = field(default_factory=dict)
+    _inside: dict[str, set[int]] = field(default_factory=dict)
     _first: dict[int, set[int]] = field(default_factory=dict)
-    _detected: set[tuple[int | None, str | None]] = field(default_factory=set)
-    _resume: Mapping[str, Any] = field(default_factory=dict)
-    _faults: dict[str, str] = field(default_factory=dict)
-    _after_loss: int = 0
+    _hit: set[int] = field(default_factory=set)
+    _gone: set[tuple[int, str | None]] = field(default_factory=set)
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """The lines that follow from one event, mostly none."""
-        name = f"_{event.f.replace('.', '_')}"
-        if event.type in ("ok", "fail", "info"):
-            name += "_answer"
-        tell = getattr(self, name, None) if event.type != "invoke" or event.f == "fault.act" else None
+        suffix = {"note": "", "invoke": "_asked"}.get(event.type, "_answer")
+        tell = getattr(self, f"_{event.f.replace('.', '_')}{suffix}", None)
         return tuple(tell(event)) if tell else ()
 
     def _line(self, event: Event, label: str, text: str, *, passing: bool = False) -> Line:
@@ -71,38 +67,51 @@ class Story:
         yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
 
     def _gang_joined(self, event: Event) -> Iterator[Line]:
-        epoch = event.epoch or 0
+        epoch = self._epoch = event.epoch or 0
         where = "again on" if epoch else "on"
         yield self._line(event, f"epoch {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
 
     def _rank_held(self, event: Event) -> Iterator[Line]:
-        self._held, self._held_step = str(event.node), int(event.value.get("step", 0))
-        self._inside = []
+        self._held[str(event.value["hold"])] = event
         return iter(())
 
     def _rank_inside(self, event: Event) -> Iterator[Line]:
-        self._inside.append(int(event.value["rank"]))
+        self._inside.setdefault(str(event.value["hold"]), set()).add(int(event.value["rank"]))
         return iter(())
 
-    def _fault_act(self, event: Event) -> Iterator[Line]:
-        """The invoke: everybody is where the trial wants them."""
-        id = str(event.value.get("id", ""))
-        self._faults[id] = str(event.value.get("fault", ""))
-        if self._held:
-            phase = next((f.at.phase for f in self.trial.faults if f.id == id), "")
-            inside = " ".join(self._node_of(rank) for rank in sorted(set(self._inside)))
-            rest = f"; {inside} {'is' if ' ' not in inside else 'are'} inside the same collective" if inside else ""
-            label = f"step {self._held_step}" if self._held_step else phase
-            yield self._line(event, label, f"{self._held} held in {phase}{rest}")
-        self._held = ""
+    def _hold_expired(self, event: Event) -> Iterator[Line]:
+        yield self._line(
+            event, "expired", f"the hold of rank {event.value.get('rank')} on {event.node}: nobody released it"
+        )
+
+    def _fault_target(self, event: Event) -> Iterator[Line]:
+        """The fault acts now: where everybody is."""
+        id = str(event.value["id"])
+        self._hit.add(self._epoch)
+        held, inside = self._held.pop(id, None), self._inside.pop(id, set())
+        if held is None:
+            return
+        phase, step = held.value.get("phase"), held.value.get("step")
+        who = " ".join(self._node_of(rank) for rank in sorted(inside))
+        verb = "are" if len(inside) > 1 else "is"
+        rest = f"; {who} {verb} inside the same collective" if inside and phase == "allreduce" else ""
+        yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
+
+    def _fault_injected(self, event: Event) -> Iterator[Line]:
+        done = _evidence(event.value.get("evidence"))
+        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}")
+
+    def _fault_verified(self, event: Event) -> Iterator[Line]:
+        proof = _evidence(event.value.get("evidence"))
+        yield self._line(event, "verified", f"{self._fault(event)} on {event.node}{f': {proof}' if proof else ''}")
 
     def _fault_act_answer(self, event: Event) -> Iterator[Line]:
-        fault = self._faults.get(str(event.key).split("/")[1] if "/" in str(event.key) else "", "fault")
-        if event.type == "ok":
-            proof = _evidence(event.value.get("evidence"))
-            yield self._line(event, "FAULT", f"{fault} on {event.node}; verified{f': {proof}' if proof else ''}")
-        else:
-            yield self._line(event, "FAULT", f"{fault} on {event.node} is not proved: {_reason(event)}")
+        if event.type != "ok":
+            yield self._line(event, "FAULT", f"on {event.node} is not proved: {_reason(event)}")
+
+    def _fault(self, event: Event) -> str:
+        id = event.value.get("id")
+        return next((fault.fault for fault in self.trial.faults if fault.id == id), "fault")
 
     def _fault_unreached(self, event: Event) -> Iterator[Line]:
         yield self._line(event, "unreached", f"fault {event.value.get('id')}: {event.value.get('reason')}")
@@ -121,15 +130,15 @@ class Story:
         yield from self._found(event, f"gang.stalled, no step for {event.value.get('since_s', 0):.1f} s")
 
     def _rank_exit(self, event: Event) -> Iterator[Line]:
-        if event.value.get("code") and not any(epoch == event.epoch for epoch, _ in self._detected):
-            yield from self._found(
-                event, f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
-            )
+        """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
+        if event.value.get("code") and not any(epoch == self._epoch for epoch, _ in self._gone):
+            what = f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
+            yield from self._found(event, what)
 
     def _found(self, event: Event, what: str) -> Iterator[Line]:
-        where = (event.epoch, event.node)
-        if where not in self._detected:
-            self._detected.add(where)
+        where = (self._epoch, event.node)
+        if where not in self._gone:
+            self._gone.add(where)
             yield self._line(event, "detected", f"{what}, {_BY[event.f]}")
 
     def _node_suspect(self, event: Event) -> Iterator[Line]:
@@ -147,6 +156,7 @@ class Story:
         yield self._line(event, "refused", f"no recovery: {event.value.get('reason')}")
 
     def _recovery_decided(self, event: Event) -> Iterator[Line]:
+        self._epoch = event.epoch or self._epoch
         before, self.slots = self.slots, tuple(event.value.get("slots", self.slots))
         moved = [(r, new) for r, (old, new) in enumerate(zip(before, self.slots, strict=False)) if old != new]
         lost = ", ".join(event.value.get("lost", ()))
@@ -183,8 +193,11 @@ class Story:
         yield self._line(event, f"step {event.value.get('step')}", _progress(event.value), passing=True)
 
     def _rank_error(self, event: Event) -> Iterator[Line]:
+        """Only where no fault of ours and no loss explains it."""
+        if self._epoch in self._hit or any(epoch == self._epoch for epoch, _ in self._gone):
+            return
         where = f"rank {event.value.get('rank')} on {event.node}"
-        yield self._line(event, "error", f"{where}: {event.value.get('kind')}: {event.value.get('message')}")
+        yield self._line(event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'))}")
 
     def _lease_over(self, event: Event) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")
@@ -207,7 +220,15 @@ def _progress(value: Mapping[str, Any]) -> str:
 
 
 def _evidence(value: Any) -> str:
-    return "; ".join(str(item) for item in value) if isinstance(value, list) else str(value or "")
+    """``{"killed": [41, 42]}`` -> killed 2; ``{"left": []}`` -> left 0."""
+    if not isinstance(value, Mapping):
+        return _short(value)
+    return ", ".join(f"{name} {len(item) if isinstance(item, list) else item}" for name, item in value.items())
+
+
+def _short(value: Any, limit: int = 100) -> str:
+    text = " ".join(str(value or "").split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def _reason(event: Event) -> str:

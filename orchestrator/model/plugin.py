@@ -41,8 +41,9 @@ class Report(Protocol):
 class Workload(Protocol):
     """``workloads/<name>.py``: Params, METRICS (name -> (unit, better)), CHECKS (run by default) and run.
 
-    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, data)`` gives the
-    number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields problems with the values.
+    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, data)`` gives
+    the number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields
+    problems with the values.
     """
 
     Params: type[Any]
