@@ -72,7 +72,9 @@ class Loop:
         return state
 
     def _take(self, state: State, event: Event) -> State:
-        """Write an event and do what follows from it, and what follows from that."""
+        """Write an event and do what follows from it, and what follows from that. Nothing is written after the end."""
+        if state.over:
+            return state
         self._write(event)
         return self._flush(state)
 
