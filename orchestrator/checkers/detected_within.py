@@ -26,11 +26,12 @@ def check(run: Run, params: Params) -> Verdict:
     failovers = [one for one in views.failovers(run.trial, run.history) if one.detect_s is not None]
     injected = [trace for trace in views.traces(run.trial, run.history) if trace.first("fault.injected")]
     doubts = [*views.unended(run.history)]
+    doubts += [views.found(f"fault not proved: {t.plan.id}") for t in injected if not t.first("fault.verified")]
     if not injected:
         return views.conclude("detected-within", "", doubts=[views.found("no fault was injected"), *doubts])
     failures = [*_slow(failovers, params)]
-    if not doubts:
-        failures += [*_missed(run, injected, failovers)]
+    if not any(views.unended(run.history)):
+        failures += [*_missed(run, [trace for trace in injected if trace.first("fault.verified")], failovers)]
     return views.conclude(
         "detected-within", f"{_figures(failovers)}, limit {params.seconds:g} s",
         failures=failures, doubts=doubts, evidence={"seconds": {f"{one.epoch}": one.detect_s for one in failovers}},

@@ -28,7 +28,7 @@ def check(run: Run, params: Params) -> Verdict:
     failures = [*_strangers(run), *(one for trace in traces for one in _frauds(run, trace))]
     doubts = [*(one for trace in traces for one in _gaps(trace)), *views.unended(run.history)]
     if not any(views.unended(run.history)):
-        failures += [one for trace in traces for one in _unhealed(trace)]
+        failures += [one for trace in traces for one in _unhealed(trace) if trace.first("fault.verified")]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
 
 
@@ -146,7 +146,7 @@ def _hold(trace: views.FaultTrace) -> Iterator[views.Finding]:
 
 
 def _unhealed(trace: views.FaultTrace) -> Iterator[views.Finding]:
-    """Hygiene: what was injected is undone when the run ends, and that was looked at."""
+    """Hygiene: what was injected is undone when the run ends, and that was looked at. What was not proved is no failure."""
     injected = trace.first("fault.injected")
     if injected is None:
         return

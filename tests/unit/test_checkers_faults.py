@@ -12,7 +12,8 @@ from . import history
 from .verdicts import ask, outcomes
 
 
-def test_a_disarmed_fault_is_unknown_and_never_a_pass() -> None:
+@pytest.mark.parametrize("healing", [True, False])
+def test_a_disarmed_fault_is_unknown_and_never_a_pass(healing: bool) -> None:
     bed = history.Bed(trial=history.trial(history.crash_at(30)))
     bed.begin()
     bed.start()
@@ -20,12 +21,14 @@ def test_a_disarmed_fault_is_unknown_and_never_a_pass() -> None:
     node = bed.act(bed.trial.faults[0])
     bed.say("keeper", "fault.act", {"reason": "not verified"}, type="fail", key="f/f0/act", node=node, epoch=0)
     bed.train(60)
-    bed.finish()
+    bed.finish(healing=healing)
     run = bed.run(history.twin())
     verdict = ask(run, "fault-verified")
     assert verdict.outcome == "unknown"
     assert "fault not proved" in verdict.text
     assert outcomes(run)["bit-exact"] == "unknown"
+    assert outcomes(run)["detected-within"] == "unknown"
+    assert "fail" not in outcomes(run).values()
 
 
 @pytest.mark.parametrize(
