@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from orchestrator.model.event import Event
 from orchestrator.model.trial import CheckSpec, World
 
 from . import trials
@@ -131,13 +133,13 @@ def test_a_world_of_one(bed: Bed) -> None:
 
 
 def test_optimizer_state_that_is_not_restored_is_found(bed: Bed) -> None:
-    ran = bed.run(_unlike_its_twin(bed, {"break_optimizer": True}))
+    ran = bed.run(trials.dp(trials.crash(2), params={"break_optimizer": True}))
     assert ran.outcome("bit-exact") == "fail"
     assert ran.code == 1
 
 
 def test_random_state_that_is_not_restored_is_found(bed: Bed) -> None:
-    ran = bed.run(_unlike_its_twin(bed, {"break_rng": True}))
+    ran = bed.run(trials.dp(trials.crash(2), params={"break_rng": True}))
     assert ran.outcome("bit-exact") == "fail"
     assert ran.outcome("replay-equal") == "fail"
 
@@ -148,35 +150,25 @@ def test_a_trigger_that_is_never_reached_is_unknown(bed: Bed) -> None:
     assert ran.code == 2
 
 
-def _unlike_its_twin(bed: Bed, broken: dict[str, bool]) -> object:
-    return trials.dp(trials.crash(2), params=broken)
-
-
 def _pid(bed: Bed, name: str) -> int:
-    import json
-
     return int(json.loads((Path(bed.spec.workdir) / "nodes" / name / "node.json").read_text())["pid"])
 
 
-class _later:
+@contextlib.contextmanager
+def _later(after_s: float, what: Callable[[], None]) -> Iterator[None]:
     """Do something in a thread, so many seconds after entering; joined on leaving."""
-
-    def __init__(self, after_s: float, what: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=lambda: (time.sleep(after_s), what()))
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._thread.join()
+    thread = threading.Timer(after_s, what)
+    thread.start()
+    yield
+    thread.join()
 
 
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(bed: Bed) -> None:
     directory: list[Path] = []
 
-    def damage(event: object) -> None:
-        if getattr(event, "f", "") == "checkpoint.commit" and event.value["step"] == 10:  # type: ignore[attr-defined]
-            path = Path(bed.spec.shared_dir) / directory[-1].name / "checkpoints" / f"{event.value['name']}.pt"  # type: ignore[attr-defined]
+    def damage(event: Event) -> None:
+        if event.f == "checkpoint.commit" and event.value["step"] == 10:
+            path = Path(bed.spec.shared_dir) / directory[-1].name / "checkpoints" / f"{event.value['name']}.pt"
             path.write_bytes(path.read_bytes()[:-100])
 
     ran = bed.run(

@@ -82,7 +82,8 @@ def test_an_unplanned_loss_that_no_policy_replaces_is_a_failure_of_the_infrastru
 
 def test_two_nodes_lost_in_one_window_are_one_recovery() -> None:
     bed = world.bed()
-    bed.at(0.2, lambda: (bed.kill("n1"), bed.kill("n3")) and None)
+    bed.at(0.2, lambda: bed.kill("n1"))
+    bed.at(0.2, lambda: bed.kill("n3"))
     _, book = world.run(world.trial(), bed)
     assert [d["policy"] for d in _decisions(book)] == [{"n1": "spare", "n3": "restart"}]
 

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from orchestrator.core.state import State
 from orchestrator.model.act import Act
+from orchestrator.model.plan import Plan
+from orchestrator.model.trial import Trial
 from orchestrator.providers.fake import FakeBed
 
 from . import world
@@ -22,7 +24,7 @@ TRIALS = {
 
 
 def _finish(
-    trial: world.Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]
+    trial: Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]
 ) -> tuple[State, world.Memory]:
     """Run, dying at each journal length of ``limits`` in turn, then to the end."""
     plan, book = world.plan(trial, acts), world.Memory()
@@ -36,11 +38,11 @@ def _finish(
     return (world.resume if book.events else _first)(trial, plan, bed, book), book
 
 
-def _first(trial: world.Trial, plan: world.Plan, bed: FakeBed, book: world.Memory) -> State:
+def _first(trial: Trial, plan: Plan, bed: FakeBed, book: world.Memory) -> State:
     return world.loop(trial, plan, bed, book).run()
 
 
-def _assert_sound(trial: world.Trial, bed: FakeBed, book: world.Memory) -> None:
+def _assert_sound(trial: Trial, bed: FakeBed, book: world.Memory) -> None:
     assert book.events[-1].f == "run.end"
     assert book.events[-1].value["outcome"] == "finished", book.events[-1].value
     for fault in trial.faults:
