@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -124,11 +124,26 @@ class Loop:
         if command.f == "timer":
             heapq.heappush(self._timers, (since + float(command.value["after_s"]), command.key))
         elif command.f == "gather":
-            self._write(self._own("ok", "gather", self.gather(), key=command.key, epoch=command.epoch))
+            self._write(self._own("ok", "gather", self._gathered(), key=command.key, epoch=command.epoch))
         else:
             if command.f in _SYNCED:
                 self.book.sync()
             self.provider.perform(command)
+
+    def _gathered(self) -> Mapping[str, Any]:
+        """Fetch, then hear what the fetched files say and was not heard yet: the history lacks nothing of them."""
+        value = self.gather()
+        for event in self._said():
+            self._write(event)
+        return value
+
+    def _said(self) -> Iterator[Event]:
+        """What the nodes have said so far."""
+        while True:
+            events, self.cursors = self.provider.poll(self.cursors, 0.0)
+            if not events:
+                return
+            yield from events
 
     def _cut_off(self, event: Event) -> list[Event]:
         """A node that has exited answers nothing any more: close what was asked of its agent as indeterminate."""
@@ -247,13 +262,8 @@ class Loop:
         return self._flush(state)
 
     def _drain(self, state: State) -> State:
-        """What the nodes have said so far."""
-        while not state.over:
-            events, self.cursors = self.provider.poll(self.cursors, 0.0)
-            if not events:
-                break
-            for event in events:
-                state = self._take(state, event)
+        for event in self._said():
+            state = self._take(state, event)
         return state
 
     def _asked_to_stop(self) -> list[Event]:

@@ -52,10 +52,18 @@ def check(run: Run, params: Params) -> Verdict:
         if f"{rank.directory}/rank-{rank.rank}.log" in present:
             wrong, unsure = _identity(run, rank)
             failures, doubts = [*failures, *wrong], [*doubts, *unsure]
-    failures += [*_records(run, ranks)]
+    failures += [*_records(run, ranks), *_unheard(run)]
     doubts += [*_ungathered(run), *views.unended(run.history), *views.unstarted(run.history)]
     text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
+
+
+def _unheard(run: Run) -> Iterator[views.Finding]:
+    """The history holds every event that a node has written down itself."""
+    heard = {event.source.identity for event in run.history.events}
+    for path, source in run.files.said():
+        if source.identity not in heard:
+            yield views.found(f"{path} has event {source.n} of {source.writer}, which the history lacks")
 
 
 def _ranks(run: Run) -> Iterator[_Rank]:

@@ -62,7 +62,7 @@ def _advance(trial: Trial, state: State) -> Result:
 
 def _heal(trial: Trial, state: State) -> Result:
     result: Result = (state, ())
-    for id in faulting.with_stage(state, "acting", "acted"):
+    for id in faulting.with_stage(state, "acting", "acted", "failed"):
         result = then(result, lambda s, id=id: faulting.heal(s, id))  # type: ignore[misc]
     state, commands = result
     keys = {faulting.heal_key(id) for id in faulting.with_stage(state, "healing")}

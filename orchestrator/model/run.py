@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .event import History
+from .event import History, Source
 from .trial import Trial
 from .verdict import Verdict
 
@@ -67,6 +67,9 @@ class NodeFiles(Protocol):
     def chunks(self) -> Iterator[ChunkRecord]: ...
 
     def log(self, node: str, rank: int, epoch: int) -> str: ...
+
+    def said(self) -> Iterator[tuple[str, Source]]:
+        """What the nodes themselves have written down: path of the file and identity of each event in it."""
 
     def paths(self) -> tuple[str, ...]: ...
 

@@ -6,58 +6,28 @@ from a seeded generator, so that a seed is one interleaving; with ``doubled`` so
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..model.bed import BedSpec, BedStatus, NodeStatus
 from ..model.event import Clock, Command, Event, EventType, Source
 from ..model.provider import Cursors, Fetched
+from .fake_parts import Agenda, FakeGang, FakeNode
 
 STEP_S = 0.01
 BEAT_S = 0.25
 
 
-@dataclass(kw_only=True)
-class FakeNode:
-    """A node: its incarnation, whether it lives or is stopped, and what its agent has done (``done``: key -> times)."""
-
-    name: str
-    incarnation: str
-    ordinal: int = 1
-    alive: bool = True
-    paused: bool = False
-    done: Counter[str] = field(default_factory=Counter)
-    inbox: list[Command] = field(default_factory=list)
-    beats: int = 0
-
-
-@dataclass(kw_only=True)
-class FakeGang:
-    """The ranks of one epoch: rank -> node. ``held``: rank -> hold id."""
-
-    epoch: int
-    size: int
-    last: int
-    step: int
-    holds: Sequence[Mapping[str, Any]]
-    ranks: dict[int, str] = field(default_factory=dict)
-    held: dict[int, str] = field(default_factory=dict)
-    passed: set[str] = field(default_factory=set)
-    over: bool = False
-
-
 class FakeBed:
     """See the module. ``hands_off``: faults that are ordered but do nothing (a disarmed injector)."""
 
-    def __init__(self, names: Sequence[str], *, seed: int = 0, steps: int = 60, every: int = 5, doubled: float = 0.0) -> None:
+    def __init__(
+        self, names: Sequence[str], *, seed: int = 0, steps: int = 60, every: int = 5, doubled: float = 0.0
+    ) -> None:
         self.random = random.Random(seed)
-        self.time = 100.0
         self.steps, self.every, self.doubled = steps, every, doubled
         self.nodes = {name: FakeNode(name=name, incarnation=f"{name}-1") for name in names}
         self.said: list[Event] = []
@@ -65,8 +35,7 @@ class FakeBed:
         self.checkpoints: list[dict[str, Any]] = []
         self.gangs: dict[int, FakeGang] = {}
         self.hands_off: set[str] = set()
-        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = itertools.count()
+        self._agenda = Agenda(100.0)
         self._numbers: Counter[tuple[str, str, str]] = Counter()
         self._last_said: dict[tuple[str, str, str], float] = {}
         self._later(BEAT_S, self._beat)
@@ -97,11 +66,10 @@ class FakeBed:
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         """Moves the virtual clock to the next event, or by ``timeout_s``."""
         start, end = cursors.get("said", 0), self.time + timeout_s
-        while len(self.said) == start and self._agenda and self._agenda[0][0] <= end:
-            self.time, _, what = heapq.heappop(self._agenda)
-            what()
+        while len(self.said) == start and self._agenda.step(end):
+            pass
         if len(self.said) == start:
-            self.time = end
+            self._agenda.time = end
         return tuple(self.said[start:]), {"said": len(self.said)}
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
@@ -111,6 +79,10 @@ class FakeBed:
         return Fetched(path=path, size=0)
 
     # --- for tests ----------------------------------------------------------------------------------------------------
+
+    @property
+    def time(self) -> float:
+        return self._agenda.time
 
     def now(self) -> Clock:
         return Clock(boot="fake", mono=self.time, wall=self.time)
@@ -131,7 +103,9 @@ class FakeBed:
             return
         node.alive, node.paused, node.inbox = False, False, []
         incarnation = node.incarnation
-        self._later(self._latency(), lambda: self._say(name, "keeper", "node.exit", {"code": -9}, incarnation=incarnation))
+        self._later(
+            self._latency(), lambda: self._say(name, "keeper", "node.exit", {"code": -9}, incarnation=incarnation)
+        )
         for gang in self.gangs.values():
             if not gang.over and name in gang.ranks.values():
                 self._break(gang, name)
@@ -161,7 +135,9 @@ class FakeBed:
 
     def _inject(self, command: Command, node: FakeNode) -> None:
         id, act = command.value["id"], command.value["act"]
-        self._say(node.name, "keeper", "lease.armed", {"key": command.key, "lease_s": act["lease_s"], "holder": "keeper"})
+        self._say(
+            node.name, "keeper", "lease.armed", {"key": command.key, "lease_s": act["lease_s"], "holder": "keeper"}
+        )
         if id not in self.hands_off:
             self._do(node, act["inject"])
         self._say(node.name, "keeper", "fault.injected", {"id": id})
@@ -239,7 +215,9 @@ class FakeBed:
         )
         for rank in spec["ranks"]:
             gang.ranks[rank] = str(command.node)
-            self._rank(gang, rank, "rank.start", {"pid": 1, "preloaded": ["torch", "torch.distributed", "torch._dynamo"]})
+            self._rank(
+                gang, rank, "rank.start", {"pid": 1, "preloaded": ["torch", "torch.distributed", "torch._dynamo"]}
+            )
         if len(gang.ranks) == gang.size:
             self._later(self._latency(), lambda: self._join(gang))
         return {"pids": {str(rank): 1 for rank in spec["ranks"]}}
@@ -319,7 +297,9 @@ class FakeBed:
         """The neighbours of a dead node raise a little later, unless they were stopped before."""
         for rank, other in gang.ranks.items():
             if other != name and rank not in gang.held:
-                self._later(self.random.uniform(0.002, 0.05), lambda rank=rank, other=other: self._fall(gang, rank, other))  # type: ignore[misc]
+                self._later(
+                    self.random.uniform(0.002, 0.05), lambda rank=rank, other=other: self._fall(gang, rank, other)
+                )  # type: ignore[misc]
 
     def _fall(self, gang: FakeGang, rank: int, name: str) -> None:
         if not gang.over and self.nodes[name].alive and not self.nodes[name].paused:
@@ -348,15 +328,15 @@ class FakeBed:
         event = Event(type=type, f=f, key=key, node=node, epoch=epoch, value=dict(value), at=self.now(), source=source)
         when = max(self._last_said.get(by, 0.0), self.time + self._latency())
         self._last_said[by] = when
-        heapq.heappush(self._agenda, (when, next(self._order), lambda: self.said.append(event)))
+        self._agenda.at(when, lambda: self.said.append(event))
         if self.random.random() < self.doubled:
-            heapq.heappush(self._agenda, (when + self._latency(), next(self._order), lambda: self.said.append(replace(event))))
+            self._agenda.at(when + self._latency(), lambda: self.said.append(event))
 
     def _latency(self) -> float:
         return self.random.uniform(0.0005, 0.005)
 
     def _later(self, after_s: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._agenda, (self.time + after_s, next(self._order), what))
+        self._agenda.at(self.time + after_s, what)
 
     def _beat(self) -> None:
         for node in self.nodes.values():

@@ -11,7 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..model.event import History
+from ..model import codec
+from ..model.event import History, Source
 from ..model.run import ChunkRecord, StepRecord
 from . import paths
 
@@ -58,6 +59,18 @@ class BundleFiles:
         """All output of a rank in an epoch; empty if there is none."""
         found = (file for file in self._of("rank-") if (file.node, file.rank, file.epoch) == (node, rank, epoch))
         return "".join(paths.text(self._root, file.path) for file in found)
+
+    def said(self) -> Iterator[tuple[str, Source]]:
+        """Raises TornBundleError for a line that is no event."""
+        for path in sorted(self._root.glob("nodes/*/*.jsonl")):
+            name = str(path.relative_to(self._root))
+            for number, line in enumerate(paths.data(self._root, name).splitlines(keepends=True), start=1):
+                if not line.endswith(b"\n"):
+                    break
+                try:
+                    yield name, codec.build(Source, json.loads(line)["source"])
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
 
     @cached_property
     def _files(self) -> tuple[_GangFile, ...]:

@@ -30,6 +30,7 @@ METRICS: Mapping[str, tuple[str, str]] = {
 }
 CHECKS = (
     "no-step-lost", "same-resume-step", "resumed-newest", "replicas-identical", "replay-equal", "no-hang",
+    "bit-exact", "baseline-clean", "spare-warm",
 )  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -200,4 +199,4 @@ def _caught(bed: Bed, directory: Path) -> bool:
 def test_nothing_of_this_needs_the_bed(bed: Bed, copy: Path, tmp_path: Path) -> None:
     """`check` works anywhere: another state directory, no bed."""
     assert ccbed(tmp_path / "elsewhere", "check", str(copy))[0] == 0
-    assert not os.path.exists(tmp_path / "elsewhere" / "beds")
+    assert not (tmp_path / "elsewhere" / "beds").exists()

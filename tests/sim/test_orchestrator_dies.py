@@ -23,9 +23,7 @@ TRIALS = {
 }
 
 
-def _finish(
-    trial: Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]
-) -> tuple[State, world.Memory]:
+def _finish(trial: Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]) -> tuple[State, world.Memory]:
     """Run, dying at each journal length of ``limits`` in turn, then to the end."""
     plan, book = world.plan(trial, acts), world.Memory()
     for limit in limits:

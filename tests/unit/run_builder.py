@@ -45,6 +45,9 @@ class Files:
     def paths(self) -> tuple[str, ...]:
         return ()
 
+    def said(self) -> Iterator[tuple[str, Source]]:
+        return iter(())
+
 
 def trial() -> Trial:
     fault = FaultPlan(id="f0", fault="crash-node", node=2, at=Trigger(step=30))

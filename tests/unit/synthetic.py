@@ -50,6 +50,9 @@ class Files:
     def paths(self) -> tuple[str, ...]:
         return tuple(self.texts)
 
+    def said(self) -> Iterator[tuple[str, Source]]:
+        return iter(())
+
 
 @dataclass
 class Node:

@@ -1,0 +1,61 @@
+"""The nodes, gangs and the agenda of a bed in memory (see fake.py)."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..model.event import Command
+
+
+@dataclass(kw_only=True)
+class FakeNode:
+    """A node: its incarnation, whether it lives or is stopped, and what its agent has done (``done``: key -> times)."""
+
+    name: str
+    incarnation: str
+    ordinal: int = 1
+    alive: bool = True
+    paused: bool = False
+    done: Counter[str] = field(default_factory=Counter)
+    inbox: list[Command] = field(default_factory=list)
+    beats: int = 0
+
+
+@dataclass(kw_only=True)
+class FakeGang:
+    """The ranks of one epoch: rank -> node. ``held``: rank -> hold id."""
+
+    epoch: int
+    size: int
+    last: int
+    step: int
+    holds: Sequence[Mapping[str, Any]]
+    ranks: dict[int, str] = field(default_factory=dict)
+    held: dict[int, str] = field(default_factory=dict)
+    passed: set[str] = field(default_factory=set)
+    over: bool = False
+
+
+class Agenda:
+    """What happens when, in virtual seconds; ties in the order in which they were put down."""
+
+    def __init__(self, time: float) -> None:
+        self.time = time
+        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._due, (when, next(self._order), what))
+
+    def step(self, end: float) -> bool:
+        """Let the next thing happen, if it is due by ``end``."""
+        if not self._due or self._due[0][0] > end:
+            return False
+        self.time, _, what = heapq.heappop(self._due)
+        what()
+        return True
