@@ -6,16 +6,16 @@ from a seeded generator, so that a seed is one interleaving; with ``doubled`` so
 
 from __future__ import annotations
 
+import functools
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..model.bed import BedSpec, BedStatus, NodeStatus
-from ..model.event import Clock, Command, Event, EventType, Source
+from ..model.event import Clock, Command, Event, EventType
 from ..model.provider import Cursors, Fetched
-from .fake_parts import Agenda, FakeGang, FakeNode
+from .fake_parts import Agenda, FakeGang, FakeNode, Voices
 
 STEP_S = 0.01
 BEAT_S = 0.25
@@ -36,8 +36,7 @@ class FakeBed:
         self.gangs: dict[int, FakeGang] = {}
         self.hands_off: set[str] = set()
         self._agenda = Agenda(100.0)
-        self._numbers: Counter[tuple[str, str, str]] = Counter()
-        self._last_said: dict[tuple[str, str, str], float] = {}
+        self._voices = Voices()
         self._later(BEAT_S, self._beat)
 
     # --- model.provider.Provider ------------------------------------------------------------------------------------------
@@ -297,9 +296,8 @@ class FakeBed:
         """The neighbours of a dead node raise a little later, unless they were stopped before."""
         for rank, other in gang.ranks.items():
             if other != name and rank not in gang.held:
-                self._later(
-                    self.random.uniform(0.002, 0.05), lambda rank=rank, other=other: self._fall(gang, rank, other)
-                )  # type: ignore[misc]
+                fall = functools.partial(self._fall, gang, rank, other)
+                self._later(self.random.uniform(0.002, 0.05), fall)
 
     def _fall(self, gang: FakeGang, rank: int, name: str) -> None:
         if not gang.over and self.nodes[name].alive and not self.nodes[name].paused:
@@ -323,14 +321,11 @@ class FakeBed:
     ) -> None:  # fmt: skip
         """Say it after a latency; one writer's words stay in order, different writers' may overtake each other."""
         by = (node, incarnation or self.nodes[node].incarnation, writer)
-        self._numbers[by] += 1
-        source = Source(node=node, incarnation=by[1], writer=writer, n=self._numbers[by])
-        event = Event(type=type, f=f, key=key, node=node, epoch=epoch, value=dict(value), at=self.now(), source=source)
-        when = max(self._last_said.get(by, 0.0), self.time + self._latency())
-        self._last_said[by] = when
-        self._agenda.at(when, lambda: self.said.append(event))
-        if self.random.random() < self.doubled:
-            self._agenda.at(when + self._latency(), lambda: self.said.append(event))
+        event = self._voices.event(by, type, f, value, self.now(), key=key, epoch=epoch)
+        when = self._voices.when(by, self.time + self._latency())
+        again = (when + self._latency(),) if self.random.random() < self.doubled else ()
+        for moment in (when, *again):
+            self._agenda.at(moment, lambda: self.said.append(event))
 
     def _latency(self) -> float:
         return self.random.uniform(0.0005, 0.005)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..model.event import Command
+from ..model.event import Clock, Command, Event, EventType, Source
 
 
 @dataclass(kw_only=True)
@@ -59,3 +59,31 @@ class Agenda:
         self.time, _, what = heapq.heappop(self._due)
         what()
         return True
+
+
+class Voices:
+    """Numbers what each writer says: (node, incarnation, writer). Its words stay in order, other writers' may overtake them."""
+
+    def __init__(self) -> None:
+        self._numbers: Counter[tuple[str, str, str]] = Counter()
+        self._last: dict[tuple[str, str, str], float] = {}
+
+    def event(
+        self,
+        by: tuple[str, str, str],
+        type: EventType,
+        f: str,
+        value: Mapping[str, Any],
+        at: Clock,
+        *,
+        key: str | None,
+        epoch: int | None,
+    ) -> Event:
+        self._numbers[by] += 1
+        node, incarnation, writer = by
+        source = Source(node=node, incarnation=incarnation, writer=writer, n=self._numbers[by])
+        return Event(type=type, f=f, key=key, node=node, epoch=epoch, value=dict(value), at=at, source=source)
+
+    def when(self, by: tuple[str, str, str], soonest: float) -> float:
+        self._last[by] = max(self._last.get(by, 0.0), soonest)
+        return self._last[by]
