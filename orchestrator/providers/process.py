@@ -25,6 +25,7 @@ from .follow import Follower
 
 CAPABILITIES = frozenset({"kill", "pause", "stop", "signal", "power-off"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+EVENTS = "events.jsonl"
 #: The name under which commands go out that belong to no run.
 NO_RUN = "bed"
 #: Importing torch from a cold disk takes long.
@@ -78,18 +79,22 @@ class ProcessProvider:
         return tuple(sorted(ended))
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run. Events of the keeper count from now on, those of the run's own files from their beginning."""
+        """Bind to a run. Events of the keeper count from now on, those of the run's own files from their beginning.
+
+        Outside of runs (NO_RUN) the nodes' own files count, from now on as well.
+        """
         self._close()
         workdir = Path(bed.workdir)
-        log = workdir / "keeper" / "events.jsonl"
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        log.touch(mode=0o600)
-        directories = [workdir / "nodes" / node.name / "runs" / run for node in bed.nodes]
-        for directory in directories:
+        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
+        logs = [workdir / marks.KEEPER / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
+        directories = [] if run == NO_RUN else [node / "runs" / run for node in nodes]
+        for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for log in logs:
+            log.touch(mode=0o600)
         self._bed, self._run = bed, run
-        self._follower = Follower(workdir, run, directories, [log])
-        return {"keeper/events.jsonl": log.stat().st_size}
+        self._follower = Follower(workdir, run, directories, logs)
+        return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
 
     def put(self, content: Mapping[str, bytes]) -> str:
         return str(files.put(self._workdir / "payloads", content))

@@ -482,6 +482,14 @@ def test_a_keeper_that_cannot_start_says_why(tmp_path: Path) -> None:
     assert bed.marked() == []
 
 
+def test_outside_of_runs_the_nodes_answer_as_well(run: Bed, tmp_path: Path) -> None:
+    run.open("bed")
+    done = run.ask("exec", "n1", {"argv": ["true"], "out": str(tmp_path)})
+    assert (done.type, done.value) == ("ok", {"code": 0})
+    run.open("bed")
+    assert run.provider.poll(run.cursors, 0)[0] == []
+
+
 def _until(true: Callable[[], bool], limit_s: float = 10.0) -> None:
     until = time.monotonic() + limit_s
     while not true():
