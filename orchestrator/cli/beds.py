@@ -59,6 +59,12 @@ def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     )
 
 
+def run_shown(directory: Path) -> str:
+    """A run's directory: as ``…/latest`` while it is that."""
+    latest = directory.parent / "latest"
+    return shown(latest if latest.resolve() == directory.resolve() else directory)
+
+
 def shown(path: str | Path) -> str:
     """A path as short as it can be told: relative to the current directory where it is below it."""
     relative = os.path.relpath(path)

@@ -32,6 +32,9 @@ def command(session: Session, node: str, argv: tuple[str, ...], timeout: float) 
     """Run COMMAND on a node, with its environment and in its directory; the exit code is the command's own."""
     from ..providers import asking
 
+    program = argv[1:] if argv[0] == "--" else argv
+    if not program:
+        raise UsageError("no command to run", hint=f"ccbed exec {node} -- COMMAND")
     handle = index.node(node)
     bed = beds.choose(session, handle[0] if handle else None)
     name = handle[1] if handle else node
@@ -47,7 +50,7 @@ def command(session: Session, node: str, argv: tuple[str, ...], timeout: float) 
     out = directory / "exec" / secrets.token_hex(4)
     order = Command(
         f="exec", key=f"exec/{out.name}", node=name, incarnation=found.incarnation, deadline_s=timeout,
-        value={"argv": list(argv), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)},
+        value={"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)},
     )  # fmt: skip
     ask = asking.bound(provider, bed)
     tails = _Tails(session, out)

@@ -143,7 +143,7 @@ def _is_failure(value: Any) -> bool:
 
 
 def _next(directory: Path, code: int) -> Iterator[str]:
-    where = beds.shown(directory)
+    where = beds.run_shown(directory)
     if code == 130:
         yield f"next      ccbed resume {where}"
         return

@@ -37,6 +37,7 @@ class Story:
     trial: Trial
     slots: tuple[str, ...] = ()
     _epoch: int = 0
+    _last: str = ""
     _held: dict[str, Event] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first: dict[int, set[int]] = field(default_factory=dict)
@@ -131,7 +132,8 @@ class Story:
 
     def _rank_exit(self, event: Event) -> Iterator[Line]:
         """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
-        if event.value.get("code") and not any(epoch == self._epoch for epoch, _ in self._gone):
+        old = event.epoch not in (None, self._epoch)
+        if event.value.get("code") and not old and not any(epoch == self._epoch for epoch, _ in self._gone):
             what = f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
             yield from self._found(event, what)
 
@@ -190,7 +192,8 @@ class Story:
             yield self._line(event, f"step {event.value['step']}", f"first step of epoch {epoch} done on all ranks")
 
     def _progress(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, f"step {event.value.get('step')}", _progress(event.value), passing=True)
+        self._last = _progress(event.value)
+        yield self._line(event, f"step {event.value.get('step')}", self._last, passing=True)
 
     def _rank_error(self, event: Event) -> Iterator[Line]:
         """Only where no fault of ours and no loss explains it."""
@@ -203,10 +206,8 @@ class Story:
         yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")
 
     def _run_end(self, event: Event) -> Iterator[Line]:
-        reason = event.value.get("reason")
-        yield self._line(
-            event, str(event.value.get("outcome")), str(reason or f"epoch {event.epoch or 0} was the last")
-        )
+        text = str(event.value.get("reason") or self._last or "every rank has left")
+        yield self._line(event, str(event.value.get("outcome")), text)
 
     def _node_of(self, rank: int) -> str:
         slot = rank // max(1, self.trial.world.ranks_per_node)
