@@ -65,10 +65,18 @@ def _power(args: Arguments, node: Node) -> dict[str, Any]:
 
 
 def _pause(args: Arguments, node: Node) -> dict[str, Any]:
-    number = signal.SIGSTOP if args["state"] == "on" else signal.SIGCONT
-    stopped = args["state"] != "on"
-    chosen = [one for one in node.processes() if (one.state == processes.STOPPED) == stopped]
-    return {"signalled": processes.send(chosen, number)}
+    present = node.processes()
+    stopped = [one for one in present if one.state == processes.STOPPED]
+    if args["state"] != "on":
+        return {"signalled": processes.send(stopped, signal.SIGCONT)}
+    processes.send(_starting(present, stopped), signal.SIGCONT)
+    return {"signalled": processes.send([one for one in present if one not in stopped], signal.SIGSTOP)}
+
+
+def _starting(present: list[Process], stopped: list[Process]) -> list[Process]:
+    """Children that were stopped between vfork and exec: their parents cannot stop before they have gone on."""
+    waiting = {one.pid for one in present if one.state == processes.WAITING}
+    return [one for one in stopped if one.ppid in waiting]
 
 
 def _signal(args: Arguments, node: Node) -> dict[str, Any]:

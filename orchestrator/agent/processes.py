@@ -12,6 +12,8 @@ from . import mark as marks
 #: States in which a process is no longer one: zombie, dead.
 GONE = "ZXx"
 STOPPED = "T"
+#: In the kernel, not to be interrupted.
+WAITING = "D"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,8 @@ def main(gang, rank, *, events_path, release_fd, node, incarnation):
         subprocess.Popen(["sleep", "1000"], start_new_session=True)
     if gang.params.get("bare"):
         subprocess.Popen(["sleep", "1000"], start_new_session=True, env={})
+    while gang.params.get("spawn"):
+        subprocess.run(["true"])
     if gang.params.get("release"):
         print("released", os.read(release_fd, 100).decode(), flush=True)
     if gang.params.get("until_killed"):
@@ -334,6 +336,15 @@ def test_a_paused_node_is_stopped_whole_and_goes_on(run: Bed, payload: str) -> N
     assert run.ask("fault.heal", "n2", _fault(PAUSE)).type == "ok"
     after = run.status("n2")
     assert (after.state, after.incarnation) == ("busy", before.incarnation)
+
+
+def test_a_node_that_starts_processes_all_the_time_can_be_paused(run: Bed, payload: str) -> None:
+    """A parent in vfork cannot be stopped while its child is: many tries, so that some hit that moment."""
+    run.gang("n2", payload, ranks=(0, 1), spawn=True)
+    for number in range(20):
+        answer = run.ask("fault.act", "n2", _fault(PAUSE, f"f{number}"))
+        assert answer.type == "ok", answer.value
+        assert run.ask("fault.heal", "n2", _fault(PAUSE, f"f{number}")).type == "ok"
 
 
 def test_a_paused_node_can_be_killed_and_started_again(run: Bed) -> None:
