@@ -19,7 +19,7 @@ from .core.state import State
 from .loop import Loop
 from .model import codec
 from .model.bed import BedSpec, NodeStatus
-from .model.errors import EXIT_INTERRUPTED, UsageError
+from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, UsageError
 from .model.event import Event, Source
 from .model.launch import Request, Result
 from .model.plan import Plan
@@ -291,6 +291,8 @@ def _finish(request: Request, directory: Path) -> Result:
         seal.seal(directory)
     result = conclude(request.catalogue, directory)
     beds.end_run(Path(request.bed.workdir), directory.name)
+    if result.code == EXIT_PASS:
+        request.provider.forget(request.bed, directory.name)
     return result
 
 

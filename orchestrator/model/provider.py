@@ -52,3 +52,6 @@ class Provider(Protocol):
         """Per node: (incarnation, count of its heart-beat); a count that stays the same is silence."""
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
+
+    def forget(self, bed: BedSpec, run: str) -> None:
+        """Remove what a run has left on the nodes: its bundle is sealed and nobody will ask again."""

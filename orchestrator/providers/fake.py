@@ -77,6 +77,8 @@ class FakeBed:
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0)
 
+    def forget(self, bed: BedSpec, run: str) -> None: ...
+
     # --- for tests ----------------------------------------------------------------------------------------------------
 
     @property

@@ -121,6 +121,14 @@ class ProcessProvider:
             roots.append(Path(self._bed.shared_dir))
         return files.fetch(roots, path, to, limit)
 
+    def forget(self, bed: BedSpec, run: str) -> None:
+        """Node files, checkpoints and kept outcomes."""
+        workdir = Path(bed.workdir)
+        for directory in (*workdir.glob(f"nodes/*/runs/{run}"), Path(bed.shared_dir) / run):
+            shutil.rmtree(directory, ignore_errors=True)
+        for outcome in (*workdir.glob(f"nodes/*/done/{run}.*"), *workdir.glob(f"keeper/done/{run}.*")):
+            outcome.unlink(missing_ok=True)
+
     @property
     def _workdir(self) -> Path:
         if self._bed is None:
