@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -106,12 +103,11 @@ def test_a_paused_node_that_is_restarted(bed: Bed) -> None:
 
 
 def test_a_node_killed_by_hand_is_recovered_too_and_said(bed: Bed) -> None:
-    def kill() -> None:
-        pid = _pid(bed, "n3")
-        os.kill(pid, signal.SIGKILL)
+    def kill(event: Event) -> None:
+        if event.f == "checkpoint.commit" and event.value["step"] == 10 and event.epoch == 0:
+            os.kill(_pid(bed, "n3"), signal.SIGKILL)
 
-    with _later(0.8, kill):
-        ran = bed.run(trials.dp(params={"step_min_ms": 60}))
+    ran = bed.run(trials.dp(params={"step_min_ms": 20}), told=kill)
     assert ran.outcome("finished") == "pass"
     assert ran.outcome("bit-exact") == "pass"
     assert ran.outcome("planned-faults-only") == "fail"
@@ -152,15 +148,6 @@ def test_a_trigger_that_is_never_reached_is_unknown(bed: Bed) -> None:
 
 def _pid(bed: Bed, name: str) -> int:
     return int(json.loads((Path(bed.spec.workdir) / "nodes" / name / "node.json").read_text())["pid"])
-
-
-@contextlib.contextmanager
-def _later(after_s: float, what: Callable[[], None]) -> Iterator[None]:
-    """Do something in a thread, so many seconds after entering; joined on leaving."""
-    thread = threading.Timer(after_s, what)
-    thread.start()
-    yield
-    thread.join()
 
 
 def test_a_damaged_checkpoint_is_skipped_for_the_one_before(bed: Bed) -> None:
