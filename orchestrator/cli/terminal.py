@@ -22,6 +22,11 @@ _STYLES = {
     "dim": {"dim": True},
     "head": {"bold": True},
 }
+#: Cells of tables that say how something is.
+_CELLS = {
+    "warm": "green", "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red",
+    "pass": "green", "fail": "red", "unknown": "yellow",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,12 +73,32 @@ class Terminal:
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> None:
         """Columns as wide as their content; numbers to the right."""
         body = [[str(cell) for cell in row] for row in rows]
+        right = [bool(body) and all(_number(row[column]) for row in body) for column in range(len(head))]
+        self.clear()
+        (self._rich_table if self.colour else self._plain_table)(head, body, right, indent)
+        self.out.flush()
+
+    def _rich_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
+        """For people: rich folds what does not fit, states and outcomes have their colours."""
+        from rich.console import Console
+        from rich.padding import Padding
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for name, number in zip(head, right, strict=True):
+            table.add_column(name, justify="right" if number else "left", overflow="fold")
+        for row in body:
+            table.add_row(*(Text(cell, style=_CELLS.get(cell, "")) for cell in row))
+        console = Console(file=self.out, force_terminal=True, highlight=False, width=max(_width(), 60))
+        console.print(Padding(table, (0, 0, 0, len(indent)), expand=False))
+
+    def _plain_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
+        """For programs and logs: the same text whatever the width."""
         widths = [max(len(row[column]) for row in [list(head), *body]) for column in range(len(head))]
-        right = [all(_number(row[column]) for row in body) and bool(body) for column in range(len(head))]
-        for index, row in enumerate([list(head), *body]):
+        for row in [list(head), *body]:
             cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
-            text = (indent + "  ".join(cells)).rstrip()
-            self.line(self.style(text, "head") if index == 0 else text)
+            self.out.write((indent + "  ".join(cells)).rstrip() + "\n")
 
     def error(self, problems: Iterable[str], hint: str = "") -> None:
         """``error:`` for each problem and ``next:`` for what to do, on stderr."""

@@ -36,7 +36,7 @@ class Trigger:
     """When a fault acts.
 
     ``step`` and ``phase``: the first rank of the target is held there (exact). ``epoch``: which epoch, counted from 0
-    (None: the first in which the point is reached). ``after_s``: seconds after the first gang joined (observed).
+    (None: the first in which the point is reached). ``after_s``: seconds after every rank of the first gang has started (observed).
     ``on``: after that event of the history was seen ``nth`` times (observed, for faults during a recovery), e.g.
     ``recovery.decided``.
     """
