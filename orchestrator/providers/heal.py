@@ -16,10 +16,11 @@ STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healed:
-    """``done``: one line for each thing that was ended; ``problems``: for each that could not be."""
+    """``done``: one line for each thing that was ended; ``problems``: for each that could not be; ``answers``: as events."""
 
     done: tuple[str, ...]
     problems: tuple[str, ...]
+    answers: tuple[Event, ...] = ()
 
 
 def heal(provider: Provider, bed: BedSpec, status: BedStatus, run: str, history: History, token: str) -> Healed:
@@ -37,6 +38,7 @@ def _sorted(orders: Mapping[str, Command], answers: Mapping[str, Event | None]) 
     return Healed(
         done=tuple(text for text, problem in wrong.items() if not problem),
         problems=tuple(f"not {text}: {problem}" for text, problem in wrong.items() if problem),
+        answers=tuple(answer for answer in answers.values() if answer),
     )
 
 
