@@ -14,14 +14,14 @@ from ..store.journal import Journal
 _LIMIT = 256 * 1024**2
 
 
-def give_up(directory: Path, provider: Provider, answers: Iterable[Event], reason: str) -> None:
-    """``answers``: of the commands that healed the bed. Raises InfrastructureError when the journal cannot be written."""
+def give_up(directory: Path, provider: Provider, heard: Iterable[Event], reason: str) -> None:
+    """``heard``: what the bed has said since the run began. Raises InfrastructureError when the journal cannot be written."""
     plan = bundle.load_plan(directory)
     for name in plan.nodes:
         provider.fetch(name, f"runs/{plan.run}", directory / "nodes" / name, _LIMIT)
         provider.fetch(name, "agent.log", directory / "nodes" / name / "agent.log", _LIMIT)
     with Journal(directory / bundle.HISTORY) as book:
-        for event in answers:
+        for event in heard:
             book.append(event)
         value = {"outcome": "interrupted", "reason": reason, "kind": ""}
         book.append(Event(type="note", f="run.end", at=clock.now(), source=Source(writer="ctl", n=0), value=value))

@@ -85,7 +85,7 @@ def _nodes(session: Session, bed: BedSpec, provider: Provider) -> None:
 def _close(session: Session, bed: BedSpec, run: store.OpenRun, provider: Provider, done: heal.Healed) -> None:
     directory = Path(run.directory)
     if (directory / bundle.TRIAL).is_file() and not bundle.is_sealed(directory):
-        closing.give_up(directory, provider, done.answers, f"given up by ccbed heal (pid {os.getpid()})")
+        closing.give_up(directory, provider, done.heard, f"given up by ccbed heal (pid {os.getpid()})")
     store.end_run(Path(bed.workdir), run.run)
     session.terminal.line(f"  run {run.run} is closed: interrupted; its bundle is sealed as it is")
     session.terminal.line(
