@@ -51,9 +51,9 @@ def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     if found is None:
         return
     if found.driver:
-        way = f"wait for it: ccbed watch {found.directory}"
+        way = f"wait for it: ccbed watch {shown(found.directory)}"
     else:
-        way = f"ccbed resume {found.directory}, or give it up: ccbed heal {bed.name}"
+        way = f"ccbed resume {shown(found.directory)}, or give it up: ccbed heal {bed.name}"
     raise UsageError(
         f"bed {bed.name} has an open run, {found.run}; {what} would end it", hint=f"{way}; or --force to end it now"
     )

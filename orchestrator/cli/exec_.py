@@ -26,9 +26,8 @@ _FOREVER_S = 86_400.0
 )
 @click.argument("node", metavar="[BED/]NODE")
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
-@click.option("--timeout", type=click.FloatRange(min=0), default=_FOREVER_S, show_default=True, help="Seconds.")
 @click.pass_obj
-def command(session: Session, node: str, argv: tuple[str, ...], timeout: float) -> int:
+def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     """Run COMMAND on a node, with its environment and in its directory; the exit code is the command's own."""
     from ..providers import asking
 
@@ -49,12 +48,18 @@ def command(session: Session, node: str, argv: tuple[str, ...], timeout: float) 
     directory = Path(bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
     order = Command(
-        f="exec", key=f"exec/{out.name}", node=name, incarnation=found.incarnation, deadline_s=timeout,
+        f="exec", key=f"exec/{out.name}", node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S,
         value={"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)},
     )  # fmt: skip
     ask = asking.bound(provider, bed)
     tails = _Tails(session, out)
-    answer = ask.all([order], waiting=tails.pump)[order.key]
+
+    def waiting() -> None:
+        tails.pump()
+        if name not in provider.heartbeats() or provider.heartbeats()[name][0] != found.incarnation:
+            raise InfrastructureError(f"node {bed.name}/{name} was lost while the command ran")
+
+    answer = ask.all([order], waiting=waiting)[order.key]
     tails.pump()
     problem = asking.problem(answer, order)
     if answer is None or problem:

@@ -13,6 +13,7 @@ from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
 from ..model.provider import Provider
+from ..providers import heal
 from ..store import beds as store
 from ..store import bundle
 from . import beds, closing, options
@@ -38,14 +39,14 @@ def _heal(session: Session, bed: BedSpec) -> int:
         )
     provider = session.provider(bed)
     status = provider.observe(bed)
-    problems = _faults(session, bed, provider, status, run)
+    done = _faults(session, bed, provider, status, run)
     _nodes(session, bed, provider)
-    if problems:
+    if done.problems:
         raise InfrastructureError(
-            *problems, hint=f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
+            *done.problems, hint=f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
         )
     if run:
-        _close(session, bed, run)
+        _close(session, bed, run, provider, done)
     elif not status.leases:
         session.terminal.line(f"bed {bed.name}: nothing to heal ({session.took()})")
     return 0
@@ -53,15 +54,13 @@ def _heal(session: Session, bed: BedSpec) -> int:
 
 def _faults(
     session: Session, bed: BedSpec, provider: Provider, status: BedStatus, run: store.OpenRun | None
-) -> tuple[str, ...]:
-    from ..providers import heal
-
+) -> heal.Healed:
     history = _history(run)
     name = run.run if run else "bed"
     done = heal.heal(provider, bed, status, name, history, secrets.token_hex(3))
     for line in done.done:
         session.terminal.line(f"  {line}")
-    return done.problems
+    return done
 
 
 def _history(run: store.OpenRun | None) -> History:
@@ -83,10 +82,10 @@ def _nodes(session: Session, bed: BedSpec, provider: Provider) -> None:
     session.terminal.line(f"  {named}: warm again")
 
 
-def _close(session: Session, bed: BedSpec, run: store.OpenRun) -> None:
+def _close(session: Session, bed: BedSpec, run: store.OpenRun, provider: Provider, done: heal.Healed) -> None:
     directory = Path(run.directory)
     if (directory / bundle.TRIAL).is_file() and not bundle.is_sealed(directory):
-        closing.give_up(directory, f"given up by ccbed heal (pid {os.getpid()})")
+        closing.give_up(directory, provider, done.heard, f"given up by ccbed heal (pid {os.getpid()})")
     store.end_run(Path(bed.workdir), run.run)
     session.terminal.line(f"  run {run.run} is closed: interrupted; its bundle is sealed as it is")
     session.terminal.line(

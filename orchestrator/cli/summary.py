@@ -144,7 +144,7 @@ def _is_failure(value: Any) -> bool:
 
 def _next(directory: Path, code: int) -> Iterator[str]:
     where = beds.run_shown(directory)
-    if code == 130:
+    if code == 130 and not bundle.is_sealed(directory):
         yield f"next      ccbed resume {where}"
         return
     page = directory / bundle.REPORT / "index.html"

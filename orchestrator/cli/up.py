@@ -120,7 +120,9 @@ def _headline(bed: BedSpec) -> str:
 
 def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:
     warm = _warm(bed, status)
-    return f"bed {bed.name}: nothing to change, {warm} of {len(bed.nodes)} warm ({session.took()})"
+    run = store.open_run(Path(bed.workdir))
+    busy = f", run {run.run} is open" if run else ""
+    return f"bed {bed.name}: nothing to change, {warm} of {len(bed.nodes)} warm{busy} ({session.took()})"
 
 
 def _warm(bed: BedSpec, status: BedStatus) -> int:

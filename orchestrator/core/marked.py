@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import yaml
+from typing import TYPE_CHECKING, Any
 
 from ..model.errors import UsageError
+
+if TYPE_CHECKING:
+    import yaml
 
 Path = tuple[str | int, ...]
 
@@ -38,9 +39,11 @@ class Document:
 
 def load(text: str, path: str) -> Document:
     """Raises UsageError, with file and line, for text that is no YAML."""
+    import yaml
+
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        reader = _Reader()
+        reader = _Reader(yaml.SafeLoader(""))
         value = reader.read(root, ()) if root is not None else None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -57,11 +60,11 @@ def load(text: str, path: str) -> Document:
 class _Reader:
     """Walks the composed nodes once; scalars keep the type that YAML gives them."""
 
-    def __init__(self) -> None:
+    def __init__(self, scalars: yaml.SafeLoader) -> None:
         self.lines: dict[Path, int] = {}
         self.repeated: list[Path] = []
         self._open: set[int] = set()
-        self._scalars = yaml.SafeLoader("")
+        self._scalars = scalars
 
     def read(self, node: yaml.Node, where: Path) -> Any:
         self.lines[where] = node.start_mark.line + 1
@@ -72,16 +75,16 @@ class _Reader:
         self._open.discard(id(node))
         return value
 
-    def _value(self, node: yaml.Node, where: Path) -> Any:
-        if isinstance(node, yaml.MappingNode):
+    def _value(self, node: Any, where: Path) -> Any:
+        if node.id == "mapping":
             return self._mapping(node, where)
-        if isinstance(node, yaml.SequenceNode):
+        if node.id == "sequence":
             return [self.read(item, (*where, index)) for index, item in enumerate(node.value)]
         if node.tag in self._scalars.yaml_constructors:
             return self._scalars.construct_object(node)
         return node.value
 
-    def _mapping(self, node: yaml.MappingNode, where: Path) -> dict[str, Any]:
+    def _mapping(self, node: yaml.Node, where: Path) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = str(key_node.value)

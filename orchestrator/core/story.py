@@ -38,6 +38,7 @@ class Story:
     slots: tuple[str, ...] = ()
     _epoch: int = 0
     _last: str = ""
+    _stopping: bool = False
     _held: dict[str, Event] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first: dict[int, set[int]] = field(default_factory=dict)
@@ -60,11 +61,13 @@ class Story:
         return iter(())
 
     def _run_resumed(self, event: Event) -> Iterator[Line]:
+        self._stopping = False
         torn = event.value.get("torn_bytes")
         repaired = f"; {torn} torn bytes were cut off the journal" if torn else ""
         yield self._line(event, "resumed", f"by pid {event.value.get('pid')}{repaired}")
 
     def _run_interrupted(self, event: Event) -> Iterator[Line]:
+        self._stopping = True
         yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
 
     def _gang_joined(self, event: Event) -> Iterator[Line]:
@@ -132,7 +135,7 @@ class Story:
 
     def _rank_exit(self, event: Event) -> Iterator[Line]:
         """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
-        old = event.epoch not in (None, self._epoch)
+        old = event.epoch not in (None, self._epoch) or self._stopping
         if event.value.get("code") and not old and not any(epoch == self._epoch for epoch, _ in self._gone):
             what = f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
             yield from self._found(event, what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.bed import BedSpec, BedStatus
 from ..model.event import Command, Event, History
@@ -16,20 +16,22 @@ STOP_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healed:
-    """``done``: one line for each thing that was ended; ``problems``: for each that could not be."""
+    """``done``: one line for each thing that was ended; ``problems``: for each that could not be; ``heard``: events."""
 
     done: tuple[str, ...]
     problems: tuple[str, ...]
+    heard: tuple[Event, ...] = ()
 
 
 def heal(provider: Provider, bed: BedSpec, status: BedStatus, run: str, history: History, token: str) -> Healed:
     """Heal the faults that ``history`` leaves open, then stop the ranks of ``run`` on every node that answers."""
-    ask = asking.bound(provider, bed, run)
+    begin = history.first("run.begin")
+    ask = asking.bound(provider, bed, run, begin.value.get("cursors") if begin else None)
     heals = {f"{order.node}: {_fault(order)} healed": order for order in _heals(history, token)}
     stops = {f"{order.node}: ranks of {run} stopped": order for order in _stops(bed, status, history, token)}
     healed = ask.all(heals.values())
     answers = {**healed, **ask.all(stops.values())}
-    return _sorted({**heals, **stops}, answers)
+    return replace(_sorted({**heals, **stops}, answers), heard=tuple(ask.heard))
 
 
 def _sorted(orders: Mapping[str, Command], answers: Mapping[str, Event | None]) -> Healed:
