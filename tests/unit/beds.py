@@ -14,7 +14,7 @@ LOCAL = """all:
 
 
 def local(text: str = LOCAL, agent: str = "a" * 64, state: str = "/state") -> BedSpec:
-    return assemble.assemble(parse_inventory.parse(text, "local.yml"), agent=agent, state=state, home="/home")
+    return assemble.assemble(parse_inventory.parse(text, "local.yml"), agent=agent, state=state, home="/h")
 
 
 def found(node: NodeSpec, state: NodeState = "warm", **change: object) -> NodeStatus:

@@ -17,7 +17,7 @@ LOCAL = Path(__file__).parents[2] / "inventories" / "local.yml"
 
 
 def bed(text: str, path: str = "inventories/lab.yml", agent: str = "3fa9c1") -> BedSpec:
-    return assemble.assemble(parse_inventory.parse(text, path), agent=agent, state="/state", home="/home")
+    return assemble.assemble(parse_inventory.parse(text, path), agent=agent, state="/state", home="/h")
 
 
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.stem)
@@ -84,7 +84,7 @@ def test_the_hash_of_a_node_changes_with_its_address_and_with_the_agent_only_whe
 
 def test_the_home_directory_stands_for_a_tilde() -> None:
     text = "all: {hosts: {a: {ansible_connection: local, ccbed_data_dir: ~/mnist}}}"
-    assert bed(text).data_dir == "/home/mnist"
+    assert bed(text).data_dir == "/h/mnist"
 
 
 def test_variables_that_are_not_ours_are_left_alone() -> None:
