@@ -207,7 +207,7 @@ def _drive(request: Request, trial: Trial, plan: Plan, directory: Path) -> State
             look=lambda name: _look(request, name),
             gather=lambda: _gather(request, plan, directory),
             heard=lambda event, state: request.told(event),
-            interrupted=interrupted,
+            interrupted=(lambda: True) if request.stop else interrupted,
             cursors=cursors,
         )
         state = loop.run()

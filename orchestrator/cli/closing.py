@@ -1,29 +1,51 @@
-"""The end of a run that nobody drives any more: what its nodes left is fetched, its history says so, it is sealed."""
+"""The end of a run that nobody drives any more: healed, stopped, gathered, said in its history, sealed as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import shlex
 from pathlib import Path
 
+from ..model.bed import BedSpec
 from ..model.event import Event, Source
+from ..model.launch import Request
 from ..model.provider import Provider
 from ..store import bundle, clock, seal
 from ..store.journal import Journal
+from . import telling
+from .session import Session
 
 #: Per node and path, what is fetched at most, in bytes.
 _LIMIT = 256 * 1024**2
 
 
-def give_up(directory: Path, provider: Provider, heard: Iterable[Event], reason: str) -> None:
-    """``heard``: what the bed has said since the run began. Raises InfrastructureError when the journal cannot be written."""
-    plan = bundle.load_plan(directory)
+def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path) -> None:
+    """Go on with the run only as far as an interruption goes, then close it. Raises InfrastructureError."""
+    trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
+    teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
+    teller.recall(bundle.read_history(directory).events)
+    request = Request(
+        trial=trial,
+        bed=bed,
+        provider=provider,
+        catalogue=session.catalogue,
+        runs=str(directory.parent),
+        state=str(session.state),
+        command=shlex.join(["ccbed", *session.argv]),
+        resume=str(directory),
+        stop=True,
+        told=teller.tell,
+    )
+    session.launch(request)
     for name in plan.nodes:
         provider.fetch(name, f"runs/{plan.run}", directory / "nodes" / name, _LIMIT)
         provider.fetch(name, "agent.log", directory / "nodes" / name / "agent.log", _LIMIT)
+    if not bundle.is_sealed(directory):
+        _close(directory)
+
+
+def _close(directory: Path) -> None:
     with Journal(directory / bundle.HISTORY) as book:
-        for event in heard:
-            book.append(event)
-        value = {"outcome": "interrupted", "reason": reason, "kind": ""}
+        value = {"outcome": "interrupted", "reason": "given up: ccbed heal", "kind": ""}
         book.append(Event(type="note", f="run.end", at=clock.now(), source=Source(writer="ctl", n=0), value=value))
         book.sync()
     seal.seal(directory)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import time
 from pathlib import Path
 
 import click
 
-from ..model.bed import BedSpec, BedStatus
+from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError, UsageError
-from ..model.event import History
 from ..model.provider import Provider
-from ..providers import heal
 from ..store import beds as store
 from ..store import bundle
 from . import beds, closing, options
@@ -27,67 +24,52 @@ def command(session: Session, bed: str | None) -> int:
     """Heal the faults that are left on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
     spec = beds.choose(session, bed)
     with store.lock(session.state, spec.name):
-        return _heal(session, spec)
+        run = store.open_run(Path(spec.workdir), time.time())
+        if run and run.driver:
+            raise UsageError(
+                f"bed {spec.name}: run {run.run} goes on, driven by pid {run.driver}",
+                hint=f"interrupt it there (Ctrl-C), or watch it: ccbed watch {beds.shown(run.directory)}",
+            )
+        return _heal(session, spec, run)
 
 
-def _heal(session: Session, bed: BedSpec) -> int:
-    run = store.open_run(Path(bed.workdir), time.time())
-    if run and run.driver:
-        raise UsageError(
-            f"bed {bed.name}: run {run.run} goes on, driven by pid {run.driver}",
-            hint=f"interrupt it there (Ctrl-C), or watch it: ccbed watch {run.directory}",
-        )
+def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:
     provider = session.provider(bed)
-    status = provider.observe(bed)
-    done = _faults(session, bed, provider, status, run)
-    _nodes(session, bed, provider)
-    if done.problems:
-        raise InfrastructureError(
-            *done.problems, hint=f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
-        )
     if run:
-        _close(session, bed, run, provider, done)
-    elif not status.leases:
-        session.terminal.line(f"bed {bed.name}: nothing to heal ({session.took()})")
+        _end_run(session, bed, provider, run)
+    named = _bring_back(bed, provider)
+    if named:
+        session.terminal.line(f"  {named}: warm again")
+    for lease in provider.observe(bed).leases:
+        session.terminal.line(f"  lease     {lease}")
+    done = "is healed" if run or named else "has nothing to heal"
+    session.terminal.line(f"bed {bed.name} {done} ({session.took()})")
     return 0
 
 
-def _faults(
-    session: Session, bed: BedSpec, provider: Provider, status: BedStatus, run: store.OpenRun | None
-) -> heal.Healed:
-    history = _history(run)
-    name = run.run if run else "bed"
-    done = heal.heal(provider, bed, status, name, history, secrets.token_hex(3))
-    for line in done.done:
-        session.terminal.line(f"  {line}")
-    return done
+def _end_run(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun) -> None:
+    from ..providers import heal
+
+    directory = Path(run.directory)
+    if (directory / bundle.TRIAL).is_file():
+        closing.give_up(session, bed, provider, directory)
+        session.terminal.line(f"  run {run.run} is closed; its bundle is sealed as it is: {beds.shown(directory)}")
+    else:
+        problems = heal.stop(provider, bed, provider.observe(bed), run.run, secrets.token_hex(3))
+        if problems:
+            hint = f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
+            raise InfrastructureError(*problems, hint=hint)
+        session.terminal.line(f"  run {run.run} is ended; its directory is gone: {run.directory}")
+    store.end_run(Path(bed.workdir), run.run)
 
 
-def _history(run: store.OpenRun | None) -> History:
-    if run is None or not Path(run.directory).is_dir():
-        return History()
-    return bundle.read_history(Path(run.directory))
-
-
-def _nodes(session: Session, bed: BedSpec, provider: Provider) -> None:
-    """Nodes that are missing or still stopped are brought back, as `up` would."""
+def _bring_back(bed: BedSpec, provider: Provider) -> str:
+    """Nodes that are missing or still stopped are brought back, as `up` would; their names."""
     from ..core import diff
     from ..providers import apply
 
     changes = diff.diff(bed, provider.observe(bed), bed)
     if changes.empty:
-        return
+        return ""
     apply.apply(provider, bed, changes, token=f"heal-{secrets.token_hex(3)}")
-    named = " ".join(change.node for change in changes.changes if change.action != "keep")
-    session.terminal.line(f"  {named}: warm again")
-
-
-def _close(session: Session, bed: BedSpec, run: store.OpenRun, provider: Provider, done: heal.Healed) -> None:
-    directory = Path(run.directory)
-    if (directory / bundle.TRIAL).is_file() and not bundle.is_sealed(directory):
-        closing.give_up(directory, provider, done.heard, f"given up by ccbed heal (pid {os.getpid()})")
-    store.end_run(Path(bed.workdir), run.run)
-    session.terminal.line(f"  run {run.run} is closed: interrupted; its bundle is sealed as it is")
-    session.terminal.line(
-        f"bed {bed.name} is healed ({session.took()})     see it: ccbed check {beds.shown(directory)}"
-    )
+    return " ".join(change.node for change in changes.changes if change.action != "keep")

@@ -69,13 +69,21 @@ def verdicts(terminal: Terminal, found: tuple[Verdict, ...]) -> Iterator[str]:
     label = "verdicts "
     good = terminal.style(f"{'pass':<7}", "good")
     for outcome in ("fail", "unknown"):
-        for verdict in (one for one in found if one.outcome == outcome):
+        for names, text in _alike([one for one in found if one.outcome == outcome]):
             word = terminal.style(f"{outcome:<7}", _MARKS[outcome])
-            yield f"{label} {word} {verdict.check}: {verdict.text}{_events(verdict)}"
+            yield f"{label} {word} {names}: {text}"
             label = " " * len(label)
     for row in _rows([f"{one.check} ({one.text})" for one in found if one.outcome == "pass"]):
         yield f"{label} {good} {row}"
         label = " " * len(label)
+
+
+def _alike(found: list[Verdict]) -> Iterator[tuple[str, str]]:
+    """Checks that say the same share a line."""
+    grouped: dict[str, list[str]] = {}
+    for verdict in found:
+        grouped.setdefault(f"{verdict.text}{_events(verdict)}", []).append(verdict.check)
+    return ((", ".join(checks), text) for text, checks in grouped.items())
 
 
 def _events(verdict: Verdict) -> str:

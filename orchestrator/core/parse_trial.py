@@ -90,8 +90,10 @@ def _from_json(text: str, path: str) -> dict[str, Any]:
         return document(codec.build(Trial, data)) if isinstance(data, dict) and "name" in data else data
     except ValueError as error:
         raise UsageError(f"{path}: not valid JSON: {error}", hint="take trial.json from a run's directory") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path}: not a trial: {error}", hint="take trial.json from a run's directory") from None
+    except (KeyError, TypeError, AttributeError):
+        raise UsageError(
+            f"{path}: not a trial in the form in which a run keeps it", hint="take trial.json from a run's directory"
+        ) from None
 
 
 def _name(found: draft.Draft) -> str:
@@ -109,7 +111,8 @@ def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> t
     plugin = catalogue.workloads.get(name) if isinstance(name, str) else None
     if plugin is None:
         what = "is missing" if name is None else "unknown workload"
-        found.say(("workload",), f"{what}; {values.nearest(str(name), catalogue.workloads)}", name)
+        near = values.nearest(str(name), catalogue.workloads)
+        found.say(("workload",), f"{what}; {near}", ... if name is None else name)
         return None, None
     before = len(found.problems)
     good = found.build(("params",), plugin.module.Params, found.section("params"), f"parameter of {name}")

@@ -17,6 +17,7 @@ class Request:
     """A run that is to be begun, or (``resume``) gone on with.
 
     ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
+    ``stop``: it is gone on with only to heal the bed and to stop its gang; it stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
     ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
     """
@@ -31,6 +32,7 @@ class Request:
     reason: str = "by hand"
     data_dir: str | None = None
     resume: str = ""
+    stop: bool = False
     twin: bool = True
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     began: Callable[[str], None] = lambda directory: None

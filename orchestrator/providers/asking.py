@@ -17,11 +17,10 @@ _SLICE_S = 0.25
 
 @dataclass(kw_only=True)
 class Asking:
-    """A provider bound to a run (or to the bed), the cursors of what it has said so far, and all that was ``heard``."""
+    """A provider bound to a run (or to the bed), the cursors of what it has said so far."""
 
     provider: Provider
     cursors: Cursors
-    heard: list[Event] = field(default_factory=list)
     clock: Callable[[], float] = field(default=time.monotonic)
 
     def all(
@@ -47,17 +46,15 @@ class Asking:
 
     def _poll(self, timeout_s: float, answers: dict[str, Event | None], heard: Callable[[Event], None]) -> None:
         events, self.cursors = self.provider.poll(self.cursors, timeout_s)
-        self.heard += events
         for event in events:
             if event.type in ("ok", "fail", "info") and answers.get(str(event.key), event) is None:
                 answers[str(event.key)] = event
                 heard(event)
 
 
-def bound(provider: Provider, bed: BedSpec, run: str = BED, since: Cursors | None = None) -> Asking:
-    """Bind the provider. What it said before is heard again from ``since``, else not."""
-    cursors = provider.open(bed, run)
-    return Asking(provider=provider, cursors=cursors if since is None else since)
+def bound(provider: Provider, bed: BedSpec, run: str = BED) -> Asking:
+    """Bind the provider; what it said before is not told again."""
+    return Asking(provider=provider, cursors=provider.open(bed, run))
 
 
 def problem(answer: Event | None, command: Command) -> str:

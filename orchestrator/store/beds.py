@@ -103,6 +103,7 @@ def lock(state: Path, name: str) -> Iterator[None]:
 def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
     """Held by the orchestrator that drives a run; freed by the kernel when it dies. Raises UsageError when held."""
     file = workdir / RUN_LOCK
+    workdir.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = _flock(file, tries=5)
     if fd is None:
         raise busy(workdir)

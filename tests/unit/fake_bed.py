@@ -1,0 +1,77 @@
+"""A provider in memory for tests of the command line: nodes come up at once, and it remembers what it was told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from orchestrator.model.bed import BedSpec, BedStatus, NodeState, NodeStatus
+from orchestrator.model.event import Clock, Command, Event, Source
+from orchestrator.model.provider import Cursors, Fetched
+
+
+@dataclass(kw_only=True)
+class FakeProvider:
+    """``broken``: nodes that do not come up. ``told``: the commands as ``f node``."""
+
+    broken: tuple[str, ...] = ()
+    told: list[str] = field(default_factory=list)
+    nodes: dict[str, NodeStatus] = field(default_factory=dict)
+    keeper: str = ""
+    _said: list[Event] = field(default_factory=list)
+
+    def state(self, name: str, state: NodeState) -> None:
+        self.nodes[name] = replace(self.nodes[name], state=state)
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        return frozenset({"kill", "pause"})
+
+    def observe(self, bed: BedSpec) -> BedStatus:
+        pid = 99 if self.keeper else 0
+        return BedStatus(name=bed.name, nodes=tuple(self.nodes.values()), keeper_pid=pid, keeper_hash=self.keeper)
+
+    def prepare(self, bed: BedSpec) -> None:
+        self.keeper = bed.agent
+
+    def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        self.told.append("retire")
+        ended = tuple(node.pid for node in self.nodes.values())
+        self.nodes, self.keeper = {}, ""
+        return ended
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        return {}
+
+    def put(self, files: Mapping[str, bytes]) -> str:
+        return "/payload"
+
+    def perform(self, command: Command) -> None:
+        name = str(command.node)
+        self.told.append(f"{command.f} {name}")
+        good = name not in self.broken
+        if command.f == "node.apply" and good:
+            spec = str(command.value["hash"])
+            self.nodes[name] = NodeStatus(name=name, state="warm", spec_hash=spec, incarnation="i1", ordinal=1, pid=7)
+        if command.f == "node.kill":
+            del self.nodes[name]
+        value = {} if good else {"reason": "no memory left"}
+        source = Source(writer="keeper", n=len(self.told))
+        at = Clock(boot="b", mono=0.0, wall=0.0)
+        kind = "ok" if good else "fail"
+        self._said.append(
+            Event(type=kind, f=command.f, at=at, source=source, key=command.key, node=name, value=value)  # type: ignore[arg-type]
+        )
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        said, self._said = self._said, []
+        return said, cursors
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        return {}
+
+    def forget(self, bed: BedSpec, run: str) -> None:
+        self.told.append(f"forget {run}")
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        return Fetched(path=path, size=0, reason="nothing there")

@@ -1,0 +1,285 @@
+"""The verbs: what they print, where, and with which exit code."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main, terminal
+from orchestrator.cli.session import Session
+from orchestrator.model.launch import Request, Result
+from orchestrator.store import beds as store
+
+from .beds import LOCAL
+from .fake_bed import FakeProvider
+
+
+@dataclass(kw_only=True)
+class Desk:
+    """A command line in a directory of its own, with a bed in memory."""
+
+    root: Path
+    bed: FakeProvider = field(default_factory=FakeProvider)
+    out: str = ""
+    err: str = ""
+    launched: list[Request] = field(default_factory=list)
+
+    def __call__(self, *args: str) -> int:
+        out, err = io.StringIO(), io.StringIO()
+        session = Session(
+            state=self.root / "state",
+            terminal=terminal.Terminal(out=out, err=err),
+            providers={"process": lambda state: self.bed},
+            agent=lambda: "a" * 64,
+            launch=self._launch,
+        )
+        code = main.run(args, session)
+        self.out, self.err = out.getvalue(), err.getvalue()
+        return code
+
+    def _launch(self, request: Request) -> Result:
+        self.launched.append(request)
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def ccbed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "local.yml").write_text(LOCAL)
+    return Desk(root=tmp_path)
+
+
+def test_up_says_its_plan_and_a_second_up_changes_nothing(ccbed: Desk) -> None:
+    assert ccbed("up", "local.yml") == 0
+    assert "plan: 5 to create, 0 to change, 0 to remove" in ccbed.out
+    assert "n0 n1 n2 n3   node   not there" in ccbed.out
+    assert "undo: ccbed down local" in ccbed.out
+    told = list(ccbed.bed.told)
+    assert ccbed("up", "local.yml") == 0
+    assert ccbed.out.startswith("bed local: nothing to change, 5 of 5 warm (")
+    assert ccbed.bed.told == told
+
+
+def test_up_brings_back_only_what_is_missing(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed.bed.state("n2", "dead")
+    ccbed.bed.told.clear()
+    assert ccbed("up", "local.yml") == 0
+    assert ccbed.bed.told == ["node.apply n2"]
+
+
+def test_a_dry_run_and_plan_change_nothing(ccbed: Desk) -> None:
+    assert ccbed("up", "local.yml", "--dry-run") == 0
+    assert "5 to create" in ccbed.out
+    assert ccbed("plan", "local.yml", "--json") == 0
+    assert json.loads(ccbed.out)["empty"] is False
+    assert ccbed.bed.told == []
+
+
+def test_a_node_that_does_not_come_up_is_named_with_its_reason(ccbed: Desk) -> None:
+    ccbed.bed.broken = ("n1", "n3")
+    assert ccbed("up", "local.yml") == 4
+    assert "error: node n1: no memory left" in ccbed.err
+    assert "error: node n3: no memory left" in ccbed.err
+    assert "next: ccbed logs local/keeper" in ccbed.err
+
+
+def test_an_agent_that_has_changed_ends_everything_and_starts_it_anew(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed.bed.keeper = "b" * 64
+    ccbed.bed.told.clear()
+    assert ccbed("up", "local.yml") == 0
+    assert ccbed.bed.told[0] == "retire"
+    assert "agent changed bbbbbb -> aaaaaa" in ccbed.out
+
+
+def test_down_ends_the_bed_also_when_its_file_is_gone(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    (ccbed.root / "state/beds/local.json").unlink()
+    (ccbed.root / "state/beds/local/nodes").mkdir(parents=True)
+    assert ccbed("status") == 0
+    assert "its bed file is gone; end it with: ccbed down local" in ccbed.out
+    assert ccbed("down", "local") == 0
+    assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
+    assert ccbed.bed.nodes == {}
+
+
+def test_down_twice_is_no_mistake(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    assert ccbed("down") == 0
+    assert ccbed("down") == 0
+    assert ccbed.out == "no bed is up, nothing to end\n"
+
+
+@pytest.mark.parametrize("verb", [("down", "local"), ("up", "local.yml")])
+def test_an_open_run_is_not_ended_without_force(ccbed: Desk, verb: tuple[str, str]) -> None:
+    ccbed("up", "local.yml")
+    workdir = ccbed.root / "state/beds/local"
+    store.begin_run(workdir, "2026-11-21T02-00-07Z-dp-ring-3f9c", ccbed.root / "runs/r")
+    ccbed.bed.state("n2", "dead")
+    assert ccbed(*verb) == 3
+    assert "has an open run, 2026-11-21T02-00-07Z-dp-ring-3f9c" in ccbed.err
+    assert "ccbed resume runs/r" in ccbed.err
+    assert ccbed(*verb, "--force") == 0
+
+
+def test_no_bed_up_is_told_with_the_line_that_brings_one_up(ccbed: Desk) -> None:
+    assert ccbed("run", "dp-ring") == 3
+    assert ccbed.err == "error: no bed is up\nnext: ccbed up inventories/local.yml\n"
+
+
+def test_two_beds_up_need_a_choice(ccbed: Desk) -> None:
+    (ccbed.root / "lab.yml").write_text(LOCAL)
+    ccbed("up", "local.yml")
+    ccbed.bed = FakeProvider()
+    ccbed("up", "lab.yml")
+    assert ccbed("run", "dp-ring") == 3
+    assert ccbed.err == "error: several beds are up: lab, local\nnext: --bed lab\n"
+    assert ccbed("run", "dp-ring", "--bed", "lab") == 130
+    assert ccbed.launched[-1].bed.name == "lab"
+
+
+def test_run_brings_up_the_bed_of_an_inventory(ccbed: Desk) -> None:
+    assert ccbed("run", "dp-ring", "-i", "local.yml") == 130
+    assert len(ccbed.bed.nodes) == 5
+
+
+def test_the_mistakes_of_a_trial_are_told_before_those_of_the_bed(ccbed: Desk) -> None:
+    assert ccbed("run", "dp-ring", "--fail-node", "9", "--seed", "x") == 3
+    assert "--fail-node 9: crash-node.node: the trial has nodes 0..3 (got 9)" in ccbed.err
+    assert "--seed: must be a whole number (got x)" in ccbed.err
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("run", "dp-ring", "--bach", "3"), "No such option '--bach'"),
+        (("run", "dp-rin"), "no trial dp-rin; did you mean dp-ring?"),
+        (("run",), "Missing argument"),
+        (("run", "dp-ring", "--at", "10s"), "--at goes with --fail-node"),
+        (("run", "dp-ring", "--", "x"), "takes no arguments of its own (got x)"),
+        (("run", "nothing.py"), "nothing.py: cannot be read: No such file or directory"),
+        (("upp",), "no verb upp; did you mean up?"),
+        (("up",), "Missing argument 'INVENTORY'"),
+        (("up", "nothing.yml"), "nothing.yml: cannot be read"),
+        (("status", "lab"), "no bed lab is up; up: none"),
+        (("check", "ffff"), "no run ffff in runs"),
+        (("--plugins", "nothing", "list"), "--plugins nothing: no such directory"),
+    ],
+)
+def test_a_wrong_command_line_is_one_error_and_code_three(ccbed: Desk, args: tuple[str, ...], text: str) -> None:
+    assert ccbed(*args) == 3
+    assert text in ccbed.err
+    assert "Traceback" not in ccbed.err
+
+
+def test_every_field_of_the_workload_is_an_option(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed("run", "--batch", "128", "dp-ring", "--checkpoint-every=10", "--fail-node", "2", "--recovery", "restart")
+    trial = ccbed.launched[-1].trial
+    assert (trial.params["batch"], trial.params["checkpoint_every"]) == (128, 10)
+    assert (trial.faults[0].at.step, trial.recovery.policy) == (15, ("restart",))
+    assert ccbed("run", "dp-ring", "--help") == 0
+
+
+def test_a_node_killed_on_purpose_must_be_detected_in_time(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed("run", "dp-ring")
+    assert "detected-within" not in [check.name for check in ccbed.launched[-1].trial.checks]
+    ccbed("run", "dp-ring", "--fail-node", "2")
+    assert ccbed.launched[-1].trial.checks[-1].params == {"seconds": 2.0}
+
+
+def test_without_a_twin_the_checks_that_need_one_are_left_out(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed("run", "dp-ring", "--no-twin")
+    assert [check.name for check in ccbed.launched[-1].trial.checks if check.name == "bit-exact"] == []
+    assert ccbed.launched[-1].twin is False
+
+
+def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    (ccbed.root / "train.py").write_text("print(1)")
+    ccbed("run", "train.py", "--", "--epochs", "3")
+    trial = ccbed.launched[-1].trial
+    assert trial.params["file"] == str(ccbed.root / "train.py")
+    assert (list(trial.params["args"]), trial.world.nodes) == (["--epochs", "3"], 4)
+    assert trial.recovery.policy == ("none",)
+    assert ccbed("run", "train.py", "--fail-node", "1") == 3
+    assert "tells no steps" in ccbed.err
+
+
+def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    assert ccbed("run", "dp-ring", "--fail-node", "2", "--dry-run") == 0
+    found = json.loads(ccbed.out)
+    assert found["plan"]["slots"] == ["n0", "n1", "n2", "n3"]
+    assert found["trial"]["faults"][0]["at"]["step"] == 30
+    assert ccbed.launched == []
+
+
+def test_options_come_from_the_environment_too(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    ccbed("up", "local.yml")
+    monkeypatch.setenv("CCBED_SEED", "11")
+    monkeypatch.setenv("CCBED_FAIL_NODE", "1 2")
+    monkeypatch.setenv("CCBED_RUNS_DIR", "elsewhere")
+    ccbed("run", "dp-ring")
+    request = ccbed.launched[-1]
+    assert (request.trial.seed, [fault.node for fault in request.trial.faults]) == (11, [1, 2])
+    assert request.runs == "elsewhere"
+
+
+def test_status_is_read_by_programs(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    assert ccbed("status", "--json") == 0
+    (found,) = json.loads(ccbed.out)
+    assert (found["bed"], found["as_wanted"], len(found["nodes"])) == ("local", True, 5)
+
+
+def test_list_tells_every_plugin_with_its_first_line(ccbed: Desk) -> None:
+    assert ccbed("list") == 0
+    assert "crash-node  Kills every process of a node" in ccbed.out
+    assert ccbed("list", "faults", "--json") == 0
+    assert {row["name"] for row in json.loads(ccbed.out)} >= {"crash-node", "pause-node"}
+
+
+def test_heal_without_a_cause_says_so(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    assert ccbed("heal") == 0
+    assert "bed local has nothing to heal" in ccbed.out
+
+
+def test_a_run_that_is_driven_is_not_healed(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    workdir = ccbed.root / "state/beds/local"
+    with store.run_lock(workdir, "r", ccbed.root / "runs/r"):
+        store.begin_run(workdir, "r", ccbed.root / "runs/r")
+        assert ccbed("heal") == 3
+    assert "run r goes on, driven by pid" in ccbed.err
+
+
+def test_a_defect_is_one_line_and_its_traceback_is_kept(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(bed: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(ccbed.bed, "observe", broken)
+    assert ccbed("up", "local.yml") == 4
+    assert "error: a defect of ccbed: ZeroDivisionError: oh" in ccbed.err
+    (crash,) = (ccbed.root / "state").glob("crash-*.txt")
+    assert "Traceback" in crash.read_text()
+
+
+def test_help_needs_neither_torch_nor_yaml_nor_rich() -> None:
+    program = (
+        "import sys; from orchestrator.cli import main; code = main.run(['--help']);"
+        "print(code, [name for name in ('torch', 'yaml', 'rich', 'ansible', 'jinja2') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "0 []"
+    assert all(f"  {verb} " in done.stdout for verb in main.VERBS)

@@ -1,0 +1,111 @@
+"""Trials: what a right one becomes, and what is said about each of the wrong ones in tests/golden/trials."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.core import parse_trial
+from orchestrator.core.draft import Override
+from orchestrator.model import codec
+from orchestrator.model.errors import UsageError
+from orchestrator.model.trial import CheckSpec, Trial, Trigger
+
+from .golden import FOLDER, same_as_golden
+
+WRONG = sorted(file for file in (FOLDER / "trials").iterdir() if file.suffix in (".yml", ".json"))
+HEAD = "trial: t\nworkload: train-dp\n"
+CATALOGUE = plugins.discover()
+
+
+def parse(text: str, *overrides: Override, path: str = "t.yml") -> Trial:
+    return parse_trial.parse(text, path, CATALOGUE, overrides)
+
+
+def kill(node: str, at: str | None = None) -> Override:
+    body = {"node": node} | ({} if at is None else {"at": at})
+    return Override(path=("faults",), value={"crash-node": body}, source=f"--fail-node {node}", append=True)
+
+
+@pytest.mark.parametrize("file", WRONG, ids=lambda file: file.name)
+def test_a_wrong_trial_is_told_with_place_and_reason_all_at_once(file: Path) -> None:
+    with pytest.raises(UsageError) as found:
+        parse(file.read_text(), path=f"trials/{file.name}")
+    same_as_golden(f"trials/{file.name}.txt", "".join(f"{problem}\n" for problem in found.value.problems))
+
+
+def test_the_built_in_trial_is_right() -> None:
+    trial = parse(Path(CATALOGUE.trials["dp-ring"]).read_text())
+    assert (trial.name, trial.workload, trial.world.size, trial.seed) == ("dp-ring", "train-dp", 4, 7)
+    assert trial.recovery.policy == ("auto",)
+    assert trial.params["lr"] == 0.003  # defaults are written down, so that a trial says all that it is
+
+
+def test_a_fault_without_a_time_acts_halfway_inside_the_all_reduce() -> None:
+    assert parse(HEAD, kill("2")).faults[0].at == Trigger(step=30, phase="allreduce")
+
+
+def test_halfway_in_the_checkpoint_phase_is_a_step_that_writes_one() -> None:
+    assert parse(HEAD + "params: {checkpoint_every: 7}", kill("2", "phase=checkpoint")).faults[0].at.step == 28
+
+
+def test_faults_of_the_command_line_follow_those_of_the_file() -> None:
+    text = HEAD + "faults: [pause-node: {node: 1, for: 500ms, at: {step: 3}}]"
+    first, second = parse(text, kill("n2", "10s")).faults
+    assert (first.id, first.fault, first.node, first.params) == ("f0", "pause-node", 1, {"for_s": 0.5})
+    assert (second.id, second.fault, second.node, second.at.after_s) == ("f1", "crash-node", "n2", 10.0)
+
+
+@pytest.mark.parametrize(
+    ("at", "trigger"),
+    [
+        ("{step: 20, phase: backward}", Trigger(step=20, phase="backward")),
+        ("'step=20,phase=backward'", Trigger(step=20, phase="backward")),
+        ("10s", Trigger(after_s=10.0)),
+        ("{after: 250ms}", Trigger(after_s=0.25)),
+        ("{phase: rendezvous, epoch: 1}", Trigger(step=None, phase="rendezvous", epoch=1)),
+        ("{on: recovery.decided, nth: 2}", Trigger(on="recovery.decided", nth=2)),
+    ],
+)
+def test_the_ways_to_say_when(at: str, trigger: Trigger) -> None:
+    assert parse(HEAD + f"faults: [crash-node: {{node: 2, at: {at}}}]").faults[0].at == trigger
+
+
+def test_an_option_is_named_where_it_is_wrong() -> None:
+    with pytest.raises(UsageError) as found:
+        parse(HEAD, kill("9"), Override(path=("params", "batch"), value="many", source="--batch"))
+    assert list(found.value.problems) == [
+        "--batch: must be a whole number (got many)",
+        "--fail-node 9: crash-node.node: the trial has nodes 0..3 (got 9)",
+    ]
+
+
+def test_an_option_wins_over_the_file() -> None:
+    trial = parse(HEAD + "seed: 3\nworld: {nodes: 2}", Override(path=("seed",), value="5", source="--seed"))
+    assert (trial.seed, trial.world.nodes) == (5, 2)
+
+
+def test_the_argument_of_a_check_is_its_first_parameter() -> None:
+    trial = parse(HEAD + "checks: [bit-exact, detected-within: 2s]")
+    assert trial.checks == (CheckSpec(name="bit-exact"), CheckSpec(name="detected-within", params={"seconds": 2.0}))
+
+
+def test_trial_json_is_the_same_trial() -> None:
+    text = HEAD + "checks: [detected-within: 2s]\nfaults: [pause-node: {node: 1, for: 2s, at: 3s}]"
+    trial = parse(text, kill("2"), kill("n3", "phase=init"))
+    again = parse(json.dumps(codec.plain(trial)), path="runs/latest/trial.json")
+    assert again == trial
+    assert again.id == trial.id
+
+
+def test_a_policy_may_be_a_list_as_text() -> None:
+    override = Override(path=("recovery", "policy"), value="spare, restart", source="--recovery")
+    assert parse(HEAD, override).recovery.policy == ("spare", "restart")
+
+
+def test_a_script_that_tells_steps_may_be_hit_at_one() -> None:
+    text = "trial: t\nworkload: script\nparams: {file: /a.py, step_regex: 'step (?P<step>[0-9]+)'}\n"
+    assert parse(text + "faults: [crash-node: {node: 1, at: {step: 4}}]").faults[0].at.step == 4

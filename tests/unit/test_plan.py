@@ -1,0 +1,95 @@
+"""Trial and bed: who takes which group rank, what is refused before anything starts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.core import parse_trial, plan
+from orchestrator.core.draft import Override
+from orchestrator.model.bed import BedSpec, BedStatus
+from orchestrator.model.errors import InfrastructureError, UsageError
+from orchestrator.model.plan import Plan
+from orchestrator.model.trial import Trial
+
+from . import beds
+
+CATALOGUE = plugins.discover()
+
+
+def trial(text: str = "", *, fail: str | None = None) -> Trial:
+    body = {"crash-node": {"node": fail}}
+    overrides = [Override(path=("faults",), value=body, source="--fail-node", append=True)] if fail else []
+    return parse_trial.parse(f"trial: t\nworkload: train-dp\n{text}", "t.yml", CATALOGUE, overrides)
+
+
+def planned(of: Trial, bed: BedSpec | None = None, status: BedStatus | None = None, **change: Any) -> Plan:
+    bed = bed or beds.local()
+    given: dict[str, Any] = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill", "pause"})}}
+    return plan.plan(of, bed, status or beds.up(bed), CATALOGUE, **{**given, **change})
+
+
+def test_nodes_take_the_group_ranks_in_order_and_spares_are_kept_apart() -> None:
+    made = planned(trial("world: {nodes: 2}"))
+    assert (made.slots, made.spares) == (("n0", "n1"), ("n4",))
+    assert (made.backend, made.last_step, made.keep) == ("gloo", 60, 3)
+    assert made.nodes["n4"].incarnation == "i-n4"
+    assert made.checkpoints == "/state/beds/local/shared/r/checkpoints"
+
+
+def test_auto_is_a_spare_while_one_is_warm_and_else_a_restart() -> None:
+    bed = beds.local()
+    assert planned(trial()).policy == ("spare", "restart")
+    assert planned(trial(), status=beds.up(bed, n4="dead")).policy == ("restart",)
+
+
+def test_spare_alone_is_refused_where_none_is_warm() -> None:
+    bed = beds.local()
+    with pytest.raises(UsageError, match="needs a warm spare; bed local has none"):
+        planned(trial("recovery: {policy: spare}"), status=beds.up(bed, n4="dead"))
+
+
+def test_too_few_nodes_is_a_mistake_of_the_trial() -> None:
+    with pytest.raises(UsageError, match="needs 5 nodes; bed local has 4") as found:
+        planned(trial("world: {nodes: 5}"))
+    assert "--nodes 4" in found.value.hint
+
+
+def test_a_node_that_is_not_warm_is_a_failure_of_the_bed() -> None:
+    bed = beds.local()
+    with pytest.raises(InfrastructureError, match="node n2 of bed local is dead, not warm"):
+        planned(trial(), status=beds.up(bed, n2="dead"))
+
+
+def test_every_node_that_a_fault_may_meet_has_its_act() -> None:
+    assert set(planned(trial(fail="2")).acts["f0"]) == {"n0", "n1", "n2", "n3", "n4"}
+    assert set(planned(trial(fail="n2")).acts["f0"]) == {"n2"}
+
+
+def test_a_node_that_takes_no_part_cannot_be_the_target() -> None:
+    with pytest.raises(UsageError, match=r"fault f0 \(crash-node\): no node n7 takes part"):
+        planned(trial(fail="n7"))
+
+
+def test_a_fault_needs_what_its_host_can_do() -> None:
+    with pytest.raises(UsageError, match=r"needs kill; host localhost .* can: pause"):
+        planned(trial(fail="2"), capabilities={"localhost": frozenset({"pause"})})
+
+
+def test_faults_on_real_hosts_need_to_be_allowed() -> None:
+    bed = dataclasses.replace(beds.local(), provider="docker", allow_faults="process")
+    with pytest.raises(UsageError, match="is of class container; bed local allows process: set ccbed_allow_faults"):
+        planned(trial(fail="2"), bed)
+    allowed = planned(trial(fail="2"), dataclasses.replace(bed, allow_faults="container"))
+    assert allowed.acts["f0"]["n2"].safety == "container"
+
+
+def test_nccl_where_every_rank_and_every_spare_has_a_gpu() -> None:
+    bed = beds.local(beds.LOCAL.replace("ccbed_spares: 1", "ccbed_spares: 1, ccbed_gpus: 2"))
+    assert planned(trial("world: {ranks_per_node: 2}"), bed).backend == "nccl"
+    assert planned(trial("world: {ranks_per_node: 3}"), bed).backend == "gloo"
+    with pytest.raises(UsageError, match="backend nccl needs 1 GPU per node"):
+        planned(trial("world: {backend: nccl}"))

@@ -1,0 +1,204 @@
+"""Bundles: sealed, changed, torn, carried away. Bed files, open runs, handles."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.errors import EXIT_UNKNOWN, InfrastructureError, UsageError
+from orchestrator.model.run import Twin
+from orchestrator.model.trial import Trial
+from orchestrator.model.verdict import Verdict
+from orchestrator.store import beds, bundle, export, index, paths, seal, twins
+
+from .beds import local
+
+NOW = datetime.datetime(2026, 11, 21, 2, 0, 7, tzinfo=datetime.UTC)
+STEP = {"step": 1, "loss": "0x1.8p-1", "start": 1.0, "end": 2.0, "digest": None}
+
+
+def run(root: Path, trial: str = "dp-ring") -> Path:
+    """A sealed run with a step of one rank."""
+    directory = bundle.create(root, trial, NOW)
+    documents = {bundle.TRIAL: Trial(name=trial, workload="train-dp"), bundle.BUNDLE: {"run": directory.name}}
+    bundle.write_inputs(directory, documents, {"t.yml": b"trial: t"})
+    (directory / bundle.HISTORY).touch()
+    paths.write(directory / "nodes/n2/i1-e0/steps-r2.jsonl", json.dumps(STEP).encode() + b"\n")
+    seal.seal(directory)
+    return directory
+
+
+def test_a_run_is_named_after_its_time_and_trial(tmp_path: Path) -> None:
+    name = bundle.create(tmp_path, "dp-ring", NOW).name
+    assert name.startswith("2026-11-21T02-00-07Z-dp-ring-")
+    assert len(name.rpartition("-")[2]) == 4
+
+
+def test_latest_is_the_last_run_that_was_linked(tmp_path: Path) -> None:
+    first, second = run(tmp_path), run(tmp_path)
+    bundle.link_latest(first)
+    bundle.link_latest(second)
+    assert (tmp_path / "latest").resolve() == second
+    assert index.resolve("latest", tmp_path) == second
+
+
+def test_what_was_sealed_verifies_and_sha256sum_agrees(tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    assert seal.verify(directory) == ()
+    done = subprocess.run(
+        ["sha256sum", "-c", "--quiet", seal.MANIFEST], cwd=directory, check=False, capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (0, b"")
+
+
+def test_a_changed_a_missing_and_an_added_file_break_the_seal(tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    (directory / "trial.json").write_text("{}")
+    (directory / "inputs/t.yml").unlink()
+    (directory / "more.txt").write_text("x")
+    problems = "\n".join(seal.verify(directory))
+    assert "trial.json: changed since" in problems
+    assert "inputs/t.yml: listed in manifest-sha256.txt, but missing" in problems
+    assert "more.txt: not listed" in problems
+
+
+def test_verdicts_and_report_are_rebuilt_without_touching_the_seal(tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    verdict = Verdict(check="finished", outcome="pass", text="all")
+    bundle.write_derived(directory, (verdict,), {"index.html": b"1", "plots/a.svg": b"2"})
+    bundle.write_derived(directory, (verdict,), {"index.html": b"3"})
+    assert seal.verify(directory) == ()
+    assert bundle.load(directory).verdicts == (verdict,)
+    assert sorted(path.name for path in (directory / "report").iterdir()) == ["index.html"]
+    (directory / "report/index.html").write_bytes(b"4")
+    assert "index.html: changed since derived" in seal.verify(directory)[0]
+
+
+@pytest.mark.parametrize("path", ["../evil", "a/../../evil"])
+def test_a_report_cannot_be_written_outside(tmp_path: Path, path: str) -> None:
+    with pytest.raises(paths.TornBundleError, match="is no path inside"):
+        bundle.write_derived(run(tmp_path), (), {path: b""})
+
+
+def test_a_link_in_a_bundle_is_refused(tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    (directory / "nodes/n2/secret").symlink_to("/etc/passwd")
+    with pytest.raises(paths.TornBundleError, match="a link or special file has no place"):
+        tuple(bundle.load(directory).files.paths())
+    assert "a link" in seal.verify(directory)[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"), [("trial.json", "{"), ("trial.json", '{"x": 1}'), ("history.jsonl", "{}\n{}\n")]
+)
+def test_a_torn_bundle_is_one_clear_error(tmp_path: Path, file: str, content: str) -> None:
+    directory = run(tmp_path)
+    (directory / file).write_text(content)
+    with pytest.raises(paths.TornBundleError, match=file) as found:
+        bundle.load(directory)
+    assert found.value.exit_code == EXIT_UNKNOWN
+
+
+def test_no_run_is_a_mistake_of_the_user(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a run: it has no trial"):
+        bundle.load(tmp_path)
+
+
+def test_an_export_is_verified_elsewhere(tmp_path: Path) -> None:
+    directory = run(tmp_path / "runs")
+    archive = tmp_path / "run.tar.gz"
+    assert export.export(directory, archive) == len(list(paths.walk(directory)))
+    with export.unpacked(archive) as found:
+        assert found.name == directory.name
+        assert seal.verify(found) == ()
+    with pytest.raises(UsageError, match="exists already"):
+        export.export(directory, archive)
+
+
+def test_an_archive_with_a_link_is_refused(tmp_path: Path) -> None:
+    archive = tmp_path / "evil.tar"
+    with tarfile.open(archive, "w") as out:
+        member = tarfile.TarInfo("run/link")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        out.addfile(member)
+    with pytest.raises(paths.TornBundleError, match="a link or special file"), export.unpacked(archive):
+        pass
+
+
+def test_a_run_is_found_by_its_path_its_name_and_its_end(tmp_path: Path) -> None:
+    directory = run(tmp_path)
+    token = directory.name.rpartition("-")[2]
+    for handle in (str(directory), directory.name, token):
+        assert index.resolve(handle, tmp_path) == directory
+    with pytest.raises(UsageError, match="no run ffff1 in"):
+        index.resolve("ffff1", tmp_path)
+    assert [(entry.trial, entry.state) for entry in index.runs(tmp_path)] == [("dp-ring", "sealed")]
+
+
+def test_a_handle_names_a_node_of_a_bed() -> None:
+    assert index.node("lab/n2") == ("lab", "n2")
+    assert index.node("n2") is None
+    assert index.node("../n2") is None
+
+
+def test_a_bed_file_is_what_was_written(tmp_path: Path) -> None:
+    bed = local(state=str(tmp_path))
+    assert beds.read(tmp_path, "local") is None
+    beds.write(tmp_path, bed)
+    assert (beds.read(tmp_path, "local"), beds.names(tmp_path)) == (bed, ("local",))
+    (tmp_path / "beds/local.json").write_text("{")
+    with pytest.raises(InfrastructureError, match="not a readable bed file"):
+        beds.read(tmp_path, "local")
+
+
+def test_nodes_without_a_bed_file_are_still_found(tmp_path: Path) -> None:
+    (tmp_path / "beds/lab/nodes").mkdir(parents=True)
+    assert beds.strays(tmp_path) == ("lab",)
+    assert beds.remembered(tmp_path, "lab").workdir == str(tmp_path / "beds/lab")
+
+
+def test_only_one_changes_a_bed_at_a_time(tmp_path: Path) -> None:
+    held = beds.lock(tmp_path, "local")
+    with held, pytest.raises(UsageError, match="being changed by another"), beds.lock(tmp_path, "local"):
+        pass
+    with beds.lock(tmp_path, "local"):
+        pass
+
+
+def test_an_open_run_blocks_the_bed_by_name_and_tells_whether_it_is_driven(tmp_path: Path) -> None:
+    with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
+        beds.begin_run(tmp_path, "r1", tmp_path / "r1")
+        found = beds.open_run(tmp_path)
+        assert found is not None
+        assert (found.run, found.driver) == ("r1", os.getpid())
+        with pytest.raises(UsageError, match=f"busy with run r1 \\(pid {os.getpid()}\\)"):
+            beds.begin_run(tmp_path, "r2", tmp_path / "r2")
+    with pytest.raises(UsageError, match="has an open run, r1, whose orchestrator is gone") as refused:
+        beds.begin_run(tmp_path, "r2", tmp_path / "r2")
+    assert "ccbed resume" in refused.value.hint
+    beds.end_run(tmp_path, "r1")
+    assert beds.open_run(tmp_path) is None
+
+
+def test_a_twin_is_kept_under_its_key(tmp_path: Path) -> None:
+    twin = Twin(key="k1", run="r", losses={}, digests={}, steps=1, faults=0, restarts=0, final_loss=0.5)
+    assert twins.get(tmp_path, "k1") is None
+    twins.put(tmp_path, twin)
+    assert twins.get(tmp_path, "k1") == twin
+    (tmp_path / "twins/k1.json").write_text('{"key": "k2"}')
+    assert twins.get(tmp_path, "k1") is None
+
+
+def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    paths.write(tmp_path / "a", b"1")
+    with pytest.raises(TypeError):
+        paths.write(tmp_path / "a", None)  # type: ignore[arg-type]
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+    assert hashlib.sha256((tmp_path / "a").read_bytes()).hexdigest() == hashlib.sha256(b"1").hexdigest()
