@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,14 +19,15 @@ from .core import twin as twins
 from .core.state import State
 from .loop import Loop
 from .model import codec
-from .model.bed import BedSpec, NodeStatus
-from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, UsageError
+from .model.bed import BedSpec, BedStatus, NodeStatus
+from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, InfrastructureError, UsageError
 from .model.event import Event, Source
 from .model.launch import Request, Result
 from .model.plan import Plan
 from .model.plugin import Catalogue
 from .model.run import Run, Twin
 from .model.trial import Trial
+from .providers import preflight
 from .store import beds, bundle, clock, fingerprint, paths, payload, seal
 from .store import twins as cache
 from .store.journal import Journal
@@ -99,7 +101,9 @@ def _twin(run: _Run) -> Twin | None:
     """The uninterrupted run of the same trial: from the cache, or run now."""
     request, state = run.request, Path(run.request.state)
     _refuse_busy(run.workdir)
-    key = twins.twin_key(run.trial, _fingerprint(_plan(run, run_id="", at=""), run.files))
+    key = twins.twin_key(
+        run.trial, _fingerprint(_plan(run, request.provider.observe(run.bed), run_id="", at=""), run.files)
+    )
     if found := cache.get(state, key):
         return found
     undisturbed = replace(run.trial, faults=(), checks=())
@@ -130,8 +134,10 @@ def _begin(run: _Run, directory: Path) -> Plan:
     provider, name = run.request.provider, directory.name
     beds.begin_run(run.workdir, name, directory.resolve())
     try:
+        status = provider.observe(run.bed)
+        _preflight(run.bed, status)
         provider.open(run.bed, name)
-        plan = _plan(run, run_id=name, at=provider.put(run.files))
+        plan = _plan(run, status, run_id=name, at=provider.put(run.files))
         _write_inputs(run, plan, directory)
     except BaseException:
         beds.end_run(run.workdir, name)
@@ -141,18 +147,26 @@ def _begin(run: _Run, directory: Path) -> Plan:
     return plan
 
 
+def _preflight(bed: BedSpec, status: BedStatus) -> None:
+    """Raises InfrastructureError with the fix when the bed's host lacks what a run needs."""
+    failed = [finding for finding in preflight.check(bed, status) if finding.outcome == "fail"]
+    if failed:
+        problems = [f"preflight: {finding.name}: {finding.text}" for finding in failed]
+        raise InfrastructureError(*problems, hint="\n".join(finding.fix for finding in failed))
+
+
 def _refuse_busy(workdir: Path) -> None:
     """Raises UsageError, naming the open run."""
     if beds.open_run(workdir) or beds.driver(workdir):
         raise beds.busy(workdir)
 
 
-def _plan(run: _Run, *, run_id: str, at: str) -> Plan:
+def _plan(run: _Run, status: BedStatus, *, run_id: str, at: str) -> Plan:
     request, provider = run.request, run.request.provider
     return planning.plan(
         run.trial,
         run.bed,
-        provider.observe(run.bed),
+        status,
         request.catalogue,
         run=run_id,
         payload=at,
@@ -179,7 +193,7 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
     if run.twin:
         documents[bundle.TWIN] = run.twin
     users = {name: content for name, content in run.files.items() if name.startswith("user/")}
-    bundle.write_inputs(directory, documents, {**request.inputs, **users})
+    bundle.write_inputs(directory, documents, users or request.inputs)
 
 
 # --- driving ----------------------------------------------------------------------------------------------------------
@@ -301,13 +315,21 @@ def conclude(catalogue: Catalogue, directory: Path) -> Result:
     run = bundle.load(directory)
     verdicts = judge.judge(run, catalogue, judge.specs(run.trial, catalogue))
     run = replace(run, verdicts=verdicts)
+    bundle.write_derived(directory, verdicts, _rendered(run, catalogue))
+    outcome, _, kind = views.ending(run.history)
+    return Result(run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind))
+
+
+def _rendered(run: Run, catalogue: Catalogue) -> dict[str, bytes]:
+    """Every report; one that breaks leaves its traceback in its place and takes nothing else with it."""
     rendered: dict[str, bytes] = {}
     for plugin in catalogue.reports.values():
         module: Any = plugin.module
-        rendered.update(module.render(run))
-    bundle.write_derived(directory, verdicts, rendered)
-    outcome, _, kind = views.ending(run.history)
-    return Result(run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind))
+        try:
+            rendered.update(module.render(run))
+        except Exception:  # noqa: BLE001 a user's plugin: whatever it raises, the verdicts stand
+            rendered[f"{plugin.name}-failed.txt"] = traceback.format_exc().encode()
+    return rendered
 
 
 def _write_metrics(run: Run, directory: Path) -> None:
