@@ -61,6 +61,7 @@ class RunCommand(click.Command):
 @click.option("--ranks-per-node", metavar="N", help="How many ranks each node has.")
 @click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
 @click.option("--seed", metavar="N", help="Decides weights, data order and noise.")
+@click.option("--wall", metavar="TIME", help="The run fails if it is not finished by then: 90s, 2h (default 1h).")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
 @click.option("--no-twin", is_flag=True, help="Leave out the checks that need an uninterrupted run.")
 @options.bed

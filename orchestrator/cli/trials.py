@@ -95,6 +95,7 @@ def overrides(given: Mapping[str, Any], workload_values: Mapping[str, str]) -> l
         "recovery": ("recovery", "policy"),
         "max_restarts": ("recovery", "max_restarts"),
         "seed": ("seed",),
+        "wall": ("liveness", "wall_s"),
     }
     found = [
         draft.Override(path=place, value=given[name], source=f"--{name.replace('_', '-')}")

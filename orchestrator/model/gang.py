@@ -58,4 +58,4 @@ class GangSpec:
     holds: tuple[Hold, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
-    deadline_s: float = 600.0
+    deadline_s: float = 3600.0

@@ -74,7 +74,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Liveness:
-    """Limits in seconds (see design: liveness). ``step_factor`` times the median step is the floor of ``stalled_s``."""
+    """Limits in seconds. ``step_factor`` times the median step is the floor of ``stalled_s``; ``wall_s`` ends the whole run."""
 
     suspect_s: float = 1.0
     lost_s: float = 2.0
@@ -82,8 +82,7 @@ class Liveness:
     step_factor: float = 20.0
     settle_s: float = 3.0
     hold_s: float = 10.0
-    drain_s: float = 0.2
-    wall_s: float = 600.0
+    wall_s: float = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
