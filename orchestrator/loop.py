@@ -254,12 +254,19 @@ class Loop:
             self._open[command.key] = (command, sent[command.key].at.mono + command.deadline_s)
         for command in waiting:
             if command.key not in sent:
-                self._issue(command)
+                self._forgo(command) if state.ending and command.f == "fault.act" else self._issue(command)
         state = self._drain(self._flush(state))
         for command in again:
             if command.key in self._open:
                 self._perform(command, sent[command.key].at.mono)
         return self._flush(state)
+
+    def _forgo(self, command: Command) -> None:
+        """An injection that was decided, but never sent, is not made any more when the run is being closed."""
+        about = {"node": command.node, "epoch": command.epoch, "key": command.key}
+        self._write(self._own("invoke", command.f, command.value, **about))
+        self._open[command.key] = (command, 0.0)
+        self._write(self._own("fail", command.f, {"reason": "the run was cut off before it was sent"}, **about))
 
     def _drain(self, state: State) -> State:
         for event in self._said():

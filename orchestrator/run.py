@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,21 +17,20 @@ from . import __version__, views
 from .core import judge, metrics
 from .core import plan as planning
 from .core import twin as twins
-from .core.state import State
 from .loop import Loop
 from .model import codec
 from .model.bed import BedSpec, BedStatus, NodeStatus
-from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, InfrastructureError, UsageError
-from .model.event import Event, Source
+from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, InfrastructureError, Interrupted, UsageError
+from .model.event import Event, History, Source
 from .model.launch import Request, Result
 from .model.plan import Plan
 from .model.plugin import Catalogue
 from .model.run import Run, Twin
 from .model.trial import Trial
-from .providers import preflight
-from .store import beds, bundle, clock, fingerprint, paths, payload, seal
+from .providers import heal, preflight
+from .store import beds, bundle, clock, closing, fingerprint, paths, payload, seal
 from .store import twins as cache
-from .store.journal import Journal
+from .store.journal import Journal, JournalError
 
 #: Per node, what is fetched at most, in bytes; what is cut is recorded.
 GATHER_LIMIT = 256 * 1024 * 1024
@@ -72,14 +72,19 @@ def resume(request: Request, directory: Path) -> Result:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     request.began(str(directory))
     workdir = Path(request.bed.workdir)
-    with beds.run_lock(workdir, plan.run, directory):
+    with beds.run_lock(workdir, plan.run, directory), _resumable(directory):
+        open_run = beds.OpenRun(run=plan.run, directory=str(directory))
         if not _ended(directory):
-            _refuse_abandoned(workdir, directory)
+            open_run = _still_open(workdir, directory)
+            if open_run.cut:
+                _drive(request, request.trial, plan, directory, cut=True)
+                beds.cut_run(workdir, plan.run, directory, cut=False)
+        if not _ended(directory) and not (request.stop and open_run.cut):
             _drive(request, request.trial, plan, directory)
         return _finish(request, directory)
 
 
-def _refuse_abandoned(workdir: Path, directory: Path) -> None:
+def _still_open(workdir: Path, directory: Path) -> beds.OpenRun:
     """Raises UsageError when the bed has gone on without this run."""
     open_run = beds.open_run(workdir)
     if open_run is None or open_run.run != directory.name:
@@ -87,6 +92,26 @@ def _refuse_abandoned(workdir: Path, directory: Path) -> None:
             f"{directory}: cannot be resumed: it was given up on its bed",
             hint=f"again: ccbed run {directory}/trial.json",
         )
+    return open_run
+
+
+@contextmanager
+def _resumable(directory: Path) -> Iterator[None]:
+    """What keeps a run that has begun from going on is told with the command that goes on."""
+    again = f"ccbed resume {directory}"
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"{directory}: interrupted at once; what runs on the bed goes on", hint=again) from None
+    except OSError as error:
+        raise _full(error, directory, again) from error
+
+
+def _full(error: OSError, directory: Path, again: str) -> InfrastructureError:
+    place = error.filename or directory
+    return InfrastructureError(
+        f"{place}: {error.strerror or error}", hint=f"free space or restore the directory, then: {again}"
+    )
 
 
 # --- the twin ---------------------------------------------------------------------------------------------------------
@@ -108,11 +133,26 @@ def _twin(run: _Run) -> Twin | None:
         return found
     undisturbed = replace(run.trial, faults=(), checks=())
     quiet = replace(request, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
-    made = _one(_Run(request=quiet, trial=undisturbed, files=run.files, suffix="-twin"))
+    try:
+        made = _one(_Run(request=quiet, trial=undisturbed, files=run.files, suffix="-twin"))
+    except JournalError as error:
+        _drop_twin(run)
+        raise JournalError(*error.problems, hint=f"free space, then again: {request.command}") from error
+    if made.code == EXIT_INTERRUPTED:
+        closing.close(Path(made.directory), "interrupted")
+        _drop_twin(run)
+        raise Interrupted(f"interrupted in the run to compare with, {made.run}", hint=f"again: {request.command}")
     twin = twins.make_twin(bundle.load(Path(made.directory)))
     if twin is not None:
         cache.put(state, twin)
     return twin
+
+
+def _drop_twin(run: _Run) -> None:
+    """A twin is not gone on with: the run that was asked for has not begun, and makes another one."""
+    left = beds.open_run(run.workdir)
+    if left is not None:
+        beds.end_run(run.workdir, left.run)
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -122,29 +162,44 @@ def _one(run: _Run) -> Result:
     request = run.request
     _refuse_busy(run.workdir)
     directory = bundle.create(Path(request.runs), run.trial.name + run.suffix)
-    with beds.run_lock(run.workdir, directory.name, directory):
+    with _locked(run.workdir, directory):
         plan = _begin(run, directory)
-        request.began(str(directory))
-        _drive(request, run.trial, plan, directory)
-        return _finish(request, directory)
+        with _resumable(directory):
+            request.began(str(directory))
+            _drive(request, run.trial, plan, directory)
+            return _finish(request, directory)
+
+
+@contextmanager
+def _locked(workdir: Path, directory: Path) -> Iterator[None]:
+    """The lock of a bed's run; where another has it, nothing of this one remains."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(beds.run_lock(workdir, directory.name, directory))
+        except BaseException:
+            paths.discard(directory)
+            raise
+        yield
 
 
 def _begin(run: _Run, directory: Path) -> Plan:
     """Everything before the first command; if any of it fails, nothing of the run remains."""
     provider, name = run.request.provider, directory.name
-    beds.begin_run(run.workdir, name, directory.resolve())
     try:
+        beds.begin_run(run.workdir, name, directory.resolve())
         status = provider.observe(run.bed)
         _preflight(run.bed, status)
         provider.open(run.bed, name)
         plan = _plan(run, status, run_id=name, at=provider.put(run.files))
         _write_inputs(run, plan, directory)
-    except BaseException:
+        bundle.link_latest(directory)
+        return plan
+    except BaseException as error:
         beds.end_run(run.workdir, name)
         paths.discard(directory)
+        if isinstance(error, OSError):
+            raise _full(error, directory, run.request.command) from error
         raise
-    bundle.link_latest(directory)
-    return plan
 
 
 def _preflight(bed: BedSpec, status: BedStatus) -> None:
@@ -199,34 +254,60 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
 # --- driving ----------------------------------------------------------------------------------------------------------
 
 
-def _drive(request: Request, trial: Trial, plan: Plan, directory: Path) -> State:
-    """Until the run has ended or was interrupted; the journal tells where it stands."""
+def _drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
+    """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun."""
     with Journal(directory / bundle.HISTORY) as book, _interruptible() as interrupted:
-        cursors = request.provider.open(request.bed, plan.run)
-        if book.events:
-            cursors = book.events[0].value["cursors"]
-            book.append(
-                _own("run.resumed", {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)})
+        try:
+            cursors = request.provider.open(request.bed, plan.run)
+            cursors = book.events[0].value["cursors"] if book.events else cursors
+            book.append(_opening(request, plan, book, cursors, cut=cut))
+            loop = Loop(
+                trial=trial,
+                plan=plan,
+                book=book,
+                provider=request.provider,
+                now=clock.now,
+                look=lambda name: _look(request, name),
+                gather=lambda: _gather(request, plan, directory),
+                heard=lambda event, state: request.told(event),
+                interrupted=(lambda: True) if request.stop else interrupted,
+                cursors=cursors,
             )
-        else:
-            nodes = {name: _identity(node) for name, node in plan.nodes.items()}
-            value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
-            book.append(_own("run.begin", value))
-        loop = Loop(
-            trial=trial,
-            plan=plan,
-            book=book,
-            provider=request.provider,
-            now=clock.now,
-            look=lambda name: _look(request, name),
-            gather=lambda: _gather(request, plan, directory),
-            heard=lambda event, state: request.told(event),
-            interrupted=(lambda: True) if request.stop else interrupted,
-            cursors=cursors,
-        )
-        state = loop.run()
-        book.sync()
-        return state
+            loop.run()
+            book.sync()
+        except (JournalError, OSError) as error:
+            raise _cut(request, plan, directory, book.history, error) from error
+
+
+def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: bool) -> Event:
+    """What this orchestrator writes first."""
+    if not book.events:
+        nodes = {name: _identity(node) for name, node in plan.nodes.items()}
+        value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
+        return _own("run.begin", value)
+    found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
+    return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)
+
+
+def _cut(
+    request: Request, plan: Plan, directory: Path, history: History, error: JournalError | OSError
+) -> JournalError:
+    """What happens cannot be written down: order nothing more that belongs there, stop the gang and heal the bed."""
+    workdir = Path(request.bed.workdir)
+    known = error if isinstance(error, JournalError) else _full(error, directory, f"ccbed resume {directory}")
+    if not history.events:
+        beds.end_run(workdir, plan.run)
+        paths.discard(directory)
+        return JournalError(*known.problems, hint=f"free space, or --runs-dir DIRECTORY; again: {request.command}")
+    with suppress(OSError):
+        beds.cut_run(workdir, plan.run, directory)
+    try:
+        mended = heal.mend(request.provider, request.bed, plan.run, history, secrets.token_hex(3))
+        problems = mended.problems
+    except (CcbedError, OSError) as worse:
+        problems = (str(worse),)
+    healed = () if problems else ("the gang is stopped and the bed is healed",)
+    return JournalError(*known.problems, *problems, *healed, hint=known.hint)
 
 
 def _look(request: Request, name: str) -> NodeStatus:
@@ -312,7 +393,7 @@ def _finish(request: Request, directory: Path) -> Result:
 
 def conclude(catalogue: Catalogue, directory: Path) -> Result:
     """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError."""
-    run = bundle.load(directory)
+    run = bundle.load(directory, judged=False)
     verdicts = judge.judge(run, catalogue, judge.specs(run.trial, catalogue))
     run = replace(run, verdicts=verdicts)
     bundle.write_derived(directory, verdicts, _rendered(run, catalogue))

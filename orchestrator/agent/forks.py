@@ -20,6 +20,7 @@ from .loop import Loop
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+LAST_PORT = 65535
 #: The exit code of a fork that failed before its own code took over.
 BROKEN = 70
 
@@ -111,10 +112,12 @@ def store_body(address: str, port: int, retries: int, parent: int, report_fd: in
             store = distributed.TCPStore(address, port, None, True, wait_for_workers=False)
             break
         except RuntimeError as error:
-            if len(taken) >= retries or "EADDRINUSE" not in str(error):
-                _report(report_fd, {"reason": str(error), "retries": taken})
+            busy = "EADDRINUSE" in str(error)
+            taken += [port] if busy else []
+            if not busy or len(taken) > retries or port >= LAST_PORT:
+                reason = f"ports {taken[0]} to {port} of {address} are taken" if busy else str(error)
+                _report(report_fd, {"reason": reason, "retries": taken})
                 return 1
-            taken.append(port)
             port += 1
     _report(report_fd, {"port": store.port, "retries": taken})
     while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,20 +46,36 @@ def _blame(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
     first = min(
         (stop.invoke.seq for stop in stops if stop.epoch == gangs[-1].epoch), default=len(run.history.events) + 1
     )
+    unsaved = next(iter(gangs[-1].of("checkpoint.failed")), None)
+    if unsaved is not None:
+        what = f"checkpoint {unsaved.value.get('name')} could not be written: {unsaved.value.get('reason')}"
+        return views.found(f"{what} (rank {unsaved.value.get('rank')}, {unsaved.node})", unsaved)
     exits = (e for e in gangs[-1].of("rank.exit") if e.value.get("code") not in (0, None) and e.seq < first)
-    return next(map(_left, exits), None)
+    return next((_left(event, gangs[-1]) for event in exits), None)
 
 
-def _left(event: Event) -> views.Finding:
-    code = event.value.get("code")
-    return views.found(f"rank {event.value.get('rank')} ({event.node}) left with exit code {code}", event)
+def _left(event: Event, gang: views.Gang) -> views.Finding:
+    rank, code = event.value.get("rank"), views.whole(event.value.get("code")) or 0
+    how = f"was ended by {_signal(-code)}" if code < 0 else f"left with exit code {code}"
+    said = next((error for error in gang.of("rank.error") if error.value.get("rank") == rank), None)
+    why = (
+        f": {said.value.get('kind')}: {said.value.get('message')}" if said and said.value.get("kind") != "exit" else ""
+    )
+    return views.found(f"rank {rank} ({event.node}) {how}{why}", event, said)
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _leavings(run: Run, gang: views.Gang) -> tuple[list[views.Finding], list[views.Finding]]:
     """(what was not seen, what was seen and is wrong) about the ranks of the last epoch."""
     exits, ends = gang.by_rank("rank.exit"), gang.by_rank("rank.finished")
     missing = [views.found(f"the exit of rank {rank} was not seen") for rank in gang.ranks if rank not in exits]
-    failures = [_left(event) for event in exits.values() if event.value.get("code") != 0]
+    failures = [_left(event, gang) for event in exits.values() if event.value.get("code") != 0]
     if run.trial.workload != "script":
         silent = [rank for rank in gang.ranks if rank not in ends and rank in exits]
         failures += [views.found(f"rank {rank} left without finishing", exits[rank]) for rank in silent]

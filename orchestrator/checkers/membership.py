@@ -160,7 +160,7 @@ def _incarnations(run: Run) -> Iterator[views.Finding]:
         node, said = event.source.node, event.source.incarnation
         if event.type == "invoke" and event.f in ("node.apply", "fault.heal"):
             renewed.add(event.node)
-        if event.f == "run.resumed":
+        if event.f in ("run.resumed", "run.interrupted"):
             renewed |= set(views.mapping(event.value.get("nodes")))
         if node is None or said is None or event.source.writer == "keeper" or said == current.get(node):
             continue

@@ -32,7 +32,7 @@ def check(run: Run, params: Params) -> Verdict:
     ops = views.operations(run.history)
     doubts = views.unended(run.history)
     failures = [one for op in ops for one in _hung(run, op, params, ended=not doubts)]
-    failures += [*_stalled(run, ended=not doubts)]
+    failures += [*_stalled(run, ended=not doubts), *_walled(run)]
     text = f"{len(ops)} commands answered in time, slowest {_slowest(run, ops)}"
     return views.conclude("no-hang", text, failures=failures, doubts=doubts)
 
@@ -83,6 +83,13 @@ def _stalled(run: Run, *, ended: bool) -> Iterator[views.Finding]:
         after = [decided for decided in run.history.of("recovery.decided") if decided.seq > event.seq]
         if ended and not after:
             yield views.found(f"the gang stood still for {event.value.get('since_s')} s and was not recovered", event)
+
+
+def _walled(run: Run) -> Iterator[views.Finding]:
+    """The whole run's own limit was reached."""
+    for event in run.history.of("timer"):
+        if event.type == "ok" and event.key == "wall":
+            yield views.found(f"the run was not finished after {run.trial.liveness.wall_s:g} s", event)
 
 
 def _slowest(run: Run, ops: tuple[views.Operation, ...]) -> str:

@@ -45,9 +45,10 @@ def _spares(run: Run, decided: Event) -> Iterator[str]:
 
 
 def _ranks(run: Run, decided: Event, node: str) -> list[Event]:
-    """The starts of the ranks that the node forked for the new epoch."""
-    gang = next((one for one in views.gangs(run.history) if one.epoch == decided.epoch), None)
-    return [event for event in gang.of("rank.start") if event.node == node] if gang else []
+    """The starts of the ranks that the node forked for the new epoch, or for the next if that one was cut off before."""
+    later = (one for one in views.gangs(run.history) if decided.epoch is not None and one.epoch >= decided.epoch)
+    starts = ([event for event in gang.of("rank.start") if event.node == node] for gang in later)
+    return next((found for found in starts if found), [])
 
 
 def _changed(run: Run, decided: Event, node: str) -> Iterator[views.Finding]:

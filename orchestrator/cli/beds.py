@@ -25,8 +25,11 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         raise UsageError(f"{inventory}: cannot be read: {error.strerror}", hint=f"ccbed up {EXAMPLE}") from None
     except UnicodeDecodeError as error:
         raise UsageError(f"{inventory}: not valid YAML: not UTF-8 text (byte {error.start})") from None
-    found = parse_inventory.parse(text, str(inventory))
-    spec = assemble.assemble(found, agent=session.agent(), state=str(session.state), home=str(Path.home()))
+    try:
+        found = parse_inventory.parse(text, str(inventory))
+        spec = assemble.assemble(found, agent=session.agent(), state=str(session.state), home=str(Path.home()))
+    except UsageError as error:
+        raise UsageError(*error.problems, hint=f"correct {inventory}, then: ccbed up {inventory}") from None
     return assemble.placed(spec, str(inventory.absolute()))
 
 

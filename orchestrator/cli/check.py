@@ -29,8 +29,9 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
 def verify(directory: Path) -> None:
     """Raises TornBundleError when the evidence is not as it was sealed, InfrastructureError when it never was."""
     if not bundle.is_sealed(directory):
-        raise InfrastructureError(f"{directory}: the run has not ended", hint=f"ccbed resume {directory}")
+        raise InfrastructureError(
+            f"{directory}: the run has not ended: it has no {seal.MANIFEST}", hint=f"ccbed resume {directory}"
+        )
     problems = seal.verify_evidence(directory)
     if problems:
-        hint = "nothing can be concluded from changed evidence: take the bundle from where it was made"
-        raise paths.TornBundleError(*problems, hint=hint)
+        raise paths.TornBundleError(*problems)

@@ -6,11 +6,9 @@ import shlex
 from pathlib import Path
 
 from ..model.bed import BedSpec
-from ..model.event import Event, Source
 from ..model.launch import Request
 from ..model.provider import Provider
-from ..store import bundle, clock, seal
-from ..store.journal import Journal
+from ..store import bundle, closing
 from . import telling
 from .session import Session
 
@@ -40,12 +38,4 @@ def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path)
         provider.fetch(name, f"runs/{plan.run}", directory / "nodes" / name, _LIMIT)
         provider.fetch(name, "agent.log", directory / "nodes" / name / "agent.log", _LIMIT)
     if not bundle.is_sealed(directory):
-        _close(directory)
-
-
-def _close(directory: Path) -> None:
-    with Journal(directory / bundle.HISTORY) as book:
-        value = {"outcome": "interrupted", "reason": "given up: ccbed heal", "kind": ""}
-        book.append(Event(type="note", f="run.end", at=clock.now(), source=Source(writer="ctl", n=0), value=value))
-        book.sync()
-    seal.seal(directory)
+        closing.close(directory, "given up: ccbed heal")

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 
 from ..model.bed import BedSpec
-from ..model.errors import InfrastructureError, UsageError
+from ..model.errors import CcbedError, InfrastructureError, UsageError
+from ..model.event import History
 from ..model.provider import Provider
 from ..store import beds as store
-from ..store import bundle
+from ..store import bundle, paths
 from . import beds, closing, options
 from .session import Session
 
@@ -37,39 +38,43 @@ def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:
     provider = session.provider(bed)
     if run:
         _end_run(session, bed, provider, run)
-    named = _bring_back(bed, provider)
-    if named:
-        session.terminal.line(f"  {named}: warm again")
+    done = _mend(session, bed, provider, None)
     for lease in provider.observe(bed).leases:
         session.terminal.line(f"  lease     {lease}")
-    done = "is healed" if run or named else "has nothing to heal"
-    session.terminal.line(f"bed {bed.name} {done} ({session.took()})")
+    text = "is healed" if run or done else "has nothing to heal"
+    session.terminal.line(f"bed {bed.name} {text} ({session.took()})")
     return 0
 
 
 def _end_run(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun) -> None:
-    from ..providers import heal
-
+    """By its own history where that can be read and written; else by what is found on the nodes."""
     directory = Path(run.directory)
-    if (directory / bundle.TRIAL).is_file():
+    try:
         closing.give_up(session, bed, provider, directory)
         session.terminal.line(f"  run {run.run} is closed; its bundle is sealed as it is: {beds.shown(directory)}")
-    else:
-        problems = heal.stop(provider, bed, provider.observe(bed), run.run, secrets.token_hex(3))
-        if problems:
-            hint = f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
-            raise InfrastructureError(*problems, hint=hint)
-        session.terminal.line(f"  run {run.run} is ended; its directory is gone: {run.directory}")
+    except (CcbedError, OSError) as error:
+        _mend(session, bed, provider, run)
+        session.terminal.warn(f"{error}; its bundle is left as it is, not sealed")
+        session.terminal.line(f"  run {run.run} is given up")
     store.end_run(Path(bed.workdir), run.run)
 
 
-def _bring_back(bed: BedSpec, provider: Provider) -> str:
-    """Nodes that are missing or still stopped are brought back, as `up` would; their names."""
-    from ..core import diff
-    from ..providers import apply
+def _mend(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun | None) -> tuple[str, ...]:
+    """What was healed, stopped and started. Raises InfrastructureError for what could not be."""
+    from ..providers import heal
 
-    changes = diff.diff(bed, provider.observe(bed), bed)
-    if changes.empty:
-        return ""
-    apply.apply(provider, bed, changes, token=f"heal-{secrets.token_hex(3)}")
-    return " ".join(change.node for change in changes.changes if change.action != "keep")
+    known = _known(Path(run.directory)) if run else History()
+    mended = heal.mend(provider, bed, run.run if run else "no run", known, secrets.token_hex(3))
+    session.terminal.lines(f"  {line}" for line in mended.done)
+    if mended.problems:
+        again = f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
+        raise InfrastructureError(*mended.problems, hint=again)
+    return mended.done
+
+
+def _known(directory: Path) -> History:
+    """The run's history; nothing where it is gone or damaged: then leases heal what it would tell of."""
+    try:
+        return bundle.read_history(directory)
+    except paths.TornBundleError:
+        return History()

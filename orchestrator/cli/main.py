@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -22,6 +23,8 @@ VERBS = (
     "up", "down", "status", "plan", "run", "resume", "watch",
     "logs", "exec", "check", "report", "bundle", "list", "heal",
 )  # fmt: skip
+#: What a machine may refuse: no defect of ours.
+_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
 #: A signal's death as a shell tells it: 128 + SIGPIPE.
 _PIPE = 141
 
@@ -89,6 +92,11 @@ def _explain(error: Exception, session: sessions.Session) -> int:
             [error.format_message()], f"{context.command_path} --help" if context else "ccbed --help"
         )
         return errors.EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in _OUTSIDE:
+        session.terminal.error(
+            [f"{error.filename or 'a file of ccbed'}: {error.strerror}"], "free space or give access, then again"
+        )
+        return errors.EXIT_INFRASTRUCTURE
     place = _save(session.state)
     session.terminal.error([f"a defect of ccbed: {type(error).__name__}: {error}"], f"the traceback is in {place}")
     return errors.EXIT_INFRASTRUCTURE

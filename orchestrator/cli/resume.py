@@ -28,6 +28,13 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         raise UsageError(
             f"{where}: the run has ended", hint=f"ccbed check {where}; again: ccbed run {where}/trial.json"
         )
+    history = bundle.read_history(directory)
+    end = history.last("run.end")
+    if end is not None and end.value.get("outcome") == "interrupted":
+        raise UsageError(
+            f"{beds.shown(directory)}: the run was given up: {end.value.get('reason')}",
+            hint=f"again: ccbed run {beds.shown(directory)}/trial.json",
+        )
     trial = bundle.load_trial(directory)
     plan = bundle.load_plan(directory)
     bed = store.read(session.state, plan.bed)
@@ -36,7 +43,7 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"
         )
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
-    teller.recall(bundle.read_history(directory).events)
+    teller.recall(history.events)
     result = session.launch(
         Request(
             trial=trial,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
+from ..model.errors import InfrastructureError
 from ..model.event import Event
+from ..model.plan import Plan
+from ..store import beds as store
 from ..store import bundle, index, seal
-from . import beds, options, summary, telling
+from . import beds, check, options, summary, telling
 from .session import Session
 
 _LOOK_S = 0.1
@@ -26,11 +29,13 @@ _SEAL_S = 60.0
 def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -> int:
     """Tell RUN as it happens, until it has ended; its exit code tells its verdict."""
     directory = index.resolve(run, runs_dir)
-    session.terminal.line(f"run    {beds.shown(directory)}")
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
+    if bundle.is_sealed(directory):
+        check.verify(directory)
+    session.terminal.line(f"run    {beds.shown(directory)}")
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")
-    for event in _events(directory, until):
+    for event in _events(directory, until, lambda: _driven(session, plan)):
         teller.tell(event)
     if not _judged(directory, until):
         session.terminal.line(f"still open     go on: ccbed watch {beds.shown(directory)}")
@@ -38,15 +43,27 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
     return summary.show(session, directory, summary.code(directory))
 
 
-def _events(directory: Path, until: float) -> Iterator[Event]:
-    """The events so far and those to come, each once."""
+def _driven(session: Session, plan: Plan) -> bool:
+    """Whether an orchestrator is at work on the run."""
+    bed = store.read(session.state, plan.bed)
+    return bed is not None and store.driver(Path(bed.workdir)) != 0
+
+
+def _events(directory: Path, until: float, driven: Callable[[], bool]) -> Iterator[Event]:
+    """The events so far and those to come, each once. Raises InfrastructureError when none will come."""
     told = 0
     while True:
+        alive = driven()
         events = bundle.read_history(directory).events
         yield from events[told:]
         told = len(events)
         if _over(directory, events) or time.monotonic() > until:
             return
+        if not alive:
+            raise InfrastructureError(
+                f"{beds.shown(directory)}: the run has not ended, and nobody drives it",
+                hint=f"go on: ccbed resume {beds.shown(directory)}",
+            )
         time.sleep(_LOOK_S)
 
 

@@ -26,7 +26,8 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
     problems += named
     nodes = _nodes(inventory, agent)
     if not any(node.role == "node" for node in nodes):
-        problems.append(f"{inventory.path}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
+        place = next((one for host in inventory.hosts if (one := host.places.get("ccbed_nodes"))), inventory.path)
+        problems.append(f"{place}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
     workdir = _absolute(shared.get("workdir"), home) or f"{state}/beds/{name}"
@@ -99,7 +100,7 @@ def _misfits(inventory: Inventory) -> Iterable[str]:
         provider = _value(host, "provider", "process")
         if host.variables.get("ansible_connection") != "local" and provider == "process":
             got = host.variables.get("ansible_connection", "ssh, ansible's default")
-            place = host.places.get("ansible_connection", f"{inventory.path}: hosts.{host.name}.ansible_connection")
+            place = host.places.get("ansible_connection", f"{host.place or inventory.path}.ansible_connection")
             yield f"{place}: provider process runs on this machine only: must be local (got {got})"
         for key, place in host.places.items():
             variable = (

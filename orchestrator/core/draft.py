@@ -83,7 +83,8 @@ class Draft:
         for where in self.document.repeated:
             self.say(where, "stands twice")
         if self.problems:
-            raise UsageError(*dict.fromkeys(text for _, text in sorted(self.problems, key=lambda one: one[0])))
+            texts = dict.fromkeys(text for _, text in sorted(self.problems, key=lambda one: one[0]))
+            raise UsageError(*texts, hint="what there is: ccbed list, ccbed run TRIAL --help")
 
     def _source(self, where: marked.Path) -> tuple[str, int]:
         for length in range(len(where), 0, -1):

@@ -6,7 +6,7 @@ stop the gang -> settle: wait for every node's answer, exit or silence -> only t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +84,12 @@ def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
     if len(state.exited) < trial.world.size:
         return state, ()
     return closing.close(trial, state, Ending(outcome="finished"))
+
+
+def _unsaved(trial: Trial, state: State, event: Event) -> Result:
+    """The disk is full, say: no start in place and no spare would find it otherwise."""
+    reason = f"checkpoint {event.value.get('name')} could not be written: {event.value.get('reason')}"
+    return replace(state, unsaved=reason), ()
 
 
 def _held(trial: Trial, state: State, event: Event) -> Result:
@@ -240,7 +246,7 @@ def _gathered(trial: Trial, state: State, event: Event) -> Result:
 def _timer(trial: Trial, state: State, event: Event) -> Result:
     key = str(event.key)
     if key == "wall" and not state.ending:
-        reason = f"not finished after {trial.liveness.wall_s:g} s"
+        reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return closing.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
     if key.startswith("f/") and not state.ending:
         return faulting.fired(trial, state, event)
@@ -260,6 +266,8 @@ def _settled_by_time(trial: Trial, state: State) -> Result:
 
 
 def _interrupted(trial: Trial, state: State, event: Event) -> Result:
+    """Asked for by the user; or found out afterwards (``nodes``: as they are now), because nothing could be written."""
+    state = _with_found(state, event.value["nodes"]) if "nodes" in event.value else state
     if state.ending or state.stage == "suspended":
         return state, ()
     return closing.close(trial, faulting.let_go(state), Ending(outcome="interrupted"))
@@ -269,7 +277,12 @@ def _resumed(trial: Trial, state: State, event: Event) -> Result:
     """A new orchestrator: an interrupted run goes on with the next epoch, any other just goes on."""
     if state.stage != "suspended":
         return state, ()
-    found: dict[str, Any] = event.value.get("nodes", {})
+    state = _with_found(gangs.next_epoch(state), event.value.get("nodes", {}))
+    return gangs.prepare(trial, replace(state, ending=None, step_at_start=state.best_step, unsaved=""))
+
+
+def _with_found(state: State, found: Mapping[str, Any]) -> State:
+    """The nodes as they were found to be by a new orchestrator."""
     nodes = {
         name: replace(
             node, incarnation=found[name]["incarnation"], ordinal=found[name]["ordinal"], alive=True, reachable=True
@@ -278,9 +291,7 @@ def _resumed(trial: Trial, state: State, event: Event) -> Result:
         else replace(node, alive=False, reachable=False)
         for name, node in state.nodes.items()
     }
-    return gangs.prepare(
-        trial, replace(gangs.next_epoch(state), nodes=nodes, ending=None, step_at_start=state.best_step)
-    )
+    return replace(state, nodes=nodes)
 
 
 def _run_end(trial: Trial, state: State, event: Event) -> Result:
@@ -307,6 +318,7 @@ _OBSERVATIONS: dict[str, Handler] = {
     "rank.held": _held,
     "rank.inside": _inside,
     "rank.finished": _rank_finished,
+    "checkpoint.failed": _unsaved,
     "rank.exit": _rank_exit,
     "node.exit": _node_exit,
     "node.silent": _node_silent,

@@ -44,12 +44,19 @@ def prepared(trial: Trial, state: State, event: Event) -> Result:
         state, follow = _scanned(state, event)
     elif event.f == "store.open":
         state = replace(state, store=(str(event.value["address"]), int(event.value["port"])))
+        follow = _retried(state, event)
     pending = {command.key for command in follow if command.f != "note"}
     state = replace(state, awaited=(state.awaited - {str(event.key)}) | pending)
     if state.awaited:
         return state, follow
     state, commands = start(trial, state)
     return state, follow + commands
+
+
+def _retried(state: State, event: Event) -> Commands:
+    taken = event.value.get("retries")
+    value = {"taken": taken, "port": event.value["port"]}
+    return (note("store.retried", _key(state, "retried"), value, of=event.node, epoch=state.epoch),) if taken else ()
 
 
 def applied(state: State, event: Event) -> State:

@@ -46,12 +46,14 @@ class _Reader:
     document: marked.Document
     problems: list[tuple[int, str]] = field(default_factory=list)
     hosts: dict[str, dict[str, _Setting]] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
         found = self.hosts[name]
         return Host(
             name=name,
             variables={key: setting.value for key, setting in found.items()},
+            place=self.places[name],
             places={key: setting.place for key, setting in found.items()},
         )
 
@@ -75,6 +77,7 @@ class _Reader:
             self.say(where, "host ranges are not available in this version; write each host")
         own = self._settings(where, self._at(where), (1_000_000, name))
         known = self.hosts.setdefault(name, {})
+        self.places.setdefault(name, self._label(where))
         for layer in (*inherited, own):
             for key, setting in layer.items():
                 if key not in known or setting.rank >= known[key].rank:

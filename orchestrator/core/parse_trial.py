@@ -14,6 +14,8 @@ from ..model.trial import POLICIES, CheckSpec, FaultPlan, Liveness, Recovery, Tr
 from . import draft, marked, parse_faults, values
 
 _KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
+#: The largest values of a world that make sense; a slip of the finger shall not fork a million ranks.
+_MOST = {"nodes": 100_000, "ranks_per_node": 256, "master_port": 65535}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _LATER_POLICIES = ("shrink",)
 #: Reductions that a workload may name besides the files of ``algorithms/``: the library's own.
@@ -142,8 +144,9 @@ def _algorithm(found: draft.Draft, good: dict[str, Any], catalogue: Catalogue) -
 def _world(found: draft.Draft) -> World:
     good = found.build(("world",), World, found.section("world"), "key")
     found.least(("world",), good, {"nodes": 1, "ranks_per_node": 1, "master_port": 0, "timeout_s": 0.1})
-    if good.get("master_port", 0) > 65535:
-        found.say(("world", "master_port"), "must be <= 65535", good.pop("master_port"))
+    for name, most in _MOST.items():
+        if good.get(name, 0) > most:
+            found.say(("world", name), f"must be <= {most}", good.pop(name))
     return World(**good)
 
 
@@ -183,7 +186,7 @@ def _checks(found: draft.Draft, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
         found.say(("checks",), "must be a list such as [bit-exact, detected-within: 2s]", body)
         return ()
     made = [_check(found, ("checks", index), item, catalogue) for index, item in enumerate(body)]
-    names = [check.name for check in made if check]
+    names = [check.name if check else "" for check in made]
     for index, check in enumerate(made):
         if check and check.name in names[:index]:
             found.say(("checks", index), f"{check.name} stands twice")

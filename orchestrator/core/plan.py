@@ -38,8 +38,10 @@ def plan(
     nodes = {node.name: node for node in (*slots, *spares)}
     acts, refused = _acts(trial, bed, nodes, slots, catalogue, capabilities)
     backend, unfit = _backend(trial, tuple(nodes.values()))
-    if problems or refused or unfit:
-        raise UsageError(*problems, *refused, *unfit)
+    last = last_step(trial, catalogue, data)
+    blind = _without_data(trial, bed, catalogue, data) if last is None else ()
+    if problems or refused or unfit or blind:
+        raise UsageError(*problems, *refused, *unfit, *blind)
     return Plan(
         run=run,
         bed=bed.name,
@@ -50,7 +52,7 @@ def plan(
         backend=backend,
         payload=payload,
         checkpoints=f"{bed.shared_dir}/{run}/checkpoints",
-        last_step=last_step(trial, catalogue, data),
+        last_step=last,
         data=data,
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
@@ -62,6 +64,13 @@ def last_step(trial: Trial, catalogue: Catalogue, data_dir: str | None) -> int |
     module: Any = catalogue.workloads[trial.workload].module
     found: int | None = module.last_step(module.Params(**trial.params), data_dir)
     return found
+
+
+def _without_data(trial: Trial, bed: BedSpec, catalogue: Catalogue, data: str | None) -> tuple[str, ...]:
+    """A data directory of this machine in which the workload finds nothing, though it counts its steps elsewhere."""
+    if data is None or bed.provider not in EMULATED or last_step(trial, catalogue, None) is None:
+        return ()
+    return (f"{data}: no data set that {trial.workload} can read; --data-dir or ccbed_data_dir names its directory",)
 
 
 def _seats(trial: Trial, bed: BedSpec, status: BedStatus) -> tuple[Sequence[NodeSpec], Sequence[NodeSpec]]:
@@ -78,7 +87,11 @@ def _seats(trial: Trial, bed: BedSpec, status: BedStatus) -> tuple[Sequence[Node
     cold = [node.name for node in slots if status.node(node.name).state != "warm"]
     if cold:
         listed = (f"node {name} of bed {bed.name} is {_state(status, name)}, not warm" for name in cold)
-        raise InfrastructureError(*listed, hint=f"ccbed up {bed.inventory}")
+        busy = all(status.node(name).state == "busy" for name in cold)
+        hint = (
+            f"ccbed heal {bed.name}, or wait for what runs there (ccbed exec)" if busy else f"ccbed up {bed.inventory}"
+        )
+        raise InfrastructureError(*listed, hint=hint)
     spares = [node for node in bed.nodes if node.role == "spare" and status.node(node.name).state == "warm"]
     return slots, spares
 

@@ -42,6 +42,8 @@ def decide(trial: Trial, state: State) -> Decision:
 def _refusal(trial: Trial, state: State) -> str:
     if state.plan.policy == ("none",):
         return "the recovery policy is none"
+    if state.unsaved:
+        return f"{state.unsaved}; another start would end there again"
     if state.restarts >= trial.recovery.max_restarts:
         return f"the budget of {trial.recovery.max_restarts} restarts is spent"
     if stale(state) >= STALE_LIMIT:

@@ -20,7 +20,7 @@ def overall(verdicts: Iterable[Verdict]) -> Outcome:
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
     """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
-    parts = [*_story(trial, run), *_ending(run), *_proof(verdicts), *_finding(verdicts)]
+    parts = [*_story(trial, run), *_ending(run), *_proof(verdicts), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."
 
@@ -110,11 +110,14 @@ def _proof(verdicts: Sequence[Verdict]) -> list[str]:
     return [texts[outcome] for outcome in found[:1] if outcome in texts]
 
 
-def _finding(verdicts: Sequence[Verdict]) -> list[str]:
+def _finding(verdicts: Sequence[Verdict], told: str) -> list[str]:
+    """The first verdict that is not a pass, unless it only says again why the run failed (``told``)."""
     outcome = overall(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
     if not bad:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    if bad[0].check == "finished" and told and told in bad[0].text:
+        return [f"{bad[0].check} {word}{more}"]
     return [f"{bad[0].check} {word}: {bad[0].text}{more}"]

@@ -53,7 +53,10 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end."""
+    """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
+
+    ``unsaved``: why a checkpoint could not be written.
+    """
 
     plan: Plan
     stage: Stage
@@ -79,6 +82,7 @@ class State:
     seen: Mapping[str, int] = field(default_factory=dict)
     fence_ordered: int = -1
     unrestartable: frozenset[str] = frozenset()
+    unsaved: str = ""
     ending: Ending | None = None
 
     def usable(self, name: str) -> bool:

@@ -133,6 +133,14 @@ class Story:
     def _gang_stalled(self, event: Event) -> Iterator[Line]:
         yield from self._found(event, f"gang.stalled, no step for {event.value.get('since_s', 0):.1f} s")
 
+    def _timer_answer(self, event: Event) -> Iterator[Line]:
+        self._stopping = self._stopping or event.key == "wall"
+        return iter(())
+
+    def _store_retried(self, event: Event) -> Iterator[Line]:
+        taken = ", ".join(map(str, event.value.get("taken", ())))
+        yield self._line(event, "store", f"port {taken} of {event.node} is taken; {event.value.get('port')} it is")
+
     def _rank_exit(self, event: Event) -> Iterator[Line]:
         """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
         old = event.epoch not in (None, self._epoch) or self._stopping

@@ -16,6 +16,8 @@ PREFIX = "ccbed_"
 PROVIDERS = ("process",)
 #: Those that the design knows, so that a right inventory for a later version is told apart from a typing error.
 LATER_PROVIDERS = ("docker", "slurm")
+#: Nobody means more nodes, spares or GPUs on one host than this; a slip of the finger shall not fork them.
+MOST = 1024
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kKmMgGtT]?(?:i?[bB])?")
 
@@ -45,7 +47,10 @@ def _provider(value: Any) -> str:
 
 
 def _count(value: Any) -> int:
-    return values.whole(value)
+    number = values.whole(value)
+    if number > MOST:
+        raise ValueError(f"must be <= {MOST}")
+    return number
 
 
 def _address(value: Any) -> str:

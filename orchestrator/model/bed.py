@@ -9,10 +9,11 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One host of an Ansible inventory with its merged variables and the place of each (``file:line``)."""
+    """One host of an Ansible inventory with its merged variables, and the place of it and of each (``file:line: path``)."""
 
     name: str
     variables: Mapping[str, Any]
+    place: str = ""
     places: Mapping[str, str] = field(default_factory=dict)
 
 

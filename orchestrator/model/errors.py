@@ -34,3 +34,9 @@ class InfrastructureError(CcbedError):
     """The bed is not up or not held, a node or the journal failed."""
 
     exit_code = EXIT_INFRASTRUCTURE
+
+
+class Interrupted(CcbedError):
+    """The user ended it; the hint is the command that goes on."""
+
+    exit_code = EXIT_INTERRUPTED

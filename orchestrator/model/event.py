@@ -26,11 +26,12 @@ observations         writer, value
 ===================  ============================================================================================
 run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address}}, cursors}
 run.resumed          ctl {pid, torn_bytes}
-run.interrupted      ctl {}
+run.interrupted      ctl {}                                  with the value of run.resumed where a journal was cut off before
 run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}
 fault.planned        ctl {fault, id, node, trigger}          one per planned fault, before the first gang
 fault.target         ctl {id, asked, node, rank}             the late resolution of a target
 fault.unreached      ctl {id, reason}                        the run ended before the trigger fired
+store.retried        ctl {taken: [port], port}               ports were taken, the next free one is the epoch's
 gang.joined          ctl {}                                  every rank of the epoch has joined
 recovery.decided     ctl {lost: [node], failed: [rank], detector, policy: {node: policy}, slots: [node], epoch}
 recovery.refused     ctl {reason}                            no policy applies, budget spent, or a crash loop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import py_compile
@@ -11,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from ..model.provider import Fetched
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def put(directory: Path, content: Mapping[str, bytes]) -> Path:
@@ -22,8 +25,12 @@ def put(directory: Path, content: Mapping[str, bytes]) -> Path:
     if path.is_dir():
         return path
     temporary = directory / f".{path.name}.{secrets.token_hex(4)}"
-    for name, data in content.items():
-        _write(temporary / name, data, path / name)
+    try:
+        for name, data in content.items():
+            _write(temporary / name, data, path / name)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
     try:
         os.rename(temporary, path)
     except OSError:  # somebody else put the same
@@ -40,7 +47,10 @@ def payload_hash(content: Mapping[str, bytes]) -> str:
 
 
 def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
-    """Copy a file or a tree, ``limit`` bytes at most in all. Paths are relative to the first root, or below one of them."""
+    """Copy a file or a tree, ``limit`` bytes at most in all. Paths are relative to the first root, or below one of them.
+
+    Raises OSError where there is no space for the copy: then it is not the node that lacks something.
+    """
     source = Path(os.path.realpath(roots[0] / path))
     if not any(source.is_relative_to(os.path.realpath(root)) for root in roots):
         return Fetched(path=path, size=0, reason="outside of the node's directory")
@@ -52,6 +62,8 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
         try:
             copied, cut = _copy(file, target, limit - size)
         except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
             return Fetched(path=path, size=size, capped=capped, reason=f"{file.name}: {error.strerror}")
         size, capped = size + copied, capped or cut
     return Fetched(path=path, size=size, capped=capped)

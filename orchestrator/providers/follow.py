@@ -13,6 +13,7 @@ from ..agent import inotify
 from ..model import codec
 from ..model.event import Event
 from ..model.provider import Cursors
+from .asking import BED
 
 #: Most bytes taken from one file at once; what is beyond comes with the next poll.
 CHUNK = 4 << 20
@@ -74,11 +75,14 @@ def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
 
 
 def decode(line: bytes, run: str) -> list[Event]:
-    """The event of a line; none where it is of another run, or is no event (a torn write of a writer that was killed)."""
+    """The event of a line; none where it is of another run, or is no event (a torn write of a writer that was killed).
+
+    What a keeper notes without a run (a node's exit) is for all to know; what it answers without one was asked for the bed.
+    """
     try:
         content: Mapping[str, Any] = json.loads(line)
-        if content.get("run", run) != run:
-            return []
-        return [codec.build(Event, {name: item for name, item in content.items() if name != "run"})]
+        event = codec.build(Event, {name: item for name, item in content.items() if name != "run"})
+        answers_bed = event.source.writer == "keeper" and event.type != "note"
+        return [event] if content.get("run", BED if answers_bed else run) == run else []
     except (ValueError, TypeError, KeyError, AttributeError):
         return []

@@ -168,7 +168,7 @@ class RankContext:
             self._notes.note("checkpoint.refused", name=refused.name, fence=refused.fence)
             return REFUSED, ""
         except (OSError, ValueError) as error:
-            reason = str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             self._notes.note("checkpoint.failed", name=identity.name, reason=reason)
             return FAILED, reason
         kept = ("name", "step", "epoch", "sha256", "parent", "bytes", "write_s")

@@ -23,12 +23,16 @@ RUN_LOCK = "run.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run that was begun on a bed and has not ended. ``driver``: pid of its orchestrator, 0 if that is gone."""
+    """A run that was begun on a bed and has not ended. ``driver``: pid of its orchestrator, 0 if that is gone.
+
+    ``cut``: its journal could not be written, so that its gang was stopped without a line about it.
+    """
 
     run: str
     directory: str
     driver: int = 0
     age_s: float = 0.0
+    cut: bool = False
 
 
 def state_dir() -> Path:
@@ -122,7 +126,8 @@ def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:
     if data is None:
         return None
     age = max(0.0, now - file.stat().st_mtime) if now is not None and file.exists() else 0.0
-    return OpenRun(run=str(data.get("run", "")), directory=str(data.get("dir", "")), driver=driver(workdir), age_s=age)
+    run, directory = str(data.get("run", "")), str(data.get("dir", ""))
+    return OpenRun(run=run, directory=directory, driver=driver(workdir), age_s=age, cut=bool(data.get("cut")))
 
 
 def driver(workdir: Path) -> int:
@@ -143,6 +148,11 @@ def begin_run(workdir: Path, run: str, directory: Path) -> None:
     if other is not None and other.run != run:
         raise busy(workdir)
     paths.write_json(workdir / OPEN_RUN, {"run": run, "dir": str(directory)})
+
+
+def cut_run(workdir: Path, run: str, directory: Path, *, cut: bool = True) -> None:
+    """Remember beside the bed what the run's own journal cannot tell (``OpenRun.cut``)."""
+    paths.write_json(workdir / OPEN_RUN, {"run": run, "dir": str(directory.resolve()), "cut": cut})
 
 
 def end_run(workdir: Path, run: str) -> None:

@@ -100,8 +100,11 @@ def load_plan(directory: Path) -> Plan:
     return plan
 
 
-def load(directory: Path) -> Run:
-    """The run as checkers and reports see it. Raises UsageError where no run is, TornBundleError for a damaged one."""
+def load(directory: Path, *, judged: bool = True) -> Run:
+    """The run as checkers and reports see it; without its verdicts where it is about to be ``judged`` anew.
+
+    Raises UsageError where no run is, TornBundleError for a damaged one.
+    """
     trial = load_trial(directory)
     history = read_history(directory)
     extras = {file: paths.document(directory, file) for file in EXTRAS if (directory / file).exists()}
@@ -112,7 +115,7 @@ def load(directory: Path) -> Run:
         files=files.BundleFiles(directory, files.incarnations(history)),
         twin=_built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
         extras=extras,
-        verdicts=read_verdicts(directory),
+        verdicts=read_verdicts(directory) if judged else (),
     )
 
 

@@ -15,6 +15,10 @@ from ..model.errors import InfrastructureError
 from ..model.event import Event, History
 
 
+class JournalError(InfrastructureError):
+    """The journal cannot be written: nothing may be ordered any more that it would not tell of."""
+
+
 def read(path: Path) -> History:
     """The whole lines of a history. Raises InfrastructureError for a line that is no event."""
     whole, _ = _split(path.read_bytes() if path.exists() else b"")
@@ -53,7 +57,7 @@ class Journal:
     def append(self, event: Event) -> Event | None:
         """Write ``event`` with its ``seq`` and ``t``; None when an event of this identity was written before.
 
-        The controller's own events come with number 0 and are numbered here. Raises InfrastructureError when the journal cannot be written.
+        The controller's own events come with number 0 and are numbered here. Raises JournalError when the journal cannot be written.
         """
         if event.source.writer == "ctl":
             event = replace(event, source=replace(event.source, n=self._own + 1))
@@ -92,8 +96,8 @@ class Journal:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _unwritable(self, error: OSError) -> InfrastructureError:
-        return InfrastructureError(
+    def _unwritable(self, error: OSError) -> JournalError:
+        return JournalError(
             f"{self.path}: the journal cannot be written: {error.strerror}",
             hint=f"free space or restore the directory, then: ccbed resume {self.path.parent}",
         )

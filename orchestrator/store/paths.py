@@ -20,6 +20,11 @@ class TornBundleError(CcbedError):
 
     exit_code = EXIT_UNKNOWN
 
+    def __init__(
+        self, *problems: str, hint: str = "nothing can be concluded from it; take the bundle from where it was made"
+    ):
+        super().__init__(*problems, hint=hint)
+
 
 def walk(root: Path) -> Iterator[str]:
     """The relative paths of all regular files, sorted. Raises TornBundleError for a link or a special file."""
