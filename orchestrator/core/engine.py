@@ -88,8 +88,8 @@ def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
 
 def _unsaved(trial: Trial, state: State, event: Event) -> Result:
     """The disk is full, say: no start in place and no spare would find it otherwise."""
-    reason = f"checkpoint {event.value.get('name')} could not be written: {event.value.get('reason')}"
-    return replace(state, unsaved=reason), ()
+    value = event.value
+    return replace(state, unsaved=f"checkpoint {value.get('name')} could not be written: {value.get('reason')}"), ()
 
 
 def _held(trial: Trial, state: State, event: Event) -> Result:
@@ -230,17 +230,9 @@ def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
     return _settle(trial, state)
 
 
-def _acted(trial: Trial, state: State, event: Event) -> Result:
-    return faulting.acted(trial, state, event)
-
-
 def _healed(trial: Trial, state: State, event: Event) -> Result:
     result = faulting.healed(state, event)
     return then(result, lambda s: closing.answered(trial, s, event)) if state.ending else result
-
-
-def _gathered(trial: Trial, state: State, event: Event) -> Result:
-    return closing.answered(trial, state, event)
 
 
 def _timer(trial: Trial, state: State, event: Event) -> Result:
@@ -335,9 +327,9 @@ _OUTCOMES: dict[str, Handler] = {
     "node.kill": _prepared,
     "gang.start": _gang_started,
     "gang.stop": _gang_stopped,
-    "fault.act": _acted,
+    "fault.act": faulting.acted,
     "fault.heal": _healed,
-    "gather": _gathered,
+    "gather": closing.answered,
     "timer": _timer,
 }
 

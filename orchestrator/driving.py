@@ -1,0 +1,145 @@
+"""One orchestrator at the wheel of a run: from the first line that it writes to the last, or to what keeps it from writing."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from .loop import Loop
+from .model.bed import NodeStatus
+from .model.errors import CcbedError, InfrastructureError
+from .model.event import Event, History, Source
+from .model.launch import Request
+from .model.plan import Plan
+from .model.trial import Trial
+from .providers import heal
+from .store import beds, bundle, clock, paths
+from .store.journal import Journal, JournalError
+
+#: Per node, what is fetched at most, in bytes; what is cut is recorded.
+GATHER_LIMIT = 256 * 1024 * 1024
+
+
+def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
+    """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun."""
+    with Journal(directory / bundle.HISTORY) as book, _interruptible() as interrupted:
+        try:
+            cursors = request.provider.open(request.bed, plan.run)
+            cursors = book.events[0].value["cursors"] if book.events else cursors
+            book.append(_opening(request, plan, book, cursors, cut=cut))
+            loop = Loop(
+                trial=trial,
+                plan=plan,
+                book=book,
+                provider=request.provider,
+                now=clock.now,
+                look=lambda name: _look(request, name),
+                gather=lambda: _gather(request, plan, directory),
+                heard=lambda event, state: request.told(event),
+                interrupted=(lambda: True) if request.stop else interrupted,
+                cursors=cursors,
+            )
+            loop.run()
+            book.sync()
+        except (JournalError, OSError) as error:
+            raise _cut(request, plan, directory, book.history, error) from error
+
+
+def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: bool) -> Event:
+    """What this orchestrator writes first."""
+    if not book.events:
+        nodes = {name: _identity(node) for name, node in plan.nodes.items()}
+        value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
+        return _own("run.begin", value)
+    found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
+    return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)
+
+
+def _cut(
+    request: Request, plan: Plan, directory: Path, history: History, error: JournalError | OSError
+) -> JournalError:
+    """What happens cannot be written down: order nothing more that belongs there, stop the gang and heal the bed."""
+    workdir = Path(request.bed.workdir)
+    known = error if isinstance(error, JournalError) else full(error, directory, f"ccbed resume {directory}")
+    if not history.events:
+        beds.end_run(workdir, plan.run)
+        paths.discard(directory)
+        return JournalError(*known.problems, hint=f"free space, or --runs-dir DIRECTORY; again: {request.command}")
+    with suppress(OSError):
+        beds.cut_run(workdir, plan.run, directory)
+    try:
+        mended = heal.mend(request.provider, request.bed, plan.run, history, secrets.token_hex(3))
+        problems = mended.problems
+    except (CcbedError, OSError) as worse:
+        problems = (str(worse),)
+    healed = () if problems else ("the gang is stopped and the bed is healed",)
+    return JournalError(*known.problems, *problems, *healed, hint=known.hint)
+
+
+def _look(request: Request, name: str) -> NodeStatus:
+    return request.provider.observe(request.bed).node(name)
+
+
+def _found(request: Request) -> dict[str, Any]:
+    """The nodes that live, for a run that goes on after an interruption."""
+    status = request.provider.observe(request.bed)
+    return {
+        node.name: {"incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid}
+        for node in status.nodes
+        if node.state in ("warm", "busy", "paused", "starting")
+    }
+
+
+def _identity(node: Any) -> dict[str, Any]:
+    return {
+        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address
+    }  # fmt: skip
+
+
+def _own(f: str, value: Mapping[str, Any]) -> Event:
+    return Event(type="note", f=f, value=value, at=clock.now(), source=Source(writer="ctl", n=0))
+
+
+@contextmanager
+def _interruptible() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C or SIGTERM asks the loop to heal and stop; the second ends this process as it would without us."""
+    asked: list[int] = []
+
+    def ask(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def full(error: OSError, directory: Path, again: str) -> InfrastructureError:
+    place = error.filename or directory
+    return InfrastructureError(
+        f"{place}: {error.strerror or error}", hint=f"free space or restore the directory, then: {again}"
+    )
+
+
+def _gather(request: Request, plan: Plan, directory: Path) -> dict[str, Any]:
+    """What the nodes left, into the bundle; what could not be had is listed, never silently absent."""
+    size, missing, capped = 0, [], []
+    for name in plan.nodes:
+        for path, to in ((f"runs/{plan.run}", f"nodes/{name}"), ("agent.log", f"nodes/{name}/agent.log")):
+            got = request.provider.fetch(name, path, directory / to, GATHER_LIMIT)
+            size += got.size
+            if got.reason:
+                missing.append({"node": name, "path": path, "reason": got.reason})
+            if got.capped:
+                capped.append({"node": name, "path": path})
+    count = sum(1 for file in (directory / "nodes").rglob("*") if file.is_file())
+    return {"files": count, "bytes": size, "missing": missing, "capped": capped}
