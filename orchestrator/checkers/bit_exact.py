@@ -26,7 +26,7 @@ def check(run: Run, params: Params) -> Verdict:
     if any(views.unended(run.history)):
         return views.conclude("bit-exact", "", doubts=doubts)
     losses, digests = _losses(run), _digests(run)
-    failures = [*_apart(losses, run.twin), *_state(digests, run.twin)]
+    failures = [*_apart(losses, run.twin), *_state(digests, run.twin), *_in_vain(run)]
     evidence = {"twin": run.twin.run, "final_loss": run.twin.final_loss}
     return views.conclude("bit-exact", _text(run, digests), failures=failures, doubts=doubts, evidence=evidence)
 
@@ -48,6 +48,16 @@ def _unproved(run: Run) -> Iterator[views.Finding]:
         yield views.found("resumed from step 0: nothing of a checkpoint was shown", run.history.last("resume.chosen"))
     if run.trial.faults and not resumes and not _harmless(run):
         yield views.found("a fault was planned but nothing was recovered from")
+
+
+def _in_vain(run: Run) -> Iterator[views.Finding]:
+    """Checkpoints were committed and skipped, every one of them: equal or not, nothing was saved by them."""
+    for chosen in run.history.of("resume.chosen"):
+        before = [event for event in run.history.of("checkpoint.commit") if event.seq < chosen.seq]
+        skipped = [event for event in run.history.of("checkpoint.skipped") if event.epoch == chosen.epoch]
+        if chosen.epoch and not chosen.value.get("step") and before and skipped:
+            text = f"epoch {chosen.epoch} began at step 0: none of {len(before)} committed checkpoints could be used"
+            yield views.found(text, chosen, *skipped)
 
 
 def _harmless(run: Run) -> bool:

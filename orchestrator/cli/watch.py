@@ -29,9 +29,9 @@ _SEAL_S = 60.0
 def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -> int:
     """Tell RUN as it happens, until it has ended; its exit code tells its verdict."""
     directory = index.resolve(run, runs_dir)
-    trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
     if bundle.is_sealed(directory):
         check.verify(directory)
+    trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
     session.terminal.line(f"run    {beds.shown(directory)}")
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")

@@ -20,6 +20,7 @@ from orchestrator.model.launch import Request
 from orchestrator.model.plugin import Catalogue
 from orchestrator.model.run import Run
 from orchestrator.model.trial import Trial
+from orchestrator.model.verdict import Verdict
 from orchestrator.providers.process import ProcessProvider
 from orchestrator.store import beds, bundle
 
@@ -37,8 +38,11 @@ class Ran:
     def directory(self) -> Path:
         return Path(self.run.directory)
 
+    def verdict(self, check: str) -> Verdict:
+        return next(verdict for verdict in self.run.verdicts if verdict.check == check)
+
     def outcome(self, check: str) -> str:
-        return next(verdict.outcome for verdict in self.run.verdicts if verdict.check == check)
+        return self.verdict(check).outcome
 
     def bad(self) -> list[str]:
         return [f"{v.outcome} {v.check}: {v.text}" for v in self.run.verdicts if v.outcome != "pass"]

@@ -1,0 +1,182 @@
+"""Who is stopped in the middle: Ctrl-C once and twice, a keeper or a spare that is killed; and what the other verbs say meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import run
+from orchestrator.agent import label, processes
+from orchestrator.model.errors import Interrupted
+from orchestrator.model.event import Event
+from orchestrator.model.trial import FaultPlan
+from orchestrator.store import beds
+
+from . import trials
+from .conftest import ROOT, Bed, ccbed, ran
+from .test_bad_input import untouched
+
+pytestmark = pytest.mark.e2e
+
+SLOW = {"step_min_ms": 30}
+
+
+def at(name: str, what: Callable[[], object]) -> Callable[[Event], None]:
+    """Do something at the first event of that name."""
+    seen: list[Event] = []
+
+    def told(event: Event) -> None:
+        if event.f == name and not seen:
+            seen.append(event)
+            what()
+
+    return told
+
+
+def ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("moment", ["gang.joined", "rank.held", "fault.act", "node.exit", "recovery.decided"])
+def test_ctrl_c_heals_and_stops_and_the_run_is_gone_on_with(bed: Bed, moment: str) -> None:
+    trial = trials.dp(trials.crash(2), params=SLOW)
+    stopped = run.launch(bed.request(trial, told=at(moment, ctrl_c)))
+    assert stopped.code == 130
+    assert "busy" not in bed.ccbed("status")[1]
+    assert "nothing to change" in bed.ccbed("up", bed.spec.inventory)[1]
+    code, said = bed.ccbed("run", "dp-ring")
+    assert code == 3
+    assert stopped.run in said and "ccbed resume" in said
+    run.launch(bed.request(trial, resume=stopped.directory))
+    again = ran(stopped.directory, bed)
+    assert again.bad() == []
+    assert len([event for event in again.of("fault.act") if event.type == "invoke"]) == 1
+    assert untouched(bed)
+
+
+def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed: Bed) -> None:
+    trial = trials.dp(params=SLOW)
+    where: list[str] = []
+    request = bed.request(trial, began=where.append, told=at("gang.joined", lambda: (ctrl_c(), ctrl_c())))
+    with pytest.raises(Interrupted) as told:
+        run.launch(request)
+    assert told.value.hint == f"ccbed resume {where[-1]}"
+    assert "busy" in bed.ccbed("status")[1]
+    assert bed.ccbed("watch", where[-1])[0] == 4, "nobody drives it"
+    code, said = bed.ccbed("run", "dp-ring")
+    assert (code, "whose orchestrator is gone" in said) == (3, True)
+    run.launch(bed.request(trial, resume=where[-1]))
+    again = ran(where[-1], bed)
+    assert again.bad() == []
+    assert [event.epoch for event in again.of("gang.joined")] == [0], "the gang was not stopped"
+    assert untouched(bed)
+
+
+def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> None:
+    where: list[str] = []
+    told = at("fault.injected", lambda: (ctrl_c(), ctrl_c()))
+    with pytest.raises(Interrupted):
+        run.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told))
+    document = json.loads(bed.ccbed("status", "--json")[1])[0]
+    assert document["open_run"]["run"] == Path(where[-1]).name
+    assert "crash-node" in document["leases"][0]
+    code, _ = bed.ccbed("heal", "local")
+    assert code == 0
+    assert untouched(bed)
+    assert bed.ccbed("resume", where[-1])[0] == 3
+    assert bed.ccbed("check", where[-1])[0] == 130
+    assert bed.ccbed("bundle", "verify", where[-1])[0] == 0
+
+
+def test_ctrl_c_in_the_run_to_compare_with_leaves_nothing_open(bed: Bed) -> None:
+    timer = threading.Timer(0.6, ctrl_c)
+    request = bed.request(trials.dp(params={"step_min_ms": 100}), began=lambda _: timer.start())
+    with pytest.raises(Interrupted, match="interrupted in the run to compare with") as told:
+        run.launch(request)
+    assert told.value.hint == "again: ccbed run (test)"
+    assert untouched(bed)
+
+
+def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path) -> None:
+    """A process of its own, as a user has it: exit code 130, and the printed command finishes the run."""
+    command = [sys.executable, "-m", "orchestrator.cli"]
+    env = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(ROOT)}
+    args = ["run", "dp-ring", "--no-twin", "--step-min-ms", "20"]
+    with subprocess.Popen([*command, *args], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = ""
+        while "epoch 0" not in said:
+            said += process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        said += process.stdout.read()
+    assert process.returncode == 130
+    found = re.search(r"ccbed (resume \S+)", said)
+    assert found is not None
+    done = subprocess.run([*command, *found[1].split()], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "finished" in done.stdout
+    assert done.returncode == 2, "bit-exact was not asked for, so it is unknown"
+    assert "Traceback" not in said + done.stdout + done.stderr
+    assert untouched(bed)
+
+
+# --- what belongs to the bed is killed --------------------------------------------------------------------------------
+
+
+def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(bed: Bed) -> None:
+    directory = Path(bed.spec.workdir) / "nodes" / "n4"
+    kill = at("gang.joined", lambda: os.kill(int(label.read(directory / label.NODE)["pid"]), signal.SIGKILL))
+    done = bed.run(trials.dp(params=SLOW), told=kill)
+    assert done.outcome("finished") == "pass"
+    assert done.of("recovery.decided") == ()
+    assert "n4 exited, which nothing planned" in done.verdict("planned-faults-only").text
+    assert done.code == 1
+    assert untouched(bed)
+
+
+@pytest.mark.parametrize("faults", [(), (trials.crash(1, step=5),)], ids=["undisturbed", "before a fault"])
+def test_after_the_keeper_was_killed_in_a_run_down_leaves_no_process(
+    tmp_path: Path, faults: tuple[FaultPlan, ...]
+) -> None:
+    """Two nodes of a bed of their own: nobody can be started any more, but what trains goes on."""
+    state = tmp_path / "state" / "ccbed"
+    inventory = tmp_path / "small.yml"
+    inventory.write_text("all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 1, ccbed_spares: 1}}}\n")
+    assert ccbed(state, "up", str(inventory))[0] == 0
+    pid = int(label.read(state / "beds/small/keeper" / label.KEEPER)["pid"])
+    os.kill(pid, signal.SIGKILL)
+    if not faults:
+        code, said = ccbed(state, "run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
+        assert code in (2, 4), said
+    code, said = ccbed(state, "down", "small", "--force")
+    assert code == 0, said
+    left = [one.pid for one in processes.scan() if one.mark.startswith("small-")]
+    assert left == []
+    assert beds.names(state) == ()
+
+
+# --- what the other verbs say -----------------------------------------------------------------------------------------
+
+
+def test_exec_has_the_commands_own_code_and_keeps_its_streams_apart(bed: Bed) -> None:
+    assert bed.ccbed("exec", "local/n1", "--", "sh", "-c", "echo out; exit 7") == (7, "out\n")
+    assert bed.ccbed("exec", "n1", "--", "sh", "-c", "kill -9 $$")[0] == 137
+    code, said = bed.ccbed("exec", "n9", "--", "true")
+    assert (code, "bed local has no node n9; it has n0, n1, n2, n3, n4" in said) == (3, True)
+    assert bed.ccbed("exec", "n1", "--", "/no/such/program")[0] in (4, 126, 127)
+    assert bed.ccbed("exec", "n1", "--timeout", "0.2", "--", "sleep", "5")[0] == 4
+
+
+def test_logs_name_what_there_is(bed: Bed) -> None:
+    assert bed.ccbed("logs", "local/n1")[0] == 0
+    assert bed.ccbed("logs", "local/keeper")[0] == 0
+    code, said = bed.ccbed("logs", "local/n9")
+    assert (code, "bed local has no node n9" in said) == (3, True)
