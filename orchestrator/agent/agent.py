@@ -101,6 +101,7 @@ class Agent:
             "gang.stop": self._gang_stop,
             "rank.release": self._rank_release,
             "exec": self._exec,
+            "exec.stop": self._exec_stop,
         }
 
     def _objection(self, item: Item) -> str:
@@ -152,6 +153,10 @@ class Agent:
 
     def _exec(self, item: Item) -> None:
         self._execs.start(item.command.value, self._answering(item))
+
+    def _exec_stop(self, item: Item) -> None:
+        self._execs.stop(str(item.command.value["out"]))
+        self._answer(item, "ok", {})
 
     def _reap(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +17,7 @@ class Execs:
 
     def __init__(self) -> None:
         self._running: dict[int, tuple[subprocess.Popen[bytes], Answer]] = {}
+        self._outs: dict[str, int] = {}
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -36,6 +38,13 @@ class Execs:
                 process_group=0,
             )
         self._running[process.pid] = (process, answer)
+        self._outs[str(out)] = process.pid
+
+    def stop(self, out: str) -> None:
+        """Kill what writes into ``out``, with all of its process group, if it still runs."""
+        pid = self._outs.pop(out, None)
+        if pid in self._running:
+            os.killpg(pid, signal.SIGKILL)
 
     def exited(self, pid: int, code: int) -> bool:
         """A child was reaped: answer if it was one of these."""

@@ -24,7 +24,8 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     except OSError as error:
         raise UsageError(f"{inventory}: cannot be read: {error.strerror}", hint=f"ccbed up {EXAMPLE}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{inventory}: not valid YAML: not UTF-8 text (byte {error.start})") from None
+        reason = f"not valid YAML: not UTF-8 text (byte {error.start})"
+        raise UsageError(f"{inventory}: {reason}", hint=f"correct {inventory}, then: ccbed up {inventory}") from None
     try:
         found = parse_inventory.parse(text, str(inventory))
         spec = assemble.assemble(found, agent=session.agent(), state=str(session.state), home=str(Path.home()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from ..store import index
 from . import beds
 from .session import Session
 
+_STOP_S = 5.0
 _FOREVER_S = 86_400.0
 
 
@@ -59,7 +61,11 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         if name not in provider.heartbeats() or provider.heartbeats()[name][0] != found.incarnation:
             raise InfrastructureError(f"node {bed.name}/{name} was lost while the command ran")
 
-    answer = ask.all([order], waiting=waiting)[order.key]
+    try:
+        answer = ask.all([order], waiting=waiting)[order.key]
+    except KeyboardInterrupt:
+        ask.all([replace(order, f="exec.stop", key=f"{order.key}/stop", value={"out": str(out)}, deadline_s=_STOP_S)])
+        raise
     tails.pump()
     problem = asking.problem(answer, order)
     if answer is None or problem:

@@ -42,8 +42,9 @@ def at(name: str, what: Callable[[], object]) -> Callable[[Event], None]:
     return told
 
 
-def ctrl_c() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
+def ctrl_c(times: int = 1) -> None:
+    for _ in range(times):
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 @pytest.mark.parametrize("moment", ["gang.joined", "rank.held", "fault.act", "node.exit", "recovery.decided"])
@@ -66,7 +67,7 @@ def test_ctrl_c_heals_and_stops_and_the_run_is_gone_on_with(bed: Bed, moment: st
 def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed: Bed) -> None:
     trial = trials.dp(params=SLOW)
     where: list[str] = []
-    request = bed.request(trial, began=where.append, told=at("gang.joined", lambda: (ctrl_c(), ctrl_c())))
+    request = bed.request(trial, began=where.append, told=at("gang.joined", lambda: ctrl_c(2)))
     with pytest.raises(Interrupted) as told:
         run.launch(request)
     assert told.value.hint == f"ccbed resume {where[-1]}"
@@ -83,7 +84,7 @@ def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed
 
 def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> None:
     where: list[str] = []
-    told = at("fault.injected", lambda: (ctrl_c(), ctrl_c()))
+    told = at("fault.injected", lambda: ctrl_c(2))
     with pytest.raises(Interrupted):
         run.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told))
     document = json.loads(bed.ccbed("status", "--json")[1])[0]
@@ -172,7 +173,13 @@ def test_exec_has_the_commands_own_code_and_keeps_its_streams_apart(bed: Bed) ->
     code, said = bed.ccbed("exec", "n9", "--", "true")
     assert (code, "bed local has no node n9; it has n0, n1, n2, n3, n4" in said) == (3, True)
     assert bed.ccbed("exec", "n1", "--", "/no/such/program")[0] in (4, 126, 127)
-    assert bed.ccbed("exec", "n1", "--timeout", "0.2", "--", "sleep", "5")[0] == 4
+
+
+def test_ctrl_c_ends_what_exec_started(bed: Bed) -> None:
+    threading.Timer(0.5, ctrl_c).start()
+    assert bed.ccbed("exec", "n1", "--", "sh", "-c", "sleep 1000; true")[0] == 130
+    assert bed.unchanged()
+    assert "busy" not in bed.ccbed("status")[1]
 
 
 def test_logs_name_what_there_is(bed: Bed) -> None:
