@@ -42,7 +42,8 @@ def unpacked(archive: Path) -> Iterator[Path]:
                 _check(archive, source)
                 source.extractall(scratch, filter="data")
         except (tarfile.TarError, OSError, EOFError) as error:
-            raise paths.TornBundleError(f"{archive}: not a readable archive ({error})") from None
+            reason = str(error).partition(":\n")[0]  # tarfile lists every compression that it tried, a line for each
+            raise paths.TornBundleError(f"{archive}: not a readable archive ({reason})") from None
         found = [entry for entry in Path(scratch).iterdir() if entry.is_dir()]
         if len(found) != 1:
             raise paths.TornBundleError(f"{archive}: holds {len(found)} directories, not one bundle")
