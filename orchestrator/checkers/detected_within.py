@@ -34,7 +34,7 @@ def check(run: Run, params: Params) -> Verdict:
         failures += [*_missed(run, [trace for trace in injected if trace.first("fault.verified")], failovers)]
     return views.conclude(
         "detected-within", f"{_figures(failovers)}, limit {params.seconds:g} s",
-        failures=failures, doubts=doubts, evidence={"seconds": {f"{one.epoch}": one.detect_s for one in failovers}},
+        failures=failures, doubts=doubts, evidence={"seconds": {f"epoch {one.epoch}": one.detect_s for one in failovers}},
     )  # fmt: skip
 
 

@@ -22,9 +22,15 @@ class Params:
 def check(run: Run, params: Params) -> Verdict:
     """Each detector's event is explained by an injection, by an end that we ordered ourselves, or by an earlier loss."""
     failures = [*_unexplained(run), *_undetected(run)]
+    return views.conclude("planned-faults-only", _summary(run), failures=failures, doubts=views.unended(run.history))
+
+
+def _summary(run: Run) -> str:
     lost = sum(len(views.listing(event.value.get("lost"))) for event in run.history.of("recovery.decided"))
-    text = f"{lost} node{'s' * (lost != 1)} lost as planned, nothing else" if lost else "nothing broke"
-    return views.conclude("planned-faults-only", text, failures=failures, doubts=views.unended(run.history))
+    if lost:
+        return f"{lost} node{'s' * (lost != 1)} lost as planned, nothing else"
+    broke = any(event.type == "note" and views.abnormal(event) for event in run.history.events)
+    return "what broke was broken by a planned fault" if broke else "nothing broke"
 
 
 def _unexplained(run: Run) -> Iterator[views.Finding]:

@@ -1,4 +1,4 @@
-"""A step that was executed twice gave the same loss and the same weights both times, on every rank."""
+"""A step that was executed more than once gave the same loss and the same weights each time, on every rank."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
     again = [records for _, records in sorted(executions.items()) if len(records) > 1]
     failures = [one for records in again for one in _differences(records)]
     steps = len({records[0].step for records in again})
-    text = f"{steps} step{'s' * (steps != 1)} done twice, equal both times" if again else "no step was done twice"
+    text = f"{steps} step{'s' * (steps != 1)} done again, equal each time" if again else "no step was done twice"
     doubts = [*_expected(run, steps), *views.unended(run.history)]
     return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
 

@@ -113,7 +113,8 @@ def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
     if seen.failovers and seen.steps:
         span = f" ({_span(redone)})" if redone else ""
         good = f" · goodput {seen.goodput:.0%} of {seen.duration_s:.2f} s" if seen.goodput is not None else ""
-        yield f"lost      {sentence.count(len(redone), 'step')}{span} redone{good}"
+        times = sum(len(one.lost_steps) for one in seen.failovers)  # a step may be lost in several failovers
+        yield f"lost      {sentence.count(times, 'step')}{span} redone{good}"
     if healed := _healed(run.history):
         yield f"healed    {healed}"
 

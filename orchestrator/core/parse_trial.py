@@ -119,7 +119,7 @@ def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> t
     before = len(found.problems)
     good = found.build(("params",), plugin.module.Params, found.section("params"), f"parameter of {name}")
     _algorithm(found, good, catalogue)
-    if len(found.problems) > before:
+    if not values.complete(plugin.module.Params, good):
         return None, None
     params = found.made(("params",), plugin.module.Params, good)
     for problem in _own_check(plugin.module, params) if params is not None else ():
@@ -139,6 +139,7 @@ def _algorithm(found: draft.Draft, good: dict[str, Any], catalogue: Catalogue) -
     known = (*catalogue.algorithms, LIBRARY)
     if isinstance(chosen, str) and chosen not in known:
         found.say(("params", "algorithm"), f"unknown algorithm; known: {', '.join(sorted(known))}", chosen)
+        del good["algorithm"]  # the rest of the values can still be judged
 
 
 def _world(found: draft.Draft) -> World:
@@ -186,10 +187,11 @@ def _checks(found: draft.Draft, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
         found.say(("checks",), "must be a list such as [bit-exact, detected-within: 2s]", body)
         return ()
     made = [_check(found, ("checks", index), item, catalogue) for index, item in enumerate(body)]
-    names = [check.name if check else "" for check in made]
+    seen: set[str] = set()
     for index, check in enumerate(made):
-        if check and check.name in names[:index]:
+        if check and check.name in seen:
             found.say(("checks", index), f"{check.name} stands twice")
+        seen |= {check.name} if check else set()
     return tuple(check for check in made if check)
 
 

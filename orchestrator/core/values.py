@@ -107,6 +107,11 @@ def is_duration(name: str) -> bool:
     return name == "seconds" or name.endswith("_s")
 
 
+def complete(cls: type, good: Mapping[str, Any]) -> bool:
+    """Whether ``good`` has every argument of the dataclass ``cls`` that it has no default for."""
+    return set(_required(dataclasses.fields(cls))) <= set(good)
+
+
 def _required(known: Iterable[dataclasses.Field[Any]]) -> list[str]:
     missing = dataclasses.MISSING
     return [one.name for one in known if one.default is missing and one.default_factory is missing]

@@ -42,7 +42,7 @@ def unpacked(archive: Path) -> Iterator[Path]:
                 _check(archive, source)
                 source.extractall(scratch, filter="data")
         except (tarfile.TarError, OSError, EOFError) as error:
-            reason = str(error).partition(":\n")[0]
+            reason = str(error).partition(":\n")[0]  # tarfile lists every compression that it tried, a line for each
             raise paths.TornBundleError(f"{archive}: not a readable archive ({reason})") from None
         found = [entry for entry in Path(scratch).iterdir() if entry.is_dir()]
         if len(found) != 1:

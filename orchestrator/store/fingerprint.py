@@ -1,17 +1,20 @@
-"""What a result depends on besides the trial: versions, CPU, threads, the hash of the code."""
+"""What a result depends on besides the trial: versions, CPU, threads, the hashes of the code and of the data."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 
-def take(*, code: str, threads: int, backend: str) -> dict[str, Any]:
-    """``code``: hash of the payload that the ranks run. torch is asked for its version without being imported."""
+def take(*, code: str, threads: int, backend: str, data: str | None = None) -> dict[str, Any]:
+    """``code``: hash of the payload that the ranks run; ``data``: the data directory, None for the data of the payload.
+
+    torch is asked for its version without being imported.
+    """
     return {
         "torch": version("torch"),
         "python": platform.python_version(),
@@ -21,12 +24,8 @@ def take(*, code: str, threads: int, backend: str) -> dict[str, Any]:
         "threads": threads,
         "backend": backend,
         "code": code,
+        "data": _data(Path(data)) if data else "",
     }
-
-
-def deciding(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
-    """The parts that can change a bit of a result; twins are keyed by them."""
-    return {name: fingerprint.get(name) for name in ("torch", "cpu", "threads", "backend", "code")}
 
 
 def version(package: str) -> str:
@@ -35,6 +34,16 @@ def version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
+
+
+def _data(folder: Path) -> str:
+    """SHA-256 over the names, sizes (bytes) and times of change (ns) of what lies in ``folder``: another data set, another twin."""
+    try:
+        entries = sorted((entry.name, entry.stat()) for entry in folder.iterdir())
+    except OSError as error:
+        return f"not readable: {error.strerror}"
+    lines = (f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n" for name, found in entries)
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def _cpu(file: Path) -> str:
