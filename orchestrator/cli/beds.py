@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ..model.bed import BedSpec
-from ..model.errors import UsageError
+from ..model.errors import InfrastructureError, UsageError
 from ..store import beds, shipped
 from . import session as sessions
 
@@ -31,7 +31,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
 
 
 def choose(session: sessions.Session, name: str | None) -> BedSpec:
-    """The bed ``name``, or the only one. Raises UsageError, exit 3, when none is up or several are."""
+    """The bed ``name``, or the only one. Raises InfrastructureError when none is up, UsageError when several are."""
     known = beds.names(session.state)
     if name is not None:
         found = beds.read(session.state, name)
@@ -39,7 +39,7 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
             raise UsageError(f"no bed {name} is up; up: {', '.join(known) or 'none'}", hint=f"ccbed up {EXAMPLE}")
         return found
     if not known:
-        raise UsageError("no bed is up", hint=f"ccbed up {EXAMPLE}")
+        raise InfrastructureError("no bed is up", hint=f"ccbed up {EXAMPLE}")
     if len(known) > 1:
         raise UsageError(f"several beds are up: {', '.join(known)}", hint=f"--bed {known[0]}")
     return choose(session, known[0])

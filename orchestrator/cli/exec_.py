@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import signal
 from pathlib import Path
@@ -62,6 +63,9 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     answer = ask.all([order], waiting=waiting)[order.key]
     tails.pump()
     problem = asking.problem(answer, order)
+    if answer is not None and "errno" in answer.value:
+        session.terminal.error([f"{bed.name}/{name}: {problem}"])
+        return 127 if answer.value["errno"] == errno.ENOENT else 126  # as a shell tells it
     if answer is None or problem:
         raise InfrastructureError(f"{bed.name}/{name}: {problem}")
     return _shell_code(int(answer.value.get("code", 1)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from ..model.event import Event
+from ..store import beds as store
 from ..store import bundle, index, seal
 from . import beds, options, summary, telling
 from .session import Session
@@ -28,6 +29,7 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
     directory = index.resolve(run, runs_dir)
     session.terminal.line(f"run    {beds.shown(directory)}")
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
+    _warn_if_abandoned(session, plan.bed, directory)
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")
     for event in _events(directory, until):
@@ -36,6 +38,15 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
         session.terminal.line(f"still open     go on: ccbed watch {beds.shown(directory)}")
         return 0
     return summary.show(session, directory, summary.code(directory))
+
+
+def _warn_if_abandoned(session: Session, bed: str, directory: Path) -> None:
+    """A run that nobody drives stands still until somebody resumes it."""
+    spec = store.read(session.state, bed)
+    found = store.open_run(Path(spec.workdir)) if spec else None
+    if found and not found.driver and Path(found.directory).resolve() == directory.resolve():
+        where = beds.shown(directory)
+        session.terminal.warn(f"its orchestrator is gone; go on: ccbed resume {where}, or give it up: ccbed heal {bed}")
 
 
 def _events(directory: Path, until: float) -> Iterator[Event]:
