@@ -48,10 +48,9 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         )
     directory = Path(bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
-    order = Command(
-        f="exec", key=f"exec/{out.name}", node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S,
-        value={"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)},
-    )  # fmt: skip
+    value = {"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)}
+    key = f"exec/{out.name}"
+    order = Command(f="exec", key=key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S, value=value)
     ask = asking.bound(provider, bed)
     tails = _Tails(session, out)
 

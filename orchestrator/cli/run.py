@@ -68,7 +68,11 @@ class RunCommand(click.Command):
 @click.option("--seed", metavar="N", help="Decides weights, data order and noise.")
 @click.option("--wall", metavar="TIME", help="The run fails if it is not finished by then: 90s, 2h (default 1h).")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
-@click.option("--no-twin", is_flag=True, help="Leave out the checks that need an uninterrupted run.")
+@click.option(
+    "--no-twin",
+    is_flag=True,
+    help="Make no uninterrupted run to compare with; checks that need one are unknown (exit 2).",
+)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the ranks find data sets.")
@@ -155,7 +159,9 @@ def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, 
     if as_json:
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
         return 0
-    session.terminal.lines([*trials.describe(trial, made.last_step), *_bed_line(trial, bed), *trials.planned(made)])
+    session.terminal.lines(
+        [*trials.describe(trial, made.last_step), *_bed_line(trial, bed), *trials.planned(trial, made)]
+    )
     return 0
 
 

@@ -166,15 +166,17 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
         yield f"fault  {fault.fault} {where} {_when(fault.at)}"
 
 
-def planned(plan: Plan) -> Iterable[str]:
+def planned(trial: Trial, plan: Plan) -> Iterable[str]:
     """The lines of a dry run: what was decided beyond the trial's own words."""
-    yield f"ranks  {plan.backend}, {plan.threads} threads each · recovery {', '.join(plan.policy)}"
+    threads = f"{plan.threads} thread{'s' * (plan.threads != 1)} each"
+    yield f"ranks  {plan.backend}, {threads} · recovery {', '.join(plan.policy)}"
     if plan.data:
         yield f"data   {plan.data}"
-    for id, acts in sorted(plan.acts.items()):
-        for node, act in sorted(acts.items()):
-            done = ", ".join(" ".join([one.kind, *map(str, one.args.values())]) for one in act.inject)
-            yield f"act    {id} on {node}: {done} · heals by itself after {act.lease_s:g} s"
+    for fault in trial.faults:
+        node = plan.slots[fault.node] if isinstance(fault.node, int) else fault.node
+        act = plan.acts[fault.id][node]
+        done = ", ".join(" ".join([one.kind, *map(str, one.args.values())]) for one in act.inject)
+        yield f"act    {fault.id} on {node}: {done} · heals by itself after {act.lease_s:g} s"
     yield "nothing was started     every value of trial and plan: --json"
 
 
