@@ -213,7 +213,7 @@ def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> N
     assert (list(trial.params["args"]), trial.world.nodes) == (["--epochs", "3"], 4)
     assert trial.recovery.policy == ("none",)
     assert ccbed("run", "train.py", "--fail-node", "1") == 3
-    assert "tells no steps" in ccbed.err
+    assert "cannot be held in a step" in ccbed.err
 
 
 def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None:
