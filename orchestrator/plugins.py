@@ -13,6 +13,14 @@ from .model.errors import UsageError
 from .model.plugin import Catalogue, Plugin
 
 KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
+#: What ``model/plugin.py`` asks of a file of each kind.
+OFFERS: Mapping[str, tuple[str, ...]] = {
+    "faults": ("Params", "SAFETY", "plan"),
+    "checkers": ("Params", "ALWAYS", "TWIN", "check"),
+    "reports": ("render",),
+    "algorithms": ("OPERATION", "chunks", "schedule"),
+    "workloads": ("Params", "METRICS", "CHECKS", "last_step", "run"),
+}
 _HERE = Path(__file__).parent
 _PACKAGE = __package__ or "orchestrator"
 
@@ -29,6 +37,12 @@ class Folder(Mapping[str, Plugin]):
         if name not in self._loaded:
             file = self._files[name]
             module = _load(self._kind, file)
+            lacking = [offer for offer in OFFERS[self._kind] if not hasattr(module, offer)]
+            if lacking:
+                raise UsageError(
+                    f"{file}: a file in {self._kind}/ must offer {', '.join(OFFERS[self._kind])}; {', '.join(lacking)} is missing",
+                    hint="model/plugin.py says what each is; CONTRIBUTING.md has an example",
+                )
             self._loaded[name] = Plugin(name=name, summary=summary(file), path=str(file), module=module)
         return self._loaded[name]
 

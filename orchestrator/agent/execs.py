@@ -27,16 +27,12 @@ class Execs:
         """{argv, env, out, cwd}: stdout and stderr go to files in ``out``; answers {code} when the program ends."""
         out = Path(value["out"])
         out.mkdir(parents=True, exist_ok=True)
-        with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
-            process = subprocess.Popen(
-                list(value["argv"]),
-                env={**os.environ, **value.get("env", {})},
-                cwd=value.get("cwd"),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                process_group=0,
-            )
+        try:
+            process = _started(value, out)
+        except OSError as error:
+            reason = f"{value['argv'][0]}: cannot be run: {error.strerror}"
+            answer("fail", {"reason": reason, "errno": error.errno})
+            return
         self._running[process.pid] = (process, answer)
         self._outs[str(out)] = process.pid
 
@@ -54,3 +50,16 @@ class Execs:
         process.returncode = code
         answer("ok", {"code": code})
         return True
+
+
+def _started(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
+    with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
+        return subprocess.Popen(
+            list(value["argv"]),
+            env={**os.environ, **value.get("env", {})},
+            cwd=value.get("cwd"),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            process_group=0,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..model.bed import BedSpec, BedStatus, Change, Diff
@@ -20,6 +21,14 @@ def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
         terminal.line(f"  {_MARKS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
     for names, action, role, reason in _groups(bed, changes):
         terminal.line(f"  {_MARKS[action]} {names:<{width}}   {role:<5}  {reason}")
+
+
+def count(bed: BedSpec, status: BedStatus) -> str:
+    """``5 of 5 warm``, or how many are in each state: ``4 busy, 1 warm``."""
+    states = Counter(status.node(node.name).state for node in bed.nodes)
+    if set(states) <= {"warm"}:
+        return f"{len(bed.nodes)} of {len(bed.nodes)} warm"
+    return ", ".join(f"{number} {state}" for state, number in states.most_common())
 
 
 def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:

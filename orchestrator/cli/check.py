@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from .. import run as life
 from ..model.errors import InfrastructureError
 from ..store import bundle, index, paths, seal
-from . import options, summary
+from . import beds, options, summary
 from .session import Session
 
 
@@ -29,9 +30,20 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
 def verify(directory: Path) -> None:
     """Raises TornBundleError when the evidence is not as it was sealed, InfrastructureError when it never was."""
     if not bundle.is_sealed(directory):
-        raise InfrastructureError(
-            f"{directory}: the run has not ended: it has no {seal.MANIFEST}", hint=f"ccbed resume {directory}"
-        )
+        _unsealed(directory)
     problems = seal.verify_evidence(directory)
     if problems:
-        raise paths.TornBundleError(*problems)
+        hint = "nothing can be concluded from changed evidence: take the bundle from where it was made"
+        raise paths.TornBundleError(*problems, hint=hint)
+
+
+def _unsealed(directory: Path) -> NoReturn:
+    """Raises what fits: the run goes on, or it has ended and its seal is gone."""
+    where = beds.shown(directory)
+    if bundle.read_history(directory).last("run.end"):
+        hint = (
+            f"if it was interrupted while it sealed: ccbed resume {where}; else take the bundle from where it was made"
+        )
+        raise paths.TornBundleError(f"{where}: not sealed: it has no {seal.MANIFEST}", hint=hint)
+    hint = f"wait for it: ccbed watch {where}; or, if its orchestrator is gone: ccbed resume {where}"
+    raise InfrastructureError(f"{where}: the run has not ended", hint=hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
 import signal
 from dataclasses import replace
@@ -49,10 +50,9 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         )
     directory = Path(bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
-    order = Command(
-        f="exec", key=f"exec/{out.name}", node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S,
-        value={"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)},
-    )  # fmt: skip
+    value = {"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)}
+    key = f"exec/{out.name}"
+    order = Command(f="exec", key=key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S, value=value)
     ask = asking.bound(provider, bed)
     tails = _Tails(session, out)
 
@@ -68,6 +68,9 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         raise
     tails.pump()
     problem = asking.problem(answer, order)
+    if answer is not None and "errno" in answer.value:
+        session.terminal.error([f"{bed.name}/{name}: {problem}"])
+        return 127 if answer.value["errno"] == errno.ENOENT else 126  # as a shell tells it
     if answer is None or problem:
         raise InfrastructureError(f"{bed.name}/{name}: {problem}")
     return _shell_code(int(answer.value.get("code", 1)))

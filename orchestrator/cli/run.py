@@ -13,7 +13,7 @@ import click
 from ..core import draft, parse_trial, plan
 from ..model import codec
 from ..model.bed import BedSpec
-from ..model.errors import PRECEDENCE, UsageError
+from ..model.errors import PRECEDENCE, CcbedError, UsageError
 from ..model.launch import Request
 from ..model.trial import Trial
 from . import beds, options, summary, telling, trials
@@ -46,9 +46,14 @@ class RunCommand(click.Command):
 
     def _source(self, head: list[str], rest: list[str], session: Session) -> trials.Source | None:
         name = trials.peek(head, self.params, session.catalogue)
-        if name is None or (set(_OWN) & set(head) and name not in session.catalogue.trials):
+        if name is None:
             return None
-        return trials.open_source(name, rest, session.catalogue)
+        try:
+            return trials.open_source(name, rest, session.catalogue)
+        except UsageError:
+            if set(_OWN) & set(head):
+                return None  # whoever asks for help is helped
+            raise
 
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_OWN), "auto_envvar_prefix": "CCBED"})
@@ -63,7 +68,11 @@ class RunCommand(click.Command):
 @click.option("--seed", metavar="N", help="Decides weights, data order and noise.")
 @click.option("--wall", metavar="TIME", help="The run fails if it is not finished by then: 90s, 2h (default 1h).")
 @click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
-@click.option("--no-twin", is_flag=True, help="Leave out the checks that need an uninterrupted run.")
+@click.option(
+    "--no-twin",
+    is_flag=True,
+    help="Make no uninterrupted run to compare with; checks that need one are unknown (exit 2).",
+)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the ranks find data sets.")
@@ -74,23 +83,25 @@ class RunCommand(click.Command):
 def command(ctx: click.Context, /, **given: Any) -> int:
     """Run TRIAL on a bed: a built-in one, a file, or your own script with torchrun's environment.
 
+    Every parameter of the trial's workload is an option too; `ccbed run TRIAL --help` lists them.
+
     \b
     ccbed run dp-ring --fail-node 2
     ccbed run train.py --nodes 4 -- --epochs 3
     """
     session, source = ctx.find_object(Session) or _never(), ctx.meta["source"]
     missing, bed = _bed(session, given)
-    data_dir = str(given["data_dir"].resolve()) if given["data_dir"] else bed.data_dir if bed else None
+    data_dir = _data_dir(given["data_dir"], bed)
     trial = _trial(session, source, given, bed, data_dir)
     if bed is None:
         raise missing or _never()
     if given["dry_run"]:
-        return _dry(session, trial, bed, data_dir)
+        return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
     codes = [_once(session, source, trial, bed, data_dir, given) for _ in range(given["repeat"])]
     return next((code for code in PRECEDENCE if code in codes), codes[-1])
 
 
-def _bed(session: Session, given: Mapping[str, Any]) -> tuple[UsageError | None, BedSpec | None]:
+def _bed(session: Session, given: Mapping[str, Any]) -> tuple[CcbedError | None, BedSpec | None]:
     """The bed, or why there is none: the mistakes of the trial are told first."""
     if given["inventory"]:
         if given["bed"]:
@@ -98,8 +109,17 @@ def _bed(session: Session, given: Mapping[str, Any]) -> tuple[UsageError | None,
         return None, beds.wanted(session, given["inventory"])
     try:
         return None, beds.choose(session, given["bed"])
-    except UsageError as error:
+    except CcbedError as error:
         return error, None
+
+
+def _data_dir(given: Path | None, bed: BedSpec | None) -> str | None:
+    """Raises UsageError where the nodes are of this machine and have no such directory."""
+    path = str(given.resolve()) if given else bed.data_dir if bed else None
+    if path and bed and bed.provider == "process" and not Path(path).is_dir():
+        where = "--data-dir" if given else f"{beds.shown(bed.inventory)}: ccbed_data_dir"
+        raise UsageError(f"{where}: no such directory (got {path})", hint="name the directory that holds the data set")
+    return path
 
 
 def _trial(
@@ -128,14 +148,20 @@ def _all_nodes(source: trials.Source, bed: BedSpec) -> draft.Override:
     return draft.Override(path=("world", "nodes"), value=count or members, source=f"bed {bed.name}")
 
 
-def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None) -> int:
+def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, as_json: bool) -> int:
+    """What would be run where; every value of it with ``--json``."""
     provider = session.provider(bed)
     capabilities = {node.host: provider.capabilities(node.host) for node in bed.nodes}
     made = plan.plan(
         trial, bed, provider.observe(bed), session.catalogue,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
     )  # fmt: skip
-    session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
+    if as_json:
+        session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
+        return 0
+    session.terminal.lines(
+        [*trials.describe(trial, made.last_step), *_bed_line(trial, bed), *trials.planned(trial, made)]
+    )
     return 0
 
 

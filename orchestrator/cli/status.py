@@ -58,10 +58,9 @@ def _plain(spec: BedSpec, status: BedStatus, run: store.OpenRun | None) -> dict[
 
 def _show(session: Session, spec: BedSpec, status: BedStatus, run: store.OpenRun | None) -> None:
     terminal = session.terminal
-    warm = sum(status.node(node.name).state == "warm" for node in spec.nodes)
     keeper = f"keeper pid {status.keeper_pid}" if status.keeper_pid else "no keeper"
     if spec.nodes:
-        origin = f"{warm} of {len(spec.nodes)} warm · from {beds.shown(spec.inventory)}"
+        origin = f"{bedview.count(spec, status)} · from {beds.shown(spec.inventory)}"
     else:
         origin = f"its bed file is gone; end it with: ccbed down {spec.name}"
     terminal.line(f"bed {spec.name} · {spec.provider} provider · {keeper} · {origin}")

@@ -11,6 +11,7 @@ import click
 
 from ..core import draft, marked, parse_faults, parse_trial, values
 from ..model.errors import UsageError
+from ..model.plan import Plan
 from ..model.plugin import Catalogue
 from ..model.trial import Trial
 
@@ -82,7 +83,8 @@ def workload_options(workload: str, catalogue: Catalogue, taken: Iterable[str]) 
         if flag in names or field.name in _BY_PLACE.get(workload, ()):
             continue
         text = f"{workload}: {field.name.strip('_')} (default {field.default})"
-        found.append(click.Option([flag, f"param_{field.name}"], default=None, help=text, show_envvar=False))
+        variable = f"CCBED_{field.name.strip('_').upper()}"
+        found.append(click.Option([flag, f"param_{field.name}"], default=None, help=text, envvar=variable))
     return found
 
 
@@ -164,6 +166,20 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
         yield f"fault  {fault.fault} {where} {_when(fault.at)}"
 
 
+def planned(trial: Trial, plan: Plan) -> Iterable[str]:
+    """The lines of a dry run: what was decided beyond the trial's own words."""
+    threads = f"{plan.threads} thread{'s' * (plan.threads != 1)} each"
+    yield f"ranks  {plan.backend}, {threads} · recovery {', '.join(plan.policy)}"
+    if plan.data:
+        yield f"data   {plan.data}"
+    for fault in trial.faults:
+        node = plan.slots[fault.node] if isinstance(fault.node, int) else fault.node
+        act = plan.acts[fault.id][node]
+        done = ", ".join(" ".join([one.kind, *map(str, one.args.values())]) for one in act.inject)
+        yield f"act    {fault.id} on {node}: {done} · heals by itself after {act.lease_s:g} s"
+    yield "nothing was started     every value of trial and plan: --json"
+
+
 def _when(at: Any) -> str:
     if at.after_s is not None:
         return f"{at.after_s:g} s after the gang joined, once, observed"
@@ -185,7 +201,7 @@ def _script(path: Path, args: Sequence[str]) -> Source:
     value = {
         "trial": _trial_name(path.stem),
         "workload": SCRIPT,
-        "params": {"file": str(path.resolve()), "args": list(args)},
+        "params": {"file": str(path.resolve()), "args": list(args), "cwd": str(Path.cwd())},
         "recovery": {"policy": "none"},
     }
     document = marked.Document(path=str(path), value=value)

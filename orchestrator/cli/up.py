@@ -84,7 +84,7 @@ def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> N
     terminal.status("  keeper      imports torch …")
     done = apply.apply(provider, bed, diff, token=secrets.token_hex(3), heard=heard, prepared=prepared)
     status = provider.observe(bed)
-    terminal.line(f"  nodes       {_warm(bed, status)} of {len(bed.nodes)} warm{'':<21} {done.nodes_s:.2f} s")
+    terminal.line(f"  nodes       {bedview.count(bed, status)}{'':<21} {done.nodes_s:.2f} s")
     _preflight(session, bed, status)
     terminal.line()
     bedview.table(terminal, bed, status)
@@ -119,11 +119,6 @@ def _headline(bed: BedSpec) -> str:
 
 
 def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:
-    warm = _warm(bed, status)
     run = store.open_run(Path(bed.workdir))
     busy = f", run {run.run} is open" if run else ""
-    return f"bed {bed.name}: nothing to change, {warm} of {len(bed.nodes)} warm{busy} ({session.took()})"
-
-
-def _warm(bed: BedSpec, status: BedStatus) -> int:
-    return sum(status.node(node.name).state == "warm" for node in bed.nodes)
+    return f"bed {bed.name}: nothing to change, {bedview.count(bed, status)}{busy} ({session.took()})"

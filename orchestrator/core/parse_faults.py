@@ -56,8 +56,11 @@ class _Points:
 
 
 def _counts_steps(params: Mapping[str, Any], last_step: int | None) -> bool:
-    """Whether the ranks of this workload tell their steps, even where nobody knows yet how many there will be."""
-    return last_step is not None or bool(params.get("step_regex")) or "checkpoint_every" in params
+    """Whether the ranks of this workload pass through steps and phases, even where nobody knows yet how many steps there are.
+
+    A script does not: what it tells of its steps is heard when they are over, and it cannot be held inside of one.
+    """
+    return last_step is not None or "checkpoint_every" in params
 
 
 def _fault(
@@ -197,7 +200,7 @@ def _clash(found: draft.Draft, where: marked.Path, body: Mapping[str, Any], poin
     elif phase in LIFE_PHASES and "step" in kinds:
         found.say((*where, "step"), f"phase {phase} belongs to no step; leave step out")
     elif not points.counts and (kinds == ["step"] or not kinds):
-        found.say(where, "this workload tells no steps, so that a step cannot be waited for; say when, such as 10s")
+        found.say(where, "this workload cannot be held in a step; say when, such as 10s")
     else:
         return False
     return True

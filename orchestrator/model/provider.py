@@ -39,6 +39,9 @@ class Provider(Protocol):
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run; the cursors from which its events are to be polled."""
 
+    def close(self) -> None:
+        """Let go of what open() took; it may be opened again."""
+
     def put(self, files: Mapping[str, bytes]) -> str:
         """Place a payload, addressed by its content, where every node can read it; the path on the nodes."""
 

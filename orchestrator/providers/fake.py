@@ -48,12 +48,13 @@ class FakeBed:
         return BedStatus(name="fake", nodes=tuple(self.status(name) for name in self.nodes))
 
     def prepare(self, bed: BedSpec) -> None: ...
-
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         return ()
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         return {"said": 0}
+
+    def close(self) -> None: ...
 
     def put(self, files: Mapping[str, bytes]) -> str:
         return "payload"

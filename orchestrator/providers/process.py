@@ -74,7 +74,7 @@ class ProcessProvider:
                 raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
             ended.update(processes.kill(sorted(left, key=lambda one: one.pid != keeper)))
             time.sleep(0.002)
-        self._close()
+        self.close()
         _remove(bed)
         return tuple(sorted(ended))
 
@@ -83,7 +83,7 @@ class ProcessProvider:
 
         Outside of runs (NO_RUN) the nodes' own files count, from now on as well.
         """
-        self._close()
+        self.close()
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
         logs = [workdir / marks.KEEPER / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
@@ -135,7 +135,7 @@ class ProcessProvider:
             raise RuntimeError("open() comes before everything that acts on a bed")
         return Path(self._bed.workdir)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         if self._follower:
             self._follower.close()
         self._follower = None

@@ -60,10 +60,6 @@ class RankContext:
         """A point at which a fault can hold this rank."""
         self._holds.reach(0 if name in LIFE else self.step, name)
 
-    def emit(self, f: str, **value: Any) -> None:
-        """An observation of the workload's own."""
-        self._notes.note(f, **value)
-
     def begin_step(self, step: int) -> None:
         self.step, self._op = step, 0
         self.begun = time.monotonic()

@@ -50,7 +50,10 @@ def _life(
     except BaseException as error:  # noqa: BLE001 whatever it is, it is this rank's end and has to be told
         if getattr(error, "silent", False):
             return 1
-        traceback.print_exc()
+        if hasattr(error, "kind"):  # its message says all: file, reason, what to do
+            print(f"ccbed: {error.kind}: {error}", file=sys.stderr)
+        else:
+            traceback.print_exc()
         notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error))
         return 1
 

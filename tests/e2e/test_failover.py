@@ -17,6 +17,7 @@ from . import trials
 from .conftest import Bed, Ran
 
 pytestmark = pytest.mark.e2e
+EXAMPLES = Path(__file__).parents[1] / "examples" / "plugins"
 
 
 def _decisions(ran: Ran) -> list[dict[str, str]]:
@@ -52,6 +53,19 @@ def test_without_a_policy_the_loss_is_a_finding(bed: Bed) -> None:
     ran = bed.run(trials.dp(trials.crash(2), policy=("none",)))
     assert ran.outcome("finished") == "fail"
     assert ran.code == 1
+    assert bed.unchanged()
+
+
+def test_the_fault_of_contributing_is_proved_and_has_nothing_to_undo(bed: Bed, tmp_path: Path) -> None:
+    trial = tmp_path / "kill.yml"
+    trial.write_text(
+        "{trial: kill, workload: train-dp, params: {epochs: 1}, faults: [{kill-rank: {node: 1, at: {step: 12}, signal: TERM}}]}"
+    )
+    code, said = bed.ccbed(
+        "--plugins", str(EXAMPLES), "run", str(trial), "--runs-dir", str(bed.runs), "--recovery", "restart"
+    )
+    assert code == 0, said
+    assert "kill-rank n1: injected, verified and healed" in said
     assert bed.unchanged()
 
 

@@ -158,7 +158,15 @@ def _kill_after(process: subprocess.Popen[bytes], directory: Path, lines: int) -
         if history.exists() and history.read_bytes().count(b"\n") >= lines:
             process.send_signal(signal.SIGKILL)
             break
-        select.select([watcher.fd], [], [], 0.05)
-        watcher.drain()
+        _await_growth(watcher)
     watcher.close()
     process.wait(PATIENCE_S)
+
+
+def _await_growth(watcher: inotify.Watcher) -> None:
+    """Until something was written; where the kernel has no inotify left, a moment."""
+    if watcher.fd < 0:
+        time.sleep(0.0002)
+        return
+    select.select([watcher.fd], [], [], 0.05)
+    watcher.drain()

@@ -43,6 +43,8 @@ class FakeProvider:
     def open(self, bed: BedSpec, run: str) -> Cursors:
         return {}
 
+    def close(self) -> None: ...
+
     def put(self, files: Mapping[str, bytes]) -> str:
         return "/payload"
 

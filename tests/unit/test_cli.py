@@ -209,18 +209,37 @@ def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> N
     ccbed("run", "train.py", "--", "--epochs", "3")
     trial = ccbed.launched[-1].trial
     assert trial.params["file"] == str(ccbed.root / "train.py")
+    assert trial.params["cwd"] == str(Path.cwd())
     assert (list(trial.params["args"]), trial.world.nodes) == (["--epochs", "3"], 4)
     assert trial.recovery.policy == ("none",)
     assert ccbed("run", "train.py", "--fail-node", "1") == 3
-    assert "tells no steps" in ccbed.err
+    assert "cannot be held in a step" in ccbed.err
 
 
 def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("run", "dp-ring", "--fail-node", "2", "--dry-run") == 0
+    assert "act    f0 on n2: power off" in ccbed.out
+    assert ccbed("run", "dp-ring", "--fail-node", "2", "--dry-run", "--json") == 0
     found = json.loads(ccbed.out)
     assert found["plan"]["slots"] == ["n0", "n1", "n2", "n3"]
     assert found["trial"]["faults"][0]["at"]["step"] == 30
+    assert ccbed.launched == []
+
+
+def test_help_lists_the_workloads_options_and_helps_without_a_readable_trial(
+    ccbed: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ccbed.root / "train.py").write_text("print(1)")
+    assert ccbed("run", "train.py", "--help") == 0
+    assert "--step-regex" in capsys.readouterr().out
+    assert ccbed("run", "nothing.py", "--help") == 0
+
+
+def test_a_data_directory_that_is_not_there_is_told_before_anything_starts(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    assert ccbed("run", "dp-ring", "--data-dir", "nothing") == 3
+    assert "--data-dir: no such directory" in ccbed.err
     assert ccbed.launched == []
 
 
@@ -229,8 +248,10 @@ def test_options_come_from_the_environment_too(ccbed: Desk, monkeypatch: pytest.
     monkeypatch.setenv("CCBED_SEED", "11")
     monkeypatch.setenv("CCBED_FAIL_NODE", "1 2")
     monkeypatch.setenv("CCBED_RUNS_DIR", "elsewhere")
+    monkeypatch.setenv("CCBED_BATCH", "32")
     ccbed("run", "dp-ring")
     request = ccbed.launched[-1]
+    assert request.trial.params["batch"] == 32
     assert (request.trial.seed, [fault.node for fault in request.trial.faults]) == (11, [1, 2])
     assert request.runs == "elsewhere"
 

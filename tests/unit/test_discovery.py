@@ -27,7 +27,7 @@ def test_built_in_plugins_are_found_by_file_name() -> None:
 
 
 def test_a_users_file_may_import_as_a_built_in_one_does(tmp_path: Path) -> None:
-    text = '"""My fault."""\n\nfrom ..model.act import Act\n\nSAFETY = "process"\nKIND = Act\n'
+    text = '"""My fault."""\n\nfrom ..model.act import Act\n\nSAFETY = "process"\nKIND = Params = plan = Act\n'
     plugin = plugins.discover([folder(tmp_path, "faults", "my_fault.py", text)]).faults["my-fault"]
     assert (plugin.summary, plugin.module.SAFETY) == ("My fault", "process")
 
@@ -58,3 +58,9 @@ def test_the_whole_catalogue_is_read_without_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_file_that_lacks_what_its_kind_must_offer_is_refused_with_what_is_missing(tmp_path: Path) -> None:
+    found = plugins.discover([folder(tmp_path, "faults", "my_fault.py", '"""My fault."""\n\nSAFETY = "process"\n')])
+    with pytest.raises(UsageError, match=r"must offer Params, SAFETY, plan; Params, plan is missing"):
+        found.faults["my-fault"]

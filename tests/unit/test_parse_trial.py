@@ -106,6 +106,8 @@ def test_a_policy_may_be_a_list_as_text() -> None:
     assert parse(HEAD, override).recovery.policy == ("spare", "restart")
 
 
-def test_a_script_that_tells_steps_may_be_hit_at_one() -> None:
+def test_a_script_is_hit_after_a_time_but_not_in_a_step_even_where_it_tells_them() -> None:
     text = "trial: t\nworkload: script\nparams: {file: /a.py, step_regex: 'step (?P<step>[0-9]+)'}\n"
-    assert parse(text + "faults: [crash-node: {node: 1, at: {step: 4}}]").faults[0].at.step == 4
+    assert parse(text + "faults: [crash-node: {node: 1, at: 4s}]").faults[0].at.after_s == 4.0
+    with pytest.raises(UsageError, match="cannot be held in a step"):
+        parse(text + "faults: [crash-node: {node: 1, at: {step: 4}}]")
