@@ -83,6 +83,7 @@ class State:
     fence_ordered: int = -1
     unrestartable: frozenset[str] = frozenset()
     unsaved: str = ""
+    resumes: int = 0
     ending: Ending | None = None
 
     def usable(self, name: str) -> bool:

@@ -97,6 +97,13 @@ class FakeBed:
         """Let something happen later, e.g. ``lambda: bed.kill("n1")`` by hand."""
         self._later(after_s, what)
 
+    def wait(self, for_s: float) -> None:
+        """Let time pass without anybody listening."""
+        end = self.time + for_s
+        while self._agenda.step(end):
+            pass
+        self._agenda.time = end
+
     def kill(self, name: str) -> None:
         """The node is gone; its keeper notices."""
         node = self.nodes[name]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.model.event import Command
 from orchestrator.model.trial import Liveness
+from orchestrator.providers.fake import FakeBed
 
 from . import world
 
@@ -166,3 +168,36 @@ def test_every_command_is_closed_when_the_run_has_ended() -> None:
     _, book = world.run(world.trial(world.crash(2)), world.bed(), {"f0": world.pause(None)})
     closed = {e.key for e in book.events if e.type in ("ok", "fail", "info")}
     assert [e.key for e in book.events if e.type == "invoke" and e.key not in closed] == []
+
+
+class _WithoutKeeper(FakeBed):
+    """The keeper has died; agents live on."""
+
+    def perform(self, command: Command) -> None:
+        if command.f not in ("node.apply", "node.kill", "fault.act", "fault.heal"):
+            super().perform(command)
+
+
+def test_a_silent_node_that_nobody_can_restart_ends_the_run_long_before_the_wall_limit() -> None:
+    bed = _WithoutKeeper(("n0", "n1", "n2", "n3", "n4"))
+
+    def stop() -> None:
+        bed.nodes["n2"].paused = True
+
+    bed.at(0.2, stop)
+    _, book = world.run(world.trial(policy=("restart",)), bed)
+    assert "can replace n2" in str(_end(book)["reason"])
+    assert _end(book)["kind"] == "infrastructure"
+    assert book.events[-1].t < 60.0
+
+
+def test_a_silent_node_that_nobody_can_restart_is_replaced_by_the_next_policy() -> None:
+    bed = _WithoutKeeper(("n0", "n1", "n2", "n3", "n4"))
+
+    def stop() -> None:
+        bed.nodes["n2"].paused = True
+
+    bed.at(0.2, stop)
+    _, book = world.run(world.trial(policy=("restart", "spare")), bed)
+    assert [d["slots"] for d in _decisions(book)][-1] == ("n0", "n1", "n4", "n3")
+    assert any(e.f == "rank.finished" for e in book.events)
