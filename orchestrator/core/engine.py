@@ -353,9 +353,19 @@ _OUTCOMES: dict[str, Handler] = {
 
 
 def open_commands(trial: Trial, plan: Plan, events: list[Event]) -> tuple[State, tuple[Command, ...]]:
-    """Fold a history: the state that it leads to, and all commands that it asked for, in order (resume issues the rest)."""
+    """Fold a history: the state that it leads to, and all commands that it asked for, in order (resume issues the rest).
+
+    As in the loop that wrote it, only the first answer to a command counts; those that came after it are in there as well.
+    """
     state, commands = begin(trial, plan)
+    unanswered: set[str | None] = set()
     for event in events:
+        if event.type == "invoke":
+            unanswered.add(event.key)
+        elif event.type != "note":
+            if event.key not in unanswered:
+                continue
+            unanswered.remove(event.key)
         state, more = step(trial, state, event)
         commands += more
     return state, commands
