@@ -196,6 +196,9 @@ class FakeBed:
         if command.incarnation not in (None, node.incarnation):
             self._answer(command, "fail", {"reason": "another incarnation"})
             return
+        if command.f == "gang.start" and not node.done[command.key] and self.fence > int(command.epoch or 0):
+            self._answer(command, "fail", {"reason": "epoch is over"})
+            return
         node.done[command.key] += 1
         if node.done[command.key] > 1 and command.f == "gang.start":
             node.done[command.key] -= 1
