@@ -21,6 +21,9 @@ _SYNCED = ("fault.act", "fault.heal", "node.apply", "node.kill")
 #: These are carried out by the keeper, so a node's exit does not end them.
 _BY_KEEPER = ("fault.act", "fault.heal", "node.apply", "node.kill")
 
+#: After a resume a timer that is overdue still waits so long (or its own time), in seconds.
+GRACE_S = 3.0
+
 
 class Book(Protocol):
     """A journal: ``store.journal.Journal``, or one in memory."""
@@ -243,7 +246,8 @@ class Loop:
     def _catch_up(self) -> State:
         """Fold the history, issue what it asked for and never sent, drain what the nodes have said meanwhile.
 
-        What was sent and is still not answered after that is sent again under the same key.
+        What was sent and is still not answered after that is sent again under the same key, with its whole deadline; a
+        timer that is overdue waits for those answers first.
         """
         state, commands = engine.open_commands(self.trial, self.plan, self.book.events)
         sent = {e.key: e for e in self.book.events if e.type == "invoke"}
@@ -256,9 +260,10 @@ class Loop:
             if command.key not in sent:
                 self._forgo(command) if state.ending and command.f == "fault.act" else self._issue(command)
         state = self._drain(self._flush(state))
+        now = self.now().mono
         for command in again:
             if command.key in self._open:
-                self._perform(command, sent[command.key].at.mono)
+                self._perform(command, _since(command, sent[command.key].at.mono, now))
         return self._flush(state)
 
     def _forgo(self, command: Command) -> None:
@@ -282,3 +287,11 @@ class Loop:
     def _own(self, type: EventType, f: str, value: Mapping[str, Any], **about: Any) -> Event:
         """An event of the controller's own; the journal numbers it."""
         return Event(type=type, f=f, value=value, at=self.now(), source=Source(writer="ctl", n=0), **about)
+
+
+def _since(command: Command, sent: float, now: float) -> float:
+    """From when on the time of a command that is sent again counts: a timer runs on, an answer gets its time anew."""
+    if command.f != "timer":
+        return now
+    after_s = float(command.value["after_s"])
+    return max(sent, now + min(after_s, GRACE_S) - after_s)

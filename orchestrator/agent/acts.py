@@ -64,7 +64,7 @@ class Acts:
         done = self._inject(lease.act.inject, node)
         self._note("fault.injected", lease, {"id": lease.id, "evidence": done})
         again_by = [] if os.environ.get(DISARM) else lease.act.inject
-        self._prove(lease.act.verify, again_by, node, PROVE_S, proved)
+        self._prove(lease.act.verify, again_by, node, PROVE_S, proved, lambda: (lease.node, lease.id) in self._timers)
 
     def heal(self, run: str, command: Command, answer: Answer) -> None:
         """Perform a fault.heal; also right after the lease has healed already, or where nothing is in force."""
@@ -102,11 +102,18 @@ class Acts:
         node: Node,
         limit_s: float,
         then: Callable[[bool, Evidence], None],
+        in_force: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Look at the processes until they show what is wanted, repeating what may be repeated; then call."""
+        """Look at the processes until they show what is wanted, repeating what may be repeated; then call.
+
+        Once it is not ``in_force`` any more nothing is repeated: a rollback must not be fought.
+        """
         until = time.monotonic() + limit_s
 
         def look() -> None:
+            if not in_force():
+                then(False, {"overtaken": "healed before it was verified"})
+                return
             seen = [primitives.holds(one, node) for one in wanted]
             good = bool(seen) and all(reached for reached, _ in seen)
             if good or time.monotonic() > until:

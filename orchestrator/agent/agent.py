@@ -136,6 +136,11 @@ class Agent:
         self._stores.open((item.run, epoch), address, port, self._answering(item))
 
     def _gang_start(self, item: Item) -> None:
+        """A node that was stopped when it was told to start a gang must not do it when another epoch has begun without it."""
+        epoch, fence = int(item.command.value["epoch"]), checkpoints.fence(Path(item.command.value["checkpoints"]))
+        if fence is not None and fence > epoch:
+            self._refuse(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
+            return
         self._gangs.start(item.run, item.command.value, self._answering(item))
 
     def _gang_stop(self, item: Item) -> None:

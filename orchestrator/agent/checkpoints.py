@@ -21,9 +21,8 @@ Lineage = Iterable[tuple[int, int]]
 def write_fence(directory: Path, epoch: int) -> None:
     """Let no epoch below ``epoch`` commit any more. Raises ValueError where the fence is already beyond."""
     directory.mkdir(parents=True, exist_ok=True)
-    path = directory / FENCE
-    present = json.loads(path.read_bytes())["epoch"] if path.exists() else epoch
-    if present > epoch:
+    path, present = directory / FENCE, fence(directory)
+    if present is not None and present > epoch:
         raise ValueError(f"the fence in {directory} is at epoch {present}")
     temporary = directory / f".{FENCE}.{os.getpid()}"
     with temporary.open("w") as file:
@@ -32,6 +31,12 @@ def write_fence(directory: Path, epoch: int) -> None:
         os.fsync(file.fileno())
     os.replace(temporary, path)
     _sync(directory)
+
+
+def fence(directory: Path) -> int | None:
+    """The epoch that may act; None where none was named yet. Raises ValueError where there is no telling."""
+    path = directory / FENCE
+    return int(json.loads(path.read_bytes())["epoch"]) if path.exists() else None
 
 
 def newest(directory: Path, lineage: Lineage, beat: Beat = lambda: None) -> dict[str, Any]:

@@ -155,15 +155,19 @@ class Gangs:
         label.write(self._directory / RANKS, {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks})
 
     def _push(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
-        """Kill what is left; look again shortly; answer when nothing is."""
+        """Kill what is left; look again shortly; answer when nothing is.
+
+        A rank whose main thread is a zombie is not over before its other threads are: only its exit, reaped, counts.
+        """
         groups = set(spare())
         left = [one for one in processes.descendants(os.getpid()) if _group(one.pid) not in groups]
-        if left and time.monotonic() < stop.until:
+        self._reap()
+        unreaped = {pid for gang in self._gangs.values() for pid in gang.alive}
+        if (left or unreaped) and time.monotonic() < stop.until:
             stop.killed.update(processes.kill(one for one in left if one.pid not in stop.killed))
             self._loop.later(0.001, lambda: self._push(stop, spare))
             return
-        self._reap()
-        self._stopped(stop, len(left))
+        self._stopped(stop, len(unreaped | {one.pid for one in left}))
 
     def _stopped(self, stop: Stop, left: int) -> None:
         gang = self._gangs.get((stop.run, stop.epoch))

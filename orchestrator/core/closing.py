@@ -65,7 +65,7 @@ def _heal(trial: Trial, state: State) -> Result:
     for id in faulting.with_stage(state, "acting", "acted", "failed"):
         result = then(result, lambda s, id=id: faulting.heal(s, id))  # type: ignore[misc]
     state, commands = result
-    keys = {faulting.heal_key(id) for id in faulting.with_stage(state, "healing")}
+    keys = {faulting.heal_key(state, id) for id in faulting.with_stage(state, "healing")}
     if not _interrupted(state):
         for id in faulting.with_stage(state, "planned", "held"):
             state, more = faulting.unreached(state, id, "the run ended before its trigger was reached")
@@ -79,15 +79,23 @@ def _quiet(trial: Trial, state: State) -> Result:
 
 
 def _restore(trial: Trial, state: State) -> Result:
-    orders = tuple(
-        _kill(state, name) if node.alive else _apply(state, name)
-        for name, node in state.nodes.items()
-        if not node.usable
-    )
+    """Start what is missing, each node once; those that are lost meanwhile come after."""
+    names = _missing(state)
+    orders = tuple(_kill(state, name) if state.nodes[name].alive else _apply(state, name) for name in names)
+    if state.ending:
+        restored = state.ending.restored | set(names)
+        state = replace(state, ending=replace(state.ending, at="restore", restored=restored))
     return _wait(trial, state, orders)
 
 
+def _missing(state: State) -> list[str]:
+    tried = state.ending.restored if state.ending else frozenset()
+    return [name for name, node in state.nodes.items() if not node.usable and name not in tried]
+
+
 def _gather(trial: Trial, state: State) -> Result:
+    if _missing(state):
+        return _restore(trial, state)
     if _interrupted(state):
         return replace(state, stage="suspended"), ()
     return _wait(trial, state, (Command(f="gather", key="gather", deadline_s=60.0, epoch=state.epoch),))

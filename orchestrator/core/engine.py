@@ -29,7 +29,7 @@ def begin(trial: Trial, plan: Plan) -> Result:
         nodes={n.name: Node(incarnation=n.incarnation, ordinal=n.ordinal) for n in plan.nodes.values()},
         faults={fault.id: FaultState() for fault in trial.faults},
     )
-    opening = (*faulting.planned(trial), timer("wall", trial.liveness.wall_s))
+    opening = (*faulting.planned(trial), _wall(trial, state))
     return then((state, opening), lambda s: gangs.prepare(trial, s))
 
 
@@ -195,7 +195,8 @@ def _applied_late(state: State, event: Event) -> State:
 
 
 def _unanswered(trial: Trial, state: State, event: Event) -> Result:
-    if event.f == "node.apply":
+    """The keeper is gone where it answers nothing: its nodes cannot be started again. Else the agent is."""
+    if event.f in ("node.apply", "node.kill"):
         return _unprepared(trial, state, event)
     return _node_silent(trial, state, event)
 
@@ -237,7 +238,7 @@ def _healed(trial: Trial, state: State, event: Event) -> Result:
 
 def _timer(trial: Trial, state: State, event: Event) -> Result:
     key = str(event.key)
-    if key == "wall" and not state.ending:
+    if key == _wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return closing.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
     if key.startswith("f/") and not state.ending:
@@ -266,9 +267,17 @@ def _interrupted(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _resumed(trial: Trial, state: State, event: Event) -> Result:
-    """A new orchestrator: an interrupted run goes on with the next epoch, any other just goes on."""
-    if state.stage != "suspended":
+    """A new orchestrator with the whole time limit: an interrupted run goes on with the next epoch, any other just goes on."""
+    if state.ending and state.stage != "suspended":
         return state, ()
+    state = replace(state, resumes=state.resumes + 1)
+    fresh = (_wall(trial, state),)
+    if state.stage != "suspended":
+        return state, fresh
+    return then((state, fresh), lambda s: _revived(trial, s, event))
+
+
+def _revived(trial: Trial, state: State, event: Event) -> Result:
     state = _with_found(gangs.next_epoch(state), event.value.get("nodes", {}))
     return gangs.prepare(trial, replace(state, ending=None, step_at_start=state.best_step, unsaved=""))
 
@@ -284,6 +293,15 @@ def _with_found(state: State, found: Mapping[str, Any]) -> State:
         for name, node in state.nodes.items()
     }
     return replace(state, nodes=nodes)
+
+
+def _wall(trial: Trial, state: State) -> Command:
+    return timer(_wall_key(state), trial.liveness.wall_s)
+
+
+def _wall_key(state: State) -> str:
+    """The limit of the time that the newest orchestrator has; those of orchestrators before it count no more."""
+    return f"wall/{state.resumes}" if state.resumes else "wall"
 
 
 def _run_end(trial: Trial, state: State, event: Event) -> Result:
@@ -335,9 +353,19 @@ _OUTCOMES: dict[str, Handler] = {
 
 
 def open_commands(trial: Trial, plan: Plan, events: list[Event]) -> tuple[State, tuple[Command, ...]]:
-    """Fold a history: the state that it leads to, and all commands that it asked for, in order (resume issues the rest)."""
+    """Fold a history: the state that it leads to, and all commands that it asked for, in order (resume issues the rest).
+
+    As in the loop that wrote it, only the first answer to a command counts; those that came after it are in there as well.
+    """
     state, commands = begin(trial, plan)
+    unanswered: set[str | None] = set()
     for event in events:
+        if event.type == "invoke":
+            unanswered.add(event.key)
+        elif event.type != "note":
+            if event.key not in unanswered:
+                continue
+            unanswered.remove(event.key)
         state, more = step(trial, state, event)
         commands += more
     return state, commands

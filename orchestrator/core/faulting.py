@@ -42,9 +42,10 @@ def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
 
 
 def after_start(trial: Trial, state: State) -> Result:
-    """Every rank of an epoch has started: arm the timers of faults that act after a time."""
-    if state.epoch:
+    """Every rank of an epoch has started, for the first time in this run: arm the timers of faults that act after a time."""
+    if state.armed:
         return state, ()
+    state = replace(state, armed=True)
     timed = [f for f in trial.faults if f.at.after_s is not None and f.at.on is None]
     return state, tuple(timer(f"f/{f.id}/after", f.at.after_s or 0.0) for f in timed)
 
@@ -126,10 +127,10 @@ def heal(state: State, id: str) -> Result:
     """Order the rollback of a fault that has acted."""
     fault = state.faults[id]
     plan_act = state.plan.acts[id][fault.node]
-    state = _set(state, id, replace(fault, stage="healing"))
+    state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
     return state, (
         Command(
-            f="fault.heal", key=heal_key(id), node=fault.node, epoch=state.epoch, deadline_s=20.0,
+            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=20.0,
             value={"id": id, "act": codec.plain(plan_act)},
         ),
     )  # fmt: skip
@@ -154,8 +155,9 @@ def fired(trial: Trial, state: State, event: Event) -> Result:
 
 
 def let_go(state: State) -> State:
-    """The gang is being stopped: held ranks go with it, their faults wait for the next epoch."""
-    back = {id: replace(f, stage="planned", inside=frozenset()) for id, f in state.faults.items() if f.stage == "held"}
+    """The gang is being stopped: held ranks go with it, as do those inside; their faults wait for the next epoch."""
+    waiting = with_stage(state, "planned", "held")
+    back = {id: replace(state.faults[id], stage="planned", inside=frozenset()) for id in waiting}
     return replace(state, faults={**state.faults, **back})
 
 
@@ -168,8 +170,10 @@ def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:
     return tuple(id for id, fault in state.faults.items() if fault.stage in stages)
 
 
-def heal_key(id: str) -> str:
-    return f"f/{id}/heal"
+def heal_key(state: State, id: str) -> str:
+    """A rollback that failed is tried again under a key of its own: the answer to the first one is final."""
+    count = state.faults[id].heals
+    return f"f/{id}/heal" if count < 2 else f"f/{id}/heal/{count}"
 
 
 def targets(state: State) -> frozenset[str]:

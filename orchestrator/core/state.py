@@ -33,22 +33,24 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultState:
-    """One planned fault: how far it got, and on which node."""
+    """One planned fault: how far it got, and on which node. ``heals``: how often its rollback was ordered."""
 
     stage: FaultStage = "planned"
     node: str = ""
     rank: int | None = None
     inside: frozenset[int] = frozenset()
+    heals: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why and how the run ends; ``at`` is the step of closing that is under way."""
+    """Why and how the run ends; ``at`` is the step of closing that is under way. ``restored``: nodes that were tried to restore."""
 
     outcome: Literal["finished", "failed", "interrupted"]
     reason: str = ""
     kind: Literal["", "finding", "infrastructure"] = ""
     at: Literal["stop", "heal", "quiet", "restore", "gather", "end"] = "stop"
+    restored: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,8 @@ class State:
     fence_ordered: int = -1
     unrestartable: frozenset[str] = frozenset()
     unsaved: str = ""
+    resumes: int = 0
+    armed: bool = False
     ending: Ending | None = None
 
     def usable(self, name: str) -> bool:

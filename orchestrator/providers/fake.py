@@ -98,6 +98,13 @@ class FakeBed:
         """Let something happen later, e.g. ``lambda: bed.kill("n1")`` by hand."""
         self._later(after_s, what)
 
+    def wait(self, for_s: float) -> None:
+        """Let time pass without anybody listening."""
+        end = self.time + for_s
+        while self._agenda.step(end):
+            pass
+        self._agenda.time = end
+
     def kill(self, name: str) -> None:
         """The node is gone; its keeper notices."""
         node = self.nodes[name]
@@ -189,6 +196,9 @@ class FakeBed:
         node = self.nodes[str(command.node)]
         if command.incarnation not in (None, node.incarnation):
             self._answer(command, "fail", {"reason": "another incarnation"})
+            return
+        if command.f == "gang.start" and not node.done[command.key] and self.fence > int(command.epoch or 0):
+            self._answer(command, "fail", {"reason": "epoch is over"})
             return
         node.done[command.key] += 1
         if node.done[command.key] > 1 and command.f == "gang.start":

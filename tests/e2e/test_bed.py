@@ -96,7 +96,8 @@ class Bed:
         spec = GangSpec(
             run=self.run, epoch=epoch, world_size=len(ranks), nodes=1, group_rank=0, ranks=ranks, master_addr="127.0.0.1",
             master_port=1, backend="gloo", timeout_s=5.0, max_restarts=0, workload="stub", params=params, seed=1,
-            payload=payload, out=str(out), checkpoints="", interface="lo", deadline_s=params.pop("deadline_s", 60.0),
+            payload=payload, out=str(out), checkpoints=params.pop("checkpoints", ""), interface="lo",
+            deadline_s=params.pop("deadline_s", 60.0),
         )  # fmt: skip
         self.out = out
         return self.ask("gang.start", node, codec.plain(spec), epoch=epoch)
@@ -227,6 +228,14 @@ def test_commands_of_another_incarnation_or_an_epoch_that_is_over_are_refused(ru
     late = run.ask("fence.write", "n0", {**value, "epoch": 0}, epoch=0)
     assert late.type == "fail" and "over" in late.value["reason"]
     assert "incarnation feed" in run.note("command.refused", "n0").value["reason"]
+
+
+def test_a_node_that_was_left_behind_starts_no_gang_of_an_epoch_that_is_fenced_off(run: Bed, payload: str) -> None:
+    shared = str(run.workdir / "shared/fenced")
+    assert run.ask("fence.write", "n0", {"dir": shared, "epoch": 1}, epoch=1).type == "ok"
+    late = run.gang("n1", payload, checkpoints=shared, until_killed=True)
+    assert (late.type, late.value["reason"]) == ("fail", "epoch 0 is over; the fence is at epoch 1")
+    assert processes.descendants(run.status("n1").pid) == []
 
 
 def test_links_in_an_inbox_are_refused(run: Bed, tmp_path: Path) -> None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from orchestrator.core import engine, faulting
+from orchestrator.core.state import FaultState
+from orchestrator.model.event import Command
 from orchestrator.model.trial import Liveness
+from orchestrator.providers.fake import FakeBed
 
 from . import world
 
@@ -166,3 +172,93 @@ def test_every_command_is_closed_when_the_run_has_ended() -> None:
     _, book = world.run(world.trial(world.crash(2)), world.bed(), {"f0": world.pause(None)})
     closed = {e.key for e in book.events if e.type in ("ok", "fail", "info")}
     assert [e.key for e in book.events if e.type == "invoke" and e.key not in closed] == []
+
+
+class _WithoutKeeper(FakeBed):
+    """The keeper has died; agents live on."""
+
+    def perform(self, command: Command) -> None:
+        if command.f not in ("node.apply", "node.kill", "fault.act", "fault.heal"):
+            super().perform(command)
+
+
+def test_a_silent_node_that_nobody_can_restart_ends_the_run_long_before_the_wall_limit() -> None:
+    bed = _WithoutKeeper(("n0", "n1", "n2", "n3", "n4"))
+
+    def stop() -> None:
+        bed.nodes["n2"].paused = True
+
+    bed.at(0.2, stop)
+    _, book = world.run(world.trial(policy=("restart",)), bed)
+    assert "can replace n2" in str(_end(book)["reason"])
+    assert _end(book)["kind"] == "infrastructure"
+    assert book.events[-1].t < 60.0
+
+
+def test_a_silent_node_that_nobody_can_restart_is_replaced_by_the_next_policy() -> None:
+    bed = _WithoutKeeper(("n0", "n1", "n2", "n3", "n4"))
+
+    def stop() -> None:
+        bed.nodes["n2"].paused = True
+
+    bed.at(0.2, stop)
+    _, book = world.run(world.trial(policy=("restart", "spare")), bed)
+    assert [d["slots"] for d in _decisions(book)][-1] == ("n0", "n1", "n4", "n3")
+    assert any(e.f == "rank.finished" for e in book.events)
+
+
+class _LateLoss(FakeBed):
+    """Starting a node takes a while, and another one is lost meanwhile."""
+
+    def perform(self, command: Command) -> None:
+        if command.f == "node.apply" and command.node == "n2":
+            self.kill("n3")
+            self._later(0.05, lambda: super(_LateLoss, self).perform(command))
+        else:
+            super().perform(command)
+
+
+def test_a_node_that_is_lost_while_another_is_restored_is_restored_too() -> None:
+    bed = _LateLoss(("n0", "n1", "n2", "n3", "n4"))
+    _, book = world.run(world.trial(world.crash(2)), bed)
+    assert _end(book)["outcome"] == "finished"
+    assert all(node.alive for node in bed.nodes.values())
+
+
+class _HealsAtTheSecondTime(FakeBed):
+    def _keeper(self, command: Command) -> None:
+        if command.f == "fault.heal" and not self.nodes[str(command.node)].done["tried"]:
+            self.nodes[str(command.node)].done["tried"] += 1
+            self._answer(command, "fail", {"reason": "healing not verified"}, writer="keeper")
+        else:
+            super()._keeper(command)
+
+
+def test_a_rollback_that_failed_is_ordered_again_under_another_key_when_the_run_ends() -> None:
+    bed = _HealsAtTheSecondTime(("n0", "n1", "n2", "n3", "n4"))
+    _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.pause(0.5)})
+    heals = [e.key for e in book.events if e.f == "fault.heal" and e.type == "invoke"]
+    assert heals == ["f/f0/heal", "f/f0/heal/2"]
+    assert not bed.nodes["n2"].paused
+
+
+def test_ranks_that_were_inside_in_an_epoch_that_is_over_are_not_inside_any_more() -> None:
+    trial = world.trial(world.crash(2))
+    state, _ = engine.begin(trial, world.plan(trial))
+    state = replace(state, faults={"f0": FaultState(inside=frozenset({0, 1, 3}))})
+    assert faulting.let_go(state).faults["f0"] == FaultState()
+
+
+def test_a_fault_after_a_time_counts_from_the_first_gang_that_started_whichever_epoch_that_is() -> None:
+    bed = world.bed()
+    bed.kill("n3")
+    _, book = world.run(world.trial(world.crash(2, after_s=0.2)), bed)
+    assert [e.epoch for e in book.events if e.f == "fault.act" and e.type == "invoke"] == [1]
+
+
+def test_a_second_answer_to_a_command_changes_nothing_when_the_history_is_folded() -> None:
+    trial = world.trial(world.crash(2, on="gang.start", nth=6))
+    _, book = world.run(trial, world.bed())
+    doubled = [again for e in book.events for again in (e,) * (1 + (e.type == "ok"))]
+    plan = world.plan(trial)
+    assert engine.open_commands(trial, plan, doubled) == engine.open_commands(trial, plan, book.events)

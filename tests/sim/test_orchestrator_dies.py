@@ -23,15 +23,17 @@ TRIALS = {
 }
 
 
-def _finish(trial: Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int]) -> tuple[State, world.Memory]:
-    """Run, dying at each journal length of ``limits`` in turn, then to the end."""
+def _finish(
+    trial: Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int], away_s: float = 0.003
+) -> tuple[State, world.Memory]:
+    """Run, dying at each journal length of ``limits`` in turn, each time for ``away_s``, then to the end."""
     plan, book = world.plan(trial, acts), world.Memory()
     for limit in limits:
         book.limit = limit
         try:
             return (world.resume if book.events else _first)(trial, plan, bed, book), book
         except world.Killed:
-            bed.poll({"said": len(bed.said)}, 0.003)
+            bed.wait(away_s)
     book.limit = None
     return (world.resume if book.events else _first)(trial, plan, bed, book), book
 
@@ -97,3 +99,23 @@ def test_an_interrupted_run_heals_the_bed_and_goes_on_when_resumed(after: int) -
     assert all(gang.over for gang in bed.gangs.values())
     assert world.resume(trial, plan, bed, book).stage == "done"
     assert book.events[-1].value["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("name", TRIALS)
+def test_killed_anywhere_and_resumed_long_after_every_deadline(name: str) -> None:
+    trial, acts = TRIALS[name]
+    reference, book = world.run(trial, world.bed(), acts)
+    for limit in range(2, len(book.events), 5):
+        bed = world.bed()
+        state, resumed = _finish(trial, acts, bed, [limit], away_s=700.0)
+        _assert_sound(trial, bed, resumed)
+        assert state.epoch == reference.epoch, f"killed after event {limit}"
+
+
+def test_an_interrupted_run_that_is_resumed_much_later_has_the_whole_time_limit_again() -> None:
+    trial = world.trial(world.crash(2))
+    plan, bed, book = world.plan(trial), world.bed(), world.Memory()
+    assert world.loop(trial, plan, bed, book, interrupted=lambda: len(book.events) >= 60).run().stage == "suspended"
+    bed.wait(3600.0)
+    assert world.resume(trial, plan, bed, book).stage == "done"
+    assert book.events[-1].value["outcome"] == "finished", book.events[-1].value
