@@ -41,10 +41,11 @@ def untouched(bed: Bed) -> bool:
         ("dp-ring --fail-node 2 --at step=7,phase=checkpoint", "no checkpoint is written there"),
         ("dp-ring --nodes 7", "bed local has 4 (spares are never counted)"),
         ("dp-ring --backend nccl", "backend nccl needs 1 GPU per node"),
-        ("dp-ring --data-dir /nowhere", "/nowhere: no data set that train-dp can read"),
+        ("dp-ring --data-dir /nowhere", "--data-dir: no such directory (got /nowhere)"),
+        ("dp-ring --data-dir .", "no data set that train-dp can read"),
         ("dp-ring --bed elsewhere", "no bed elsewhere is up; up: local"),
-        ("silent.py --fail-node 1", "this workload tells no steps"),
-        ("silent.py --fail-node 1 --at step=3", "this workload tells no steps"),
+        ("silent.py --fail-node 1", "this workload cannot be held in a step"),
+        ("silent.py --fail-node 1 --at step=3", "this workload cannot be held in a step"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(
