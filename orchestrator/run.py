@@ -117,7 +117,7 @@ def _twin(run: _Run) -> Twin | None:
     if found := cache.get(state, key):
         return found
     undisturbed = replace(run.trial, faults=(), checks=())
-    quiet = replace(request, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
+    quiet = replace(request, twin=False, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
     try:
         made = _one(_Run(request=quiet, trial=undisturbed, files=run.files, suffix="-twin"))
     except JournalError as error:
@@ -216,13 +216,18 @@ def _plan(run: _Run, status: BedStatus, *, run_id: str, at: str) -> Plan:
 
 
 def _fingerprint(plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return fingerprint.take(code=payload.digest(files), threads=plan.threads, backend=plan.backend)
+    return fingerprint.take(code=payload.digest(files), threads=plan.threads, backend=plan.backend, data=plan.data)
 
 
 def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
     request = run.request
     about = bundle.describe(
-        run=plan.run, version=__version__, command=request.command, reason=request.reason, bed=plan.bed
+        run=plan.run,
+        version=__version__,
+        command=request.command,
+        reason=request.reason,
+        bed=plan.bed,
+        twin=request.twin,
     )
     documents: dict[str, Any] = {
         bundle.TRIAL: run.trial,
@@ -263,7 +268,10 @@ def _finish(request: Request, directory: Path) -> Result:
 def conclude(catalogue: Catalogue, directory: Path) -> Result:
     """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError."""
     run = bundle.load(directory, judged=False)
-    verdicts = judge.judge(run, catalogue, judge.specs(run.trial, catalogue))
+    chosen = judge.specs(run.trial, catalogue)
+    if not run.extras.get(bundle.BUNDLE, {}).get("twin", True):
+        chosen = judge.without_twin(chosen, catalogue)
+    verdicts = judge.judge(run, catalogue, chosen)
     run = replace(run, verdicts=verdicts)
     bundle.write_derived(directory, verdicts, _rendered(run, catalogue))
     outcome, _, kind = views.ending(run.history)

@@ -34,6 +34,11 @@ def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:
     return any(_checker(plugin).TWIN for plugin in known if plugin)
 
 
+def without_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
+    """What is left to check of a run that was asked to have no twin."""
+    return tuple(spec for spec in chosen if not needs_twin((spec,), catalogue))
+
+
 def judge(run: Run, catalogue: Catalogue, chosen: Iterable[CheckSpec]) -> tuple[Verdict, ...]:
     """The verdict of every chosen checker, in order."""
     return tuple(_verdict(run, catalogue.checkers.get(spec.name), spec) for spec in chosen)

@@ -54,8 +54,8 @@ def _story(trial: Trial, run: views.RunView) -> list[str]:
         return []
     if len(run.failovers) == 1:
         one = run.failovers[0]
-        return [_loss(trial, run, one), _return(one), *_redone(run)]
-    each = ", ".join(f"{_loss(trial, run, one)} ({_return(one)})" for one in run.failovers)
+        return [_loss(trial, run, one), _return(run, one), *_redone(run)]
+    each = ", ".join(f"{_loss(trial, run, one)} ({_return(run, one)})" for one in run.failovers)
     return [f"{len(run.failovers)} failovers: {each}", *_redone(run)]
 
 
@@ -77,8 +77,11 @@ def _series(names: Sequence[str]) -> str:
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
-def _return(failover: views.Failover) -> str:
-    return "not back" if failover.ttr_s is None else f"back in {seconds(failover.ttr_s)}"
+def _return(run: views.RunView, failover: views.Failover) -> str:
+    """A program that counts no steps shows no first step: that it finished is all that is known of its return."""
+    if failover.ttr_s is None:
+        return "back and finished" if run.outcome == "finished" else "not back"
+    return f"back in {seconds(failover.ttr_s)}"
 
 
 def _redone(run: views.RunView) -> list[str]:

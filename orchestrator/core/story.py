@@ -216,6 +216,13 @@ class Story:
     def _lease_over(self, event: Event) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")
 
+    def _rank_finished(self, event: Event) -> Iterator[Line]:
+        """The last loss that is told is the mean over ranks."""
+        mean, steps = event.value.get("loss_mean"), event.value.get("steps")
+        if isinstance(mean, float):
+            self._last = _progress({"step": steps, "steps": steps, "loss": mean})
+        return iter(())
+
     def _run_end(self, event: Event) -> Iterator[Line]:
         text = str(event.value.get("reason") or self._last or "every rank has left")
         yield self._line(event, str(event.value.get("outcome")), text)
@@ -235,7 +242,14 @@ def _evidence(value: Any) -> str:
     """``{"killed": [41, 42]}`` -> killed 2; ``{"left": []}`` -> left 0."""
     if not isinstance(value, Mapping):
         return _short(value)
-    return ", ".join(f"{name} {len(item) if isinstance(item, list) else item}" for name, item in value.items())
+    return ", ".join(f"{name} {_amount(item)}" for name, item in value.items())
+
+
+def _amount(item: Any) -> str:
+    """How many of a list; the distinct values of a mapping, such as the states of processes."""
+    if isinstance(item, list):
+        return str(len(item))
+    return "/".join(sorted(set(map(str, item.values())))) if isinstance(item, Mapping) else str(item)
 
 
 def _short(value: Any, limit: int = 100) -> str:

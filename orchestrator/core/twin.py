@@ -72,5 +72,6 @@ def _name(run: Run) -> str:
 
 
 def _final_loss(ends: Mapping[int, Event]) -> float:
-    """Rank 0's, as the terminal shows it."""
-    return views.number(ends[min(ends)].value.get("loss")) or 0.0
+    """The mean over ranks, as the terminal shows it; rank 0's where the ranks told no mean."""
+    told = ends[min(ends)].value
+    return views.number(told.get("loss_mean")) or views.number(told.get("loss")) or 0.0

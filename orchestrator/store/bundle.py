@@ -65,8 +65,11 @@ def link_latest(directory: Path) -> None:
     temporary.replace(latest)
 
 
-def describe(*, run: str, version: str, command: str, reason: str, bed: str) -> dict[str, Any]:
-    """The content of ``bundle.json``: what this is, how to read its binary files, the exact command that made it."""
+def describe(*, run: str, version: str, command: str, reason: str, bed: str, twin: bool = True) -> dict[str, Any]:
+    """The content of ``bundle.json``: what this is, how to read its binary files, the exact command that made it.
+
+    ``twin`` False: the run was asked to have none, so what needs one is not checked.
+    """
     return {
         "format": FORMAT,
         "run": run,
@@ -74,6 +77,7 @@ def describe(*, run: str, version: str, command: str, reason: str, bed: str) -> 
         "bed": bed,
         "command": command,
         "reason": reason,
+        "twin": twin,
         "chunks": {"format": files.CHUNK_FORMAT, "fields": list(files.CHUNK_FIELDS)},
     }
 

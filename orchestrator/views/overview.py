@@ -63,7 +63,8 @@ def _steps(history: History) -> int | None:
 
 
 def _loss(history: History) -> float | None:
-    """Rank 0's loss at the end, else the last that it told."""
+    """At the end the mean over ranks of the last step, where the ranks told it; before, what rank 0 told last."""
     ends = [event for event in history.of("rank.finished") if whole(event.value.get("rank")) == 0]
     told = [number(event.value.get("loss")) for event in (*history.of("progress"), *ends)]
+    told += [number(event.value.get("loss_mean")) for event in ends]
     return next((loss for loss in reversed(told) if loss is not None), None)

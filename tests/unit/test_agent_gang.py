@@ -42,7 +42,7 @@ def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monk
 
     gangs = Gangs(loop, tmp_path, ("n0", "i"), lambda run: log, reap)
     gangs.start("r", _spec(tmp_path, 0), lambda kind, value: answers.append(kind))
-    gangs.stop("r", 0, dump=False, spare=lambda: (), answer=lambda kind, value: answers.append((kind, value["left"])))
+    gangs.stop("r", 0, dump=False, spare=lambda: (), answer=lambda kind, value: answers.append((kind, value["left"])))  # type: ignore[arg-type]
     while len(answers) < 2:
         loop.turn()
     assert answers == ["ok", ("ok", 0)]
