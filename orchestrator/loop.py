@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .core import engine, liveness
+from .core import engine, fold, liveness
 from .core.state import State
 from .model.bed import NodeStatus
 from .model.event import Clock, Command, Event, EventType, Source
@@ -249,7 +249,7 @@ class Loop:
         What was sent and is still not answered after that is sent again under the same key, with its whole deadline; a
         timer that is overdue waits for those answers first.
         """
-        state, commands = engine.open_commands(self.trial, self.plan, self.book.events)
+        state, commands = fold.open_commands(self.trial, self.plan, self.book.events)
         sent = {e.key: e for e in self.book.events if e.type == "invoke"}
         done = {e.key for e in self.book.events if e.key and e.type != "invoke"}
         waiting = [command for command in commands if command.key not in done]

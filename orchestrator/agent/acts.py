@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..model import codec
@@ -30,11 +31,20 @@ Note = Callable[[str, Lease, Mapping[str, Any]], None]
 class Acts:
     """The faults in force on the nodes of a keeper."""
 
-    def __init__(self, loop: Loop, leases: Leases, find: Callable[[str], Node], note: Note) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        leases: Leases,
+        find: Callable[[str], Node],
+        note: Note,
+        driven: Callable[[str], bool] = lambda run: False,
+    ) -> None:
+        """``driven``: does an orchestrator hold that run now?"""
         self._loop = loop
         self._leases = leases
         self._find = find
         self._note = note
+        self._driven = driven
         self._timers: dict[tuple[str, str], Timer] = {}
 
     def resume(self) -> None:
@@ -131,7 +141,12 @@ class Acts:
         self._timers[lease.node, lease.id] = self._loop.later(lease.left_s, lambda: self._over(lease))
 
     def _over(self, lease: Lease) -> None:
-        """Nobody healed in time: do it, and say that it was the lease."""
+        """Nobody healed in time: do it, and say that it was the lease. What lasts until the run ends, lasts while it is driven."""
+        if lease.act.heal_after_s is None and self._driven(lease.run):
+            renewed = replace(lease, until=time.monotonic() + lease.act.lease_s)
+            self._leases.arm(renewed)
+            self._time(renewed)
+            return
         self._drop(lease)
         self._note("lease.over", lease, {"key": lease.key})
         self._heal(lease, lambda kind, value: None)

@@ -31,8 +31,12 @@ class Keeper:
         self._loop = Loop()
         self._log = EventLog(directory / "events.jsonl", writer="keeper")
         self._inbox = Inbox(directory)
+
+        def driven(run: str) -> bool:
+            return label.driven(workdir) == run
+
         self._nodes = Nodes(self._loop, workdir, bed, archive, self._note_node)
-        self._acts = Acts(self._loop, Leases(directory / "leases"), self._nodes.get, self._note_fault)
+        self._acts = Acts(self._loop, Leases(directory / "leases"), self._nodes.get, self._note_fault, driven)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed."""

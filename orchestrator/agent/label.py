@@ -15,6 +15,8 @@ from . import processes
 NODE = "node.json"
 KEEPER = "keeper.json"
 LOCK = "lock"
+#: Held (flock) by the orchestrator that drives a run on the bed; its content names the run.
+RUN_LOCK = "run.lock"
 
 #: struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -72,6 +74,18 @@ def living(directory: Path, name: str = NODE) -> dict[str, Any]:
     if not pid or content.get("boot") != boot_id() or holder(directory) != pid:
         return {}
     return content if processes.alive(pid, start) else {}
+
+
+def driven(workdir: Path) -> str:
+    """The run that an orchestrator drives on the bed now; empty where none does."""
+    try:
+        with (workdir / RUN_LOCK).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return str(read(workdir / RUN_LOCK).get("run", ""))
+    except OSError:
+        pass
+    return ""
 
 
 def boot_id() -> str:

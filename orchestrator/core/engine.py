@@ -271,15 +271,12 @@ def _resumed(trial: Trial, state: State, event: Event) -> Result:
     if state.ending and state.stage != "suspended":
         return state, ()
     state = replace(state, resumes=state.resumes + 1)
-    fresh = (_wall(trial, state),)
+    result: Result = state, (_wall(trial, state),)
     if state.stage != "suspended":
-        return state, fresh
-    return then((state, fresh), lambda s: _revived(trial, s, event))
-
-
-def _revived(trial: Trial, state: State, event: Event) -> Result:
+        return result
     state = _with_found(gangs.next_epoch(state), event.value.get("nodes", {}))
-    return gangs.prepare(trial, replace(state, ending=None, step_at_start=state.best_step, unsaved=""))
+    state = replace(state, ending=None, step_at_start=state.best_step, unsaved="")
+    return then((state, result[1]), lambda s: gangs.prepare(trial, s))
 
 
 def _with_found(state: State, found: Mapping[str, Any]) -> State:
@@ -350,22 +347,3 @@ _OUTCOMES: dict[str, Handler] = {
     "gather": closing.answered,
     "timer": _timer,
 }
-
-
-def open_commands(trial: Trial, plan: Plan, events: list[Event]) -> tuple[State, tuple[Command, ...]]:
-    """Fold a history: the state that it leads to, and all commands that it asked for, in order (resume issues the rest).
-
-    As in the loop that wrote it, only the first answer to a command counts; those that came after it are in there as well.
-    """
-    state, commands = begin(trial, plan)
-    unanswered: set[str | None] = set()
-    for event in events:
-        if event.type == "invoke":
-            unanswered.add(event.key)
-        elif event.type != "note":
-            if event.key not in unanswered:
-                continue
-            unanswered.remove(event.key)
-        state, more = step(trial, state, event)
-        commands += more
-    return state, commands

@@ -98,13 +98,6 @@ class FakeBed:
         """Let something happen later, e.g. ``lambda: bed.kill("n1")`` by hand."""
         self._later(after_s, what)
 
-    def wait(self, for_s: float) -> None:
-        """Let time pass without anybody listening."""
-        end = self.time + for_s
-        while self._agenda.step(end):
-            pass
-        self._agenda.time = end
-
     def kill(self, name: str) -> None:
         """The node is gone; its keeper notices."""
         node = self.nodes[name]
@@ -194,11 +187,9 @@ class FakeBed:
 
     def _agent(self, command: Command) -> None:
         node = self.nodes[str(command.node)]
-        if command.incarnation not in (None, node.incarnation):
-            self._answer(command, "fail", {"reason": "another incarnation"})
-            return
-        if command.f == "gang.start" and not node.done[command.key] and self.fence > int(command.epoch or 0):
-            self._answer(command, "fail", {"reason": "epoch is over"})
+        late = command.f == "gang.start" and not node.done[command.key] and self.fence > int(command.epoch or 0)
+        if late or command.incarnation not in (None, node.incarnation):
+            self._answer(command, "fail", {"reason": "another incarnation, or the epoch is over"})
             return
         node.done[command.key] += 1
         if node.done[command.key] > 1 and command.f == "gang.start":
@@ -227,9 +218,8 @@ class FakeBed:
         )
         for rank in spec["ranks"]:
             gang.ranks[rank] = str(command.node)
-            self._rank(
-                gang, rank, "rank.start", {"pid": 1, "preloaded": ["torch", "torch.distributed", "torch._dynamo"]}
-            )
+            warm = ["torch", "torch.distributed", "torch._dynamo"]
+            self._rank(gang, rank, "rank.start", {"pid": 1, "preloaded": warm})
         if len(gang.ranks) == gang.size:
             self._later(self._latency(), lambda: self._join(gang))
         return {"pids": {str(rank): 1 for rank in spec["ranks"]}}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..model import codec
 from ..model import gang as gang_model
-from . import environment, record, seeds
+from . import commit, environment, record, seeds
 
 if TYPE_CHECKING:
     from . import context
@@ -29,6 +29,9 @@ def main(
     preloaded = [name for name in WARM if name in sys.modules]
     threads = len(os.listdir("/proc/self/task"))
     print(f"ccbed: run {gang.run} node {node} incarnation {incarnation} epoch {gang.epoch} rank {rank}", flush=True)
+    if _fenced_off(gang):
+        print(f"ccbed: epoch {gang.epoch} is over: a later one has begun", flush=True)
+        return 1
     notes = record.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
     notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
     try:
@@ -36,6 +39,14 @@ def main(
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
+
+
+def _fenced_off(gang: gang_model.GangSpec) -> bool:
+    """A node that was stopped just as it forked this rank may go on long after another epoch began without it."""
+    try:
+        return commit.fence(Path(gang.checkpoints)) > gang.epoch
+    except (OSError, ValueError):
+        return False
 
 
 def _life(

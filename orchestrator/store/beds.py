@@ -135,7 +135,7 @@ def driver(workdir: Path) -> int:
     file = workdir / RUN_LOCK
     if not file.exists():
         return 0
-    fd = _flock(file)
+    fd = _flock(file, kind=fcntl.LOCK_SH)  # so that two that look at the same time are no drivers to each other
     if fd is not None:
         os.close(fd)
         return 0
@@ -177,12 +177,12 @@ def busy(workdir: Path) -> UsageError:
     )
 
 
-def _flock(file: Path, tries: int = 1) -> int | None:
+def _flock(file: Path, tries: int = 1, kind: int = fcntl.LOCK_EX) -> int | None:
     """The locked file, None when another holds it. ``tries`` outlasts a reader that only looks whether it is held."""
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     for left in reversed(range(tries)):
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return fd
         except BlockingIOError:
             if left:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core import engine, faulting
+from orchestrator.core import engine, faulting, fold
 from orchestrator.core.state import FaultState
 from orchestrator.model.event import Command
 from orchestrator.model.trial import Liveness
@@ -261,4 +261,4 @@ def test_a_second_answer_to_a_command_changes_nothing_when_the_history_is_folded
     _, book = world.run(trial, world.bed())
     doubled = [again for e in book.events for again in (e,) * (1 + (e.type == "ok"))]
     plan = world.plan(trial)
-    assert engine.open_commands(trial, plan, doubled) == engine.open_commands(trial, plan, book.events)
+    assert fold.open_commands(trial, plan, doubled) == fold.open_commands(trial, plan, book.events)

@@ -33,7 +33,7 @@ def _finish(
         try:
             return (world.resume if book.events else _first)(trial, plan, bed, book), book
         except world.Killed:
-            bed.wait(away_s)
+            world.wait(bed, away_s)
     book.limit = None
     return (world.resume if book.events else _first)(trial, plan, bed, book), book
 
@@ -116,6 +116,6 @@ def test_an_interrupted_run_that_is_resumed_much_later_has_the_whole_time_limit_
     trial = world.trial(world.crash(2))
     plan, bed, book = world.plan(trial), world.bed(), world.Memory()
     assert world.loop(trial, plan, bed, book, interrupted=lambda: len(book.events) >= 60).run().stage == "suspended"
-    bed.wait(3600.0)
+    world.wait(bed, 3600.0)
     assert world.resume(trial, plan, bed, book).stage == "done"
     assert book.events[-1].value["outcome"] == "finished", book.events[-1].value

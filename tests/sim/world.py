@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core import engine
+from orchestrator.core import fold
 from orchestrator.core.state import State
 from orchestrator.loop import Loop
 from orchestrator.model.act import Act, Primitive
@@ -105,10 +105,17 @@ def loop(trial: Trial, plan: Plan, bed: FakeBed, book: Memory, **more: Any) -> L
     )  # fmt: skip
 
 
+def wait(bed: FakeBed, for_s: float) -> None:
+    """Let time pass without anybody listening."""
+    end = bed.time + for_s
+    while bed.time < end:
+        bed.poll({"said": len(bed.said)}, end - bed.time)
+
+
 def resume(trial: Trial, plan: Plan, bed: FakeBed, book: Memory) -> State:
     """A new orchestrator takes the run over; one that finds it ended leaves it alone."""
     if book.events[-1].f == "run.end":
-        return engine.open_commands(trial, plan, book.events)[0]
+        return fold.open_commands(trial, plan, book.events)[0]
     book.append(
         Event(
             type="note", f="run.resumed", at=bed.now(), source=Source(writer="ctl", n=0),

@@ -67,6 +67,14 @@ def test_a_file_that_is_missing_without_a_word_fails_and_one_that_was_reported_i
     assert ask(reported, "bundle-complete").outcome == "unknown"
 
 
+def test_what_is_missing_of_a_tree_that_could_not_be_fetched_is_lost_data() -> None:
+    run = altered(history.reference(), lambda texts: texts.__delitem__("nodes/n2/i1-e0/rank-2.log"))
+    for node, outcome in (("n1", "fail"), ("n2", "unknown")):
+        missing = [{"node": node, "path": "runs/r", "reason": "rank-2.log: Input/output error"}]
+        reported = history.changed(run, "gather", 1, value={"missing": missing})
+        assert ask(reported, "bundle-complete").outcome == outcome
+
+
 def test_a_log_that_does_not_say_whose_it_is_is_unknown() -> None:
     run = altered(history.reference(), lambda texts: texts.update({"nodes/n0/i1-e0/rank-0.log": "hello\n"}))
     assert ask(run, "bundle-complete").outcome == "unknown"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -185,6 +186,14 @@ def test_an_open_run_blocks_the_bed_by_name_and_tells_whether_it_is_driven(tmp_p
     assert "ccbed resume" in refused.value.hint
     beds.end_run(tmp_path, "r1")
     assert beds.open_run(tmp_path) is None
+
+
+def test_two_that_look_whether_a_run_is_driven_do_not_take_each_other_for_its_driver(tmp_path: Path) -> None:
+    with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
+        pass
+    with (tmp_path / beds.RUN_LOCK).open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert beds.driver(tmp_path) == 0
 
 
 def test_a_twin_is_kept_under_its_key(tmp_path: Path) -> None:
