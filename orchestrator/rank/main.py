@@ -30,19 +30,17 @@ def main(
     threads = len(os.listdir("/proc/self/task"))
     print(f"ccbed: run {gang.run} node {node} incarnation {incarnation} epoch {gang.epoch} rank {rank}", flush=True)
     notes = record.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
-    notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
     try:
-        return _life(gang, rank, notes, release_fd, node, incarnation)
+        _dress(gang, rank, node, incarnation)  # first: a rank that has said that it started has left its environment
+        notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
+        return _life(gang, rank, notes, release_fd)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _life(
-    gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int, node: str, incarnation: str
-) -> int:
+def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int) -> int:
     try:
-        _dress(gang, rank, node, incarnation)
         _reseed(gang, rank)
         return _work(gang, rank, notes, release_fd)
     except SystemExit as left:
