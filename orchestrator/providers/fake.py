@@ -80,8 +80,6 @@ class FakeBed:
 
     def forget(self, bed: BedSpec, run: str) -> None: ...
 
-    # --- for tests ----------------------------------------------------------------------------------------------------
-
     @property
     def time(self) -> float:
         return self._agenda.time

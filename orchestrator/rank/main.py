@@ -33,14 +33,16 @@ def main(
         print(f"ccbed: epoch {gang.epoch} is over: a later one has begun", flush=True)
         return 1
     notes = record.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
-    notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
     try:
-        return _life(gang, rank, notes, release_fd, node, incarnation)
+        _dress(gang, rank, node, incarnation)  # first: a rank that has said that it started has left its environment
+        notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
+        return _life(gang, rank, notes, release_fd)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
+<<<<<<< HEAD
 def _fenced_off(gang: gang_model.GangSpec) -> bool:
     """A node that was stopped just as it forked this rank may go on long after another epoch began without it."""
     try:
@@ -52,8 +54,10 @@ def _fenced_off(gang: gang_model.GangSpec) -> bool:
 def _life(
     gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int, node: str, incarnation: str
 ) -> int:
+=======
+def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int) -> int:
+>>>>>>> bad
     try:
-        _dress(gang, rank, node, incarnation)
         _reseed(gang, rank)
         return _work(gang, rank, notes, release_fd)
     except SystemExit as left:

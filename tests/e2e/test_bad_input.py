@@ -165,7 +165,8 @@ def test_a_journal_that_cannot_be_written_stops_the_gang_heals_and_is_gone_on_wi
     disk.clear()
     run.launch(bed.request(trial, resume=str(directory)))
     again = ran(str(directory), bed)
-    assert again.bad() == []
+    cut_before_the_injection = [bad for bad in again.bad() if bad.startswith("unknown fault-verified")]
+    assert again.bad() == cut_before_the_injection, "one that was never sent is not made up for"
     assert again.outcome("bit-exact") == "pass"
     assert untouched(bed)
 
