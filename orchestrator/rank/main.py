@@ -42,7 +42,6 @@ def main(
         sys.stderr.flush()
 
 
-<<<<<<< HEAD
 def _fenced_off(gang: gang_model.GangSpec) -> bool:
     """A node that was stopped just as it forked this rank may go on long after another epoch began without it."""
     try:
@@ -51,12 +50,7 @@ def _fenced_off(gang: gang_model.GangSpec) -> bool:
         return False
 
 
-def _life(
-    gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int, node: str, incarnation: str
-) -> int:
-=======
 def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int) -> int:
->>>>>>> bad
     try:
         _reseed(gang, rank)
         return _work(gang, rank, notes, release_fd)
