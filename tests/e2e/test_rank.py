@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,11 +58,11 @@ class Stage:
         *,
         world: int = 4,
         epoch: int = 0,
-        fence: int | None = None,
+        overtaken_by: int | None = None,
         more: Mapping[str, Any] | None = None,
         **spec: Any,
     ) -> Played:
-        (self.checkpoints / "fence.json").write_text(json.dumps({"epoch": epoch if fence is None else fence}))
+        self._fence(epoch)
         events, out = self.directory / f"events-{epoch}", self.directory / f"out-{epoch}"
         events.mkdir()
         gangs = [codec.plain(self._gang(node, world, epoch, out, spec)) for node in range(world)]
@@ -71,9 +72,18 @@ class Stage:
         assert self._warm.stdin and self._warm.stdout
         self._warm.stdin.write(json.dumps(request) + "\n")
         self._warm.stdin.flush()
+        if overtaken_by is not None:
+            while not any(b"rank.joined" in path.read_bytes() for path in events.iterdir()):
+                time.sleep(0.002)
+            self._fence(overtaken_by)
         codes = {int(rank): code for rank, code in json.loads(self._warm.stdout.readline())["codes"].items()}
         lines = [json.loads(line) for path in sorted(events.iterdir()) for line in path.read_text().splitlines()]
         return Played(codes, sorted(lines, key=lambda line: line["at"]["mono"]), out)
+
+    def _fence(self, epoch: int) -> None:
+        temporary = self.directory / "fence"
+        temporary.write_text(json.dumps({"epoch": epoch}))
+        temporary.replace(self.checkpoints / "fence.json")
 
     def resume(self, name: str) -> gang.Resume:
         facts = json.loads((self.checkpoints / f"{name}.json").read_text())
@@ -232,7 +242,7 @@ def test_a_disk_that_is_full_ends_the_gang_with_the_cause(stage: Stage) -> None:
 
 
 def test_an_old_epoch_commits_nothing(stage: Stage) -> None:
-    played = stage.play(world=2, params=SHORT, fence=1)
+    played = stage.play(world=2, params={**SHORT, "step_min_ms": 50}, overtaken_by=1)
     assert played.codes == {0: 1, 1: 1}
     assert played.of("checkpoint.refused") == [{"rank": 0, "name": "e0-s5", "fence": 1}]
     assert played.of("rank.error") == []
