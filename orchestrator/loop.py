@@ -236,8 +236,9 @@ class Loop:
         return [self._own("note", "gang.stalled", {"since_s": round(since, 3)}, epoch=state.epoch)]
 
     def _note_progress(self, event: Event) -> None:
-        if event.f in ("rank.step", "progress"):
-            self._pace = liveness.advance(self._pace, int(event.value["step"]), self.now().mono)
+        step = event.value.get("step")
+        if event.f in ("rank.step", "progress") and isinstance(step, int):
+            self._pace = liveness.advance(self._pace, step, self.now().mono)
         elif event.f in ("recovery.decided", "rank.held"):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
 

@@ -14,7 +14,7 @@ from ..model.event import Command, Event
 from ..model.plan import Plan
 from ..model.trial import Trial
 from . import closing, faulting, gangs, recovery
-from .state import Ending, FaultState, Node, Result, State, note, then, timer
+from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then, timer
 
 Handler = Callable[[Trial, State, Event], Result]
 
@@ -35,7 +35,7 @@ def begin(trial: Trial, plan: Plan) -> Result:
 
 def step(trial: Trial, state: State, event: Event) -> Result:
     """The state after ``event`` and the commands that follow from it. Unknown and late events change nothing."""
-    if state.stage == "done" or event.type == "invoke":
+    if state.stage == "done" or event.type == "invoke" or forged(event):
         return state, ()
     handler = _OBSERVATIONS.get(event.f) if event.type == "note" else _OUTCOMES.get(event.f)
     result: Result = handler(trial, state, event) if handler else (state, ())
@@ -64,7 +64,7 @@ def _rank_joined(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _rank_step(trial: Trial, state: State, event: Event) -> Result:
-    return replace(state, best_step=max(state.best_step, int(event.value["step"]))), ()
+    return reached(state, [event.value.get("step")]), ()
 
 
 def _rank_finished(trial: Trial, state: State, event: Event) -> Result:
@@ -74,7 +74,7 @@ def _rank_finished(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
-    state = _with_last_step(state, [event.value.get("last_step")])
+    state = reached(state, [event.value.get("last_step")])
     if not _current(state, event):
         return state, ()
     rank, code = int(event.value["rank"]), event.value.get("code")
@@ -219,7 +219,7 @@ def _gang_started(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
-    state = _with_last_step(state, list(event.value.get("last_step", {}).values()))
+    state = reached(state, list(event.value.get("last_step", {}).values()))
     if state.ending:
         return closing.answered(trial, state, event)
     if state.stage != "stop" or event.key not in state.awaited:
@@ -311,10 +311,6 @@ def _current(state: State, event: Event) -> bool:
 
 def _with_node(state: State, name: str, node: Node) -> State:
     return replace(state, nodes={**state.nodes, name: node})
-
-
-def _with_last_step(state: State, steps: list[Any]) -> State:
-    return replace(state, best_step=max([state.best_step, *(int(s) for s in steps if s)]))
 
 
 _OBSERVATIONS: dict[str, Handler] = {

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ..model.event import Command
+from ..model.event import Command, Event
 from ..model.plan import Plan
 
 #: prepare: fence, checkpoint, store and nodes are being made ready · start: the ranks are being forked and join ·
@@ -120,3 +120,13 @@ def note(f: str, key: str, value: Mapping[str, Any], *, of: str | None = None, e
 
 def timer(key: str, after_s: float) -> Command:
     return Command(f="timer", key=key, deadline_s=after_s + 3600.0, value={"after_s": after_s})
+
+
+def reached(state: State, steps: list[Any]) -> State:
+    """Steps that ranks are known to have done; what is no step number is passed over."""
+    return replace(state, best_step=max([state.best_step, *(step for step in steps if isinstance(step, int))]))
+
+
+def forged(event: Event) -> bool:
+    """A workload may emit what it likes; only the controller says how a run stands."""
+    return event.f.startswith("run.") and event.source.writer != "ctl"

@@ -19,6 +19,22 @@ LIFE = ("rendezvous", "init", "restore", "shutdown")
 PROGRESS_S = 0.5
 COMMITTED, FAILED, REFUSED = range(3)
 
+#: Names of events that begin so are ccbed's own.
+RESERVED = (
+    "run",
+    "node",
+    "rank",
+    "gang",
+    "fault",
+    "heal",
+    "hold",
+    "lease",
+    "checkpoint",
+    "recovery",
+    "resume",
+    "agent",
+)
+
 
 class RankContext:
     """One rank of one epoch. ``params`` are the workload's Params; ``rng`` is this rank's own generator.
@@ -59,6 +75,14 @@ class RankContext:
     def phase(self, name: str) -> None:
         """A point at which a fault can hold this rank."""
         self._holds.reach(0 if name in LIFE else self.step, name)
+
+    def emit(self, f: str, **value: Any) -> None:
+        """An observation of the workload's own, into the history. Raises ValueError for a name that ccbed itself uses."""
+        if f == "progress" or f.partition(".")[0] in RESERVED:
+            raise ValueError(
+                f"{f}: a name of ccbed's own; name it after the workload, such as mine.{f.rpartition('.')[2]}"
+            )
+        self._notes.note(f, **value)
 
     def begin_step(self, step: int) -> None:
         self.step, self._op = step, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -262,3 +263,17 @@ def test_a_second_answer_to_a_command_changes_nothing_when_the_history_is_folded
     doubled = [again for e in book.events for again in (e,) * (1 + (e.type == "ok"))]
     plan = world.plan(trial)
     assert fold.open_commands(trial, plan, doubled) == fold.open_commands(trial, plan, book.events)
+
+
+def test_what_a_workload_emits_cannot_end_a_run_or_break_the_loop() -> None:
+    bed = world.bed()
+    odd: tuple[tuple[str, dict[str, object]], ...] = (
+        ("run.end", {"outcome": "finished"}),
+        ("progress", {}),
+        ("rank.step", {"step": "many"}),
+    )
+    for number, (name, value) in enumerate(odd.items()):
+        bed.at(0.1 + number / 100, functools.partial(bed._say, "n1", "rank-1.e0", name, value, epoch=0))
+    _, book = world.run(world.trial(), bed)
+    assert _end(book)["outcome"] == "finished"
+    assert book.events[-1].source.writer == "ctl"
