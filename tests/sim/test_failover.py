@@ -267,11 +267,11 @@ def test_a_second_answer_to_a_command_changes_nothing_when_the_history_is_folded
 
 def test_what_a_workload_emits_cannot_end_a_run_or_break_the_loop() -> None:
     bed = world.bed()
-    odd: tuple[tuple[str, dict[str, object]], ...] = (
-        ("run.end", {"outcome": "finished"}),
-        ("progress", {}),
-        ("rank.step", {"step": "many"}),
-    )
+    odd: dict[str, dict[str, object]] = {
+        "run.end": {"outcome": "finished"},
+        "progress": {},
+        "rank.step": {"step": "many"},
+    }
     for number, (name, value) in enumerate(odd.items()):
         bed.at(0.1 + number / 100, functools.partial(bed._say, "n1", "rank-1.e0", name, value, epoch=0))
     _, book = world.run(world.trial(), bed)
