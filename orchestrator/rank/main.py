@@ -8,6 +8,7 @@ import os
 import random
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +34,14 @@ def main(
         print(f"ccbed: epoch {gang.epoch} is over: a later one has begun", flush=True)
         return 1
     notes = record.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
-    try:
-        _dress(gang, rank, node, incarnation)  # first: a rank that has said that it started has left its environment
+
+    def begin() -> None:
+        """In this order: a rank that has said that it started has left its environment."""
+        _dress(gang, rank, node, incarnation)
         notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
-        return _life(gang, rank, notes, release_fd)
+
+    try:
+        return _life(gang, rank, notes, release_fd, begin)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -50,8 +55,9 @@ def _fenced_off(gang: gang_model.GangSpec) -> bool:
         return False
 
 
-def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int) -> int:
+def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int, begin: Callable[[], None]) -> int:
     try:
+        begin()
         _reseed(gang, rank)
         return _work(gang, rank, notes, release_fd)
     except SystemExit as left:

@@ -1,0 +1,85 @@
+"""What no recovery can help, in virtual time: a full disk, taken ports, a run that was cut off before it could say so."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core import fold
+from orchestrator.model.event import Command, Event, EventType, Source
+from orchestrator.providers.fake import FakeBed
+from orchestrator.providers.fake_parts import FakeGang
+
+from . import world
+
+NAMES = ("n0", "n1", "n2", "n3", "n4")
+
+
+class FullDisk(FakeBed):
+    """No checkpoint can be written; the gang ends of it, as real ranks do."""
+
+    def _commit(self, gang: FakeGang) -> None:
+        self._rank(gang, 0, "checkpoint.failed", {"name": "e0-s5", "reason": "No space left on device"})
+        for rank, name in gang.ranks.items():
+            self._later(0.02, lambda rank=rank, name=name: self._fall(gang, rank, name))  # type: ignore[misc]
+
+
+class TakenPorts(FakeBed):
+    """The first port that is tried is somebody else's."""
+
+    def _answer(self, command: Command, type: EventType, value: Mapping[str, Any], writer: str = "agent") -> None:
+        if command.f == "store.open":
+            value = {**value, "port": value["port"] + 1, "retries": [value["port"]]}
+        super()._answer(command, type, value, writer)
+
+
+def test_a_full_disk_is_not_answered_by_another_start() -> None:
+    _, book = world.run(world.trial(), FullDisk(NAMES))
+    end = book.events[-1].value
+    assert (end["outcome"], end["kind"]) == ("failed", "finding")
+    assert "checkpoint e0-s5 could not be written: No space left on device" in end["reason"]
+    assert world.names(book, "recovery.decided") == []
+
+
+def test_ports_that_were_taken_are_noted_in_each_epoch() -> None:
+    _, book = world.run(world.trial(world.crash(2)), TakenPorts(NAMES))
+    notes = [
+        (event.epoch, event.value["taken"], event.value["port"]) for event in book.events if event.f == "store.retried"
+    ]
+    assert notes == [(0, [40000], 40001), (1, [40001], 40002)]
+    assert book.events[-1].value["outcome"] == "finished"
+
+
+def test_a_run_that_was_cut_off_is_closed_with_the_nodes_as_they_are_and_injects_nothing_any_more() -> None:
+    """The journal ends after the decision to act, before the order; meanwhile n2 was healed: it has another incarnation."""
+    trial, bed, book = world.trial(world.crash(2)), world.bed(), world.Memory()
+    plan = world.plan(trial)
+    decided = _cut_after(trial, plan, bed, book, "fault.target")
+    nodes = {n.name: {"incarnation": n.incarnation, "ordinal": n.ordinal} for n in bed.nodes.values()}
+    own = Source(writer="ctl", n=0)
+    book.append(Event(type="note", f="run.interrupted", at=bed.now(), source=own, value={"nodes": nodes}))
+    state = world.loop(trial, plan, bed, book).run()
+    assert state.stage == "suspended"
+    later = book.events[decided:]
+    assert [event.type for event in later if event.f == "fault.act"] == ["invoke", "fail"]
+    assert bed.nodes["n2"].alive, "the fault was never sent"
+    assert world.resume(trial, plan, bed, book).stage == "done"
+    assert book.events[-1].value["outcome"] == "finished"
+
+
+def _cut_after(trial: Any, plan: Any, bed: FakeBed, book: world.Memory, name: str) -> int:
+    """Run until ``name`` stands in the journal and nothing more can be written; its length."""
+
+    class Full(world.Memory):
+        def append(self, event: Event) -> Event | None:
+            if any(one.f == name for one in self.events):
+                raise world.Killed
+            return super().append(event)
+
+    full = Full()
+    try:
+        world.loop(trial, plan, bed, full).run()
+    except world.Killed:
+        book.events, book.seen, book.own = full.events, full.seen, full.own
+    assert fold.open_commands(trial, plan, book.events)[1][-1].f == "fault.act"
+    return len(book.events)
