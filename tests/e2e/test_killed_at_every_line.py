@@ -27,7 +27,8 @@ from orchestrator.store import bundle
 
 from .conftest import ROOT, Bed
 
-pytestmark = pytest.mark.e2e
+#: Some hundred runs, one after the other.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 
 TRIAL = ["dp-ring", "--epochs", "1", "--fail-node", "2"]
 PATIENCE_S = 60.0
