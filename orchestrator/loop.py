@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -68,17 +68,18 @@ class Loop:
 
     def _turn(self, state: State) -> State:
         events, self.cursors = self.provider.poll(self.cursors, self._patience())
-        for event in events:
-            state = self._take(state, event)
-        for event in (*self._fired(), *self._overdue(), *self._watched(state), *self._asked_to_stop()):
-            state = self._take(state, event)
-        return state
+        state = self._take(state, events)
+        return self._take(state, (*self._fired(), *self._overdue(), *self._watched(state), *self._asked_to_stop()))
 
-    def _take(self, state: State, event: Event) -> State:
-        """Write an event and do what follows from it, and what follows from that. Nothing is written after the end."""
+    def _take(self, state: State, events: Iterable[Event]) -> State:
+        """Write events, all of them first: the end of the run may follow from one, and nothing is written after the end.
+
+        Then do what follows from each, and what follows from that.
+        """
         if state.over:
             return state
-        self._write(event)
+        for event in events:
+            self._write(event)
         return self._flush(state)
 
     def _write(self, event: Event) -> None:
@@ -136,17 +137,15 @@ class Loop:
     def _gathered(self) -> Mapping[str, Any]:
         """Fetch, then hear what the fetched files say and was not heard yet: the history lacks nothing of them."""
         value = self.gather()
-        for event in self._said():
-            self._write(event)
+        while events := self._said():
+            for event in events:
+                self._write(event)
         return value
 
-    def _said(self) -> Iterator[Event]:
-        """What the nodes have said so far."""
-        while True:
-            events, self.cursors = self.provider.poll(self.cursors, 0.0)
-            if not events:
-                return
-            yield from events
+    def _said(self) -> Sequence[Event]:
+        """What the nodes have said since the last poll, without waiting."""
+        events, self.cursors = self.provider.poll(self.cursors, 0.0)
+        return events
 
     def _cut_off(self, event: Event) -> list[Event]:
         """A node that has exited answers nothing any more: close what was asked of its agent as indeterminate."""
@@ -275,8 +274,8 @@ class Loop:
         self._write(self._own("fail", command.f, {"reason": "the run was cut off before it was sent"}, **about))
 
     def _drain(self, state: State) -> State:
-        for event in self._said():
-            state = self._take(state, event)
+        while not state.over and (events := self._said()):
+            state = self._take(state, events)
         return state
 
     def _asked_to_stop(self) -> list[Event]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.core import engine, faulting, fold
 from orchestrator.core.state import FaultState
-from orchestrator.model.event import Command
+from orchestrator.model.event import Command, Event
+from orchestrator.model.provider import Cursors
 from orchestrator.model.trial import Liveness
 from orchestrator.providers.fake import FakeBed
 
@@ -277,3 +279,28 @@ def test_what_a_workload_emits_cannot_end_a_run_or_break_the_loop() -> None:
     _, book = world.run(world.trial(), bed)
     assert _end(book)["outcome"] == "finished"
     assert book.events[-1].source.writer == "ctl"
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_the_history_lacks_nothing_that_was_said_before_the_files_were_fetched(seed: int) -> None:
+    bed, book, said = world.bed(seed=seed, doubled=0.3), world.Memory(), set[object]()
+    trial = world.trial(world.crash(2), world.crash(1, id="f1", step=40))
+    loop, poll = world.loop(trial, world.plan(trial), bed, book), bed.poll
+    for millisecond in range(2000):
+        bed.at(millisecond / 1000, functools.partial(bed._say, "n3", "agent", "mine.chatter", {}))
+
+    def batches(cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        """Several events at once, as files deliver them."""
+        for _ in range(12 if timeout_s else 0):
+            poll({"said": len(bed.said)}, 0.001)
+        return poll(cursors, timeout_s)
+
+    bed.poll = batches  # type: ignore[method-assign]
+
+    def gather() -> dict[str, object]:
+        said.update(event.source.identity for event in bed.said)
+        return {}
+
+    loop.gather = gather
+    loop.run()
+    assert said <= {event.source.identity for event in book.events}
