@@ -43,7 +43,7 @@ def _change(wanted: NodeSpec, found: NodeStatus, keeper: Change | None, before: 
 
 def _changed(wanted: NodeSpec, found: NodeStatus, before: BedSpec | None) -> str:
     old = next((node for node in before.nodes if node.name == wanted.name), None) if before else None
-    names = ("host", "role", "address", "interface", "gpus", "env")
+    names = ("host", "role", "address", "interface", "gpus", "env", "container")
     fields = [name for name in names if old and getattr(old, name) != getattr(wanted, name)]
     hashes = f"spec {found.spec_hash[:6] or 'unknown'} -> {wanted.hash[:6]}"
     if not old or not fields:

@@ -26,8 +26,50 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostSpec:
+    """A host as it is reached: this machine, or one behind SSH.
+
+    ``engine``: path of the container engine's socket there. ``power`` (off, on) and ``port`` (down, up) are argv that this
+    machine runs to cut the host's power or its switch port; ``engine_control`` (stop, start) is argv for the host itself.
+    """
+
+    name: str
+    connection: Literal["local", "ssh"] = "local"
+    address: str = ""
+    port: int = 22
+    user: str = ""
+    key: str | None = None
+    python: str = "python3"
+    engine: str = "/var/run/docker.sock"
+    first_contact: bool = False
+    power: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    switch_port: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    engine_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSpec:
+    """What the container of a node shall be, beyond what every node is.
+
+    ``gpu_devices``: indices, UUIDs, ``all``, or CDI names (``nvidia.com/gpu=0``). ``mounts``: ``source:target[:ro]``.
+    """
+
+    image: str
+    cpus: str | None = None
+    memory: str | None = None
+    shm_size: str | None = None
+    mounts: tuple[str, ...] = ()
+    user: str | None = None
+    rdma: bool = False
+    gpu_devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What one node shall be. ``hash`` covers everything that a change of which needs the node replaced."""
+    """What one node shall be. ``hash`` covers everything that a change of which needs the node replaced.
+
+    Where the provider gives a node its address, ``address`` is empty and the found one counts (``NodeStatus``).
+    """
 
     name: str
     host: str
@@ -37,11 +79,17 @@ class NodeSpec:
     interface: str = "lo"
     gpus: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
+    container: ContainerSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedSpec:
-    """What the user wants to exist: the bed file's content."""
+    """What the user wants to exist: the bed file's content.
+
+    ``workdir`` is the bed's directory on this machine; ``hostdir`` the one on its hosts, and inside of its containers.
+    They are the same where the only host is this machine. ``network``: containers share their host's (host), or have
+    one of their own on one engine (private).
+    """
 
     name: str
     provider: str
@@ -53,6 +101,12 @@ class BedSpec:
     data_dir: str | None = None
     allow_faults: Literal["process", "container", "node", "cluster"] = "container"
     hash: str = ""
+    hosts: tuple[HostSpec, ...] = ()
+    hostdir: str = ""
+    network: Literal["", "host", "private"] = ""
+
+    def host(self, name: str) -> HostSpec:
+        return next(host for host in self.hosts if host.name == name)
 
     def node(self, name: str) -> NodeSpec:
         return next(node for node in self.nodes if node.name == name)
@@ -74,11 +128,13 @@ class NodeStatus:
     own_mib: float = 0.0
     shared_mib: float = 0.0
     reason: str = ""
+    address: str = ""
+    interface: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedStatus:
-    """What exists of a bed."""
+    """What exists of a bed. ``detached``: its nodes outlive their keeper, so that a new one takes them over."""
 
     name: str
     nodes: tuple[NodeStatus, ...] = ()
@@ -86,6 +142,7 @@ class BedStatus:
     keeper_hash: str = ""
     leases: tuple[str, ...] = ()
     open_run: str = ""
+    detached: bool = False
 
     def node(self, name: str) -> NodeStatus:
         found = (node for node in self.nodes if node.name == name)
