@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -10,9 +11,12 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from ..model import codec
-from ..model.bed import BedSpec, Host, Inventory, NodeSpec
+from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, NodeSpec
 from ..model.errors import UsageError
 from . import values, variables
+
+#: What ``ccbed image build`` makes.
+DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
 
 
 def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedSpec:
@@ -20,7 +24,7 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
-    problems = [*_disagreements(inventory), *_misfits(inventory)]
+    problems = [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory)]
     shared = _bed_wide(inventory)
     name, named = _name(inventory, shared)
     problems += named
@@ -30,18 +34,22 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
         problems.append(f"{place}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
-    workdir = _absolute(shared.get("workdir"), home) or f"{state}/beds/{name}"
+    provider = shared.get("provider", "process")
+    workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _hashed(
         BedSpec(
             name=name,
-            provider=shared.get("provider", "process"),
+            provider=provider,
             nodes=nodes,
             inventory=inventory.path,
             workdir=workdir,
-            shared_dir=_absolute(shared.get("shared_dir"), home) or f"{workdir}/shared",
+            shared_dir=_absolute(shared.get("shared_dir"), home) or f"{hostdir}/shared",
             agent=agent,
             data_dir=_absolute(shared.get("data_dir"), home),
             allow_faults=shared.get("allow_faults", "container"),
+            hosts=tuple(_host(host, home) for host in inventory.hosts) if provider == "docker" else (),
+            hostdir=hostdir,
+            network=_network(inventory, shared) if provider == "docker" else "",
         )
     )
 
@@ -98,7 +106,7 @@ def _misfits(inventory: Inventory) -> Iterable[str]:
     seen: set[str] = set()
     for host in inventory.hosts:
         provider = _value(host, "provider", "process")
-        if host.variables.get("ansible_connection") != "local" and provider == "process":
+        if not _local(host) and provider == "process":
             got = host.variables.get("ansible_connection", "ssh, ansible's default")
             place = host.places.get("ansible_connection", f"{host.place or inventory.path}.ansible_connection")
             yield f"{place}: provider process runs on this machine only: must be local (got {got})"
@@ -111,34 +119,125 @@ def _misfits(inventory: Inventory) -> Iterable[str]:
                 yield f"{place}: provider {provider} does not honour it in this version; remove it"
 
 
+def _strangers(inventory: Inventory) -> Iterable[str]:
+    """Hosts of a bed of containers that cannot be in one bed: the same one twice, or this machine beside others."""
+    docker = [host for host in inventory.hosts if _value(host, "provider", "process") == "docker"]
+    if docker and len({_local(host) for host in docker}) > 1:
+        near = next(host for host in docker if _local(host))
+        place = near.places.get("ansible_connection", near.place)
+        yield f"{place}: this machine's engine and hosts behind SSH are not in one bed; reach it by SSH as well"
+    seen: dict[tuple[str, int], str] = {}
+    for host in docker:
+        reached = _host(host, "")
+        key = (reached.address, reached.port)
+        if key in seen:
+            place = host.places.get("ansible_host", host.place)
+            yield f"{place}: {host.name} and {seen[key]} are the same host ({reached.address} port {reached.port})"
+        seen.setdefault(key, host.name)
+
+
+def _local(host: Host) -> bool:
+    return bool(host.variables.get("ansible_connection") == "local")
+
+
+def _directories(name: str, inventory: Inventory, workdir: str | None, state: str) -> tuple[str, str]:
+    """The bed's directory on this machine, and the one on its hosts: two only where hosts are elsewhere."""
+    here = f"{state}/beds/{name}"
+    if all(_local(host) for host in inventory.hosts):
+        return (workdir or here,) * 2
+    return here, workdir or f"/var/lib/ccbed/{name}"
+
+
+def _network(inventory: Inventory, shared: Mapping[str, Any]) -> Literal["host", "private"]:
+    """One engine gives its containers a network of their own; several hosts share theirs with them."""
+    chosen = shared.get("network") or ("host" if len(inventory.hosts) > 1 else "private")
+    return "private" if chosen == "private" else "host"
+
+
+def _host(host: Host, home: str) -> HostSpec:
+    given = host.variables
+    key = given.get("ansible_ssh_private_key_file")
+    return HostSpec(
+        name=host.name,
+        connection="local" if _local(host) else "ssh",
+        address=str(given.get("ansible_host", host.name)),
+        port=int(given.get("ansible_port", 22)),
+        user=str(given.get("ansible_user", "")),
+        key=_absolute(key, home),
+        python=str(given.get("ansible_python_interpreter", "python3")),
+        engine=_value(host, "engine", "/var/run/docker.sock"),
+        known_hosts=_absolute(_value(host, "known_hosts"), home),
+        first_contact=_value(host, "ssh_first_contact", False),
+        power=_value(host, "power", {}),
+        switch_port=_value(host, "switch_port", {}),
+        engine_control=_value(host, "engine_control", {}),
+    )
+
+
 def _nodes(inventory: Inventory, agent: str) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
-    wanted += [(host, "spare") for host in inventory.hosts for _ in range(_value(host, "spares", 0))]
+    for kind in ("standby", "spares"):
+        wanted += [(host, "spare") for host in inventory.hosts for _ in range(_value(host, kind, 0))]
     used: dict[str, int] = {}
     nodes = []
     for number, (host, role) in enumerate(wanted):
         first = used.get(host.name, 0)
-        used[host.name] = first + _value(host, "gpus", 0)
+        used[host.name] = first + max(_gpus(host)[0], 0)
         nodes.append(_node(f"n{number}", host, "spare" if role == "spare" else "node", first, agent))
     return tuple(nodes)
 
 
+def _gpus(host: Host) -> tuple[int, tuple[str, ...]]:
+    """How many GPUs each node of a host gets (-1: all there are), and which, where the inventory names them."""
+    given = _value(host, "gpus", 0)
+    if isinstance(given, int):
+        return given, ()
+    return (-1 if given == ("all",) else len(given)), tuple(given)
+
+
 def _node(name: str, host: Host, role: Literal["node", "spare"], first_gpu: int, agent: str) -> NodeSpec:
-    gpus = _value(host, "gpus", 0)
+    gpus, named = _gpus(host)
     env = dict(_value(host, "env", {}))
-    if gpus:
-        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(str(first_gpu + index) for index in range(gpus)))
+    docker = _value(host, "provider", "process") == "docker"
+    devices = named or tuple(str(first_gpu + index) for index in range(gpus))
+    if devices and not docker and devices != ("all",):
+        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(devices))
     spec = NodeSpec(
         name=name,
         host=host.name,
         role=role,
-        address=_value(host, "address", "127.0.0.1"),
+        address=_address(host, docker),
         hash="",
-        interface=_value(host, "interface", "lo"),
+        interface=_value(host, "interface", "" if docker else "lo"),
         gpus=gpus,
         env=env,
+        container=_container(host, devices) if docker else None,
     )
     return replace(spec, hash=_digest([codec.plain(spec), agent]))
+
+
+def _address(host: Host, docker: bool) -> str:
+    """What the inventory says; for containers, where it says nothing, the address by which the host is reached."""
+    given = _value(host, "address")
+    if given or not docker:
+        return str(given or "127.0.0.1")
+    try:
+        return "" if _local(host) else str(ipaddress.ip_address(str(host.variables.get("ansible_host", host.name))))
+    except ValueError:
+        return ""
+
+
+def _container(host: Host, devices: tuple[str, ...]) -> ContainerSpec:
+    return ContainerSpec(
+        image=_value(host, "image", DEFAULT_IMAGE),
+        cpus=_value(host, "cpus"),
+        memory=_value(host, "memory"),
+        shm_size=_value(host, "shm_size"),
+        mounts=tuple(_value(host, "mounts", ())),
+        user=_value(host, "user"),
+        rdma=_value(host, "rdma", False),
+        gpu_devices=devices,
+    )
 
 
 def _counts(inventory: Inventory) -> str:

@@ -120,16 +120,17 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
         incarnation=found.incarnation,
         ordinal=found.ordinal,
         pid=found.pid,
-        address=node.address,
-        interface=node.interface,
-        directory=f"{bed.workdir}/nodes/{node.name}",
+        address=found.address or node.address,
+        interface=found.interface or node.interface,
+        directory=f"{bed.hostdir or bed.workdir}/nodes/{node.name}",
+        host=node.host,
         env=node.env,
     )
 
 
 def _backend(trial: Trial, nodes: Sequence[NodeSpec]) -> tuple[str, tuple[str, ...]]:
     """nccl where every rank, a spare's too, has a GPU of its own; else gloo."""
-    short = [node for node in nodes if node.gpus < trial.world.ranks_per_node]
+    short = [node for node in nodes if 0 <= node.gpus < trial.world.ranks_per_node]
     if trial.world.backend == "auto":
         return ("gloo" if short else "nccl"), ()
     if trial.world.backend == "nccl" and short:

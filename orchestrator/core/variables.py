@@ -13,9 +13,10 @@ from . import values
 
 PREFIX = "ccbed_"
 #: The providers of this version.
-PROVIDERS = ("process",)
+PROVIDERS = ("process", "docker")
+DOCKER = ("docker",)
 #: Those that the design knows, so that a right inventory for a later version is told apart from a typing error.
-LATER_PROVIDERS = ("docker", "slurm")
+LATER_PROVIDERS = ("slurm",)
 #: Nobody means more nodes, spares or GPUs on one host than this; a slip of the finger shall not fork them.
 MOST = 1024
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
@@ -51,6 +52,18 @@ def _count(value: Any) -> int:
     if number > MOST:
         raise ValueError(f"must be <= {MOST}")
     return number
+
+
+def _gpus(value: Any) -> int | tuple[str, ...]:
+    """A count, or the devices: indices, UUIDs, CDI names, or ``all``."""
+    if value == "all":
+        return ("all",)
+    if isinstance(value, list):
+        devices = tuple(_text(item) for item in value)
+        if len(set(devices)) < len(devices):
+            raise ValueError("names a device twice")
+        return devices
+    return _count(value)
 
 
 def _address(value: Any) -> str:
@@ -107,6 +120,17 @@ def _isolation(value: Any) -> str:
     return str(value)
 
 
+def _cpus(value: Any) -> str:
+    """A number of cores, also a part of one."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0 < number <= MOST:
+        raise ValueError("must be a number of cores such as 2 or 0.5")
+    return f"{number:g}"
+
+
 def _size(value: Any) -> str:
     if not _SIZE.fullmatch(str(value)):
         raise ValueError("must be a size such as 8g")
@@ -116,6 +140,34 @@ def _size(value: Any) -> str:
 def _list(value: Any) -> tuple[str, ...]:
     items = value if isinstance(value, list) else [value]
     return tuple(_text(item) for item in items)
+
+
+def _mounts(value: Any) -> tuple[str, ...]:
+    """``source:target`` or ``source:target:ro``, both absolute."""
+    found = _list(value)
+    for mount in found:
+        source, _, rest = mount.partition(":")
+        target, _, mode = rest.partition(":")
+        if not (source.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
+            raise ValueError(f"{mount}: must be /source:/target or /source:/target:ro")
+    return found
+
+
+def _network(value: Any) -> str:
+    if value not in ("host", "private"):
+        raise ValueError("must be host or private")
+    return str(value)
+
+
+def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
+    """A reader of a mapping from each of ``states`` to the argv that brings it about."""
+
+    def read(value: Any) -> dict[str, tuple[str, ...]]:
+        if not isinstance(value, dict) or sorted(value) != sorted(states):
+            raise ValueError(f"must be a mapping with {' and '.join(states)}, each a list: a program and its arguments")
+        return {state: _list(value[state]) for state in states}
+
+    return read
 
 
 def _link(value: Any) -> dict[str, Any]:
@@ -132,23 +184,29 @@ KNOWN: Mapping[str, Variable] = {
     "provider": Variable(read=_provider, bed_wide=True),
     "nodes": Variable(read=_count),
     "spares": Variable(read=_count),
-    "gpus": Variable(read=_count),
+    "gpus": Variable(read=_gpus),
     "address": Variable(read=_address),
     "interface": Variable(read=_text),
     "workdir": Variable(read=_path, bed_wide=True),
     "shared_dir": Variable(read=_path, bed_wide=True),
     "data_dir": Variable(read=_path, bed_wide=True),
     "env": Variable(read=_environment),
-    "isolation": Variable(read=_isolation),
+    "isolation": Variable(read=_isolation, honoured_by=("process",)),
     "allow_faults": Variable(read=_safety, bed_wide=True),
-    "standby": Variable(read=_count, honoured_by=()),
-    "image": Variable(read=_text, honoured_by=()),
-    "mounts": Variable(read=_list, honoured_by=()),
-    "user": Variable(read=_text, honoured_by=()),
+    "standby": Variable(read=_count, honoured_by=DOCKER),
+    "image": Variable(read=_text, honoured_by=DOCKER),
+    "mounts": Variable(read=_mounts, honoured_by=DOCKER),
+    "user": Variable(read=_text, honoured_by=DOCKER),
+    "rdma": Variable(read=_boolean, honoured_by=DOCKER),
+    "cpus": Variable(read=_cpus, honoured_by=DOCKER),
+    "memory": Variable(read=_size, honoured_by=DOCKER),
+    "shm_size": Variable(read=_size, honoured_by=DOCKER),
+    "network": Variable(read=_network, bed_wide=True, honoured_by=DOCKER),
+    "engine": Variable(read=_path, honoured_by=DOCKER),
+    "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
+    "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
+    "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
+    "known_hosts": Variable(read=_text, honoured_by=DOCKER),
+    "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
     "link": Variable(read=_link, honoured_by=()),
-    "rdma": Variable(read=_boolean, honoured_by=()),
-    "cpus": Variable(read=_text, honoured_by=()),
-    "memory": Variable(read=_size, honoured_by=()),
-    "shm_size": Variable(read=_size, honoured_by=()),
-    "ssh_first_contact": Variable(read=_boolean, honoured_by=()),
 }

@@ -41,6 +41,7 @@ class HostSpec:
     key: str | None = None
     python: str = "python3"
     engine: str = "/var/run/docker.sock"
+    known_hosts: str | None = None
     first_contact: bool = False
     power: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     switch_port: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -68,7 +69,8 @@ class ContainerSpec:
 class NodeSpec:
     """What one node shall be. ``hash`` covers everything that a change of which needs the node replaced.
 
-    Where the provider gives a node its address, ``address`` is empty and the found one counts (``NodeStatus``).
+    Where it is only found on the host, ``address`` (or ``interface``) is empty and the found one counts (``NodeStatus``).
+    ``gpus``: how many; -1: as many as the host has.
     """
 
     name: str

@@ -20,6 +20,7 @@ class PlanNode:
     address: str
     interface: str
     directory: str
+    host: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
