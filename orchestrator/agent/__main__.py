@@ -1,4 +1,4 @@
-"""Entry of the archive: ``python agent.pyz keeper --workdir W --bed B --archive HASH --ready FD``."""
+"""Entry of the archive: ``python agent.pyz ROLE …``; each role imports only what it needs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,28 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import forks, keeper
-
 
 def main(arguments: Sequence[str]) -> int:
-    """Detach, then become the keeper. The exit code is the launcher's: 0 once the keeper runs on its own."""
+    """The exit code of a role. A keeper detaches: the code is the launcher's, 0 once the keeper runs on its own."""
     parser = argparse.ArgumentParser(prog="agent.pyz")
-    parser.add_argument("role", choices=["keeper"])
+    roles = parser.add_subparsers(dest="role", required=True)
+    _keeper_options(roles.add_parser("keeper"))
+    _follow_options(roles.add_parser("follow"))
+    options = parser.parse_args(arguments)
+    result: int = {"keeper": _keeper, "follow": _follow}[options.role](options)
+    return result
+
+
+def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--bed", required=True)
     parser.add_argument("--archive", required=True)
     parser.add_argument("--ready", type=int, required=True)
-    options = parser.parse_args(arguments)
+
+
+def _keeper(options: argparse.Namespace) -> int:
+    from . import forks, keeper
+
     if os.fork():
         os._exit(0)
     os.setsid()
@@ -27,6 +37,18 @@ def main(arguments: Sequence[str]) -> int:
     os.chdir(options.workdir)
     forks.redirect(options.workdir / "keeper" / "keeper.log")
     return keeper.main(options.workdir, options.bed, options.archive, lambda: _say_ready(options.ready))
+
+
+def _follow_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hostdir", required=True)
+    parser.add_argument("--bed", required=True, help="for whoever looks at the host's processes")
+    parser.add_argument("--root", action="append", default=[], help="another directory that may be read and written")
+
+
+def _follow(options: argparse.Namespace) -> int:
+    from . import follow
+
+    return follow.main(options.hostdir, options.root)
 
 
 def _say_ready(fd: int) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Iterator
 
 MODIFY = 0x2
 MOVED_TO = 0x80
 CREATE = 0x100
+_OVERFLOW = 0x4000
+_IGNORED = 0x8000
 
 _HEADER = struct.Struct("iIII")
 
@@ -32,15 +35,29 @@ class Watcher:
 
     def drain(self) -> list[str]:
         """The names that were reported since the last call, in order (without their directories)."""
-        names: list[str] = []
+        return [name for _, _, name in self._events() if name]
+
+    def changed(self) -> tuple[set[tuple[str, str]], bool]:
+        """(watched path, name in it) of all that was reported since the last call, and whether some was left out."""
+        paths = {number: path for path, number in self._paths.items()}
+        found: set[tuple[str, str]] = set()
+        lost = False
+        for number, mask, name in self._events():
+            lost = lost or bool(mask & _OVERFLOW)
+            if mask & _IGNORED:
+                self._paths.pop(paths.pop(number, ""), None)
+            elif number in paths:
+                found.add((paths[number], name))
+        return found, lost
+
+    def _events(self) -> Iterator[tuple[int, int, str]]:
         while data := self._read():
             offset = 0
             while offset < len(data):
-                _, _, _, length = _HEADER.unpack_from(data, offset)
+                number, mask, _, length = _HEADER.unpack_from(data, offset)
                 offset += _HEADER.size
-                names.append(os.fsdecode(data[offset : offset + length].rstrip(b"\0")))
+                yield number, mask, os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
                 offset += length
-        return [name for name in names if name]
 
     def close(self) -> None:
         if self.fd >= 0:

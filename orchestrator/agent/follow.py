@@ -1,0 +1,220 @@
+"""The helper of one connection to a host: answers requests, streams what the nodes write, ends with its connection.
+
+Requests come on stdin, frames go out on stdout (see ``frames``). A request has an ``id`` and what to ``do``; its answer
+has the same id and ``ok`` or ``error``. Without an id: ``hello``, ``file`` (bytes ``at`` an offset; at 0 the file begins
+anew; ``end``: there is no more now), ``beats`` of nodes, ``capped`` (a node's bulk reached its cap).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import frames, label
+from .asked import Desk, Operations
+from .tails import Tails, Tree
+
+LOOK_S = 0.25
+BEAT_S = 0.1
+#: An orchestrator that lives asks something every second; a connection that was cut never says that it ended.
+SILENCE_S = 30.0
+_BLOCK = 1 << 18
+
+
+class Table(Mapping[str, Callable[..., Any]]):
+    """The operations of this host, loaded when the first of them is asked for."""
+
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        found: Callable[..., Any] = self._all()[name]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> Operations:
+        operations: Operations = importlib.import_module(".host", __package__).OPS
+        return operations
+
+
+class Beats:
+    """The heartbeats of nodes: told when they changed, at most every tenth of a second."""
+
+    def __init__(self, hostdir: str) -> None:
+        self._hostdir = hostdir
+        self._nodes: dict[str, tuple[str, int]] = {}
+        self._due = 0.0
+
+    def watch(self, nodes: Sequence[str]) -> None:
+        for node in nodes:
+            self._nodes.setdefault(node, ("", -1))
+
+    def changed(self, now: float) -> dict[str, tuple[str, int]]:
+        if now < self._due:
+            return {}
+        found = {node: _beat(os.path.join(self._hostdir, "nodes", node, "heartbeat")) for node in self._nodes}
+        new = {node: beat for node, beat in found.items() if beat and beat != self._nodes[node]}
+        self._nodes.update(new)
+        if new:
+            self._due = now + BEAT_S
+        return new
+
+
+class Helper:
+    """One thread that selects; requests that may take long have threads of their own."""
+
+    def __init__(self, hostdir: str, roots: Sequence[str], operations: Operations) -> None:
+        self._hostdir = hostdir
+        self._desk = Desk(hostdir, roots, operations)
+        self._tails = Tails(hostdir)
+        self._beats = Beats(hostdir)
+        self._answers: deque[bytes] = deque()
+        self._waiting: list[tuple[int, str, Mapping[str, int]]] = []
+        self._out = memoryview(b"")
+        self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self, source: int, sink: int) -> None:
+        """Serve until the source ends, the sink is gone, or nobody has asked anything for too long."""
+        os.set_blocking(sink, False)
+        self._say({"hello": {"pid": os.getpid(), "boot": label.boot_id(), "python": list(sys.version_info[:2])}})
+        decoder, look, heard = frames.Decoder(), 0.0, time.monotonic()
+        inputs = [fd for fd in (source, self._tails.fd, self._wake) if fd >= 0]
+        while True:
+            self._fill()
+            patience = max(0.0, look - time.monotonic())
+            readable, writable, _ = select.select(inputs, [sink] if self._out else [], [], patience)
+            now = time.monotonic()
+            if source in readable:
+                data = os.read(source, _BLOCK)
+                if not data:
+                    return
+                heard = now
+                for request, body in decoder.feed(data):
+                    self._perform(request, body)
+            if self._wake in readable:
+                os.read(self._wake, 4096)
+            if self._tails.fd in readable:
+                self._tails.woken()
+            if now >= look:
+                look = now + LOOK_S
+                self._tails.look()
+            if writable:
+                self._flush(sink)
+            self._tell(now)
+            if now - heard > SILENCE_S:
+                return
+
+    def _tell(self, now: float) -> None:
+        if beats := self._beats.changed(now):
+            self._say({"beats": beats})
+        for tree in self._tails.caps():
+            self._say({"capped": tree.node, "tree": tree.path, "limit": tree.cap})
+
+    def _perform(self, request: Mapping[str, Any], body: bytes) -> None:
+        do = request.get("do")
+        if do in ("watch", "sync", "anew"):
+            {"watch": self._watch, "sync": self._sync, "anew": self._anew}[do](request)
+        elif do in self._desk.slow:
+            threading.Thread(target=self._answer, args=(request, body), daemon=True).start()
+        else:
+            self._answer(request, body)
+
+    def _answer(self, request: Mapping[str, Any], body: bytes) -> None:
+        number, do = request.get("id"), str(request.get("do"))
+        try:
+            performer = self._desk.quick.get(do) or self._desk.slow.get(do)
+            if performer is None:
+                raise ValueError(f"a helper does not {do}")
+            value, data = performer(request, body)
+            frame = frames.encode({"id": number, "ok": value}, data)
+        except Exception as error:  # noqa: BLE001
+            frame = frames.encode({"id": number, "error": _text(error), "kind": type(error).__name__})
+        self._answers.append(frame)
+        if threading.current_thread() is not threading.main_thread():
+            os.write(self._waker, b".")
+
+    def _watch(self, request: Mapping[str, Any]) -> None:
+        """Answered after the events that were there already, so that whoever asked has them."""
+        trees = [Tree(**tree) for tree in request["trees"]]
+        self._tails.follow(trees, {name: (size, digest) for name, (size, digest) in request.get("have", {}).items()})
+        self._beats.watch(request.get("beats", ()))
+        self._later(request, "", self._tails.events())
+
+    def _sync(self, request: Mapping[str, Any]) -> None:
+        """Answered once everything is out that is below a path now."""
+        below = str(request.get("path", ""))
+        self._tails.look()
+        self._later(request, below, self._tails.sizes(below))
+
+    def _anew(self, request: Mapping[str, Any]) -> None:
+        have = {str(request["file"]): (int(request["have"][0]), str(request["have"][1]))}
+        self._tails.anew(str(request["file"]), have)
+
+    def _later(self, request: Mapping[str, Any], below: str, sizes: Mapping[str, int]) -> None:
+        self._waiting.append((int(request["id"]), below, sizes))
+
+    def _settle(self) -> None:
+        for entry in [entry for entry in self._waiting if not self._tails.behind(entry[2])]:
+            self._waiting.remove(entry)
+            number, below, sizes = entry
+            there = os.path.exists(os.path.join(self._hostdir, below))
+            self._say({"id": number, "ok": {"files": len(sizes), "there": there, "capped": self._tails.capped(below)}})
+
+    def _say(self, header: Mapping[str, Any]) -> None:
+        self._answers.append(frames.encode(header))
+
+    def _fill(self) -> None:
+        """What goes out next: events, then answers and heartbeats, then a piece of bulk."""
+        if self._out:
+            return
+        frame = self._tails.take(events=True)
+        if frame is None:
+            self._settle()
+        if frame is None and self._answers:
+            self._out = memoryview(self._answers.popleft())
+            return
+        frame = frame or self._tails.take(events=False)
+        if frame:
+            self._out = memoryview(frames.encode(*frame))
+
+    def _flush(self, sink: int) -> None:
+        try:
+            self._out = self._out[os.write(sink, self._out[:_BLOCK]) :]
+        except BlockingIOError:
+            return
+
+
+def main(hostdir: str, roots: Sequence[str], operations: Operations | None = None) -> int:
+    """Serve stdin and stdout. Threads that still work end with the process: what they started is detached."""
+    os.umask(0o077)
+    try:
+        Helper(hostdir, roots, Table() if operations is None else operations).run(0, 1)
+    except (BrokenPipeError, ConnectionError):
+        pass
+    os._exit(0)
+
+
+def _beat(path: str) -> tuple[str, int] | None:
+    try:
+        with open(path, "rb") as file:
+            incarnation, count = file.read(64).split()
+        return incarnation.decode(), int(count)
+    except (OSError, ValueError):
+        return None
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, KeyError | TypeError):
+        return f"{type(error).__name__}: {error}"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
