@@ -132,7 +132,8 @@ class Desk:
         name = str(asked["op"])
         if name not in self._operations:
             raise ValueError(f"this host knows no operation {name}")
-        return self._operations[name](**asked["args"]), b""
+        raw = {str(asked["raw"]): body} if asked.get("raw") else {}
+        return self._operations[name](**asked["args"], **raw), b""
 
 
 def _locked(fd: int) -> bool:

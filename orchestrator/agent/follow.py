@@ -137,7 +137,7 @@ class Helper:
             value, data = performer(request, body)
             frame = frames.encode({"id": number, "ok": value}, data)
         except Exception as error:  # noqa: BLE001
-            frame = frames.encode({"id": number, "error": _text(error), "kind": type(error).__name__})
+            frame = frames.encode({"id": number, "error": _text(error), "kind": _kind(error)})
         self._answers.append(frame)
         if threading.current_thread() is not threading.main_thread():
             os.write(self._waker, b".")
@@ -210,6 +210,10 @@ def _beat(path: str) -> tuple[str, int] | None:
         return incarnation.decode(), int(count)
     except (OSError, ValueError):
         return None
+
+
+def _kind(error: Exception) -> str:
+    return next((kind.__name__ for kind in (OSError, ValueError) if isinstance(error, kind)), "RuntimeError")
 
 
 def _text(error: Exception) -> str:

@@ -1,0 +1,196 @@
+"""A real sshd of this test's own on loopback: own keys, own port, started and stopped by its pid."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.providers import ssh
+
+ADDRESS = "127.0.0.1"
+#: sshd as root wants this directory, and Debian makes it by the service that does not run here.
+PRIVILEGES = Path("/run/sshd")
+
+
+def lacking() -> str:
+    """What this machine lacks for a test with an sshd; empty if nothing."""
+    names = {"sshd": "openssh-server", "ssh-keygen": "openssh-client"}
+    missing = sorted({package for name, package in names.items() if not program(name)})
+    return f"needs {', '.join(missing)}" if missing else ""
+
+
+def program(name: str) -> str:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") or ""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind((ADDRESS, 0))
+        return int(one.getsockname()[1])
+
+
+def make_key(path: Path, passphrase: str = "") -> Path:
+    argv = [program("ssh-keygen"), "-q", "-t", "ed25519", "-N", passphrase, "-C", "test", "-f", str(path)]
+    subprocess.run(argv, check=True, timeout=20)
+    return path
+
+
+@dataclass(kw_only=True)
+class Sshd:
+    """A server that runs. ``key``: a client's key that it takes; ``known``: a file that knows its host key."""
+
+    directory: Path
+    port: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def key(self) -> Path:
+        return self.directory / "client"
+
+    @property
+    def known(self) -> Path:
+        return self.directory / "known_hosts"
+
+    def host(self, name: str = "h1", **more: object) -> HostSpec:
+        given = {
+            "name": name,
+            "connection": "ssh",
+            "address": ADDRESS,
+            "port": self.port,
+            "user": getpass.getuser(),
+            "key": str(self.key),
+            "known_hosts": str(self.known),
+            **more,
+        }
+        return HostSpec(**given)  # type: ignore[arg-type]
+
+    def children(self) -> list[int]:
+        """The processes that serve connections: one for each, or two where privileges are separated."""
+        return [pid for pid in _pids() if _parent(pid) == self.process.pid]
+
+    def cut(self) -> int:
+        """Kill whatever serves connections now; how many there were."""
+        found = self.children()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return len(found)
+
+    def sessions(self) -> int:
+        """Programs that run in sessions of connections: all that descends from the server and is no sshd."""
+        family, found = {self.process.pid}, 0
+        for pid in sorted(_pids()):
+            if _parent(pid) in family:
+                family.add(pid)
+                found += not _name(pid).startswith("sshd")
+        return found
+
+
+@contextmanager
+def running(directory: Path, port: int | None = None) -> Iterator[Sshd]:
+    directory.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() == 0:
+        PRIVILEGES.mkdir(mode=0o755, exist_ok=True)
+    for name in ("host", "client"):
+        if not (directory / name).exists():
+            make_key(directory / name)
+    port = port or free_port()
+    config = directory / "sshd_config"
+    config.write_text(_config(directory, port))
+    name = f"[{ADDRESS}]:{port}"
+    (directory / "known_hosts").write_text(f"{name} {(directory / 'host.pub').read_text()}")
+    log = (directory / "sshd.log").open("ab")
+    process = subprocess.Popen([program("sshd"), "-D", "-e", "-f", str(config)], stdout=log, stderr=log)
+    server = Sshd(directory=directory, port=port, process=process)
+    try:
+        _wait_for(server)
+        yield server
+    finally:
+        server.cut()
+        process.terminate()
+        process.wait(10)
+        log.close()
+
+
+def bed(directory: Path, host: HostSpec, name: str = "wire") -> BedSpec:
+    """A bed whose host directory and mirror are two directories of this machine."""
+    (directory / "host").mkdir(parents=True, exist_ok=True)
+    return BedSpec(
+        name=name,
+        provider="docker",
+        nodes=(),
+        inventory="",
+        workdir=str(directory / "mirror"),
+        shared_dir=str(directory / "host" / "shared"),
+        agent="",
+        hosts=(host,),
+        hostdir=str(directory / "host"),
+    )
+
+
+def run(host: HostSpec, *argv: str) -> ssh.Done:
+    connection = ssh.connect(host)
+    try:
+        return connection.run(argv)
+    finally:
+        connection.close()
+
+
+def _config(directory: Path, port: int) -> str:
+    return "\n".join(
+        [
+            f"Port {port}",
+            f"ListenAddress {ADDRESS}",
+            f"HostKey {directory / 'host'}",
+            f"AuthorizedKeysFile {directory / 'client.pub'}",
+            "StrictModes no",
+            "UsePAM no",
+            "PidFile none",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "PermitRootLogin prohibit-password",
+            "",
+        ]
+    )
+
+
+def _wait_for(server: Sshd) -> None:
+    until = time.monotonic() + 10
+    while True:
+        if server.process.poll() is not None or time.monotonic() > until:
+            raise RuntimeError((server.directory / "sshd.log").read_text())
+        with contextlib.suppress(OSError), socket.create_connection((ADDRESS, server.port), timeout=1):
+            return
+        time.sleep(0.01)
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    try:
+        text = (Path("/proc") / str(pid) / "stat").read_text()
+    except OSError:
+        return "", 0
+    name, _, rest = text.partition("(")[2].rpartition(")")
+    return name, int(rest.split()[1])
+
+
+def _name(pid: int) -> str:
+    return _stat(pid)[0]
+
+
+def _parent(pid: int) -> int:
+    return _stat(pid)[1]
