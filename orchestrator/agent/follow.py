@@ -7,6 +7,7 @@ anew; ``end``: there is no more now), ``beats`` of nodes, ``capped`` (a node's b
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import select
@@ -113,6 +114,11 @@ class Helper:
             if now - heard > SILENCE_S:
                 return
 
+    def close(self) -> None:
+        self._tails.close()
+        os.close(self._wake)
+        os.close(self._waker)
+
     def _tell(self, now: float) -> None:
         if beats := self._beats.changed(now):
             self._say({"beats": beats})
@@ -139,7 +145,7 @@ class Helper:
         except Exception as error:  # noqa: BLE001
             frame = frames.encode({"id": number, "error": _text(error), "kind": _kind(error)})
         self._answers.append(frame)
-        if threading.current_thread() is not threading.main_thread():
+        with contextlib.suppress(OSError):  # full: it wakes up anyway
             os.write(self._waker, b".")
 
     def _watch(self, request: Mapping[str, Any]) -> None:

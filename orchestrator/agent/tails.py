@@ -155,6 +155,9 @@ class Tails:
                 return frame
         return None
 
+    def close(self) -> None:
+        self._watcher.close()
+
     def _see(self, tree: Tree, path: str, name: str, *, event: bool) -> None:
         try:
             status = os.lstat(path)

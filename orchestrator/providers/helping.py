@@ -39,7 +39,8 @@ from orchestrator.agent.__main__ import main
 sys.exit(main(sys.argv[5:]))
 """
 _BLOCK = 1 << 16
-_NOT_FOUND = 127
+#: What a shell answers for a program that is not there.
+NOT_FOUND = 127
 
 
 class Streams(Channel, Protocol):
@@ -110,6 +111,6 @@ def _ended(connection: Connection, channel: Streams) -> refusals.HostError:
     if not connection.alive:
         return refusals.HostError(connection.host.name, f"the connection to {connection.goal.place} was lost")
     code = channel.recv_exit_status()
-    if code == _NOT_FOUND:
+    if code == NOT_FOUND:
         return refusals.python_missing(connection.host)
     return refusals.helper_ended(connection.host, channel.recv_stderr(4096).decode(errors="replace"))

@@ -14,8 +14,8 @@ from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
 from . import clocks, files, helping, pulling, ssh
 from .asking import BED
-from .link import Answer, Link, RefusedError
 from .clocks import Reading
+from .link import Answer, Link, RefusedError
 from .mirror import Mirror
 from .refusals import HostError
 

@@ -30,6 +30,16 @@ WINDOW = 512 << 10
 _TCP_USER_TIMEOUT = 18
 _TRANSIENT = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError, TimeoutError)
 
+#: What the host, or its name, has said clearly: asking again, or waiting longer, changes nothing.
+_SAID = (
+    socket.gaierror,
+    paramiko.AuthenticationException,
+    paramiko.BadHostKeyException,
+    hostkeys.UnknownHostKeyError,
+    FileNotFoundError,
+    PermissionError,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
@@ -109,14 +119,14 @@ def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, co
     try:
         return attempts(_connected, goal, proxy, until)
     except Exception as error:
-        late = _is_transient(error) and time.monotonic() > until - 0.1
+        late = not isinstance(error, _SAID) and time.monotonic() > until - 0.1
         raise explained(goal, TimeoutError() if late else error, deadline_s) from error
 
 
 def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, socket.gaierror | paramiko.AuthenticationException | paramiko.BadHostKeyException):
+    if isinstance(error, _SAID):
         return False
-    return isinstance(error, _TRANSIENT) or "banner" in str(error)
+    return isinstance(error, _TRANSIENT) or "banner" in str(error) or "No existing session" in str(error)
 
 
 def _goal(host: HostSpec, file: Path) -> tuple[Goal, str]:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.providers import ssh
@@ -62,8 +63,8 @@ class Sshd:
     def known(self) -> Path:
         return self.directory / "known_hosts"
 
-    def host(self, name: str = "h1", **more: object) -> HostSpec:
-        given = {
+    def host(self, name: str = "h1", **more: Any) -> HostSpec:
+        given: dict[str, Any] = {
             "name": name,
             "connection": "ssh",
             "address": ADDRESS,
@@ -73,7 +74,7 @@ class Sshd:
             "known_hosts": str(self.known),
             **more,
         }
-        return HostSpec(**given)  # type: ignore[arg-type]
+        return HostSpec(**given)
 
     def children(self) -> list[int]:
         """The processes that serve connections: one for each, or two where privileges are separated."""
@@ -98,16 +99,16 @@ class Sshd:
 
 
 @contextmanager
-def running(directory: Path, port: int | None = None) -> Iterator[Sshd]:
+def running(directory: Path, *more: str) -> Iterator[Sshd]:
     directory.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         PRIVILEGES.mkdir(mode=0o755, exist_ok=True)
     for name in ("host", "client"):
         if not (directory / name).exists():
             make_key(directory / name)
-    port = port or free_port()
+    port = free_port()
     config = directory / "sshd_config"
-    config.write_text(_config(directory, port))
+    config.write_text(_config(directory, port, *more))
     name = f"[{ADDRESS}]:{port}"
     (directory / "known_hosts").write_text(f"{name} {(directory / 'host.pub').read_text()}")
     log = (directory / "sshd.log").open("ab")
@@ -147,7 +148,7 @@ def run(host: HostSpec, *argv: str) -> ssh.Done:
         connection.close()
 
 
-def _config(directory: Path, port: int) -> str:
+def _config(directory: Path, port: int, *more: str) -> str:
     return "\n".join(
         [
             f"Port {port}",
@@ -160,6 +161,7 @@ def _config(directory: Path, port: int) -> str:
             "PasswordAuthentication no",
             "KbdInteractiveAuthentication no",
             "PermitRootLogin prohibit-password",
+            *more,
             "",
         ]
     )

@@ -1,0 +1,94 @@
+"""The docker SDK over the connection to a host: no second one, few sessions, and it survives a cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model.bed import HostSpec
+from orchestrator.providers import dial, ssh
+from orchestrator.providers.refusals import HostError
+from orchestrator.providers.remote import RemoteSite
+
+from . import sshd
+
+SOCKET = Path(dial.DEFAULT)
+
+
+def lacking() -> str:
+    if sshd.lacking():
+        return sshd.lacking()
+    if not (SOCKET.exists() and sshd.program("docker")):
+        return "needs a container engine and its command line"
+    return ""
+
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(lacking()), reason=lacking())]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as one:
+        yield one
+
+
+@pytest.fixture
+def site(server: sshd.Sshd, tmp_path: Path) -> Iterator[RemoteSite]:
+    one = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
+    one.open()
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def client(site: RemoteSite) -> Iterator[Any]:
+    one = dial.client(lambda: site.connection, site.host)
+    yield one
+    one.close()
+
+
+def test_the_engine_answers_over_the_connection(client: Any, server: sshd.Sshd) -> None:
+    assert client.version()["Version"]
+    assert client.ping() is True
+    assert isinstance(client.images.list(), list)
+    assert len(server.children()) == 1, "no second connection"
+
+
+def test_many_calls_at_once_take_few_sessions(client: Any, server: sshd.Sshd) -> None:
+    with ThreadPoolExecutor(12) as pool:
+        assert all(pool.map(lambda _: client.ping(), range(60)))
+    assert server.sessions() <= 2 * (dial.SESSIONS + 1), "each is a shell that runs the command, at most"
+
+
+def test_calls_go_on_after_a_cut(client: Any, site: RemoteSite, server: sshd.Sshd) -> None:
+    assert client.ping()
+    server.cut()
+    wait(lambda: not site.connected)
+    wait(lambda: site.connected)
+    assert client.ping()
+
+
+def wait(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_an_engine_that_is_not_there_is_one_sentence(site: RemoteSite) -> None:
+    gone = HostSpec(name="h1", engine="/nowhere/docker.sock")
+    with pytest.raises(HostError, match=r"no container engine answers at /nowhere/docker\.sock; there: sudo"):
+        dial.client(lambda: site.connection, gone, 5)
+
+
+def test_a_host_without_docker_is_one_sentence(tmp_path: Path) -> None:
+    with sshd.running(tmp_path / "sshd", "SetEnv PATH=/nowhere") as own:
+        connection = ssh.connect(own.host())
+        with pytest.raises(HostError, match="no docker command there; install Docker"):
+            dial.client(lambda: connection, own.host(), 5)
+        connection.close()

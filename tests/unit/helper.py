@@ -1,0 +1,89 @@
+"""A helper of a host in a thread of this process, reached through pipes instead of a network."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from orchestrator.agent.asked import Operations
+from orchestrator.agent.follow import Helper
+
+
+class Pipes:
+    """What a channel is to a link: bytes in, bytes out, an end."""
+
+    def __init__(self, source: int, sink: int) -> None:
+        self._source, self._sink = source, sink
+
+    def recv(self, size: int, /) -> bytes:
+        return os.read(self._source, size)
+
+    def sendall(self, data: bytes, /) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._sink, left) :]
+
+    def close(self) -> None:
+        if self._sink >= 0:
+            os.close(self._sink)
+        self._sink = -1
+
+
+@contextmanager
+def serving(hostdir: Path, operations: Operations | None = None) -> Iterator[Pipes]:
+    """A helper that serves until the pipes are closed. It ends with the block."""
+    asked, asking = os.pipe()
+    said, saying = os.pipe()
+    helper = Helper(str(hostdir), [], operations or {})
+
+    def serve() -> None:
+        helper.run(asked, saying)
+        os.close(asked)
+        os.close(saying)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    pipes = Pipes(said, asking)
+    try:
+        yield pipes
+    finally:
+        pipes.close()
+        thread.join(10)
+        helper.close()
+        os.close(said)
+
+
+class Heard:
+    """What a link handed over, for a test to wait for."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.frames: list[tuple[Mapping[str, Any], bytes]] = []
+        self.lost: list[str] = []
+
+    def frame(self, header: Mapping[str, Any], body: bytes) -> None:
+        with self._changed:
+            self.frames.append((header, body))
+            self._changed.notify_all()
+
+    def loss(self, reason: str) -> None:
+        with self._changed:
+            self.lost.append(reason)
+            self._changed.notify_all()
+
+    def file(self, name: str) -> bytes:
+        """The bytes of a file as they came, by their offsets."""
+        content = b""
+        for header, body in list(self.frames):
+            if header.get("file") == name:
+                assert header["at"] in (0, len(content)), "no byte is missing or doubled"
+                content = content[: header["at"]] + body
+        return content
+
+    def wait(self, done: Any, timeout_s: float = 5.0) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: done(self), timeout_s), [header for header, _ in self.frames]
