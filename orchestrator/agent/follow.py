@@ -24,6 +24,8 @@ from .tails import Tails, Tree
 
 LOOK_S = 0.25
 BEAT_S = 0.1
+#: Whoever listens hears at least an empty ``beats`` so often.
+SIGN_S = 0.5
 #: An orchestrator that lives asks something every second; a connection that was cut never says that it ended.
 SILENCE_S = 30.0
 _BLOCK = 1 << 18
@@ -81,6 +83,7 @@ class Helper:
         self._answers: deque[bytes] = deque()
         self._waiting: list[tuple[int, str, Mapping[str, int]]] = []
         self._out = memoryview(b"")
+        self._sign = 0.0
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self, source: int, sink: int) -> None:
@@ -120,7 +123,9 @@ class Helper:
         os.close(self._waker)
 
     def _tell(self, now: float) -> None:
-        if beats := self._beats.changed(now):
+        beats = self._beats.changed(now)
+        if beats or now > self._sign:
+            self._sign = now + SIGN_S
             self._say({"beats": beats})
         for tree in self._tails.caps():
             self._say({"capped": tree.node, "tree": tree.path, "limit": tree.cap})

@@ -37,7 +37,9 @@ class Tree:
 
 @dataclass(slots=True, kw_only=True)
 class Tail:
-    """One file, and how far it was sent. ``stamp``: (inode, modification time) as last seen."""
+    """One file, and how far it was sent. ``stamp``: (inode, modification time) as last seen. ``fresh``: where to begin
+    is not known yet.
+    """
 
     name: str
     path: str
@@ -46,6 +48,7 @@ class Tail:
     offset: int = 0
     size: int = 0
     stamp: tuple[int, int] = (0, 0)
+    fresh: bool = True
     sent: bool = False
     ready: bool = False
     capped: bool = False
@@ -96,11 +99,12 @@ class Tails:
 
     def anew(self, name: str, have: Mapping[str, tuple[int, str]]) -> None:
         """The other side lost its place in a file: begin where it says that it is, if that fits."""
-        if tail := self._tails.pop(name, None):
+        if tail := self._tails.get(name):
             self._have.pop(name, None)
             self._have.update(have)
-            self._bulk[tail.tree.path] = self._bulk.get(tail.tree.path, 0) - (0 if tail.event else tail.offset)
-            self._see(tail.tree, tail.path, tail.name, event=tail.event)
+            self._count(tail, -tail.offset)
+            tail.offset, tail.sent, tail.fresh = 0, False, True
+            self._see(tail.tree, tail.path, name, event=tail.event)
 
     def look(self) -> None:
         """See what is there in all trees: for the slow poll, and where inotify is silent (network file systems)."""
@@ -167,7 +171,9 @@ class Tails:
             return
         tail = self._tails.get(name)
         if tail is None:
-            tail = self._tails[name] = self._first(Tail(name=name, path=path, tree=tree, event=event), status)
+            tail = self._tails[name] = Tail(name=name, path=path, tree=tree, event=event)
+        if tail.fresh:
+            self._first(tail, status)
         elif _other(tail, status):
             self._count(tail, -tail.offset)
             tail.offset, tail.sent = 0, False
@@ -175,14 +181,14 @@ class Tails:
         if tail.size > tail.offset or not tail.sent:
             (self._events if event else self._rest).add(tail)
 
-    def _first(self, tail: Tail, status: os.stat_result) -> Tail:
+    def _first(self, tail: Tail, status: os.stat_result) -> None:
         """Where to begin with a file: behind what the other side has, if that is what is here."""
         size, digest = self._have.pop(tail.name, (-1, ""))
         whole = size == status.st_size or not tail.name.endswith(REPLACED)
         if 0 <= size <= status.st_size and whole and end_hash(tail.path, size) == digest:
             tail.offset, tail.sent = size, True
             self._count(tail, size)
-        return tail
+        tail.fresh = False
 
     def _read(self, tail: Tail) -> tuple[dict[str, Any], bytes] | None:
         room = CHUNK if tail.event else min(CHUNK, tail.tree.cap - self._bulk.get(tail.tree.path, 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -36,13 +37,16 @@ class RefusedError(Exception):
 
 
 class Link:
-    """Open from the moment that it is made until the channel ends. ``handle`` is called by the reading thread."""
+    """Open from the moment that it is made until the channel ends. ``handle`` is called by the reading thread.
+
+    ``heard``: when the last bytes came, on the monotonic clock.
+    """
 
     def __init__(
         self,
         channel: Channel,
         handle: Callable[[Mapping[str, Any], bytes], None],
-        lost: Callable[[str], None],
+        lost: Callable[[Link, str], None],
         first: bytes = b"",
     ) -> None:
         self._channel = channel
@@ -56,6 +60,10 @@ class Link:
         self.heard = time.monotonic()
         threading.Thread(target=self._read, args=(first,), daemon=True, name="ccbed-link-read").start()
         threading.Thread(target=self._send, daemon=True, name="ccbed-link-send").start()
+
+    @property
+    def ended(self) -> bool:
+        return self._ended
 
     def request(self, header: Mapping[str, Any], body: bytes = b"") -> Future[Answer]:
         """Send; returns at once. The future raises RefusedError, or ConnectionError where no answer will come."""
@@ -76,16 +84,17 @@ class Link:
         if not first:
             return
         self._out.put(b"")
-        self._channel.close()
+        with contextlib.suppress(Exception):  # of a transport that is dead already
+            self._channel.close()
         for future in left:
             future.set_exception(ConnectionError(reason))
-        self._lost(reason)
+        self._lost(self, reason)
 
     def _send(self) -> None:
         try:
             while data := self._out.get():
                 self._channel.sendall(data)
-        except (OSError, EOFError) as error:
+        except Exception as error:  # noqa: BLE001  whatever a channel raises, it is of no use any more
             self.close(str(error) or "the connection is lost")
 
     def _read(self, data: bytes) -> None:
@@ -98,7 +107,7 @@ class Link:
                 if not data:
                     raise EOFError("the helper there ended")
                 self.heard = time.monotonic()
-        except (OSError, EOFError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001  the same
             self.close(str(error) or "the connection is lost")
 
     def _take(self, header: Mapping[str, Any], body: bytes) -> None:

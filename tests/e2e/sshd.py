@@ -88,14 +88,17 @@ class Sshd:
                 os.kill(pid, signal.SIGKILL)
         return len(found)
 
-    def sessions(self) -> int:
-        """Programs that run in sessions of connections: all that descends from the server and is no sshd."""
-        family, found = {self.process.pid}, 0
+    def programs(self) -> list[int]:
+        """What runs in sessions of connections: all that descends from the server and is no sshd."""
+        family, found = {self.process.pid}, []
         for pid in sorted(_pids()):
             if _parent(pid) in family:
                 family.add(pid)
-                found += not _name(pid).startswith("sshd")
+                found += [] if _name(pid).startswith("sshd") else [pid]
         return found
+
+    def sessions(self) -> int:
+        return len(self.programs())
 
 
 @contextmanager

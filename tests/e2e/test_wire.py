@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -240,6 +241,19 @@ def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Pat
     with pytest.raises(OSError, match="not connected"):
         site.ask("look")
     site.close()
+
+
+def test_a_host_that_falls_silent_holds_nobody_up(wired: Wired) -> None:
+    helper = wired.server.programs()[0]
+    os.kill(helper, signal.SIGSTOP)
+    before = time.monotonic()
+    with pytest.raises(OSError, match="no word from it"):
+        wired.site.ask("look", 30.0)
+    assert time.monotonic() - before < 3
+    until(lambda: not wired.site.connected)
+    until(lambda: wired.site.connected)
+    assert wired.site.ping().error_s < 1
+    os.kill(helper, signal.SIGCONT)
 
 
 def test_one_session_serves_everything(wired: Wired) -> None:

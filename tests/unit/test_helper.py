@@ -15,7 +15,7 @@ from orchestrator.agent import tails
 from orchestrator.agent.asked import Operations
 from orchestrator.providers.link import Link, RefusedError
 
-from .helper import Heard, serving
+from .piped import Heard, serving
 
 RUN = "nodes/n0/runs/R"
 TREES = [{"path": "nodes/n0", "node": "n0"}, {"path": RUN, "node": "n0", "deep": True}]

@@ -11,6 +11,7 @@ from typing import Any
 
 from orchestrator.agent.asked import Operations
 from orchestrator.agent.follow import Helper
+from orchestrator.providers.link import Link
 
 
 class Pipes:
@@ -70,7 +71,7 @@ class Heard:
             self.frames.append((header, body))
             self._changed.notify_all()
 
-    def loss(self, reason: str) -> None:
+    def loss(self, link: Link, reason: str) -> None:
         with self._changed:
             self.lost.append(reason)
             self._changed.notify_all()

@@ -1,0 +1,195 @@
+"""A host is reached: one connection with a helper on its other end, made again in the background when it was lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from . import helping, ssh
+from .link import Answer, Link, RefusedError
+from .refusals import HostError
+
+PING_S = 1.0
+#: Without a word for so long, although asked, a connection is lost.
+SILENCE_S = 5.0
+SLICE_S = 0.25
+#: Helpers say something twice a second: without a word for so long, nobody waits for an answer any more.
+QUIET_S = 1.5
+BACKOFF_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
+CONNECT_S = 6.0
+#: What an error of a host is raised as here; all others are a RuntimeError.
+_KINDS: Mapping[str, type[Exception]] = {"OSError": OSError, "ValueError": ValueError}
+
+
+class Reach:
+    """``connect`` and ``start`` make a connection and its helper; ``handle`` gets what comes unasked.
+
+    ``greet`` (may raise what a future raises) tells a new helper what it needs before anybody else uses it; ``up`` is
+    called, with ``state`` held, once it may be used; ``turn`` every second while it is.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        connect: Callable[[float], ssh.Connection],
+        start: Callable[[ssh.Connection, float], helping.Started],
+        handle: Callable[[Mapping[str, Any], bytes], None],
+        greet: Callable[[Link, float], None],
+        up: Callable[[Link], None],
+        turn: Callable[[Link], None],
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._start = start
+        self._handle = handle
+        self._greet = greet
+        self._up = up
+        self._turn = turn
+        self._connection: ssh.Connection | None = None
+        self._tries = 0
+        self._closed = False
+        #: Guards ``link``, and is notified when it changes.
+        self.state = threading.Condition()
+        self.link: Link | None = None
+        self.reason = "never opened"
+
+    def open(self, deadline_s: float) -> None:
+        """The first connection. Raises HostError; afterwards nothing does, and it is kept up until ``close``."""
+        self._once(deadline_s)
+        threading.Thread(target=self._keep, daemon=True, name=f"ccbed-reach-{self._name}").start()
+
+    @property
+    def connection(self) -> ssh.Connection:
+        """Raises HostError where there is none now."""
+        connection = self._connection
+        if connection is None or not connection.alive:
+            raise self._lost_error()
+        return connection
+
+    def ask(self, header: Mapping[str, Any], body: bytes, deadline_s: float) -> Answer:
+        """Ask and wait. A connection that was lost just now is waited for, one that could not be made again is not.
+
+        Raises what the host raised (OSError, ValueError, RuntimeError), or HostError where it does not answer.
+        """
+        until = time.monotonic() + deadline_s
+        with self.state:
+            self.state.wait_for(lambda: self.link or self._tries or self._closed, deadline_s)
+            link = self.link
+        if link is None:
+            raise self._lost_error()
+        try:
+            return _answer(link, link.request(header, body), until)
+        except RefusedError as error:
+            raise _KINDS.get(error.kind, RuntimeError)(str(error)) from error
+        except TimeoutError as error:
+            what = header.get("op", header["do"])
+            raise HostError(self._name, str(error) or f"no answer to {what} within {deadline_s:g} s") from error
+        except ConnectionError as error:
+            raise HostError(self._name, f"the connection was lost: {error}") from error
+
+    def close(self) -> None:
+        with self.state:
+            self._closed = True
+            link, connection = self.link, self._connection
+            self.state.notify_all()
+        if link:
+            link.close()
+        if connection:
+            connection.close()
+
+    def _once(self, deadline_s: float) -> None:
+        connection = self._connect(deadline_s)
+        try:
+            started = self._start(connection, deadline_s)
+            link = Link(started.channel, self._handle, self._lost, started.rest)
+            self._greeted(link, deadline_s)
+            self._use(connection, link)
+        except BaseException:
+            connection.close()
+            raise
+
+    def _greeted(self, link: Link, deadline_s: float) -> None:
+        try:
+            self._greet(link, deadline_s)
+        except (RefusedError, ConnectionError, TimeoutError) as error:
+            link.close()
+            raise HostError(self._name, str(error) or f"no answer within {deadline_s:g} s") from error
+
+    def _use(self, connection: ssh.Connection, link: Link) -> None:
+        with self.state:
+            if self._closed or link.ended:
+                link.close()
+                raise HostError(self._name, "closed" if self._closed else "the connection was lost again")
+            self._connection, self.link, self._tries, self.reason = connection, link, 0, ""
+            self._up(link)
+            self.state.notify_all()
+
+    def _keep(self) -> None:
+        while not self._closed:
+            link = self.link
+            if link is None:
+                self._again()
+            else:
+                self._listen(link)
+
+    def _listen(self, link: Link) -> None:
+        """Until the link is lost: ask for a sign of life every second; silence, counted in slices, ends it.
+
+        A time in which this process itself did not run counts as one slice.
+        """
+        silent, due = 0.0, 0.0
+        while not self._closed and self.link is link:
+            before = time.monotonic()
+            if before >= due:
+                due = before + PING_S
+                link.request({"do": "ping"})
+                self._turn(link)
+            with self.state:
+                self.state.wait_for(lambda: self._closed or self.link is not link, SLICE_S)
+            silent = silent + SLICE_S if link.heard < before else 0.0
+            if silent > SILENCE_S:
+                link.close(f"no word for {SILENCE_S:g} s")
+
+    def _again(self) -> None:
+        with self.state:
+            patience = BACKOFF_S[min(self._tries, len(BACKOFF_S) - 1)]
+            if self.state.wait_for(lambda: self._closed, patience):
+                return
+        try:
+            self._once(CONNECT_S)
+        except HostError as error:
+            with self.state:
+                self._tries += 1
+                self.reason = str(error)
+                self.state.notify_all()
+
+    def _lost(self, link: Link, reason: str) -> None:
+        with self.state:
+            if self.link is not link:
+                return
+            connection, self._connection, self.link = self._connection, None, None
+            self._tries, self.reason = 0, reason
+            self.state.notify_all()
+        if connection:
+            connection.close()
+
+    def _lost_error(self) -> HostError:
+        return HostError(self._name, f"not connected: {self.reason}")
+
+
+def _answer(link: Link, future: Future[Answer], until: float) -> Answer:
+    """Wait for an answer, but not for one of a host that says nothing at all any more. Raises TimeoutError."""
+    asked = time.monotonic()
+    while True:
+        try:
+            return future.result(max(0.01, min(until - time.monotonic(), SLICE_S)))
+        except TimeoutError:
+            now = time.monotonic()
+            if now - asked > SLICE_S and now - link.heard > QUIET_S:
+                raise TimeoutError(f"no word from it for {now - link.heard:.1f} s") from None
+            if now >= until:
+                raise
