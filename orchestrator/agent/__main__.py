@@ -1,4 +1,4 @@
-"""Entry of the archive: ``python agent.pyz ROLE …``; each role imports only what it needs."""
+"""Entry of the archive, one role each: ``keeper`` of a host's nodes, ``follow`` for whoever is connected to a host."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit code of a role. A keeper detaches: the code is the launcher's, 0 once the keeper runs on its own."""
+    """Become what is asked for. Each role imports only what it needs."""
     parser = argparse.ArgumentParser(prog="agent.pyz")
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
     _follow_options(roles.add_parser("follow"))
     options = parser.parse_args(arguments)
-    result: int = {"keeper": _keeper, "follow": _follow}[options.role](options)
-    return result
+    if options.role == "follow":
+        return _follow(options)
+    return _keep(options)
 
 
 def _keeper_options(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,14 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ready", type=int, required=True)
 
 
-def _keeper(options: argparse.Namespace) -> int:
+def _follow_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hostdir", required=True)
+    parser.add_argument("--bed", required=True, help="for whoever looks at the processes of a host")
+    parser.add_argument("--root", action="append", default=[], help="another directory that may be read and written")
+
+
+def _keep(options: argparse.Namespace) -> int:
+    """Detach, then become the keeper. The exit code is the launcher's: 0 once the keeper runs on its own."""
     from . import forks, keeper
 
     if os.fork():
@@ -37,12 +45,6 @@ def _keeper(options: argparse.Namespace) -> int:
     os.chdir(options.workdir)
     forks.redirect(options.workdir / "keeper" / "keeper.log")
     return keeper.main(options.workdir, options.bed, options.archive, lambda: _say_ready(options.ready))
-
-
-def _follow_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hostdir", required=True)
-    parser.add_argument("--bed", required=True, help="for whoever looks at the host's processes")
-    parser.add_argument("--root", action="append", default=[], help="another directory that may be read and written")
 
 
 def _follow(options: argparse.Namespace) -> int:

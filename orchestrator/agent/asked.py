@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import label, placing, processes
+from . import label, payloads, placing, processes
 from .tails import CHUNK
 
 Operations = Mapping[str, Callable[..., Any]]
@@ -90,15 +90,12 @@ class Desk:
         return os.path.exists(placing.below(str(asked["path"]), self._roots)), b""
 
     def _put(self, asked: Mapping[str, Any], body: bytes) -> Answer:
-        """Many files as one body: ``files`` is [[name, size], …]."""
+        """A payload, its files as one body: ``files`` is [[name, size], …]. The path."""
         content, place = {}, 0
         for name, size in asked["files"]:
             content[str(name)] = body[place : place + size]
             place += size
-        path = placing.below(str(asked["path"]), self._roots)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        placing.put(Path(path), content)
-        return path, b""
+        return str(payloads.put(Path(self._hostdir) / "payloads", content)), b""
 
     def _list(self, asked: Mapping[str, Any], body: bytes) -> Answer:
         """[[relative name, size], …] of the plain files of a tree; [["", size]] of a file; None where nothing is."""

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ..agent import placing
+from ..agent.payloads import payload_hash, put
 from ..model.provider import Fetched
 
+__all__ = ["fetch", "payload_hash", "put"]
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
-def put(directory: Path, content: Mapping[str, bytes]) -> Path:
-    """Place a payload under the hash of its content, byte-compiled; the path. A second time nothing is written."""
-    path = directory / payload_hash(content)
-    placing.put(path, content)
-    return path
-
-
-def payload_hash(content: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, data in sorted(content.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()[:16]
 
 
 def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
@@ -50,6 +36,15 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
             return Fetched(path=path, size=size, capped=capped, reason=f"{file.name}: {error.strerror}")
         size, capped = size + copied, capped or cut
     return Fetched(path=path, size=size, capped=capped)
+
+
+def heartbeat(path: Path) -> tuple[str, int] | None:
+    """(incarnation, count) as a node's agent wrote them; None where it did not."""
+    try:
+        incarnation, count = path.read_text().split()
+        return incarnation, int(count)
+    except (OSError, ValueError):
+        return None
 
 
 def _files(source: Path) -> Iterator[Path]:

@@ -114,8 +114,7 @@ class RemoteSite:
         if self._reach.ask({"do": "has", "path": path}, b"", deadline_s)[0]:
             return path
         listed = [[name, len(data)] for name, data in content.items()]
-        header = {"do": "put", "path": path, "files": listed}
-        return str(self._reach.ask(header, b"".join(content.values()), deadline_s)[0])
+        return str(self._reach.ask({"do": "put", "files": listed}, b"".join(content.values()), deadline_s)[0])
 
     def watch(self, run: str, nodes: Sequence[str], deadline_s: float = 10.0) -> None:
         """Follow these nodes' files of a run from now on. The events that are there already are here on return."""

@@ -163,12 +163,13 @@ def test_files_are_written_below_the_bed_alone(served: Served) -> None:
 
 
 def test_a_payload_is_one_round_trip(served: Served) -> None:
-    path = f"{served.root}/payloads/abc"
-    served.ask("put", b"x = 1\nhello", path=path, files=[["orchestrator/a.py", 6], ["user/b", 5]])
-    assert (Path(path) / "orchestrator/a.py").read_bytes() == b"x = 1\n"
-    assert (Path(path) / "user/b").read_bytes() == b"hello"
+    files = [["orchestrator/a.py", 6], ["user/b", 5]]
+    path = Path(str(served.ask("put", b"x = 1\nhello", files=files)))
+    assert path.parent == served.root / "payloads"
+    assert (path / "orchestrator/a.py").read_bytes() == b"x = 1\n"
+    assert (path / "user/b").read_bytes() == b"hello"
     with pytest.raises(RefusedError, match="leaves"):
-        served.ask("put", b"x", path=f"{path}2", files=[["../a", 1]])
+        served.ask("put", b"x", files=[["../a", 1]])
 
 
 def test_the_wheel_is_held_until_the_link_ends(tmp_path: Path) -> None:
