@@ -1,4 +1,4 @@
-"""Entry of the archive: ``python agent.pyz keeper --workdir W --bed B --archive HASH --ready FD``."""
+"""Entry of the archive, one role each: ``keeper`` on a host, ``node`` as the main process of a container."""
 
 from __future__ import annotations
 
@@ -8,25 +8,47 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import forks, keeper
+from . import forks, keeper, main_process
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Detach, then become the keeper. The exit code is the launcher's: 0 once the keeper runs on its own."""
+    """Become what is asked for."""
     parser = argparse.ArgumentParser(prog="agent.pyz")
-    parser.add_argument("role", choices=["keeper"])
+    roles = parser.add_subparsers(dest="role", required=True)
+    _keeper_options(roles.add_parser("keeper"))
+    roles.add_parser("node").add_argument("--directory", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    if options.role == "node":
+        return main_process.main(options.directory)
+    return _keep(options)
+
+
+def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workdir", type=Path, required=True)
     parser.add_argument("--bed", required=True)
     parser.add_argument("--archive", required=True)
     parser.add_argument("--ready", type=int, required=True)
-    options = parser.parse_args(arguments)
+    parser.add_argument("--backend", choices=["processes", "containers"], default="processes")
+    parser.add_argument("--engine", default="/var/run/docker.sock")
+    parser.add_argument("--owner", default="")
+
+
+def _keep(options: argparse.Namespace) -> int:
+    """Detach, then become the keeper. The exit code is the launcher's: 0 once the keeper runs on its own."""
     if os.fork():
         os._exit(0)
     os.setsid()
     os.umask(0o077)
     os.chdir(options.workdir)
     forks.redirect(options.workdir / "keeper" / "keeper.log")
-    return keeper.main(options.workdir, options.bed, options.archive, lambda: _say_ready(options.ready))
+    return keeper.main(
+        options.workdir,
+        options.bed,
+        options.archive,
+        lambda: _say_ready(options.ready),
+        engine=options.engine if options.backend == "containers" else "",
+        owner=options.owner,
+    )
 
 
 def _say_ready(fd: int) -> None:

@@ -3,47 +3,16 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import py_compile
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from ..agent.payloads import payload_hash, put
 from ..model.provider import Fetched
 
+__all__ = ["fetch", "payload_hash", "put"]
+
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-
-
-def put(directory: Path, content: Mapping[str, bytes]) -> Path:
-    """Place a payload under the hash of its content, byte-compiled; the path. A second time nothing is written."""
-    for name in content:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise ValueError(f"payload: {name!r} leaves its directory")
-    path = directory / payload_hash(content)
-    if path.is_dir():
-        return path
-    temporary = directory / f".{path.name}.{secrets.token_hex(4)}"
-    try:
-        for name, data in content.items():
-            _write(temporary / name, data, path / name)
-    except OSError:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    try:
-        os.rename(temporary, path)
-    except OSError:  # somebody else put the same
-        shutil.rmtree(temporary)
-    return path
-
-
-def payload_hash(content: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, data in sorted(content.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()[:16]
 
 
 def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
@@ -69,12 +38,13 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
     return Fetched(path=path, size=size, capped=capped)
 
 
-def _write(path: Path, data: bytes, final: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_bytes(data)
-    if path.suffix == ".py":
-        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-        py_compile.compile(str(path), dfile=str(final), doraise=False, quiet=2, invalidation_mode=mode)
+def heartbeat(path: Path) -> tuple[str, int] | None:
+    """(incarnation, count) as a node's agent wrote them; None where it did not."""
+    try:
+        incarnation, count = path.read_text().split()
+        return incarnation, int(count)
+    except (OSError, ValueError):
+        return None
 
 
 def _files(source: Path) -> Iterator[Path]:
