@@ -45,6 +45,8 @@ class Node:
         self.pidfd = -1
         #: Counts starts, so that what the engine answers to an earlier one is told apart.
         self.attempt = 0
+        #: Has the present attempt come so far that the incarnation is a new one?
+        self.begun = False
         #: The incarnation that the keeper itself has killed.
         self.killed: str | None = None
         #: Why the engine did not do what it was last told; empty where it did.
@@ -110,7 +112,7 @@ class Node:
     def begin(self, mine: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
         """A new incarnation is about to be created."""
         self.label, self.wanted = dict(mine), dict(wanted)
-        self.ready, self.problem, self._paused = False, "", None
+        self.begun, self.ready, self.problem, self._paused = True, False, "", None
         self._orders.clear()
         self._keep()
 

@@ -73,7 +73,7 @@ class Containers:
         node.waiting.append(answer)
         if not node.starting:
             node.starting = True
-            node.attempt += 1
+            node.attempt, node.begun = node.attempt + 1, False
             self.end(node, lambda killed, left: self._clear(node, wanted, time.monotonic() + END_S))
 
     def end(self, node: Node, then: Callable[[list[int], int], None]) -> None:
@@ -204,15 +204,18 @@ class Containers:
         code = -9 if node.killed == node.label.get("incarnation") else None
         self._note("node.exit", node, {"code": code, "pid": node.pid})
         node.keep_exit({"code": code})
+        failed = node.starting and node.begun
         path = engine.container(node.container)
-        self._calls.ask("GET", path, partial(self._explain, node, node.label.get("incarnation")))
+        self._calls.ask("GET", path, partial(self._explain, node, node.label.get("incarnation"), failed))
 
-    def _explain(self, node: Node, incarnation: str | None, found: Any, error: EngineError | None) -> None:
+    def _explain(
+        self, node: Node, incarnation: str | None, failed: bool, found: Any, error: EngineError | None
+    ) -> None:
         state = found.get("State", {}) if found else {}
         mine = found is not None and found["Config"]["Labels"].get(names.INCARNATION) == incarnation
         if mine and incarnation == node.label.get("incarnation"):
             node.keep_exit({"code": state.get("ExitCode"), "oom": bool(state.get("OOMKilled"))})
-        if node.starting and incarnation == node.label.get("incarnation"):
+        if failed and node.starting and incarnation == node.label.get("incarnation"):
             self._tell_failure(node, state, error)
 
     def _tell_failure(self, node: Node, state: Mapping[str, Any], error: EngineError | None) -> None:
