@@ -1,4 +1,4 @@
-"""Entry of the archive, one role each: ``keeper`` of a host's nodes, ``follow`` for whoever is connected to a host."""
+"""Entry of the archive, one role each: ``keeper`` and ``follow`` on a host, ``node`` as the main process of a container."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def main(arguments: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
     _follow_options(roles.add_parser("follow"))
+    roles.add_parser("node").add_argument("--directory", type=Path, required=True)
     options = parser.parse_args(arguments)
-    if options.role == "follow":
-        return _follow(options)
-    return _keep(options)
+    result: int = {"keeper": _keep, "follow": _follow, "node": _node}[options.role](options)
+    return result
 
 
 def _keeper_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,9 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bed", required=True)
     parser.add_argument("--archive", required=True)
     parser.add_argument("--ready", type=int, required=True)
+    parser.add_argument("--backend", choices=["processes", "containers"], default="processes")
+    parser.add_argument("--engine", default="/var/run/docker.sock")
+    parser.add_argument("--owner", default="")
 
 
 def _follow_options(parser: argparse.ArgumentParser) -> None:
@@ -44,13 +47,26 @@ def _keep(options: argparse.Namespace) -> int:
     os.umask(0o077)
     os.chdir(options.workdir)
     forks.redirect(options.workdir / "keeper" / "keeper.log")
-    return keeper.main(options.workdir, options.bed, options.archive, lambda: _say_ready(options.ready))
+    return keeper.main(
+        options.workdir,
+        options.bed,
+        options.archive,
+        lambda: _say_ready(options.ready),
+        engine=options.engine if options.backend == "containers" else "",
+        owner=options.owner,
+    )
 
 
 def _follow(options: argparse.Namespace) -> int:
     from . import follow
 
     return follow.main(options.hostdir, options.root)
+
+
+def _node(options: argparse.Namespace) -> int:
+    from . import main_process
+
+    return main_process.main(options.directory)
 
 
 def _say_ready(fd: int) -> None:

@@ -14,7 +14,8 @@ from ..model.event import Command
 from . import label, primitives
 from .lease import Lease, Leases
 from .loop import Loop, Timer
-from .nodes import Answer, Node
+from .nodes import Answer
+from .primitives import Node
 
 PROVE_S = 2.0
 HEAL_S = 20.0

@@ -86,7 +86,8 @@ class Gangs:
             self._fork(run, gang, rank)
         gang.deadline = self._loop.later(spec.deadline_s, lambda: self._expire(gang))
         self._write_ranks(gang)
-        answer("ok", {"pids": {str(rank): pid for rank, pid in gang.pids.items()}, "threads": processes.threads()})
+        pids = {str(rank): pid for rank, pid in gang.pids.items()}
+        answer("ok", {"pids": pids, "threads": processes.threads(), "agent": os.getpid()})
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """Let a held rank go on; what went wrong, if anything did."""

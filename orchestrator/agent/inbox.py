@@ -86,14 +86,25 @@ class Inbox:
 
 def post(directory: Path, run: str, command: Command) -> None:
     """Put a command into a performer's inbox: written beside, then renamed."""
-    name = file_name(run, command.key)
-    temporary = directory / "inbox" / f".{name}.{os.getpid()}"
+    place(directory / "inbox" / file_name(run, command.key), encoded(run, command))
+
+
+def encoded(run: str, command: Command) -> bytes:
+    """The content of a command's file."""
+    return json.dumps({**codec.plain(command), "run": run}).encode()
+
+
+def place(target: Path, data: bytes) -> None:
+    """A file, written beside its place and renamed into it: its readers see all of it or nothing."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(fd, json.dumps({**codec.plain(command), "run": run}).encode())
-    finally:
-        os.close(fd)
-    os.replace(temporary, directory / "inbox" / name)
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.replace(temporary, target)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def file_name(run: str, key: str) -> str:

@@ -1,4 +1,7 @@
-"""The keeper of a bed: imports torch once, forks the agents of its nodes, outlives them, and holds the leases of faults."""
+"""The keeper of a bed on one host: starts its nodes, sees them exit, outlives them, and holds the leases of faults.
+
+Its nodes are process groups that it forks itself, with torch imported once, or containers of its host's engine.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..model import codec
-from ..model.bed import NodeSpec
 from . import forks, label, processes, warmth
 from . import mark as marks
 from .acts import Acts
+from .containers import Containers
 from .events import EventLog
 from .inbox import Inbox, Item
 from .lease import Lease, Leases
 from .loop import Loop
-from .nodes import Node, Nodes
+from .nodes import Nodes
 
 POLL_S = 0.25
 
@@ -26,7 +28,8 @@ POLL_S = 0.25
 class Keeper:
     """Performs node.apply, node.kill, fault.act and fault.heal for the nodes under ``workdir``."""
 
-    def __init__(self, workdir: Path, bed: str, archive: str) -> None:
+    def __init__(self, workdir: Path, bed: str, archive: str, engine: str = "") -> None:
+        """``engine``: socket of the engine whose containers its nodes are; without it they are processes."""
         directory = workdir / marks.KEEPER
         self._loop = Loop()
         self._log = EventLog(directory / "events.jsonl", writer="keeper")
@@ -35,13 +38,13 @@ class Keeper:
         def driven(run: str) -> bool:
             return label.driven(workdir) == run
 
-        self._nodes = Nodes(self._loop, workdir, bed, archive, self._note_node)
+        common = (self._loop, workdir, bed, archive, self._note_node)
+        self._nodes: Any = Containers(*common, engine) if engine else Nodes(*common)
         self._acts = Acts(self._loop, Leases(directory / "leases"), self._nodes.get, self._note_fault, driven)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed."""
         forks.subreaper()
-        self._nodes.frozen = warmth.freeze()
         self._loop.on_child(self._nodes.reap)
         self._nodes.adopt()
         self._acts.resume()
@@ -100,10 +103,10 @@ class Keeper:
         if "hash" not in value and not node.label:
             self._answer(item, "fail", {"reason": f"{node.name} was never here: a NodeSpec is needed"})
             return
-        spec = codec.build(NodeSpec, value) if "hash" in value else node.spec
+        wanted = value if "hash" in value else node.wanted
         if not node.alive or node.starting:
-            self._nodes.start(node, spec, self._answering(item))
-        elif node.label["spec_hash"] != spec.hash:
+            self._nodes.start(node, wanted, self._answering(item))
+        elif node.label["spec_hash"] != wanted["hash"]:
             self._answer(item, "fail", {"reason": f"{node.name} runs by spec {node.label['spec_hash']}; end it first"})
         else:
             self._answer(item, "ok", node.identity)
@@ -147,7 +150,7 @@ class Keeper:
             self._append_outcome(item, {"type": "fail", "value": {"reason": reason}})
         self._inbox.finish(item)
 
-    def _note_node(self, f: str, node: Node, value: Mapping[str, Any]) -> None:
+    def _note_node(self, f: str, node: Any, value: Mapping[str, Any]) -> None:
         self._log.append("note", f, value, node=node.name, incarnation=node.label.get("incarnation"))
 
     def _note_fault(self, f: str, lease: Lease, value: Mapping[str, Any]) -> None:
@@ -157,15 +160,19 @@ class Keeper:
         )
 
 
-def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None]) -> int:
-    """Become the keeper: take the lock, import what ranks need, write the label, serve. Runs detached already."""
+def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None], *, engine: str = "", owner: str = "") -> int:
+    """Become the keeper: take the lock, import what ranks need, write the label, serve. Runs detached already.
+
+    ``engine``: see ``Keeper``; then it imports nothing, since ranks are forked in containers. ``owner``: whose bed it is.
+    """
     directory = workdir / marks.KEEPER
     label.take(directory)
     incarnation = secrets.token_hex(4)
     marks.overwrite(marks.mark(marks.tag(bed, str(workdir)), marks.KEEPER, incarnation))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    warmth.load()
+    if not engine:
+        warmth.load()
     pid = os.getpid()
     own = {
         "bed": bed,
@@ -174,8 +181,9 @@ def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None]) -> in
         "pid": pid,
         "start": processes.start_of(pid),
         "boot": label.boot_id(),
+        "owner": owner,
     }
-    keeper = Keeper(workdir, bed, archive)
+    keeper = Keeper(workdir, bed, archive, engine)
     label.write(directory / label.KEEPER, own)
     keeper.run(ready)
     return 0

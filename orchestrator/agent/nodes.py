@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import agent, forks, label, primitives, processes
+from . import agent, forks, label, primitives, processes, warmth
 from . import mark as marks
 from .loop import Loop
 from .processes import Process
@@ -60,14 +60,24 @@ class Node:
 
     def power_on(self) -> None:
         if not self.alive and not self.starting:
-            self._nodes.start(self, self.spec, lambda kind, value: None)
+            self._nodes.start(self, self.wanted, lambda kind, value: None)
+
+    def power_off(self) -> dict[str, Any]:
+        return {"killed": processes.kill(self.processes())}
+
+    def pause(self, on: bool) -> dict[str, Any]:
+        return primitives.stop(self.processes(), on)
+
+    def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        return primitives.stopped(self.processes(), on)
 
     def rank(self, number: int) -> Process | None:
         return primitives.rank_process(self.directory, number)
 
     @property
-    def spec(self) -> NodeSpec:
-        return codec.build(NodeSpec, self.label["spec"])
+    def wanted(self) -> dict[str, Any]:
+        """The NodeSpec of its newest incarnation, as JSON."""
+        return dict(self.label.get("spec", {}))
 
 
 class Nodes:
@@ -82,7 +92,7 @@ class Nodes:
         self._note = note
         self._nodes: dict[str, Node] = {}
         #: How many objects the keeper has frozen; agents report it.
-        self.frozen = 0
+        self._frozen = warmth.freeze()
 
     def get(self, name: str) -> Node:
         """A node by name; made known if it was not. Raises ValueError for what cannot be a name."""
@@ -102,8 +112,9 @@ class Nodes:
             elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label["incarnation"]:
                 self._ended(node, None)
 
-    def start(self, node: Node, spec: NodeSpec, answer: Answer) -> None:
+    def start(self, node: Node, wanted: Mapping[str, Any], answer: Answer) -> None:
         """Start a new incarnation once nothing is left of the one before; answers with its identity when it is ready."""
+        spec = codec.build(NodeSpec, wanted)
         node.waiting.append(answer)
         if not node.starting:
             node.starting = True
@@ -175,7 +186,7 @@ class Nodes:
             "incarnation": secrets.token_hex(4),
             "ordinal": int(node.label.get("ordinal", 0)) + 1,
             "agent": self._archive,
-            "frozen": self.frozen,
+            "frozen": self._frozen,
             "spec": codec.plain(spec),
         }
 

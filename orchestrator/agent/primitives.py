@@ -1,4 +1,4 @@
-"""The primitives of faults on nodes that are process groups: power, pause, signal. Each is done, and each is looked at."""
+"""The primitives of faults on nodes: power, pause, signal. Each is done, and each is looked at."""
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ class Node(Protocol):
     def power_on(self) -> None:
         """Start it unless it runs or is being started."""
 
+    def power_off(self) -> dict[str, Any]:
+        """End every process of it at once; what was done."""
+
+    def pause(self, on: bool) -> dict[str, Any]:
+        """Stop all of it, or let it go on; what was done."""
+
+    def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        """Is all of it stopped (not ``on``: does none of it stand still), with what was seen."""
+
     def rank(self, number: int) -> Process | None: ...
 
 
@@ -61,13 +70,17 @@ def _power(args: Arguments, node: Node) -> dict[str, Any]:
     if args["state"] == "on":
         node.power_on()
         return {}
-    return {"killed": processes.kill(node.processes())}
+    return node.power_off()
 
 
 def _pause(args: Arguments, node: Node) -> dict[str, Any]:
-    present = node.processes()
+    return node.pause(args["state"] == "on")
+
+
+def stop(present: list[Process], on: bool) -> dict[str, Any]:
+    """SIGSTOP to each of these processes, or SIGCONT."""
     stopped = [one for one in present if one.state == processes.STOPPED]
-    if args["state"] != "on":
+    if not on:
         return {"signalled": processes.send(stopped, signal.SIGCONT)}
     processes.send(_starting(present, stopped), signal.SIGCONT)
     return {"signalled": processes.send([one for one in present if one not in stopped], signal.SIGSTOP)}
@@ -93,10 +106,14 @@ def _power_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
 
 
 def _pause_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
-    states = {str(one.pid): one.state for one in node.processes()}
-    stopped = [state == processes.STOPPED for state in states.values()]
-    reached = bool(stopped) and all(stopped) if args["state"] == "on" else not any(stopped)
-    return reached, {"states": states}
+    return node.is_paused(args["state"] == "on")
+
+
+def stopped(present: list[Process], on: bool) -> tuple[bool, dict[str, Any]]:
+    """Do all of these processes stand still (not ``on``: none of them), with their states."""
+    states = {str(one.pid): one.state for one in present}
+    still = [state == processes.STOPPED for state in states.values()]
+    return bool(still) and all(still) if on else not any(still), {"states": states}
 
 
 def _signal_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
@@ -113,7 +130,7 @@ def _chosen(
     primitive: Primitive, table: Mapping[str, Callable[[Arguments, Node], T]]
 ) -> Callable[[Arguments, Node], T]:
     if primitive.kind not in table:
-        raise Unsupported(f"the process provider has no primitive {primitive.kind}; it has {', '.join(sorted(table))}")
+        raise Unsupported(f"there is no primitive {primitive.kind} here; it has {', '.join(sorted(table))}")
     return table[primitive.kind]
 
 
@@ -131,6 +148,12 @@ _HOLDS: Mapping[str, Callable[[Arguments, Node], tuple[bool, dict[str, Any]]]] =
 
 def rank_process(directory: Path, number: int) -> Process | None:
     """The living process of a rank, by what its agent wrote when it forked it."""
-    pid, start = label.read(directory / RANKS).get("ranks", {}).get(str(number), (0, 0))
+    pid, start = rank_identity(directory, number)
     found = processes.find(pid) if pid else None
     return found if found and found.start == start and found.state not in processes.GONE else None
+
+
+def rank_identity(directory: Path, number: int) -> tuple[int, int]:
+    """(pid, start time) of a rank, as its agent wrote them when it forked it; (0, 0) where it never did."""
+    pid, start = label.read(directory / RANKS).get("ranks", {}).get(str(number), (0, 0))
+    return int(pid), int(start)

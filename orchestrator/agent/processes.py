@@ -53,6 +53,14 @@ def alive(pid: int, start: int) -> bool:
     return found is not None and found.start == start and found.state not in GONE
 
 
+def inner(pid: int) -> int:
+    """The pid of a process in its own pid namespace; 0 where it is gone."""
+    for line in _read(f"/proc/{pid}/status", 4096).splitlines():
+        if line.startswith(b"NSpid:"):
+            return int(line.split()[-1])
+    return 0
+
+
 def start_of(pid: int) -> int:
     """The start time of a process; 0 where it is gone."""
     found = find(pid)

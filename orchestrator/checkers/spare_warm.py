@@ -57,12 +57,21 @@ def _changed(run: Run, decided: Event, node: str) -> Iterator[views.Finding]:
     for event in _ranks(run, decided, node):
         if event.source.incarnation != facts.get("incarnation"):
             yield views.found(f"{node} was started during the run: incarnation {event.source.incarnation}", event)
-        elif event.value.get("ppid") not in (None, facts.get("pid")):
+        elif event.value.get("ppid") not in (None, agent := _agent(run, event) or facts.get("pid")):
             said = event.value.get("ppid")
-            yield views.found(f"a rank of {node} was forked by process {said}, not by {facts.get('pid')}", event)
+            yield views.found(f"a rank of {node} was forked by process {said}, not by {agent}", event)
     for event in run.history.of("node.exit", "node.apply"):
         if event.node == node and event.seq < decided.seq:
             yield views.found(f"{node} did not live from `up` to the failover: {event.f}", event)
+
+
+def _agent(run: Run, start: Event) -> object:
+    """The pid of the agent that started a rank, as it told itself: that of a container sees others than its host does."""
+    asked = (event for event in run.history.of("gang.start") if event.type == "ok" and event.source.node == start.node)
+    same = (
+        event for event in asked if event.epoch == start.epoch and event.source.incarnation == start.source.incarnation
+    )
+    return next((event.value.get("agent") for event in same), None)
 
 
 def _cold(run: Run, decided: Event, node: str) -> Iterator[views.Finding]:

@@ -22,6 +22,13 @@ def process_provider(state: Path) -> Provider:
     return process.ProcessProvider(state)
 
 
+def docker_provider(state: Path) -> Provider:
+    """The containers of one engine or of several hosts."""
+    from ..providers import docker
+
+    return docker.DockerProvider(state)
+
+
 def agent_hash() -> str:
     """The hash of the agent archive that this version would start."""
     from ..providers import archive
@@ -44,7 +51,9 @@ class Session:
     terminal: terminal.Terminal
     argv: tuple[str, ...] = ()
     plugins: tuple[Path, ...] = ()
-    providers: Mapping[str, Callable[[Path], Provider]] = field(default_factory=lambda: {"process": process_provider})
+    providers: Mapping[str, Callable[[Path], Provider]] = field(
+        default_factory=lambda: {"process": process_provider, "docker": docker_provider}
+    )
     agent: Callable[[], str] = agent_hash
     launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)

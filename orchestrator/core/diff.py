@@ -10,11 +10,12 @@ _ALIVE = ("warm", "busy", "starting")
 def diff(bed: BedSpec, status: BedStatus, before: BedSpec | None = None) -> Diff:
     """``before``: the bed as it was last asked for; with it the reason of a replacement names what changed."""
     keeper = _keeper(bed, status)
-    wanted = tuple(_change(node, status.node(node.name), keeper, before) for node in bed.nodes)
+    theirs = None if status.detached else keeper
+    wanted = tuple(_change(node, status.node(node.name), theirs, before) for node in bed.nodes)
     names = {node.name for node in bed.nodes}
     gone = (node for node in status.nodes if node.name not in names and node.state != "absent")
     removed = tuple(Change(action="remove", node=node.name, reason="no longer wanted") for node in gone)
-    return Diff(changes=(*wanted, *removed), keeper=keeper)
+    return Diff(changes=(*wanted, *removed), keeper=keeper, detached=status.detached)
 
 
 def _keeper(bed: BedSpec, status: BedStatus) -> Change | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:i?[bB])?")
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -42,6 +43,14 @@ def seconds(value: Any) -> float:
     if not match:
         raise ValueError("must be a time such as 2s, 500ms or 10m")
     return float(match[1]) * _SECONDS[match[2]]
+
+
+def size(text: str) -> int:
+    """``8g``, ``512MiB``, ``1.5 GB`` -> bytes; units are powers of 1024, as an engine has them. Raises ValueError."""
+    match = _SIZE.fullmatch(str(text))
+    if not match:
+        raise ValueError("must be a size such as 8g")
+    return round(float(match[1]) * 1024.0 ** " kmgt".index(match[2].lower() or " "))
 
 
 def whole(value: Any, least: int = 0) -> int:

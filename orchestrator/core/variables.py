@@ -20,7 +20,6 @@ LATER_PROVIDERS = ("slurm",)
 #: Nobody means more nodes, spares or GPUs on one host than this; a slip of the finger shall not fork them.
 MOST = 1024
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
-_SIZE = re.compile(r"\d+(?:\.\d+)?\s*[kKmMgGtT]?(?:i?[bB])?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,8 +131,7 @@ def _cpus(value: Any) -> str:
 
 
 def _size(value: Any) -> str:
-    if not _SIZE.fullmatch(str(value)):
-        raise ValueError("must be a size such as 8g")
+    values.size(str(value))
     return str(value)
 
 

@@ -162,10 +162,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """The plan of `up`: a value that --dry-run prints and apply walks."""
+    """The plan of `up`: a value that --dry-run prints and apply walks. ``detached``: see ``BedStatus``."""
 
     changes: tuple[Change, ...]
     keeper: Change | None = None
+    detached: bool = False
 
     @property
     def empty(self) -> bool:

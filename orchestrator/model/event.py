@@ -11,7 +11,7 @@ timer                {after_s} -> {}
 fence.write          {epoch, dir, keep} -> {epoch}
 checkpoint.scan      {dir, lineage} -> {newest: {name, step, epoch, sha256, parent, bytes} | null, skipped: [{name, reason}]}
 store.open           {epoch, address, port} -> {address, port, pid, retries: [port]}
-gang.start           GangSpec (see model/gang.py) -> {pids: {rank: pid}, threads}
+gang.start           GangSpec (see model/gang.py) -> {pids: {rank: pid}, threads, agent: its own pid, as ranks see it}
 gang.stop            {epoch} -> {killed: [pid], left: 0, last_step: {rank: step}}
 node.apply           NodeSpec -> {incarnation, ordinal, pid}
 node.kill            {} -> {killed: [pid], left: 0}

@@ -33,6 +33,8 @@ class Finding:
 
 def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
     """All findings; takes about a millisecond, at most ``LOOKUP_S`` where names are looked up slowly."""
+    if bed.provider != "process":
+        return (_agent(bed, status),)
     return (
         *_addresses(bed),
         *_ports(bed),

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import select
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from ..agent import inbox, label, processes
+from ..agent import host, inbox, label, launch, processes
 from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
 from ..model.bed import BedSpec, BedStatus
@@ -28,11 +23,7 @@ KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
 #: The name under which commands go out that belong to no run.
 NO_RUN = "bed"
-#: Importing torch from a cold disk takes long.
-READY_S = 180.0
 END_S = 10.0
-#: What a bed's directory holds; the rest of it is not ours to remove.
-OURS = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
 
 
 class ProcessProvider:
@@ -59,9 +50,11 @@ class ProcessProvider:
             (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
         Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         path, digest = archive.place(workdir / "agent")
-        with _alone(workdir / "keeper" / "prepare.lock"):
-            if not self._keeper_is(workdir, digest):
-                self._start_keeper(bed, path, digest)
+        try:
+            launch.ensure(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)
+        except RuntimeError as error:
+            first, *rest = str(error).splitlines()
+            raise InfrastructureError(f"bed {bed.name}: {first}", *rest) from None
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """The keeper first, so that it starts nothing anew; then all else, until none is left."""
@@ -75,7 +68,7 @@ class ProcessProvider:
             ended.update(processes.kill(sorted(left, key=lambda one: one.pid != keeper)))
             time.sleep(0.002)
         self.close()
-        _remove(bed)
+        host.remove(bed.workdir)
         return tuple(sorted(ended))
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
@@ -111,7 +104,7 @@ class ProcessProvider:
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         nodes = self._bed.nodes if self._bed else ()
-        found = {node.name: _heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
+        found = {node.name: files.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
         return {name: beat for name, beat in found.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
@@ -139,73 +132,3 @@ class ProcessProvider:
         if self._follower:
             self._follower.close()
         self._follower = None
-
-    def _keeper_is(self, workdir: Path, digest: str) -> bool:
-        """Does a keeper run this archive? One that runs another, or hangs in its start, is ended."""
-        directory = workdir / marks.KEEPER
-        present = label.living(directory, label.KEEPER)
-        if present and present["agent"] == digest:
-            return True
-        pid = label.holder(directory)
-        found = processes.find(pid) if pid else None
-        if found:
-            processes.kill([found])
-            while processes.alive(found.pid, found.start):
-                time.sleep(0.002)
-        return False
-
-    def _start_keeper(self, bed: BedSpec, path: Path, digest: str) -> None:
-        read, write = os.pipe()
-        arguments = ["--workdir", bed.workdir, "--bed", bed.name, "--archive", digest, "--ready", str(write)]
-        placeholder = marks.padded(marks.mark(marks.tag(bed.name, bed.workdir), marks.KEEPER, "starting"))
-        launcher = subprocess.Popen(
-            [self._python, str(path), "keeper", *arguments],
-            env={**HUGE_PAGES, **os.environ, marks.NAME: placeholder},
-            pass_fds=[write],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        os.close(write)
-        try:
-            said, _ = launcher.communicate()
-            ready = bool(select.select([read], [], [], READY_S)[0] and os.read(read, 64))
-        finally:
-            os.close(read)
-        if not ready:
-            tail = said.decode(errors="replace") + _tail(Path(bed.workdir) / "keeper" / "keeper.log")
-            raise InfrastructureError(f"bed {bed.name}: the keeper did not start", *tail.splitlines()[-15:])
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One at a time, whichever process it is."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _heartbeat(path: Path) -> tuple[str, int] | None:
-    try:
-        incarnation, count = path.read_text().split()
-        return incarnation, int(count)
-    except (OSError, ValueError):
-        return None
-
-
-def _remove(bed: BedSpec) -> None:
-    workdir = Path(bed.workdir)
-    for path in (workdir / name for name in OURS):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    if workdir.is_dir() and not any(workdir.iterdir()):
-        workdir.rmdir()
-
-
-def _tail(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")[-4000:]
-    except OSError:
-        return ""

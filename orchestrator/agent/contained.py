@@ -1,0 +1,168 @@
+"""One node that is a container: what the keeper knows of it, keeps of it, and asks the engine to do with it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from . import engine, label, primitives, processes
+from .calls import Calls
+from .engine import EngineError
+from .nodes import Answer
+from .processes import Process
+
+if TYPE_CHECKING:
+    from .containers import Containers
+
+#: Written by the agent of a container into the node's directory once it takes commands.
+READY = "ready.json"
+#: An order to the engine is not repeated before this time is over, unless it was refused.
+PATIENCE_S = 1.0
+
+
+class Node:
+    """One node of the bed, whether it lives or not. ``label``: of its newest incarnation, also when that has ended.
+
+    What is needed to start it anew lies with the keeper, and not in the node's directory, which its container may write.
+    """
+
+    def __init__(
+        self, nodes: Containers, calls: Calls, name: str, directory: Path, record: Path, container: str
+    ) -> None:
+        stored = label.read(record)
+        self.name = name
+        self.directory = directory
+        self.container = container
+        self.label: dict[str, Any] = stored.get("label", {})
+        self.wanted: dict[str, Any] = stored.get("wanted", {})
+        self.alive = False
+        self.ready = False
+        self.starting = False
+        self.waiting: list[Answer] = []
+        self.pidfd = -1
+        #: Counts starts, so that what the engine answers to an earlier one is told apart.
+        self.attempt = 0
+        #: Has the present attempt come so far that the incarnation is a new one?
+        self.begun = False
+        #: The incarnation that the keeper itself has killed.
+        self.killed: str | None = None
+        #: Why the engine did not do what it was last told; empty where it did.
+        self.problem = ""
+        self._nodes = nodes
+        self._calls = calls
+        self._record = record
+        self._orders: dict[str, float] = {}
+        self._looking = False
+        self._paused: bool | None = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
+
+    @property
+    def pid(self) -> int:
+        """Of the container's main process, as its host sees it."""
+        return int(self.label.get("pid", 0))
+
+    def processes(self) -> list[Process]:
+        """All that live: with its main process the kernel ends every process of a container."""
+        found = processes.find(self.pid) if self.pid else None
+        if found and found.start == self.label.get("start") and found.state not in processes.GONE:
+            return [found, *processes.descendants(self.pid)]
+        return []
+
+    def is_up(self) -> bool:
+        return self.alive and self.ready
+
+    def power_on(self) -> None:
+        if not self.alive and not self.starting:
+            self._nodes.start(self, self.wanted, lambda kind, value: None)
+
+    def power_off(self) -> dict[str, Any]:
+        """Let the engine kill the container; the pids that are meant. What comes of it the processes show."""
+        living = [one.pid for one in self.processes()]
+        if living and self._order("kill"):
+            self.killed = self.label.get("incarnation")
+            return {"killed": living, "by": "engine"}
+        return {"killed": []}
+
+    def pause(self, on: bool) -> dict[str, Any]:
+        """Let the engine freeze the container, or let it go on."""
+        self._paused = None
+        return {"engine": "pause" if on else "unpause"} if self._order("pause" if on else "unpause") else {}
+
+    def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        """Is it frozen (not ``on``: does it go on), as the engine last said since the last order, with what was seen."""
+        if not self._looking:
+            self._looking = True
+            self._calls.ask("GET", engine.container(self.container), self._looked, deadline_s=2.0)
+        seen = {"container": self.container, "paused": self._paused}
+        return self._paused is on, {**seen, "problem": self.problem} if self.problem else seen
+
+    def rank(self, number: int) -> Process | None:
+        """The living process of a rank, as the host sees it."""
+        inner, start = primitives.rank_identity(self.directory, number)
+        return next((one for one in self.processes() if one.start == start and processes.inner(one.pid) == inner), None)
+
+    # --- what the keeper's Containers tell it ---------------------------------------------------------------------------
+
+    def begin(self, mine: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        """A new incarnation is about to be created."""
+        self.label, self.wanted = dict(mine), dict(wanted)
+        self.begun, self.ready, self.problem, self._paused = True, False, "", None
+        self._orders.clear()
+        self._keep()
+
+    def saw(self, found: Mapping[str, Any]) -> None:
+        """What the engine says of the running container."""
+        pid = int(found["State"]["Pid"])
+        self.label = {**self.label, "pid": pid, "start": processes.start_of(pid), "container": found["Id"]}
+        self._keep()
+
+    def has_reported(self) -> bool:
+        """Has this incarnation said that it takes commands?"""
+        return label.read(self.directory / READY).get("incarnation") == self.label.get("incarnation")
+
+    def reported(self) -> bool:
+        """Was the end of the newest incarnation reported by a keeper?"""
+        return label.read(self._exit).get("incarnation") == self.label.get("incarnation")
+
+    def keep_exit(self, how: Mapping[str, Any]) -> None:
+        label.write(self._exit, {**self.identity, **how})
+
+    def log_tail(self) -> str:
+        try:
+            fd = os.open(self.directory / "agent.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            return ""
+        with open(fd, errors="replace") as file:
+            return file.read(1 << 20)[-2000:]
+
+    # --- orders to the engine -----------------------------------------------------------------------------------------
+
+    def _order(self, verb: str) -> bool:
+        """Tell the engine, unless it was told a moment ago; whether it was told."""
+        now = time.monotonic()
+        if now - self._orders.get(verb, -PATIENCE_S) < PATIENCE_S:
+            return False
+        self._orders = {verb: now}
+        self._calls.ask("POST", engine.container(self.container, verb), self._ordered)
+        return True
+
+    def _ordered(self, answer: Any, error: EngineError | None) -> None:
+        self.problem = str(error) if error and error.status != engine.CONFLICT else ""
+
+    def _looked(self, found: Any, error: EngineError | None) -> None:
+        self._looking = False
+        if found:
+            self._paused = bool(found["State"]["Paused"])
+
+    @property
+    def _exit(self) -> Path:
+        return self._record.with_suffix(".exit")
+
+    def _keep(self) -> None:
+        label.write(self._record, {"label": self.label, "wanted": self.wanted})

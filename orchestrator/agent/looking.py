@@ -1,0 +1,119 @@
+"""What exists of a bed of containers on this host: the engine's labels, the keeper's lock, and /proc."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..model import container as names
+from . import engine as engines
+from . import label, lease, processes
+from . import mark as marks
+from .contained import READY
+
+SIOCGIFADDR = 0x8915
+#: The engine's init and the agent: what a node has while it only waits.
+IDLE = 2
+
+
+def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str, Any]:
+    """Everything of the bed that is on this host. ``memory``: measure it too, milliseconds for each process."""
+    directory = Path(hostdir) / marks.KEEPER
+    return {
+        "keeper": {**label.read(directory / label.KEEPER), "alive": bool(label.living(directory, label.KEEPER))},
+        "nodes": nodes(hostdir, containers(hostdir, bed, engine), engine, memory),
+        "leases": list(lease.texts(directory / "leases")),
+        "interfaces": interfaces(),
+    }
+
+
+def containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]:
+    """The bed's containers, as the engine lists them. Raises EngineError."""
+    filters = engines.labelled(bed=marks.tag(bed, hostdir))
+    found: list[dict[str, Any]] = engines.Engine(engine).ask(
+        "GET", engines.query("/containers/json", all=1, filters=filters)
+    )
+    return found
+
+
+def nodes(hostdir: str, found: Sequence[Mapping[str, Any]], engine: str, memory: bool = False) -> list[dict[str, Any]]:
+    """The node of each container."""
+    return [_node(hostdir, one, engine, memory) for one in found]
+
+
+def _node(hostdir: str, found: Mapping[str, Any], engine: str, memory: bool) -> dict[str, Any]:
+    labels = found["Labels"]
+    name = labels[names.NODE]
+    running = found["State"] in ("running", "paused")
+    pid = _pid(hostdir, found, engine) if running else 0
+    living = [one for one in (processes.find(pid), *processes.descendants(pid)) if one] if pid else []
+    pages = [processes.memory(one.pid) for one in living] if memory else []
+    return {
+        "name": name,
+        "state": _state(hostdir, found, len(living)),
+        "reason": "" if running else str(found["Status"]).lower(),
+        "spec_hash": labels.get(names.SPEC, ""),
+        "incarnation": labels.get(names.INCARNATION, ""),
+        "ordinal": int(labels.get(names.ORDINAL) or 0),
+        "pid": pid,
+        "own_mib": round(sum(own for own, _ in pages), 1),
+        "shared_mib": round(max((shared for _, shared in pages), default=0.0), 1),
+        "address": _address(found),
+        "image": found.get("ImageID", ""),
+    }
+
+
+def _state(hostdir: str, found: Mapping[str, Any], living: int) -> str:
+    if found["State"] == "paused":
+        return "paused"
+    if found["State"] != "running" or not living:
+        return "dead"
+    labels = found["Labels"]
+    said = label.read(Path(hostdir) / "nodes" / labels[names.NODE] / READY)
+    if said.get("incarnation") != labels.get(names.INCARNATION):
+        return "starting"
+    return "busy" if living > IDLE else "warm"
+
+
+def _pid(hostdir: str, found: Mapping[str, Any], engine: str) -> int:
+    """Of the main process: as the keeper has noted it, else as the engine says."""
+    record = Path(hostdir) / marks.KEEPER / "nodes" / f"{found['Labels'][names.NODE]}.json"
+    noted = label.read(record).get("label", {})
+    if noted.get("container") == found["Id"] and processes.alive(int(noted.get("pid", 0)), int(noted.get("start", -1))):
+        return int(noted["pid"])
+    try:
+        return int(engines.Engine(engine).ask("GET", engines.container(found["Id"]))["State"]["Pid"])
+    except engines.EngineError:
+        return 0
+
+
+def _address(found: Mapping[str, Any]) -> str:
+    """In its private network; empty where it has its host's."""
+    networks = found.get("NetworkSettings", {}).get("Networks", {})
+    return next((str(one["IPAddress"]) for one in networks.values() if one.get("IPAddress")), "")
+
+
+def interfaces() -> dict[str, str]:
+    """The IPv4 address of each interface that has one; that of the default route comes first."""
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:
+                continue
+            found[name] = socket.inet_ntoa(answer[20:24])
+    first = _default_interface()
+    return {name: found[name] for name in sorted(found, key=lambda name: name != first)}
+
+
+def _default_interface() -> str:
+    for line in Path("/proc/net/route").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1] == "00000000":
+            return fields[0]
+    return ""

@@ -1,0 +1,58 @@
+"""What the hosts of a bed of containers say that is there -> the bed's status. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..model.bed import BedSpec, BedStatus, NodeSpec, NodeStatus
+
+ALIVE = ("warm", "busy", "starting", "paused")
+
+
+def bed_status(bed: BedSpec, looks: Mapping[str, Mapping[str, Any]]) -> BedStatus:
+    """``looks``: host -> what ``agent/looking.py`` found there."""
+    wanted = {node.name: node for node in bed.nodes}
+    found = [
+        _node(wanted.get(one["name"]), one, look["interfaces"]) for look in looks.values() for one in look["nodes"]
+    ]
+    keepers = [look["keeper"] for look in looks.values()]
+    alive = bool(keepers) and all(keeper["alive"] for keeper in keepers)
+    return BedStatus(
+        name=bed.name,
+        nodes=tuple(one for one in found if one.name in wanted or one.state in ALIVE),
+        keeper_pid=int(keepers[0].get("pid", 0)) if alive else 0,
+        keeper_hash=_odd(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
+        leases=tuple(lease for look in looks.values() for lease in look["leases"]),
+        detached=True,
+    )
+
+
+def _odd(wanted: str, hashes: Iterable[str]) -> str:
+    """The hash that all keepers have, or one that is not as it should be."""
+    return next((one for one in hashes if one != wanted), wanted)
+
+
+def _node(wanted: NodeSpec | None, found: Mapping[str, Any], interfaces: Mapping[str, str]) -> NodeStatus:
+    """In a network of its own a container has one interface; else those of its host are its own."""
+    if found["address"]:
+        address, interface = str(found["address"]), "eth0"
+    else:
+        address, interface = _of_host(wanted, interfaces)
+    fields = {name: found[name] for name in ("name", "state", "spec_hash", "incarnation", "ordinal", "pid", "reason")}
+    return NodeStatus(
+        **fields,
+        own_mib=found["own_mib"],
+        shared_mib=found["shared_mib"],
+        address=wanted.address if wanted and wanted.address else address,
+        interface=wanted.interface if wanted and wanted.interface else interface,
+    )
+
+
+def _of_host(wanted: NodeSpec | None, interfaces: Mapping[str, str]) -> tuple[str, str]:
+    """The address that is asked for, else that of the interface that is asked for, else that of the default route."""
+    for interface, address in interfaces.items():
+        if wanted and (wanted.address == address or (not wanted.address and wanted.interface == interface)):
+            return address, interface
+    interface = next(iter(interfaces), "")
+    return interfaces.get(interface, ""), interface

@@ -1,0 +1,33 @@
+"""The names that a node's container carries, and the places of its create request that only its keeper can fill."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+BED, NODE, ROLE = "ccbed.bed", "ccbed.node", "ccbed.role"
+SPEC, INCARNATION, ORDINAL = "ccbed.spec", "ccbed.incarnation", "ccbed.ordinal"
+#: Environment of the main process: the mark (agent/mark.py), and the label of the incarnation as JSON (agent/label.py).
+MARK_VARIABLE, LABEL_VARIABLE = "CCBED_NODE", "CCBED_LABEL"
+
+
+def container_name(bed: str, node: str) -> str:
+    return f"ccbed-{bed}-{node}"
+
+
+def network_name(bed: str) -> str:
+    """Of the private network of a bed on one engine."""
+    return f"ccbed-{bed}"
+
+
+def filled(request: Mapping[str, Any], *, mark: str, label: Mapping[str, Any]) -> dict[str, Any]:
+    """The request for one incarnation: its ``mark`` and ``label`` (with incarnation and ordinal) in their places."""
+    values = {MARK_VARIABLE: mark, LABEL_VARIABLE: json.dumps(label, separators=(",", ":"))}
+    kept = [item for item in request["Env"] if item.partition("=")[0] not in values]
+    labels = {INCARNATION: str(label["incarnation"]), ORDINAL: str(label["ordinal"])}
+    return {
+        **request,
+        "Env": [*kept, *(f"{name}={value}" for name, value in values.items())],
+        "Labels": {**request["Labels"], **labels},
+    }

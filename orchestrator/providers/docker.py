@@ -1,0 +1,268 @@
+"""Nodes as containers, on one engine or on those of several hosts; on each host a keeper starts them and sees them exit."""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..agent import inbox, label
+from ..agent import mark as marks
+from ..agent.host import OURS
+from ..agent.warmth import HUGE_PAGES
+from ..core import containers, seen
+from ..model.bed import BedSpec, BedStatus, HostSpec
+from ..model.errors import InfrastructureError
+from ..model.event import Command, Event
+from ..model.provider import Cursors, Fetched
+from . import archive, engines, sites
+from .asking import BED
+from .follow import Follower
+from .sites import Site
+
+CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
+KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+EVENTS = "events.jsonl"
+KEEPER_S = 30.0
+END_S = 30.0
+
+T = TypeVar("T")
+
+
+class DockerProvider:
+    """See model.provider.Provider. ``connect``: how a host is reached."""
+
+    def __init__(
+        self,
+        state: Path,
+        connect: Callable[[BedSpec, HostSpec], Site] = sites.connect,
+        engine: Callable[[HostSpec], engines.Engine] = engines.Engine,
+    ) -> None:
+        self._state = state
+        self._connect = connect
+        self._engine = engine
+        self._bed: BedSpec | None = None
+        self._run = BED
+        self._follower: Follower | None = None
+        self._sites: dict[str, Site] = {}
+        self._requests: dict[str, Mapping[str, Any]] = {}
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        return CAPABILITIES
+
+    def observe(self, bed: BedSpec) -> BedStatus:
+        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
+        memory = self._run == BED
+
+        def look(host: HostSpec) -> Any:
+            return self._site(bed, host).ask(
+                "look", hostdir=bed.hostdir, bed=bed.name, engine=host.engine, memory=memory
+            )
+
+        open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
+        return replace(seen.bed_status(bed, self._each(bed, look)), open_run=str(open_run))
+
+    def prepare(self, bed: BedSpec) -> None:
+        """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
+        Path(bed.workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = archive.build()
+        path = f"{bed.hostdir}/agent/agent-{archive.digest(content)}.pyz"
+
+        def ready(host: HostSpec) -> dict[str, Any]:
+            nodes = [node for node in bed.nodes if node.host == host.name]
+            site = self._site(bed, host)
+            addresses = self._network(bed, host, site, [node.container.image for node in nodes if node.container])
+            names = [node.name for node in nodes]
+            owner = site.ask("prepare", hostdir=bed.hostdir, nodes=names, shared_dir=bed.shared_dir)
+            site.ask("place", path=path, data=content)
+            site.ask("keeper", KEEPER_S, **self._keeper(bed, host, path))
+            return {
+                node.name: containers.request(
+                    bed,
+                    node,
+                    archive=path,
+                    owner=(owner["uid"], owner["gid"]),
+                    addresses=addresses,
+                    tag=marks.tag(bed.name, bed.hostdir),
+                    env=HUGE_PAGES,
+                )
+                for node in nodes
+            }
+
+        for requests in self._each(bed, ready).values():
+            self._requests.update(requests)
+
+    def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        """Keepers and containers, networks, then directories."""
+
+        def end(host: HostSpec) -> list[int]:
+            site = self._site(bed, host)
+            ended: list[int] = site.ask("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
+            if bed.network == "private":
+                self._with_engine(host, lambda engine: engine.remove_network(bed))
+            site.ask("remove", END_S, hostdir=bed.hostdir)
+            return ended
+
+        ended = self._each(bed, end)
+        self.close()
+        _remove(bed)
+        return tuple(sorted(pid for pids in ended.values() for pid in pids))
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        """Bind to a run. Events of the keepers count from now on, those of the run's own files from their beginning.
+
+        Outside of runs the nodes' own files count, from now on as well.
+        """
+        self.close()
+        workdir = Path(bed.workdir)
+        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
+        keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
+        logs = [path / EVENTS for path in (*keepers, *(nodes if run == BED else ()))]
+        directories = [] if run == BED else [node / "runs" / run for node in nodes]
+        for directory in (*(log.parent for log in logs), *directories):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for host in bed.hosts:
+            self._site(bed, host).watch(run, [node.name for node in bed.nodes if node.host == host.name])
+        for log in logs:
+            log.touch(mode=0o600)
+        self._bed, self._run = bed, run
+        self._follower = Follower(workdir, run, directories, logs)
+        return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+
+    def close(self) -> None:
+        if self._follower:
+            self._follower.close()
+        for site in self._sites.values():
+            site.close()
+        self._follower, self._sites = None, {}
+
+    def put(self, content: Mapping[str, bytes]) -> str:
+        bed = self._bound
+        return next(iter(self._each(bed, lambda host: self._site(bed, host).put(content)).values()))
+
+    def perform(self, command: Command) -> None:
+        """Into the inbox of the node, or of its host's keeper; what starts a node carries its create request."""
+        bed, node = self._bound, str(command.node)
+        request = self._requests.get(node)
+        if command.f == "node.apply" and "hash" in command.value and request:
+            command = _with(command, request=request)
+        keeper = command.f in KEEPER_COMMANDS
+        directory = f"{bed.hostdir}/{'keeper' if keeper else f'nodes/{node}'}/inbox"
+        path = f"{directory}/{inbox.file_name(self._run, command.key)}"
+        self._site_of(node).write(path, inbox.encoded(self._run, command))
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        if self._follower is None:
+            raise RuntimeError("open() comes before poll()")
+        return self._follower.poll(cursors, timeout_s)
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        found = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
+        return {name: beat for beats in found for name, beat in beats.items()}
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
+        return self._site_of(node).fetch(node, path, to, limit)
+
+    def forget(self, bed: BedSpec, run: str) -> None:
+        def forget(host: HostSpec) -> None:
+            self._site(bed, host).ask("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
+
+        self._each(bed, forget)
+
+    # --- hosts --------------------------------------------------------------------------------------------------------
+
+    @property
+    def _bound(self) -> BedSpec:
+        if self._bed is None:
+            raise RuntimeError("open() comes before everything that acts on a bed")
+        return self._bed
+
+    def _site_of(self, node: str) -> Site:
+        bed = self._bound
+        return self._site(bed, bed.host(bed.node(node).host))
+
+    def _site(self, bed: BedSpec, host: HostSpec) -> Site:
+        if host.name not in self._sites:
+            self._sites[host.name] = self._connect(bed, host)
+        return self._sites[host.name]
+
+    def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
+        """Do it on all hosts at once. Raises InfrastructureError with a line for each on which it went wrong."""
+        done: dict[str, T] = {}
+        problems: dict[str, str] = {}
+
+        def one(host: HostSpec) -> None:
+            try:
+                done[host.name] = work(host)
+            except (OSError, ValueError, RuntimeError) as error:
+                problems[host.name] = str(error)
+
+        if len(bed.hosts) == 1:
+            one(bed.hosts[0])
+        else:
+            with ThreadPoolExecutor(max_workers=16) as pool:
+                list(pool.map(one, bed.hosts))
+        if problems:
+            lines = [f"host {host.name}: {problems[host.name]}" for host in bed.hosts if host.name in problems]
+            raise InfrastructureError(*lines, hint=f"then again: ccbed up {bed.inventory}")
+        return {host.name: done[host.name] for host in bed.hosts}
+
+    def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
+        owner = f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
+        python = _python(host)
+        return {
+            "hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine, "python": python, "owner": owner
+        }  # fmt: skip
+
+    def _network(self, bed: BedSpec, host: HostSpec, site: Site, images: Sequence[str]) -> Mapping[str, str]:
+        """The engine can be used and has the images; the addresses of nodes. Raises OSError."""
+
+        def ready(engine: engines.Engine) -> Mapping[str, str]:
+            engine.version()
+            there = engine.images(images)
+            missing = [image for image in dict.fromkeys(images) if image not in there]
+            if missing:
+                listed = ", ".join(missing)
+                raise engines.EngineProblem(
+                    f"image {listed} is not there: ccbed image build, or docker pull {missing[0]}"
+                )
+            if bed.network != "private":
+                return {node.name: node.address for node in bed.nodes if node.address}
+            return engines.addresses(bed, engine.network(bed, site.ask("routes")))
+
+        return self._with_engine(host, ready)
+
+    def _with_engine(self, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
+        engine = self._engine(host)
+        try:
+            return work(engine)
+        finally:
+            engine.close()
+
+
+def _with(command: Command, **more: Any) -> Command:
+    return replace(command, value={**command.value, **more})
+
+
+def _python(host: HostSpec) -> str:
+    """Here it is the one that runs this, where the inventory names no other."""
+    return sys.executable if host.connection == "local" and host.python == "python3" else host.python
+
+
+def _remove(bed: BedSpec) -> None:
+    """What of the bed is on this machine and is not a host's own."""
+    workdir = Path(bed.workdir)
+    for path in (workdir / name for name in (*OURS, *(sites.keeper_directory(host) for host in bed.hosts))):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if workdir.is_dir() and not any(workdir.iterdir()):
+        workdir.rmdir()

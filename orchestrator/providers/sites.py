@@ -1,0 +1,86 @@
+"""A site is where the nodes of one host are: what can be asked of it, written to it, and read from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..agent import host as operations
+from ..agent.inbox import place
+from ..model.bed import BedSpec, HostSpec
+from ..model.provider import Fetched
+from . import files
+
+
+class Site(Protocol):
+    """One host of a bed. What can go wrong on the way is raised as OSError with a sentence that says it."""
+
+    #: Where the files of its nodes are found on this machine: their directory itself, or a mirror of it.
+    root: Path
+
+    @property
+    def connected(self) -> bool: ...
+
+    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+        """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
+
+    def write(self, path: str, content: bytes) -> None:
+        """A file on the host, renamed into place; returns at once where the host is elsewhere."""
+
+    def put(self, content: Mapping[str, bytes]) -> str:
+        """Place a payload; its path on the host."""
+
+    def watch(self, run: str, nodes: Sequence[str]) -> None:
+        """From now on keep what these nodes and the keeper write about ``run`` up to date below ``root``."""
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]: ...
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
+
+    def close(self) -> None: ...
+
+
+class LocalSite:
+    """This machine: nothing is between."""
+
+    connected = True
+
+    def __init__(self, bed: BedSpec, host: HostSpec) -> None:
+        self.root = Path(bed.hostdir)
+        self._nodes = [node.name for node in bed.nodes if node.host == host.name]
+        self._shared = Path(bed.shared_dir)
+
+    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+        return operations.OPS[op](**args)
+
+    def write(self, path: str, content: bytes) -> None:
+        place(Path(path), content)
+
+    def put(self, content: Mapping[str, bytes]) -> str:
+        return str(files.put(self.root / "payloads", content))
+
+    def watch(self, run: str, nodes: Sequence[str]) -> None:
+        """They are read where they are written."""
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        found = {name: files.heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
+        return {name: beat for name, beat in found.items() if beat}
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        return files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def keeper_directory(host: HostSpec) -> str:
+    """Where the files of a host's keeper are found, below the bed's directory on this machine."""
+    return "keeper" if host.connection == "local" else f"keeper-{host.name}"
+
+
+def connect(bed: BedSpec, host: HostSpec) -> Site:
+    """The site of a host. Raises OSError where it cannot be reached."""
+    if host.connection == "local":
+        return LocalSite(bed, host)
+    raise OSError("is reached by SSH, which this version does not do yet")
