@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..agent import inbox, label
 from ..agent import mark as marks
@@ -25,6 +25,9 @@ from . import archive, engines, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
+
+if TYPE_CHECKING:
+    import docker
 
 CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
@@ -42,7 +45,7 @@ class DockerProvider:
         self,
         state: Path,
         connect: Callable[[BedSpec, HostSpec], Site] = sites.connect,
-        engine: Callable[[HostSpec], engines.Engine] = engines.Engine,
+        engine: Callable[[HostSpec, docker.DockerClient | None], engines.Engine] = engines.Engine,
     ) -> None:
         self._state = state
         self._connect = connect
@@ -105,7 +108,7 @@ class DockerProvider:
             site = self._site(bed, host)
             ended: list[int] = site.ask("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
             if bed.network == "private":
-                self._with_engine(host, lambda engine: engine.remove_network(bed))
+                self._with_engine(bed, host, lambda engine: engine.remove_network(bed))
             site.ask("remove", END_S, hostdir=bed.hostdir)
             return ended
 
@@ -119,7 +122,8 @@ class DockerProvider:
 
         Outside of runs the nodes' own files count, from now on as well.
         """
-        self.close()
+        if self._follower:
+            self._follower.close()
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
         keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
@@ -237,10 +241,10 @@ class DockerProvider:
                 return {node.name: node.address for node in bed.nodes if node.address}
             return engines.addresses(bed, engine.network(bed, site.ask("routes")))
 
-        return self._with_engine(host, ready)
+        return self._with_engine(bed, host, ready)
 
-    def _with_engine(self, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
-        engine = self._engine(host)
+    def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
+        engine = self._engine(host, self._site(bed, host).client())
         try:
             return work(engine)
         finally:

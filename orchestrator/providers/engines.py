@@ -44,7 +44,8 @@ class Engine:
 
     def version(self) -> str:
         """Raises EngineProblem where the engine is not there, or too old."""
-        protocol.Engine(self._host.engine).ask("GET", "/_ping")
+        if self._client is None:
+            protocol.Engine(self._host.engine).ask("GET", "/_ping")
         found = str(self.client.version().get("Version", ""))
         if protocol.is_old(found):
             raise EngineProblem(f"container engine {found} is too old: {protocol.OLDEST} or newer is needed")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..agent.tails import Tree
 from ..model.bed import BedSpec, HostSpec
@@ -19,6 +20,9 @@ from .link import Link
 from .mirror import Mirror
 from .reach import Reach
 from .refusals import HostError
+
+if TYPE_CHECKING:
+    import docker
 
 #: The most that is streamed of what one node writes in a run; what is gathered at the end has the same cap.
 NODE_CAP = 256 << 20
@@ -127,6 +131,10 @@ class RemoteSite:
         self._follow(trees)
         for tree in trees:
             self._mirror.path(tree.path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if run == BED:
+            self.leave()
+        else:
+            self.drive(run)
         with contextlib.suppress(HostError):  # what is not there now comes with the next connection
             self._reach.ask(self._watching(trees), b"", deadline_s)
 
@@ -135,16 +143,19 @@ class RemoteSite:
         found: Mapping[str, Any] = self._reach.ask({"do": "sync", "path": path}, b"", deadline_s)[0]
         return found
 
-    def drive(self, run: str, owner: str, **more: Any) -> None:
-        """Take the wheel on this host, and again on every new connection. Raises OSError that names who has it."""
-        content = {"run": run, "owner": owner, **more, "token": self._token}
-        self._reach.ask({"do": "drive", "content": content}, b"", 10.0)
+    def drive(self, run: str) -> None:
+        """Take the wheel for a run on this host, and again on every new connection. Raises OSError that names who has it."""
+        content = {"run": run, "owner": ssh.own_name(), "pid": os.getpid(), "token": self._token}
+        try:
+            self._reach.ask({"do": "drive", "content": content}, b"", 10.0)
+        except HostError:
+            pass  # it is taken with the next connection
         self._wheel = content
 
     def leave(self) -> None:
         """Let go of the wheel."""
-        self._wheel = None
-        if link := self._reach.link:
+        held, self._wheel = self._wheel, None
+        if held and (link := self._reach.link):
             link.request({"do": "leave"})
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
@@ -170,6 +181,12 @@ class RemoteSite:
             return Fetched(path=path, size=0, reason="not there")
         got = files.fetch([mirrored], path, to, limit)
         return Fetched(path=path, size=got.size, capped=got.capped or bool(found["capped"]), reason=got.reason)
+
+    def client(self) -> docker.DockerClient:
+        """A client of the host's engine over the same connection. Raises HostError."""
+        from . import dial
+
+        return dial.client(lambda: self.connection, self.host)
 
     def close(self) -> None:
         """End the connection and with it the helper, once what was written has arrived. The mirror stays."""

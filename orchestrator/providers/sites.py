@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..agent import host as operations
 from ..agent.inbox import place
 from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
 from . import files
+
+if TYPE_CHECKING:
+    import docker
 
 
 class Site(Protocol):
@@ -37,6 +40,9 @@ class Site(Protocol):
     def heartbeats(self) -> Mapping[str, tuple[str, int]]: ...
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
+
+    def client(self) -> docker.DockerClient | None:
+        """A client of the host's engine over the same way; None where its socket is on this machine. Raises OSError."""
 
     def close(self) -> None: ...
 
@@ -70,6 +76,9 @@ class LocalSite:
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)
 
+    def client(self) -> docker.DockerClient | None:
+        return None
+
     def close(self) -> None:
         """Nothing is open."""
 
@@ -83,4 +92,8 @@ def connect(bed: BedSpec, host: HostSpec) -> Site:
     """The site of a host. Raises OSError where it cannot be reached."""
     if host.connection == "local":
         return LocalSite(bed, host)
-    raise OSError("is reached by SSH, which this version does not do yet")
+    from .remote import RemoteSite
+
+    site = RemoteSite(bed, host)
+    site.open()
+    return site

@@ -14,6 +14,8 @@ import pytest
 
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.provider import Cursors
+from orchestrator.providers import ssh
+from orchestrator.providers.asking import BED
 from orchestrator.providers.follow import Follower
 from orchestrator.providers.remote import RemoteSite
 
@@ -188,17 +190,16 @@ def test_a_mirror_that_differs_is_fetched_anew(wired: Wired) -> None:
 
 
 def test_the_wheel_is_taken_again_after_a_cut(wired: Wired) -> None:
-    wired.site.drive(RUN, "ann@desk", pid=1)
     wired.server.cut()
     until(lambda: not wired.site.connected)
     until(lambda: wired.site.connected)
     other = RemoteSite(wired.bed, wired.server.host())
     other.open()
-    with pytest.raises(OSError, match="run R of ann@desk"):
-        other.drive("R2", "bob@desk", pid=2)
-    wired.site.leave()
+    with pytest.raises(OSError, match=rf"run {RUN} of {ssh.own_name()} \(pid {os.getpid()}\) drives this bed"):
+        other.watch("R2", NODES)
+    wired.site.watch(BED, NODES)
     wired.site.ping()
-    other.drive("R2", "bob@desk", pid=2)
+    other.watch("R2", NODES)
     other.close()
 
 
