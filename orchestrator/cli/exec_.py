@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import secrets
 import signal
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import click
 
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import Command
+from ..model.provider import Provider
 from ..store import index
 from . import beds
 from .session import Session
 
 _STOP_S = 5.0
 _FOREVER_S = 86_400.0
+_OUTPUT = 1 << 30
 
 
 @click.command(
@@ -48,13 +51,14 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         raise InfrastructureError(
             f"node {bed.name}/{name} is {found.state}", hint=f"ccbed up {beds.shown(bed.inventory)}"
         )
-    directory = Path(bed.workdir) / "nodes" / name
+    directory = Path(bed.hostdir or bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
+    here = Path(bed.workdir) / "nodes" / name / "exec" / out.name
     value = {"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)}
     key = f"exec/{out.name}"
     order = Command(f="exec", key=key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S, value=value)
     ask = asking.bound(provider, bed)
-    tails = _Tails(session, out)
+    tails = _Tails(session, here)
 
     def waiting() -> None:
         tails.pump()
@@ -66,6 +70,7 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     except KeyboardInterrupt:
         ask.all([replace(order, f="exec.stop", key=f"{order.key}/stop", value={"out": str(out)}, deadline_s=_STOP_S)])
         raise
+    _bring(provider, name, out, here)
     tails.pump()
     problem = asking.problem(answer, order)
     if answer is not None and "errno" in answer.value:
@@ -74,6 +79,13 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     if answer is None or problem:
         raise InfrastructureError(f"{bed.name}/{name}: {problem}")
     return _shell_code(int(answer.value.get("code", 1)))
+
+
+def _bring(provider: Provider, node: str, out: Path, here: Path) -> None:
+    """All that a host elsewhere has of the output: what is fetched lies here, where it was followed, from then on."""
+    if out != here:
+        with tempfile.TemporaryDirectory() as unused:
+            provider.fetch(node, f"exec/{out.name}", Path(unused), _OUTPUT)
 
 
 def _shell_code(code: int) -> int:

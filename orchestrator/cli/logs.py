@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..store import beds as store
 from ..store import bundle, index
@@ -73,12 +74,18 @@ def _is(value: int, wanted: int | None) -> bool:
 
 def _of_bed(session: Session, bed: str, name: str) -> _Log:
     spec = beds.choose(session, bed)
-    known = [*(node.name for node in spec.nodes), "keeper"]
+    known = [*(node.name for node in spec.nodes), *_keepers(spec)]
     if name not in known:
         raise UsageError(f"bed {bed} has no node {name}; it has {', '.join(known)}")
     workdir = Path(spec.workdir)
-    path = workdir / "keeper" / "keeper.log" if name == "keeper" else workdir / "nodes" / name / "agent.log"
+    path = workdir / name / "keeper.log" if name in _keepers(spec) else workdir / "nodes" / name / "agent.log"
     return _Log(node=f"{bed}/{name}", path=path)
+
+
+def _keepers(spec: BedSpec) -> list[str]:
+    """One for the bed, or one for each host that is elsewhere."""
+    elsewhere = [f"keeper-{host.name}" for host in spec.hosts if host.connection == "ssh"]
+    return elsewhere or ["keeper"]
 
 
 def _of_run(session: Session, directory: Path) -> list[_Log]:
