@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import os
 import select
+import shutil
 import sys
 import threading
 import time
@@ -35,16 +36,16 @@ class Table(Mapping[str, Callable[..., Any]]):
     """The operations of this host, loaded when the first of them is asked for."""
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
-        found: Callable[..., Any] = self._all()[name]
+        found: Callable[..., Any] = self.load()[name]
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._all())
+        return iter(self.load())
 
     def __len__(self) -> int:
-        return len(self._all())
+        return len(self.load())
 
-    def _all(self) -> Operations:
+    def load(self) -> Operations:
         operations: Operations = importlib.import_module(".host", __package__).OPS
         return operations
 
@@ -204,14 +205,26 @@ class Helper:
             return
 
 
-def main(hostdir: str, roots: Sequence[str], operations: Operations | None = None) -> int:
+def main(hostdir: str, roots: Sequence[str]) -> int:
     """Serve stdin and stdout. Threads that still work end with the process: what they started is detached."""
     os.umask(0o077)
+    operations = Table()
+    # From now on nothing is read from the archive any more: whoever ends the bed removes it.
+    threading.Thread(target=operations.load, daemon=True).start()
     try:
-        Helper(hostdir, roots, Table() if operations is None else operations).run(0, 1)
+        Helper(hostdir, roots, operations).run(0, 1)
     except (BrokenPipeError, ConnectionError):
         pass
+    _tidy(hostdir)
     os._exit(0)
+
+
+def _tidy(hostdir: str) -> None:
+    """Where no bed is, or is no more, the archive that brought this helper leaves with it."""
+    with contextlib.suppress(OSError):
+        if os.listdir(hostdir) == ["agent"]:
+            shutil.rmtree(os.path.join(hostdir, "agent"))
+            os.rmdir(hostdir)
 
 
 def _beat(path: str) -> tuple[str, int] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -22,10 +21,6 @@ class Mirror:
         self.root = root
         self._keeper = f"{KEEPER}-{host}"
         self._lock = threading.Lock()
-
-    @property
-    def keeper(self) -> Path:
-        return self.root / self._keeper
 
     def path(self, name: str) -> Path:
         """Where a file of the host lies here. Raises ValueError for a name that leads elsewhere."""
@@ -60,10 +55,6 @@ class Mirror:
                 os.replace(temporary, path)
                 return True
             return _append(path, offset, data)
-
-    def forget(self) -> None:
-        """Remove the keeper's files, and the nodes' that are given to nobody else."""
-        shutil.rmtree(self.keeper, ignore_errors=True)
 
     def _end(self, path: Path) -> tuple[int, str]:
         try:

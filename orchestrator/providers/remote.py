@@ -66,7 +66,6 @@ class RemoteSite:
 
     def open(self, deadline_s: float = ssh.CONNECT_S) -> None:
         """Connect, and stay connected from now on. Raises HostError where the host cannot be used."""
-        self._mirror.keeper.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._follow([Tree(path="keeper", node="")])
         self._reach.open(deadline_s)
 

@@ -276,3 +276,13 @@ def test_a_login_shell_that_talks_is_passed_over(tmp_path: Path) -> None:
         site.open()
         assert site.ping().error_s < 1
         site.close()
+
+
+def test_who_only_looked_leaves_nothing_behind(server: sshd.Sshd, tmp_path: Path) -> None:
+    site = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
+    site.open()
+    assert site.ping().error_s < 1
+    assert (tmp_path / "host/agent").is_dir()
+    site.close()
+    until(lambda: not (tmp_path / "host").exists())
+    assert not (tmp_path / "mirror").exists()
