@@ -17,7 +17,7 @@ from .tails import CHUNK
 Operations = Mapping[str, Callable[..., Any]]
 #: What is answered: a value in plain JSON, and raw bytes that belong to it.
 Answer = tuple[Any, bytes]
-_EVICT_S = 2.0
+_PATIENCE_S = 1.0
 
 
 class Wheel:
@@ -31,18 +31,19 @@ class Wheel:
         """``content``: {run, owner, pid, token}. Raises BlockingIOError that names who has it.
 
         A holder with the same token is this orchestrator's own former connection, which does not know yet that it is
-        dead: it is ended.
+        dead: it is ended. One that was just now closed or killed is given the time to end by itself.
         """
         self.leave()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = time.monotonic() + _EVICT_S
+        until = time.monotonic() + _PATIENCE_S
         while not _locked(fd):
             other = label.read(Path(self._path))
-            if other.get("token") != content.get("token") or time.monotonic() > until:
+            if time.monotonic() > until:
                 os.close(fd)
                 raise BlockingIOError(_busy(other))
-            _end(other)
+            if other.get("token") == content.get("token"):
+                _end(other)
             time.sleep(0.01)
         pid = os.getpid()
         own = {**content, "helper": pid, "start": processes.start_of(pid)}
@@ -68,14 +69,17 @@ class Desk:
         self.quick: Mapping[str, Callable[[Mapping[str, Any], bytes], Answer]] = {
             "ping": self._ping,
             "write": self._write,
-            "drive": self._drive,
             "leave": self._leave,
             "has": self._has,
             "list": self._list,
             "read": self._read,
         }
         #: What may take long, so that a thread of its own does it.
-        self.slow: Mapping[str, Callable[[Mapping[str, Any], bytes], Answer]] = {"op": self._op, "put": self._put}
+        self.slow: Mapping[str, Callable[[Mapping[str, Any], bytes], Answer]] = {
+            "op": self._op,
+            "put": self._put,
+            "drive": self._drive,
+        }
 
     def _ping(self, asked: Mapping[str, Any], body: bytes) -> Answer:
         return {"mono": time.clock_gettime(time.CLOCK_MONOTONIC), "wall": time.time(), "boot": label.boot_id()}, b""

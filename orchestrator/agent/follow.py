@@ -24,6 +24,7 @@ from .asked import Desk, Operations
 from .tails import Tails, Tree
 
 LOOK_S = 0.25
+LOAD_S = 0.5
 BEAT_S = 0.1
 #: Whoever listens hears at least an empty ``beats`` so often.
 SIGN_S = 0.5
@@ -209,8 +210,10 @@ def main(hostdir: str, roots: Sequence[str]) -> int:
     """Serve stdin and stdout. Threads that still work end with the process: what they started is detached."""
     os.umask(0o077)
     operations = Table()
-    # From now on nothing is read from the archive any more: whoever ends the bed removes it.
-    threading.Thread(target=operations.load, daemon=True).start()
+    # Soon nothing is read from the archive any more: whoever ends the bed removes it.
+    loading = threading.Timer(LOAD_S, operations.load)
+    loading.daemon = True
+    loading.start()
     try:
         Helper(hostdir, roots, operations).run(0, 1)
     except (BrokenPipeError, ConnectionError):

@@ -80,6 +80,8 @@ def run(args: Sequence[str], given: sessions.Session | None = None) -> int:
         return errors.EXIT_INTERRUPTED
     except Exception as error:
         return _explain(error, session)
+    finally:
+        session.close()
 
 
 def _explain(error: Exception, session: sessions.Session) -> int:

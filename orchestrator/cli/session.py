@@ -57,9 +57,16 @@ class Session:
     agent: Callable[[], str] = agent_hash
     launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)
+    _opened: list[Provider] = field(default_factory=list)
 
     def provider(self, bed: BedSpec) -> Provider:
-        return self.providers[bed.provider](self.state)
+        self._opened.append(self.providers[bed.provider](self.state))
+        return self._opened[-1]
+
+    def close(self) -> None:
+        """Let go of the hosts."""
+        for provider in self._opened:
+            provider.close()
 
     def took(self) -> str:
         """How long this invocation has taken, for people."""

@@ -1,0 +1,135 @@
+"""A bed of containers on a host behind SSH, with nothing but one connection between: up, a lost node, a cut, down."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from . import sshd
+from .conftest import ccbed
+
+IMAGE = "ccbed/cpu:2.13.0"
+
+
+def lacking() -> str:
+    if sshd.lacking():
+        return sshd.lacking()
+    docker = sshd.program("docker")
+    if not docker:
+        return "needs a container engine"
+    done = subprocess.run([docker, "image", "inspect", IMAGE], capture_output=True, timeout=30, check=False)
+    return f"needs the image {IMAGE}: ccbed image build" if done.returncode else ""
+
+
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(lacking()), reason=lacking())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """A bed that is up: its server, its inventory, the directory on its host, and where runs go."""
+
+    server: sshd.Sshd
+    state: Path
+    inventory: Path
+    hostdir: Path
+    runs: Path
+
+    def ccbed(self, *args: str) -> tuple[int, str]:
+        return ccbed(self.state, *args)
+
+    def run(self, *args: str) -> tuple[int, str]:
+        return self.ccbed("run", "dp-ring", "--bed", "faraway", "--nodes", "2", "--runs-dir", str(self.runs), *args)
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+    directory = tmp_path_factory.mktemp("remote")
+    with sshd.running(directory / "sshd") as server:
+        inventory = directory / "faraway.yml"
+        inventory.write_text(_inventory(server, directory / "host"))
+        one = Remote(
+            server=server,
+            state=directory / "state" / "ccbed",
+            inventory=inventory,
+            hostdir=directory / "host",
+            runs=directory / "runs",
+        )
+        code, said = one.ccbed("up", str(inventory))
+        assert code == 0, said
+        yield one
+        code, said = one.ccbed("down", "faraway", "--force")
+        assert code == 0, said
+        until = time.monotonic() + 10
+        while server.sessions() or one.hostdir.exists():
+            assert time.monotonic() < until, "nothing is left on the host"
+            time.sleep(0.05)
+
+
+def _inventory(server: sshd.Sshd, hostdir: Path) -> str:
+    host = server.host()
+    return f"""
+all:
+  hosts:
+    h1:
+  vars:
+    ansible_host: {host.address}
+    ansible_port: {host.port}
+    ansible_user: {host.user}
+    ansible_ssh_private_key_file: {host.key}
+    ansible_python_interpreter: /usr/bin/python3
+    ccbed_known_hosts: {host.known_hosts}
+    ccbed_bed: faraway
+    ccbed_provider: docker
+    ccbed_image: {IMAGE}
+    ccbed_nodes: 2
+    ccbed_network: host
+    ccbed_address: 127.0.0.1
+    ccbed_interface: lo
+    ccbed_workdir: {hostdir}
+"""
+
+
+def test_up_again_changes_nothing(remote: Remote) -> None:
+    code, said = remote.ccbed("up", str(remote.inventory))
+    assert (code, "nothing to change" in said) == (0, True), said
+
+
+def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> None:
+    """Every second and a half whatever serves the connection is killed, the run's whole life long."""
+    over = threading.Event()
+    cuts = []
+
+    def cut() -> None:
+        while not over.wait(1.5):
+            cuts.append(remote.server.cut())
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    code, said = remote.run("--fail-node", "1", "--epochs", "6")
+    over.set()
+    thread.join()
+    assert code == 0, said
+    assert sum(cuts) >= 2, "it was cut"
+    assert "weights equal to the twin" in said
+    assert remote.ccbed("up", str(remote.inventory))[1].count("nothing to change") == 1
+
+
+def test_each_node_has_its_own_log(remote: Remote) -> None:
+    code, said = remote.run()
+    assert code == 0, said
+    bundle = (remote.runs / "latest").resolve()
+    for log in sorted((remote.hostdir / "nodes").glob(f"*/runs/{bundle.name}/i*/rank-*.log")):
+        node, name = log.relative_to(remote.hostdir / "nodes").parts[0], "/".join(log.parts[-2:])
+        assert (bundle / "nodes" / node / name).read_bytes() == log.read_bytes()
+    assert {path.name for path in (bundle / "nodes").iterdir()} == {"n0", "n1"}
+
+
+def test_exec_shows_everything_and_the_code(remote: Remote) -> None:
+    code, said = remote.ccbed("exec", "faraway/n1", "--", "sh", "-c", "seq 1 20000; exit 3")
+    assert (code, said.split()) == (3, [str(number) for number in range(1, 20001)])
