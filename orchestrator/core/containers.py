@@ -183,7 +183,7 @@ def _mounts(bed: BedSpec, node: NodeSpec, spec: ContainerSpec) -> list[dict[str,
     for mount in spec.mounts:
         source, target, mode = (*mount.split(":"), "")[:3]
         found.append(_bind(source, target, read_only=mode == "ro"))
-    return list({one["Target"]: one for one in reversed(found)}.values())[::-1]
+    return list({one["Target"]: one for one in found}.values())
 
 
 def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
