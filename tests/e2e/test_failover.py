@@ -33,6 +33,13 @@ def test_a_crashed_node_is_replaced_by_the_warm_spare_bit_exact(bed: Bed) -> Non
     assert bed.unchanged()
 
 
+def test_every_node_tells_in_the_bundle_what_it_runs_on(bed: Bed) -> None:
+    ran = bed.run(trials.dp())
+    told = {file.parent.name: json.loads(file.read_text()) for file in ran.directory.glob("nodes/*/system.json")}
+    assert set(told) == {"n0", "n1", "n2", "n3", "n4"}
+    assert all(one["node"] == name and one["torch"] and one["cpu"] for name, one in told.items())
+
+
 @pytest.mark.parametrize("node", [0, 1, 3])
 def test_any_other_node_too(bed: Bed, node: int) -> None:
     ran = bed.run(trials.dp(trials.crash(node)))
