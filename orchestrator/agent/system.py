@@ -23,8 +23,6 @@ from . import label
 SYSTEM, GPUS = "system.json", "gpu.xml"
 #: nvidia-smi answers in a second; on a GPU that hangs it never does.
 GPUS_S = 20.0
-#: What only its keeper knows of a container: the id of its image, the version of its engine.
-OF_CONTAINERS = ("image", "engine")
 DRIVER = "/proc/driver/nvidia"
 #: Facts that are one line of a file.
 LINES = {
@@ -37,11 +35,11 @@ LINES = {
 
 
 def facts(mine: Mapping[str, Any], root: Path = Path("/")) -> dict[str, Any]:
-    """``mine``: the node's label; what its keeper knows of the container (image, engine) is in it. Memory in MiB."""
+    """``mine``: the node's label. Memory in MiB."""
     found = {
         "node": mine.get("node"),
         "incarnation": mine.get("incarnation"),
-        **{name: mine.get(name) for name in OF_CONTAINERS if name in mine or container.LABEL_VARIABLE in os.environ},
+        **_container(root),
         "hostname": platform.node(),
         "kernel": os.uname().release,
         "architecture": platform.machine(),
@@ -128,6 +126,13 @@ class System:
     def _store(self) -> None:
         with contextlib.suppress(OSError):
             label.write(self._directory / SYSTEM, self._facts)
+
+
+def _container(root: Path) -> dict[str, Any]:
+    """What a container was told when it was made; nothing elsewhere."""
+    if container.IMAGE_VARIABLE not in os.environ and not (root / ".dockerenv").exists():
+        return {}
+    return {"image": os.environ.get(container.IMAGE_VARIABLE), "engine": os.environ.get(container.ENGINE_VARIABLE)}
 
 
 def _torch() -> dict[str, Any]:

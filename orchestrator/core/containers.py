@@ -43,7 +43,8 @@ def request(
 
     ``archive``: path of agent.pyz on the host. ``owner``: uid and gid of the bed's directory there, by number, since a share
     with root squashed knows no other. ``addresses``: of every node and spare, as far as they are known; in a private
-    network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process.
+    network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process,
+    such as the id of its image and its engine's version (model/container.py).
     The directory HOME lies in the node's directory; the agent makes it (agent/home.py).
     """
     spec = node.container

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.agent import system
 
-MINE = {"node": "n0", "incarnation": "7c1e", "image": "sha256:1234", "engine": "20.10.24"}
+MINE = {"node": "n0", "incarnation": "7c1e"}
 VERSION = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  (x@y)\n"
 
 
@@ -34,7 +34,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-def test_a_node_tells_what_it_runs_on(root: Path) -> None:
+def test_a_node_tells_what_it_runs_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CCBED_IMAGE_ID", "sha256:1234")
+    monkeypatch.setenv("CCBED_ENGINE_VERSION", "20.10.24")
     found = system.facts(MINE, root)
     expected = {
         "node": "n0", "incarnation": "7c1e", "image": "sha256:1234", "engine": "20.10.24", "cpu": "Some CPU @ 2GHz",
@@ -52,9 +54,9 @@ def test_what_is_not_found_is_told_as_missing(tmp_path: Path) -> None:
     assert found["cpu"] == os.uname().machine
 
 
-def test_a_container_whose_keeper_did_not_tell_its_image_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CCBED_LABEL", "{}")
-    assert {"image", "engine"} <= system.facts({"node": "n0"})["missing"].keys()
+def test_a_container_that_was_not_told_its_image_says_so(root: Path) -> None:
+    (root / ".dockerenv").touch()
+    assert {"image", "engine"} <= system.facts(MINE, root)["missing"].keys()
 
 
 class Timers:
