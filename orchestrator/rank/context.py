@@ -185,6 +185,8 @@ class RankContext:
         """The backend's own all-reduce, in two calls so that there is a point inside of it."""
         cut = share.bounds(flat.numel(), max(self.world, 2))[0][1]
         dist.all_reduce(flat[:cut])
+        if flat.is_cuda:  # it is only queued there; the point between is one when it is done
+            torch.cuda.synchronize()
         passed()
         dist.all_reduce(flat[cut:])
 
