@@ -167,7 +167,7 @@ def _tmpfs(spec: ContainerSpec) -> dict[str, str]:
     """Compiled kernels are loaded from /tmp, so it must not be noexec, as it were by default."""
     return {
         "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_half(spec, TMP)}",
-        "/run": f"rw,noexec,nosuid,nodev,mode=1777,size={RUN}",
+        "/run": f"rw,noexec,nosuid,nodev,mode=755,size={RUN}",
     }
 
 
