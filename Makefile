@@ -11,12 +11,13 @@ BIN := .venv/bin
 # What CI sets: a skipped test is then a failed one.
 export CCBED_REQUIRE ?=
 
-.PHONY: help run test lint format bench clean
+.PHONY: help run test test-gpu lint format bench clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, come back, prove it"
 	@echo "make test    all tests        make lint    style, types, imports"
+	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
 	@echo "make clean   remove the environment and everything that was built; take beds down first: ccbed down"
 
@@ -33,6 +34,9 @@ run: .venv/.run-stamp
 
 test: .venv/.dev-stamp
 	$(BIN)/python -m pytest
+
+test-gpu: .venv/.dev-stamp
+	$(BIN)/python -m pytest tests/gpu -m gpu
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

@@ -132,12 +132,18 @@ def full(error: OSError, directory: Path, again: str) -> InfrastructureError:
     )
 
 
+def _facts(request: Request, name: str) -> tuple[str, ...]:
+    """Files of a node that belong to no run; what nvidia-smi says is missed only where a node has GPUs."""
+    gpus = any(node.gpus for node in request.bed.nodes if node.name == name)
+    return ("agent.log", "system.json", *(("gpu.xml",) if gpus else ()))
+
+
 def _gather(request: Request, plan: Plan, directory: Path) -> dict[str, Any]:
     """What the nodes left, into the bundle; what could not be had is listed, never silently absent."""
     size, missing, capped = 0, [], []
     for name in plan.nodes:
-        for path, to in ((f"runs/{plan.run}", f"nodes/{name}"), ("agent.log", f"nodes/{name}/agent.log")):
-            got = request.provider.fetch(name, path, directory / to, GATHER_LIMIT)
+        for path, to in ((f"runs/{plan.run}", ""), *((file, file) for file in _facts(request, name))):
+            got = request.provider.fetch(name, path, directory / "nodes" / name / to, GATHER_LIMIT)
             size += got.size
             if got.reason:
                 missing.append({"node": name, "path": path, "reason": got.reason})

@@ -22,7 +22,7 @@ from .model.plan import Plan
 from .model.plugin import Catalogue
 from .model.run import Run, Twin
 from .model.trial import Trial
-from .providers import preflight
+from .providers import asking, preflight, systems
 from .store import beds, bundle, closing, fingerprint, paths, payload, seal
 from .store import twins as cache
 from .store.journal import JournalError
@@ -111,9 +111,7 @@ def _twin(run: _Run) -> Twin | None:
     """The uninterrupted run of the same trial: from the cache, or run now."""
     request, state = run.request, Path(run.request.state)
     _refuse_busy(run.workdir)
-    key = twins.twin_key(
-        run.trial, _fingerprint(_plan(run, request.provider.observe(run.bed), run_id="", at=""), run.files)
-    )
+    key = twins.twin_key(run.trial, _foreseen(run))
     if found := cache.get(state, key):
         return found
     undisturbed = replace(run.trial, faults=(), checks=())
@@ -131,6 +129,16 @@ def _twin(run: _Run) -> Twin | None:
     if twin is not None:
         cache.put(state, twin)
     return twin
+
+
+def _foreseen(run: _Run) -> dict[str, Any]:
+    """The fingerprint that a run of this trial would have now."""
+    provider = run.request.provider
+    provider.open(run.bed, asking.BED)
+    try:
+        return _fingerprint(run, _plan(run, provider.observe(run.bed), run_id="", at=""))
+    finally:
+        provider.close()
 
 
 def _drop_twin(run: _Run) -> None:
@@ -215,8 +223,15 @@ def _plan(run: _Run, status: BedStatus, *, run_id: str, at: str) -> Plan:
     )
 
 
-def _fingerprint(plan: Plan, files: Mapping[str, bytes]) -> dict[str, Any]:
-    return fingerprint.take(code=payload.digest(files), threads=plan.threads, backend=plan.backend, data=plan.data)
+def _fingerprint(run: _Run, plan: Plan) -> dict[str, Any]:
+    """Of the nodes; where they are processes that use no GPU, of this machine, which is the same."""
+    asked: dict[str, Any] = {
+        "code": payload.digest(run.files), "threads": plan.threads, "backend": plan.backend, "data": plan.data
+    }  # fmt: skip
+    if run.bed.provider in planning.EMULATED and plan.backend == "gloo":
+        return fingerprint.take(**asked)
+    told = systems.read(run.request.provider, (*plan.slots, *plan.spares))
+    return fingerprint.of_nodes(told, plan.slots, **asked)
 
 
 def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
@@ -232,7 +247,7 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
     documents: dict[str, Any] = {
         bundle.TRIAL: run.trial,
         bundle.PLAN: plan,
-        bundle.FINGERPRINT: _fingerprint(plan, run.files),
+        bundle.FINGERPRINT: _fingerprint(run, plan),
         bundle.BUNDLE: about,
     }
     if run.twin:

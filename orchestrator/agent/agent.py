@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checkpoints, execs, forks, label, processes, stores
+from . import checkpoints, execs, forks, label, processes, stores, system
 from .events import EventLog
 from .gang import Gangs
 from .inbox import Inbox, Item
@@ -41,6 +41,7 @@ class Agent:
         self._gangs = Gangs(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
         self._stores = stores.Stores(self._loop)
         self._execs = execs.Execs()
+        self._system = system.System(directory, mine)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed. ``ready`` is called once commands are taken."""
@@ -55,8 +56,10 @@ class Agent:
             "torch": getattr(sys.modules.get("torch"), "__version__", None),
             "frozen": self._label.get("frozen", 0),
         }
+        self._system.write()
         self._note("bed", "agent.ready", value)
         ready()
+        self._system.ask(self._loop.later)
         self._loop.every(BEAT_S, self._turn)
         self._loop.run()
 
@@ -147,7 +150,7 @@ class Agent:
         epoch, dump = int(item.command.value["epoch"]), bool(item.command.value.get("dump"))
 
         def spare() -> set[int]:
-            return {*self._execs.groups, *self._stores.later_than(item.run, epoch)}
+            return {*self._execs.groups, *self._system.groups, *self._stores.later_than(item.run, epoch)}
 
         self._gangs.stop(item.run, epoch, dump=dump, spare=spare, answer=self._answering(item))
 
@@ -172,7 +175,8 @@ class Agent:
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            self._gangs.exited(pid, code) or self._stores.exited(pid) or self._execs.exited(pid, code)
+            known = self._gangs.exited(pid, code) or self._stores.exited(pid) or self._execs.exited(pid, code)
+            known or self._system.exited(pid, code)
 
     def _answering(self, item: Item) -> Callable[[str, Mapping[str, Any]], None]:
         return lambda kind, value: self._answer(item, kind, value)

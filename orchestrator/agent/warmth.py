@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
+import sys
+from collections.abc import Iterator
 
 from . import processes
 
@@ -18,18 +21,36 @@ ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 #: With these in the keeper's environment at its start its memory lies in huge pages where the kernel has them, and with
 #: fewer pages a fork, and the end of one, take a quarter of the time. Nothing that is exec'd from it shall inherit them.
 HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+#: While these hold, torch sees no GPU and asks no driver for one. An optimizer's step would ask, and CUDA that was touched
+#: here could not be used in anything forked from here.
+NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
 def load() -> None:
-    """Import everything. Raises RuntimeError where an import has started a thread."""
+    """Import everything. Raises RuntimeError where an import has started a thread, or touched CUDA."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     for name in (name for name, value in HUGE_PAGES.items() if os.environ.get(name) == value):
         del os.environ[name]
-    for name in MODULES:
-        importlib.import_module(name)
-    _exercise()
+    with _without_gpus():
+        for name in MODULES:
+            importlib.import_module(name)
+        _exercise()
+    if sys.modules["torch"].cuda.is_initialized():
+        raise RuntimeError("CUDA was initialised by the imports: no rank forked from here could use it")
     if processes.threads() != 1:
         raise RuntimeError(f"{processes.threads()} threads after the imports: nothing can be forked from here")
+
+
+@contextlib.contextmanager
+def _without_gpus() -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in NO_GPU}
+    os.environ.update(NO_GPU)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({} if value is None else {name: value})
 
 
 def _exercise() -> None:

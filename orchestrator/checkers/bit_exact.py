@@ -26,7 +26,10 @@ def check(run: Run, params: Params) -> Verdict:
     if any(views.unended(run.history)):
         return views.conclude("bit-exact", "", doubts=doubts)
     losses, digests = _losses(run), _digests(run)
-    failures = [*_apart(losses, run.twin), *_state(digests, run.twin), *_in_vain(run)]
+    failures = [*_apart(losses, run.twin), *_state(digests, run.twin)]
+    if failures and (moved := [*_moved(run)]):
+        failures, doubts = [], [*moved, *failures, *doubts]
+    failures += _in_vain(run)
     evidence = {"twin": run.twin.run, "final_loss": run.twin.final_loss}
     return views.conclude("bit-exact", _text(run, digests), failures=failures, doubts=doubts, evidence=evidence)
 
@@ -58,6 +61,19 @@ def _in_vain(run: Run) -> Iterator[views.Finding]:
         if chosen.epoch and not chosen.value.get("step") and before and skipped:
             text = f"epoch {chosen.epoch} began at step 0: none of {len(before)} committed checkpoints could be used"
             yield views.found(text, chosen, *skipped)
+
+
+def _moved(run: Run) -> Iterator[views.Finding]:
+    """Ranks that went on where the CPU, the GPU or the library is another one: then bits may differ though nothing is lost."""
+    mixed = views.mapping(views.mapping(run.extras.get("fingerprint.json")).get("mixed"))
+    homes: dict[int, str] = {}
+    for gang in views.gangs(run.history):
+        for rank, node in sorted(gang.ranks.items()):
+            first = homes.setdefault(rank, node)
+            for fact, values in sorted(mixed.items()):
+                before, after = (views.mapping(values).get(name) for name in (first, node))
+                if before != after:
+                    yield views.found(f"rank {rank} went from {first} to {node}, whose {fact} is {after}, not {before}")
 
 
 def _harmless(run: Run) -> bool:

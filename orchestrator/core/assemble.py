@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import ipaddress
 import json
+import posixpath
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
@@ -13,10 +14,11 @@ from typing import Any, Literal
 from ..model import codec
 from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, NodeSpec
 from ..model.errors import UsageError
-from . import values, variables
+from . import allot, devices, values, variables
 
 #: What ``ccbed image build`` makes.
 DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
+ENGINE = "/var/run/docker.sock"
 
 
 def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedSpec:
@@ -24,16 +26,16 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
-    problems = [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory)]
+    problems = [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory), *_refused(inventory)]
     shared = _bed_wide(inventory)
     name, named = _name(inventory, shared)
     problems += named
-    nodes = _nodes(inventory, agent)
-    if not any(node.role == "node" for node in nodes):
+    if not any(_value(host, "nodes", 1) for host in inventory.hosts):
         place = next((one for host in inventory.hosts if (one := host.places.get("ccbed_nodes"))), inventory.path)
         problems.append(f"{place}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
+    nodes = _nodes(inventory, agent)
     provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _hashed(
@@ -136,6 +138,28 @@ def _strangers(inventory: Inventory) -> Iterable[str]:
         seen.setdefault(key, host.name)
 
 
+def _refused(inventory: Inventory) -> Iterable[str]:
+    """Devices that the host's nodes cannot have, and mounts that no container gets."""
+    for host in inventory.hosts:
+        place = host.places.get("ccbed_gpus", host.place)
+        try:
+            shares = [gpu for shares in _shares(host).values() for share in shares for gpu in share]
+        except ValueError as error:
+            yield f"{place}: {error}"
+            continue
+        if _value(host, "provider", "process") != "docker" and (cdi := [gpu for gpu in shares if devices.is_cdi(gpu)]):
+            yield f"{place}: {cdi[0]} is a CDI name, which only containers understand; name GPUs by index or UUID"
+        place = host.places.get("ccbed_mounts", host.place)
+        sockets = (_value(host, "engine", ENGINE), ENGINE, "/run/docker.sock")
+        sources = [mount.partition(":")[0] for mount in _value(host, "mounts", ())]
+        if found := [source for source in sources if any(_holds(source, socket) for socket in sockets)]:
+            yield f"{place}: {found[0]} holds the engine's socket, with which a container rules its host; mount less"
+
+
+def _holds(directory: str, path: str) -> bool:
+    return posixpath.commonpath([posixpath.normpath(directory), path]) == posixpath.normpath(directory)
+
+
 def _local(host: Host) -> bool:
     return bool(host.variables.get("ansible_connection") == "local")
 
@@ -165,7 +189,7 @@ def _host(host: Host, home: str) -> HostSpec:
         user=str(given.get("ansible_user", "")),
         key=_absolute(key, home),
         python=str(given.get("ansible_python_interpreter", "python3")),
-        engine=_value(host, "engine", "/var/run/docker.sock"),
+        engine=_value(host, "engine", ENGINE),
         known_hosts=_absolute(_value(host, "known_hosts"), home),
         first_contact=_value(host, "ssh_first_contact", False),
         power=_value(host, "power", {}),
@@ -177,41 +201,36 @@ def _host(host: Host, home: str) -> HostSpec:
 def _nodes(inventory: Inventory, agent: str) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
-        wanted += [(host, "spare") for host in inventory.hosts for _ in range(_value(host, kind, 0))]
-    used: dict[str, int] = {}
-    nodes = []
-    for number, (host, role) in enumerate(wanted):
-        first = used.get(host.name, 0)
-        used[host.name] = first + max(_gpus(host)[0], 0)
-        nodes.append(_node(f"n{number}", host, "spare" if role == "spare" else "node", first, agent))
-    return tuple(nodes)
+        wanted += [(host, kind) for host in inventory.hosts for _ in range(_value(host, kind, 0))]
+    shares = {host.name: _shares(host) for host in inventory.hosts}
+    return tuple(
+        _node(f"n{number}", host, kind, shares[host.name][kind].pop(0), agent)
+        for number, (host, kind) in enumerate(wanted)
+    )
 
 
-def _gpus(host: Host) -> tuple[int, tuple[str, ...]]:
-    """How many GPUs each node of a host gets (-1: all there are), and which, where the inventory names them."""
-    given = _value(host, "gpus", 0)
-    if isinstance(given, int):
-        return given, ()
-    return (-1 if given == ("all",) else len(given)), tuple(given)
+def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:
+    """The GPUs of each node, spare and standby of a host, in their order. Raises ValueError; see allot."""
+    nodes, spares = _value(host, "nodes", 1), _value(host, "spares", 0)
+    members, standby = allot.allot(_value(host, "gpus", 0), nodes + spares, _value(host, "standby", 0))
+    return {"node": members[:nodes], "spares": members[nodes:], "standby": standby}
 
 
-def _node(name: str, host: Host, role: Literal["node", "spare"], first_gpu: int, agent: str) -> NodeSpec:
-    gpus, named = _gpus(host)
+def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...], agent: str) -> NodeSpec:
     env = dict(_value(host, "env", {}))
     docker = _value(host, "provider", "process") == "docker"
-    devices = named or tuple(str(first_gpu + index) for index in range(gpus))
-    if devices and not docker and devices != ("all",):
-        env.setdefault("CUDA_VISIBLE_DEVICES", ",".join(devices))
+    if gpus and not docker and gpus != devices.ALL:  # as they are numbered in what the driver's tools show
+        env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus), **env}
     spec = NodeSpec(
         name=name,
         host=host.name,
-        role=role,
+        role="node" if kind == "node" else "spare",
         address=_address(host, docker),
         hash="",
         interface=_value(host, "interface", "" if docker else "lo"),
-        gpus=gpus,
+        gpus=-1 if gpus == devices.ALL else len(gpus),
         env=env,
-        container=_container(host, devices) if docker else None,
+        container=_container(host, gpus) if docker else None,
     )
     return replace(spec, hash=_digest([codec.plain(spec), agent]))
 
@@ -227,7 +246,7 @@ def _address(host: Host, docker: bool) -> str:
         return ""
 
 
-def _container(host: Host, devices: tuple[str, ...]) -> ContainerSpec:
+def _container(host: Host, gpus: tuple[str, ...]) -> ContainerSpec:
     return ContainerSpec(
         image=_value(host, "image", DEFAULT_IMAGE),
         cpus=_value(host, "cpus"),
@@ -236,7 +255,7 @@ def _container(host: Host, devices: tuple[str, ...]) -> ContainerSpec:
         mounts=tuple(_value(host, "mounts", ())),
         user=_value(host, "user"),
         rdma=_value(host, "rdma", False),
-        gpu_devices=devices,
+        gpu_devices=gpus,
     )
 
 

@@ -43,7 +43,8 @@ def request(
 
     ``archive``: path of agent.pyz on the host. ``owner``: uid and gid of the bed's directory there, by number, since a share
     with root squashed knows no other. ``addresses``: of every node and spare, as far as they are known; in a private
-    network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process.
+    network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process,
+    such as the id of its image and its engine's version (model/container.py).
     The directory HOME lies in the node's directory; the agent makes it (agent/home.py).
     """
     spec = node.container
@@ -166,7 +167,7 @@ def _tmpfs(spec: ContainerSpec) -> dict[str, str]:
     """Compiled kernels are loaded from /tmp, so it must not be noexec, as it were by default."""
     return {
         "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_half(spec, TMP)}",
-        "/run": f"rw,noexec,nosuid,nodev,mode=1777,size={RUN}",
+        "/run": f"rw,noexec,nosuid,nodev,mode=755,size={RUN}",
     }
 
 
@@ -183,7 +184,7 @@ def _mounts(bed: BedSpec, node: NodeSpec, spec: ContainerSpec) -> list[dict[str,
     for mount in spec.mounts:
         source, target, mode = (*mount.split(":"), "")[:3]
         found.append(_bind(source, target, read_only=mode == "ro"))
-    return list({one["Target"]: one for one in reversed(found)}.values())[::-1]
+    return list({one["Target"]: one for one in found}.values())
 
 
 def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:

@@ -10,6 +10,8 @@ BED, NODE, ROLE = "ccbed.bed", "ccbed.node", "ccbed.role"
 SPEC, INCARNATION, ORDINAL = "ccbed.spec", "ccbed.incarnation", "ccbed.ordinal"
 #: Environment of the main process: the mark (agent/mark.py), and the label of the incarnation as JSON (agent/label.py).
 MARK_VARIABLE, LABEL_VARIABLE = "CCBED_NODE", "CCBED_LABEL"
+#: What a container cannot find out itself, for system.json: the id of its image, the version of its engine.
+IMAGE_VARIABLE, ENGINE_VARIABLE = "CCBED_IMAGE_ID", "CCBED_ENGINE_VERSION"
 
 
 def container_name(bed: str, node: str) -> str:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from ..core import engine_errors
 from ..model import codec
 from ..model.bed import BedSpec, Change, Diff
 from ..model.errors import InfrastructureError
@@ -85,6 +86,18 @@ def _starts(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[Comman
 def _all(ask: asking.Asking, commands: tuple[Command, ...], bed: BedSpec, heard: Callable[[Event], None]) -> None:
     answers = ask.all(commands, heard)
     wrong = [(command.node, asking.problem(answers[command.key], command)) for command in commands]
-    problems = [f"node {node}: {text}" for node, text in wrong if text]
-    if problems:
-        raise InfrastructureError(*problems, hint=f"ccbed logs {bed.name}/keeper; then again: ccbed up {bed.inventory}")
+    if failed := [(str(node), text) for node, text in wrong if text]:
+        raise _refusal(bed, failed)
+
+
+def _refusal(bed: BedSpec, failed: Iterable[tuple[str, str]]) -> InfrastructureError:
+    """What an engine says is told in plain words before its own, with what to do; for the rest there is the keeper's log."""
+    explain = engine_errors.explain if bed.provider == "docker" else lambda text: None
+    told = [(node, text, explain(text)) for node, text in failed]
+    problems = [
+        f"node {node}: {known.text} ({text})" if known else f"node {node}: {text}" for node, text, known in told
+    ]
+    hints = [known.fix if known else f"ccbed logs {bed.name}/keeper" for _, _, known in told]
+    return InfrastructureError(
+        *problems, hint="\n".join(dict.fromkeys([*hints, f"then again: ccbed up {bed.inventory}"]))
+    )

@@ -23,10 +23,9 @@ class CheckpointError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Personal:
-    """What differs from rank to rank: torch's default and the own random state (uint8), and the loss of the last step."""
+    """What differs from rank to rank: the random states by name (uint8), and the loss of the last step."""
 
-    default: torch.Tensor
-    generator: torch.Tensor
+    states: Mapping[str, torch.Tensor]
     loss: float
 
 
@@ -37,7 +36,7 @@ def gather(mine: Personal, rank: int, world: int, device: torch.device) -> dict[
     packed = _pack(mine).to(device)
     parts = [torch.empty_like(packed) for _ in range(world)] if rank == 0 else None
     dist.gather(packed, parts, dst=0)
-    sizes = (mine.default.numel(), mine.generator.numel())
+    sizes = {name: state.numel() for name, state in mine.states.items()}
     return {index: _unpack(part.cpu(), sizes) for index, part in enumerate(parts or [])}
 
 
@@ -57,7 +56,7 @@ def encode(
     state = {
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
-        "rng": {rank: {"torch": one.default, "generator": one.generator} for rank, one in personal.items()},
+        "rng": {rank: dict(one.states) for rank, one in personal.items()},
         "loss": {rank: one.loss for rank, one in personal.items()},
         "step": step,
         "epoch": epoch,
@@ -84,9 +83,10 @@ def load(resume: gang_model.Resume) -> dict[str, Any]:
 
 def _pack(one: Personal) -> torch.Tensor:
     loss = torch.tensor([one.loss], dtype=torch.float64).view(torch.uint8)
-    return torch.cat([one.default, one.generator, loss])
+    return torch.cat([*one.states.values(), loss])
 
 
-def _unpack(packed: torch.Tensor, sizes: tuple[int, int]) -> Personal:
-    first, second, loss = torch.split(packed, [*sizes, 8])
-    return Personal(first.clone(), second.clone(), float(loss.clone().view(torch.float64).item()))
+def _unpack(packed: torch.Tensor, sizes: Mapping[str, int]) -> Personal:
+    *states, loss = torch.split(packed, [*sizes.values(), 8])
+    named = {name: state.clone() for name, state in zip(sizes, states, strict=True)}
+    return Personal(named, float(loss.clone().view(torch.float64).item()))

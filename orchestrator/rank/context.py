@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import gang as gang_model
-from . import checkpoint, commit, digest, exchange, hold, record, seeds, share
+from . import checkpoint, commit, digest, exchange, generators, hold, record, share
 
 #: Phases of a rank's life; the others are phases of a step.
 LIFE = ("rendezvous", "init", "restore", "shutdown")
@@ -49,8 +49,7 @@ class RankContext:
         self.gang, self.rank, self.params = gang, rank, params
         self.world, self.epoch, self.seed = gang.world_size, gang.epoch, gang.seed
         self.device = torch.device("cuda", gang.ranks.index(rank)) if gang.backend == "nccl" else torch.device("cpu")
-        self.rng = torch.Generator(self.device)
-        self.rng.manual_seed(seeds.derive(gang.seed, "generator", rank))
+        self._generators = generators.Generators(gang.seed, rank, self.device)
         self.step, self.steps, self.loss = 0, 0, 0.0
         self.result: dict[str, Any] = {"steps": 0, "loss": None, "digest": {}, "metrics": {}}
         self._notes = notes
@@ -63,14 +62,25 @@ class RankContext:
         self.begun = self._told = 0.0
         self._first, self._op = True, 0
 
+    @property
+    def rng(self) -> torch.Generator:
+        return self._generators.own
+
     def connect(self) -> None:
         """Join the gang's process group (``rendezvous``, ``init``); the epoch's store is already up."""
         self.phase("rendezvous")
-        if self.device.type == "cuda":
-            torch.cuda.set_device(self.device)
-        dist.init_process_group(self.gang.backend, timeout=datetime.timedelta(seconds=self.gang.timeout_s))
+        timeout = datetime.timedelta(seconds=self.gang.timeout_s)
+        dist.init_process_group(self.gang.backend, timeout=timeout, device_id=self._take_gpu())
         self._notes.note("rank.joined", world=self.world, backend=self.gang.backend)
         self.phase("init")
+
+    def _take_gpu(self) -> torch.device | None:
+        """The GPU of LOCAL_RANK, used so that it gives the same bits again. Given to the process group, it connects at once."""
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.set_device(self.device)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        return self.device
 
     def phase(self, name: str) -> None:
         """A point at which a fault can hold this rank."""
@@ -125,7 +135,7 @@ class RankContext:
 
         Raises checkpoint.CheckpointError if it could not be written, commit.Refused if a later epoch has taken over.
         """
-        mine = checkpoint.Personal(torch.get_rng_state(), self.rng.get_state(), self.loss)
+        mine = checkpoint.Personal(self._generators.states(), self.loss)
         personal = checkpoint.gather(mine, self.rank, self.world, self.device)
         identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
         code, reason = COMMITTED, "rank 0 could not write it"
@@ -159,8 +169,7 @@ class RankContext:
         found = {
             **digest.tensors("model", model.state_dict()),
             **digest.optimizer(optimizer.state_dict()),
-            "rng.torch": digest.tensor(torch.get_rng_state()),
-            "rng.generator": digest.tensor(self.rng.get_state()),
+            **self._generators.digests(),
         }
         self.result = {"steps": self.steps, "loss": self.loss.hex(), "digest": found, "metrics": metrics, **more}
 
@@ -176,6 +185,8 @@ class RankContext:
         """The backend's own all-reduce, in two calls so that there is a point inside of it."""
         cut = share.bounds(flat.numel(), max(self.world, 2))[0][1]
         dist.all_reduce(flat[:cut])
+        if flat.is_cuda:  # it is only queued there; the point between is one when it is done
+            torch.cuda.synchronize()
         passed()
         dist.all_reduce(flat[cut:])
 
@@ -201,8 +212,7 @@ class RankContext:
             optimizer.load_state_dict(state["optimizer"])
         mine = state["rng"].get(self.rank)
         if mine and not getattr(self.params, "break_rng", False):
-            torch.set_rng_state(mine["torch"])
-            self.rng.set_state(mine["generator"])
+            self._generators.restore(mine)
         self.loss = state["loss"].get(self.rank, 0.0)
 
     def _share_weights(self, model: torch.nn.Module) -> None:

@@ -9,16 +9,21 @@ from pathlib import Path
 from ..model import gang as gang_model
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|COOKIE", re.IGNORECASE)
+#: What cuBLAS needs to give the same bits again (the NVIDIA cuBLAS documentation, "Results Reproducibility").
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> dict[str, str]:
-    """What is added to the environment of ``rank``. The user's own (``gang.env``) yields to these names."""
+    """What is added to the environment of ``rank``. The user's own (``gang.env``) yields to these names.
+
+    Only what NCCL and gloo go by is the user's first: an engineer of a network with many cards knows better.
+    """
     values: dict[str, object] = {
+        **_network(gang.interface),
+        **(DETERMINISTIC if gang.backend == "nccl" else {}),
         **gang.env,
         **_torchrun(gang, rank),
-        "GLOO_SOCKET_IFNAME": gang.interface,
-        "NCCL_SOCKET_IFNAME": gang.interface,
         "OMP_NUM_THREADS": gang.threads,
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
         "CCBED_RUN": gang.run,
@@ -34,6 +39,11 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         "CCBED_DATA": gang.data or "",
     }
     return {name: str(value) for name, value in values.items()}
+
+
+def _network(interface: str) -> dict[str, object]:
+    """Where the interface is not known the libraries look for one themselves."""
+    return {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface}
 
 
 def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:

@@ -87,6 +87,8 @@ def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
     torch.set_num_threads(gang.threads)
     random.seed(seeds.derive(gang.seed, "random", rank))
     torch.default_generator.manual_seed(seeds.derive(gang.seed, "torch", rank))
+    if gang.backend == "nccl":  # kept by torch until the rank's own code first uses its GPU
+        torch.cuda.manual_seed_all(seeds.derive(gang.seed, "cuda", rank))
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 

@@ -12,6 +12,8 @@ import pytest
 
 from orchestrator.model.event import Event
 from orchestrator.model.trial import CheckSpec, World
+from orchestrator.providers import systems
+from orchestrator.providers.process import ProcessProvider
 
 from . import trials
 from .conftest import Bed, Ran
@@ -31,6 +33,17 @@ def test_a_crashed_node_is_replaced_by_the_warm_spare_bit_exact(bed: Bed) -> Non
     assert _decisions(ran) == [{"n2": "spare"}]
     assert [event.value["step"] for event in ran.of("resume.chosen")] == [0, 10]
     assert bed.unchanged()
+
+
+def test_every_node_tells_in_the_bundle_what_it_runs_on(bed: Bed) -> None:
+    ran = bed.run(trials.dp())
+    told = {file.parent.name: json.loads(file.read_text()) for file in ran.directory.glob("nodes/*/system.json")}
+    assert set(told) == {"n0", "n1", "n2", "n3", "n4"}
+    assert all(one["node"] == name and one["torch"] and one["cpu"] for name, one in told.items())
+    provider = ProcessProvider(bed.state)
+    provider.open(bed.spec, "bed")
+    assert systems.read(provider, told) == told
+    provider.close()
 
 
 @pytest.mark.parametrize("node", [0, 1, 3])

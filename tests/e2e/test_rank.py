@@ -257,8 +257,8 @@ def test_a_checkpoint_with_other_bytes_than_chosen_is_not_loaded(stage: Stage) -
         file.write(b"\xff\xff\xff")
     played = stage.play(world=2, epoch=1, params=SHORT, resume=chosen)
     assert played.codes == {0: 1, 1: 1}
-    assert {value["kind"] for value in played.of("rank.error")} == {"checkpoint"}
-    assert "SHA-256" in played.of("rank.error")[0]["message"]
+    told = [value["message"] for value in played.of("rank.error") if value["kind"] == "checkpoint"]
+    assert told and all("SHA-256" in message for message in told)  # a rank that is late may miss its peer instead
 
 
 def test_a_damaged_data_file_is_named(stage: Stage, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import dataclasses
 
 import pytest
 
+from orchestrator.model.run import Run
+
 from . import history
 from .verdicts import ask
 
@@ -127,3 +129,25 @@ def test_a_twin_that_was_disturbed_is_no_measure() -> None:
 def test_without_a_twin_nothing_is_said() -> None:
     run = dataclasses.replace(history.reference(), twin=None)
     assert {ask(run, name).outcome for name in ("bit-exact", "baseline-clean")} == {"unknown"}
+
+
+def on_mixed_nodes(run: Run, **cpus: str) -> Run:
+    """The run on nodes of which some have another CPU."""
+    nodes = {**dict.fromkeys(("n0", "n1", "n2", "n3", "n4"), "EPYC 9654"), **cpus}
+    return dataclasses.replace(run, extras={**run.extras, "fingerprint.json": {"mixed": {"cpu": nodes}}})
+
+
+def test_bits_that_differ_on_a_spare_with_another_cpu_prove_no_loss() -> None:
+    other = dataclasses.replace(history.reference(), twin=history.twin(seed=8))
+    found = ask(on_mixed_nodes(other, n4="Xeon 8480"), "bit-exact")
+    assert found.outcome == "unknown"
+    assert "rank 2 went from n2 to n4, whose cpu is Xeon 8480, not EPYC 9654" in str(found)
+
+
+def test_bits_that_are_equal_on_a_spare_with_another_cpu_are_equal() -> None:
+    assert ask(on_mixed_nodes(history.reference(), n4="Xeon 8480"), "bit-exact").outcome == "pass"
+
+
+def test_another_cpu_somewhere_excuses_no_difference_where_no_rank_went_to_it() -> None:
+    other = dataclasses.replace(history.reference(policy="restart"), twin=history.twin(seed=8))
+    assert ask(on_mixed_nodes(other, n4="Xeon 8480", n1="Xeon 8480"), "bit-exact").outcome == "fail"

@@ -32,6 +32,26 @@ def test_the_users_own_variables_are_passed_but_cannot_change_the_ranks_place() 
     assert environment.variables(GANG, 6, "n3", "ab12")["RANK"] == "6"
 
 
+def test_what_nccl_goes_by_is_the_inventorys_before_it_is_ours() -> None:
+    given = replace(GANG, env={"NCCL_SOCKET_IFNAME": "=ib0,ib1", "NCCL_IB_HCA": "mlx5_0"})
+    values = environment.variables(given, 6, "n3", "ab12")
+    assert (values["NCCL_SOCKET_IFNAME"], values["NCCL_IB_HCA"]) == ("=ib0,ib1", "mlx5_0")
+    assert values["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_an_interface_that_nobody_knows_is_not_named() -> None:
+    values = environment.variables(replace(GANG, interface=""), 6, "n3", "ab12")
+    assert not {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"} & values.keys()
+
+
+def test_gpus_are_asked_for_the_same_bits_again_unless_the_user_says_otherwise() -> None:
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    gpus = replace(GANG, backend="nccl")
+    assert name not in environment.variables(GANG, 6, "n3", "ab12")
+    assert environment.variables(gpus, 6, "n3", "ab12")[name] == ":4096:8"
+    assert environment.variables(replace(gpus, env={name: ":16:8"}), 6, "n3", "ab12")[name] == ":16:8"
+
+
 def test_the_nodes_mark_is_left_as_it_is() -> None:
     assert "CCBED_NODE" not in environment.variables(replace(GANG, env={}), 6, "n3", "ab12")
 

@@ -1,0 +1,29 @@
+"""What the nodes of a bed say that they run on: each one's ``system.json``, read through its provider."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..model.provider import Provider
+
+FILE = "system.json"
+LIMIT = 1024 * 1024
+
+
+def read(provider: Provider, nodes: Iterable[str]) -> dict[str, Mapping[str, Any]]:
+    """By node; empty for one that did not tell. The provider is open."""
+    with tempfile.TemporaryDirectory(prefix="ccbed-systems-") as folder:
+        return {name: _read(provider, name, Path(folder) / name / FILE) for name in nodes}
+
+
+def _read(provider: Provider, name: str, to: Path) -> Mapping[str, Any]:
+    provider.fetch(name, FILE, to, LIMIT)
+    try:
+        content = json.loads(to.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

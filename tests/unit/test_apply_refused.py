@@ -1,0 +1,28 @@
+"""A bed that does not come up says for every node what was wrong, and once each what to do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from orchestrator.providers import apply
+
+from . import beds
+
+GPUS = 'could not select device driver "" with capabilities: [[gpu]]'
+
+
+def test_nodes_of_an_engine_are_told_in_plain_words_and_each_fix_once() -> None:
+    bed = replace(beds.local(), provider="docker")
+    found = apply._refusal(bed, [("n0", GPUS), ("n1", GPUS), ("n2", "the moon is wrong")])
+    assert found.problems == (
+        f"node n0: GPUs are asked for, and the engine has no NVIDIA runtime ({GPUS})",
+        f"node n1: GPUs are asked for, and the engine has no NVIDIA runtime ({GPUS})",
+        "node n2: the moon is wrong",
+    )
+    assert [line.split()[0] for line in found.hint.splitlines()] == ["install", "ccbed", "then"]
+
+
+def test_nodes_that_are_processes_have_their_keepers_log() -> None:
+    found = apply._refusal(beds.local(), [("n0", "no space left on device")])
+    assert found.problems == ("node n0: no space left on device",)
+    assert found.hint == "ccbed logs local/keeper\nthen again: ccbed up local.yml"

@@ -1,0 +1,65 @@
+"""The inventories that come with ccbed are right ones, and become what their comments say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import assemble, containers, parse_inventory, plan
+from orchestrator.model.bed import BedSpec, ContainerSpec
+from orchestrator.model.trial import Trial, World
+
+FOLDER = Path(__file__).parents[2] / "inventories"
+
+
+def bed(name: str) -> BedSpec:
+    path = FOLDER / name
+    inventory = parse_inventory.parse(path.read_text(), str(path))
+    return assemble.assemble(inventory, agent="a" * 12, state="/state", home="/h")
+
+
+@pytest.fixture
+def cluster() -> BedSpec:
+    return bed("gpu-cluster.example.yml")
+
+
+def test_the_cluster_is_four_hosts_with_a_spare_one(cluster: BedSpec) -> None:
+    assert cluster.name == "gpu-cluster" and cluster.network == "host" and cluster.allow_faults == "node"
+    assert [(node.host, node.role, node.address) for node in cluster.nodes] == [
+        ("gpu01", "node", "198.51.100.11"), ("gpu02", "node", "198.51.100.12"), ("gpu03", "node", "198.51.100.13"),
+        ("gpu04", "node", "198.51.100.14"), ("gpu05", "spare", "198.51.100.15"),
+    ]  # fmt: skip
+    assert {host.user for host in cluster.hosts} == {"trainer"}
+    assert cluster.host("gpu04").power["off"][-1] == "off"
+
+
+def test_its_trials_run_on_nccl(cluster: BedSpec) -> None:
+    eight = Trial(name="t", workload="train-dp", world=World(nodes=4, ranks_per_node=8))
+    nine = Trial(name="t", workload="train-dp", world=World(nodes=4, ranks_per_node=9))
+    assert plan._backend(eight, cluster.nodes) == ("nccl", ())
+    assert plan._backend(nine, cluster.nodes) == ("gloo", ())
+
+
+def test_its_containers_have_every_gpu_rdma_and_the_clusters_nccl(cluster: BedSpec) -> None:
+    addresses = {node.name: node.address for node in cluster.nodes}
+    body = containers.request(
+        cluster,
+        cluster.node("n4"),
+        archive="/scratch/ccbed/agent/a.pyz",
+        owner=(1000, 1000),
+        addresses=addresses,
+        tag="t",
+    )
+    host = body["HostConfig"]
+    assert host["DeviceRequests"][0]["DeviceIDs"] == [str(index) for index in range(8)]
+    assert host["Devices"] and host["CapAdd"] == ["IPC_LOCK"] and host["ShmSize"] == 64 * 1024**3
+    assert "NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_2,mlx5_3" in body["Env"]
+    assert len(host["ExtraHosts"]) == 5
+
+
+def test_every_inventory_that_comes_along_is_right() -> None:
+    for path in FOLDER.glob("*.yml"):
+        found = bed(path.name)
+        assert found.nodes, path
+        assert all(isinstance(node.container, ContainerSpec) for node in found.nodes) is (found.provider == "docker")

@@ -1,0 +1,36 @@
+"""Random states are drawn per rank, kept whole, and given back."""
+
+from __future__ import annotations
+
+import torch
+
+from orchestrator.rank import checkpoint, generators
+
+CPU = torch.device("cpu")
+
+
+def test_every_rank_draws_its_own_and_the_same_again() -> None:
+    first, again, other = (generators.Generators(7, rank, CPU) for rank in (0, 0, 1))
+    drawn = [torch.rand(4, generator=one.own).tolist() for one in (first, again, other)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_what_was_kept_is_given_back() -> None:
+    one = generators.Generators(7, 0, CPU)
+    states, digests = {name: state.clone() for name, state in one.states().items()}, one.digests()
+    expected = (torch.rand(3), torch.rand(3, generator=one.own))
+    assert one.digests() != digests
+    one.restore(states)
+    assert one.digests() == digests
+    assert torch.equal(torch.rand(3), expected[0])
+    assert torch.equal(torch.rand(3, generator=one.own), expected[1])
+
+
+def test_states_of_any_number_and_size_travel_as_one() -> None:
+    states = {"torch": torch.arange(5, dtype=torch.uint8), "generator": torch.ones(3, dtype=torch.uint8),
+              "cuda": torch.full((16,), 9, dtype=torch.uint8)}  # fmt: skip
+    packed = checkpoint._pack(checkpoint.Personal(states, 0.25))
+    found = checkpoint._unpack(packed, {name: state.numel() for name, state in states.items()})
+    assert found.loss == 0.25
+    assert list(found.states) == list(states)
+    assert all(torch.equal(found.states[name], states[name]) for name in states)
