@@ -3,6 +3,9 @@
 ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS torch
+USER root
+# By this `ccbed image build` finds the stage and removes it: it is as large as the image.
+LABEL ccbed.image.stage=torch
 # Where pip finds the CPU build of torch: an index, beside or instead of pip's own. Without it pip's own is asked.
 ARG TORCH_INDEX=
 # The wheelhouse may be absent: a pattern without a match is no error as long as the requirements are there.
@@ -11,7 +14,7 @@ RUN python3 -m venv /opt/ccbed \
  && if ls /build/torch-*.whl >/dev/null 2>&1; then set -- --no-index --find-links /build; \
     else set -- ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"}; fi \
  && /opt/ccbed/bin/pip install --no-cache-dir --disable-pip-version-check "$@" -r /build/requirements.txt \
- && find /opt/ccbed -name '*.a' -delete \
+ && find /opt/ccbed -name '*.a' -delete && rm -rf /opt/ccbed/lib/python3*/site-packages/torch/test \
  && rm -rf /opt/ccbed/lib/python3*/site-packages/pip /opt/ccbed/lib/python3*/site-packages/pip-* /opt/ccbed/bin/pip* \
  && /opt/ccbed/bin/python -c 'import torch.distributed; assert torch.distributed.is_available()'
 
