@@ -23,25 +23,21 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
 
 
 def arrange(told: dict[str, Any]) -> None:
-    """Everything that is taken from the lab's root comes first; then the root is hidden: a host sees no other's disk."""
-    held = os.open("/", os.O_PATH)
-    for source, target in told["binds"]:
-        mount(source, target, flags=_BIND)
+    """The lab's root is held open: what is mounted may lie over it. At last it is hidden: a host sees no other's disk."""
+    held = os.open(told["root"], os.O_PATH)
+    root = f"/proc/self/fd/{held}"
     mount("tmpfs", "/mnt", "tmpfs")
-    Path(told["shared"][1]).mkdir(parents=True)
-    mount(told["shared"][0], told["shared"][1], flags=_BIND)
-    given = os.open(told["given"][0], os.O_PATH)
     mount("tmpfs", "/run", "tmpfs", data="mode=755")
-    Path("/run/sshd").mkdir(mode=0o755)
-    Path("/run/lock").mkdir(mode=0o1777)
-    Path(told["given"][1]).mkdir()
-    mount(f"/proc/self/fd/{given}", told["given"][1], flags=_BIND)
-    mount("tmpfs", told["hide"], "tmpfs", data="mode=700,size=4k")
+    for folder in (*told["folders"], "/run/sshd", "/run/lock"):
+        Path(folder).mkdir(parents=True, mode=0o755)
+    for source, target in told["binds"]:
+        mount(f"{root}/{source}", target, flags=_BIND)
+    if Path(told["root"]).is_dir():
+        mount("tmpfs", told["root"], "tmpfs", data="mode=700,size=4k")
     mount("tmpfs", "/dev/shm", "tmpfs", data="mode=1777")
+    os.close(held)
     mount("proc", "/proc", "proc")
     _own_sys()
-    os.close(given)
-    os.close(held)
 
 
 def _own_sys() -> None:

@@ -144,7 +144,7 @@ def _host(lab: Lab, host: Host) -> str:
     for name, text in texts.items():
         (given / name).write_text(text)
     (given / "service").chmod(0o755)
-    (lab.home(host.name) / "boot.json").write_text(layout.boot(lab, host))
+    (lab.home(host.name) / "boot.json").write_text(layout.boot(lab, host, machine_id=Path("/etc/machine-id").exists()))
     kind, key = public.split()[:2]
     return f"{host.address},{host.name} {kind} {key}\n"
 
