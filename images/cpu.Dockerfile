@@ -24,5 +24,4 @@ COPY --from=torch /opt/ccbed /opt/ccbed
 RUN id ccbed >/dev/null 2>&1 || useradd --uid 1000 --create-home --shell /bin/sh ccbed
 ENV PATH=/opt/ccbed/bin:$PATH PYTHONUNBUFFERED=1
 USER ccbed
-WORKDIR /home/ccbed
 CMD ["python3"]

@@ -18,5 +18,4 @@ RUN if ! python3 -c 'import torch.distributed, numpy' 2>/dev/null; then \
  && { command -v ip >/dev/null || { apt-get update -qq && apt-get install -y -qq --no-install-recommends iproute2 && rm -rf /var/lib/apt/lists/*; } || true; }
 ENV PYTHONUNBUFFERED=1 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER ccbed
-WORKDIR /home/ccbed
 CMD ["python3"]

@@ -14,43 +14,47 @@ from .layout import Lab
 _LOAD_S = 900
 
 
-def identity(image: str, socket: str = "/var/run/docker.sock") -> str:
+def identity(image: str, engine: str) -> str:
     """Empty where the engine has no such image."""
     with contextlib.suppress(RuntimeError):
-        argv = ["docker", "-H", f"unix://{socket}", "image", "inspect", "--format", "{{.Id}}", image]
-        return processes.run(argv).strip()
+        return _docker(engine, "image", "inspect", "--format", "{{.Id}}", image).strip()
     return ""
+
+
+def _here() -> str:
+    """This machine's own engine, as the docker program finds it."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+def _of(pid: int) -> str:
+    return f"unix://{machines.socket_of(pid)}"
+
+
+def _docker(engine: str, *arguments: str) -> str:
+    return processes.run(["docker", "-H", engine, *arguments], timeout=_LOAD_S)
 
 
 def load(lab: Lab, image: str, pids: Mapping[str, int]) -> tuple[str, ...]:
     """The hosts that it was brought to; those that had it are left alone. Raises RuntimeError."""
-    wanted = identity(image)
+    wanted = identity(image, _here())
     if not wanted:
         raise RuntimeError(f"this machine's engine has no image {image}; next: ccbed image build")
-    lacking = {
-        host: machines.socket_of(pid)
-        for host, pid in pids.items()
-        if identity(image, machines.socket_of(pid)) != wanted
-    }
+    lacking = {host: _of(pid) for host, pid in pids.items() if identity(image, _of(pid)) != wanted}
     if lacking:
         _bring(lab, image, lacking)
     return tuple(lacking)
 
 
-def _bring(lab: Lab, image: str, sockets: Mapping[str, str]) -> None:
-    archive = lab.root / f"image-{os.getpid()}.tar"
+def _bring(lab: Lab, image: str, engines: Mapping[str, str]) -> None:
+    archive = str(lab.root / f"image-{os.getpid()}.tar")
     try:
-        processes.run(["docker", "save", "--output", str(archive), image], timeout=_LOAD_S)
-        with ThreadPoolExecutor(len(sockets)) as pool:
-            list(pool.map(lambda socket: _load_one(archive, socket), sockets.values()))
+        _docker(_here(), "save", "--output", archive, image)
+        with ThreadPoolExecutor(len(engines)) as pool:
+            list(pool.map(lambda engine: _docker(engine, "load", "--quiet", "--input", archive), engines.values()))
     finally:
-        archive.unlink(missing_ok=True)
-
-
-def _load_one(archive: Path, socket: str) -> None:
-    processes.run(["docker", "-H", f"unix://{socket}", "load", "--quiet", "--input", str(archive)], timeout=_LOAD_S)
+        Path(archive).unlink(missing_ok=True)
 
 
 def tidy(pid: int) -> None:
     """Containers of before the lab went down; nobody knows them any more."""
-    processes.run(["docker", "-H", f"unix://{machines.socket_of(pid)}", "container", "prune", "--force"])
+    _docker(_of(pid), "container", "prune", "--force")

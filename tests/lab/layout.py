@@ -12,7 +12,7 @@ DEFAULT_ROOT = Path("/var/lib/ccbed-lab")
 INSIDE = "/run/ccbed-lab"
 SHARED = "/mnt/ccbed-shared"
 #: Directories that every host has of its own. All but the engine's are emptied by ``down``.
-OWN = ("/var/lib/ccbed", "/tmp", "/root", "/home", "/var/tmp", "/var/lib/docker")
+OWN = ("/var/lib/ccbed", "/tmp", "/root", "/home", "/var/tmp", "/etc/docker", "/var/lib/docker")
 ENGINE_DATA = "/var/lib/docker"
 MARK = "CCBED_LAB"
 SWITCH = "switch"
@@ -193,11 +193,11 @@ all:
     ansible_ssh_private_key_file: {lab.key}
     ansible_ssh_common_args: -o UserKnownHostsFile={lab.known_hosts}
     ansible_python_interpreter: /usr/bin/python3
+    ccbed_bed: {"lab" if lab.root == DEFAULT_ROOT else f"lab-{lab.tag}"}
     ccbed_provider: docker
     ccbed_image: {image}
     ccbed_nodes: 1
     ccbed_interface: eth0
-    ccbed_workdir: /var/lib/ccbed/{"lab" if lab.root == DEFAULT_ROOT else lab.tag}
     ccbed_shared_dir: {SHARED}
     ccbed_known_hosts: {lab.known_hosts}
     ccbed_allow_faults: node
