@@ -74,10 +74,10 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
     """Idempotent. Raises UsageError or InfrastructureError; the image of before stays what it was then."""
     _check(recipe)
     base = bases.find(client, recipe.base, say)
-    inputs = _inputs(recipe, client.images.get(base).id)
+    made_of = inputs(recipe, client.images.get(base).id)
     found = _found(client, recipe.name)
-    if found is not None and found.labels.get(INPUTS) == inputs:
-        return _built(found, recipe.name, base, inputs, fresh=False)
+    if found is not None and found.labels.get(INPUTS) == made_of:
+        return _built(found, recipe.name, base, made_of, fresh=False)
     wheels = recipe.wheels
     if wheels is None and recipe.kind == "cpu":
         python = _python(client, base)
@@ -85,9 +85,9 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
     say(f"building {recipe.name} on {base}")
     with tempfile.TemporaryFile(prefix="ccbed-context-") as file:
         _context(file, recipe, wheels)
-        _send(client, file, recipe, {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", "")}, inputs, say)
+        _send(client, file, recipe, {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", "")}, made_of, say)
     _tidy(client)
-    return _built(client.images.get(recipe.name), recipe.name, base, inputs, fresh=True)
+    return _built(client.images.get(recipe.name), recipe.name, base, made_of, fresh=True)
 
 
 def listed(client: Any) -> Iterable[Built]:
@@ -111,7 +111,7 @@ def _dockerfile(recipe: Recipe) -> Path:
     return recipe.folder / f"{recipe.kind}.Dockerfile"
 
 
-def _inputs(recipe: Recipe, base: str) -> str:
+def inputs(recipe: Recipe, base: str) -> str:
     """Everything that makes the image what it is. Wheels that the requirements alone decide are not looked at."""
     parts = [_dockerfile(recipe).read_text(), (recipe.folder / "requirements.txt").read_text(), base]
     if recipe.wheels is not None:
