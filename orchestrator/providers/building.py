@@ -83,10 +83,13 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
         python = _python(client, base)
         wheels = wheelhouse.collect(recipe.cache, recipe.folder / "requirements.txt", python, environment, say)
     say(f"building {recipe.name} on {base}")
-    with tempfile.TemporaryFile(prefix="ccbed-context-") as file:
-        _context(file, recipe, wheels)
-        _send(client, file, recipe, {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", "")}, made_of, say)
-    _tidy(client)
+    args = {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", "")}
+    try:
+        with tempfile.TemporaryFile(prefix="ccbed-context-") as file:
+            _context(file, recipe, wheels)
+            _send(client, file, recipe, args, made_of, say)
+    finally:
+        _tidy(client)
     return _built(client.images.get(recipe.name), recipe.name, base, made_of, fresh=True)
 
 

@@ -50,9 +50,15 @@ def _bring(lab: Lab, image: str, engines: Mapping[str, str]) -> None:
     try:
         _docker(_here(), "save", "--output", archive, image)
         with ThreadPoolExecutor(len(engines)) as pool:
-            list(pool.map(lambda engine: _docker(engine, "load", "--quiet", "--input", archive), engines.values()))
+            list(pool.map(lambda engine: _load(engine, archive), engines.values()))
     finally:
         Path(archive).unlink(missing_ok=True)
+
+
+def _load(engine: str, archive: str) -> None:
+    """The image that had the name before has none now: it goes, unless a container is of it."""
+    _docker(engine, "load", "--quiet", "--input", archive)
+    _docker(engine, "image", "prune", "--force")
 
 
 def tidy(pid: int) -> None:
