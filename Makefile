@@ -11,13 +11,14 @@ BIN := .venv/bin
 # What CI sets: a skipped test is then a failed one.
 export CCBED_REQUIRE ?=
 
-.PHONY: help run test test-gpu lint format bench clean
+.PHONY: help run test test-gpu test-lab lint format bench clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, come back, prove it"
 	@echo "make test    all tests        make lint    style, types, imports"
 	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
+	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
 	@echo "make clean   remove the environment and everything that was built; take beds down first: ccbed down"
 
@@ -32,11 +33,29 @@ run: .venv/.run-stamp
 	$(BIN)/ccbed run dp-ring --fail-node 2
 	@echo "the bed stays up; to take it down: $(BIN)/ccbed down local"
 
-test: .venv/.dev-stamp
+test: .venv/.dev-stamp engine
 	$(BIN)/python -m pytest
 
 test-gpu: .venv/.dev-stamp
 	$(BIN)/python -m pytest tests/gpu -m gpu
+
+# What tests of containers and hosts need, where this is root on Debian or Ubuntu; it says what it installs.
+engine:
+	@.ci/setup engine
+
+# A lab of hosts on this machine (root; tests/lab/README.md):  sudo make lab-up HOSTS=5 RATE=1gbit
+HOSTS ?= 3
+RATE ?=
+
+lab-up: .venv/.run-stamp engine
+	$(BIN)/ccbed image build
+	$(BIN)/python tests/lab/lab.py up --hosts $(HOSTS) --rate "$(RATE)" --image ccbed/cpu:2.13.0
+
+lab-down:
+	$(PYTHON) tests/lab/lab.py down
+
+test-lab: .venv/.dev-stamp engine
+	CCBED_LAB=1 $(BIN)/python -m pytest tests/lab
 
 lint: .venv/.dev-stamp
 	$(BIN)/ruff check .

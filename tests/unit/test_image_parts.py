@@ -1,0 +1,124 @@
+"""What an image is built from: bases, wheels, and the mark of what went in."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from docker.errors import APIError, ImageNotFound
+
+from orchestrator.model.errors import InfrastructureError, UsageError
+from orchestrator.providers import bases, building, wheelhouse
+
+
+def engine(*names: str) -> Any:
+    """An engine that has these images, and reaches no registry."""
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise ImageNotFound(name)
+        return SimpleNamespace(id=f"sha256:{name}")
+
+    def pull(*_: str) -> None:
+        raise APIError("no such host")
+
+    return SimpleNamespace(images=SimpleNamespace(get=get, pull=pull))
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
+def os_release(folder: Path, text: str) -> Path:
+    (folder / "os-release").write_text(text)
+    return folder / "os-release"
+
+
+def no_mirror() -> Iterator[str]:
+    return iter(())
+
+
+def test_a_base_that_is_there_is_not_pulled() -> None:
+    assert bases.find(engine("mine:1"), "mine:1", silent) == "mine:1"
+    assert bases.find(engine(bases.STOCK), None, silent) == bases.STOCK
+
+
+def test_a_base_that_cannot_be_had_is_told_with_the_way_out() -> None:
+    with pytest.raises(InfrastructureError, match="cannot be pulled: no such host") as found:
+        bases.find(engine(), "mine:1", silent)
+    assert "--base" in found.value.hint
+
+
+def test_debian_makes_bookworm_from_its_own_mirror(tmp_path: Path) -> None:
+    file = os_release(tmp_path, 'ID=debian\nVERSION_CODENAME="trixie"\n')
+    found = bases.release_here(file, lambda: iter(["http://mirror/debian"]))
+    assert found == bases.Release(suite="bookworm", mirror="http://mirror/debian")
+
+
+def test_ubuntu_makes_what_it_is_with_universe_for_venv(tmp_path: Path) -> None:
+    found = bases.release_here(os_release(tmp_path, "ID=ubuntu\nVERSION_CODENAME=noble\n"), no_mirror)
+    assert found == bases.Release(suite="noble", components="main,universe")
+
+
+@pytest.mark.parametrize("text", ["ID=fedora\n", ""])
+def test_elsewhere_no_base_is_made(tmp_path: Path, text: str) -> None:
+    assert bases.release_here(os_release(tmp_path, text), no_mirror) is None
+
+
+def wheel(folder: Path, requires: str) -> Path:
+    file = folder / "torch-2.13.0-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("torch-2.13.0.dist-info/METADATA", f"Name: torch\nRequires-Dist: {requires}\n\nText.\n")
+    return file
+
+
+def test_a_wheel_for_cuda_is_told_by_what_it_requires(tmp_path: Path) -> None:
+    assert not wheelhouse.needs_cuda(wheel(tmp_path, "networkx"))
+    assert wheelhouse.needs_cuda(wheel(tmp_path, 'nvidia-nccl-cu13==2.28.9; platform_system == "Linux"'))
+
+
+def test_wheels_are_for_the_python_of_the_base() -> None:
+    assert wheelhouse.target("3.11", "3.11", "x86_64") == ["--only-binary=:all:"]
+    other = wheelhouse.target("3.11", "3.13", "aarch64")
+    assert "--python-version=3.11" in other
+    assert "--platform=manylinux2014_aarch64" in other
+
+
+def test_a_wheelhouse_without_torch_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no wheel of torch in it"):
+        wheelhouse.given(tmp_path)
+
+
+def test_wheels_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("torch==2.13.0\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wheelhouse, "_fill", lambda folder, *_: wheel(folder, "networkx"))
+        first = wheelhouse.collect(tmp_path, requirements, "3.11", {}, silent)
+        patch.setattr(wheelhouse, "_fill", None)
+        assert wheelhouse.collect(tmp_path, requirements, "3.11", {}, silent) == first
+    assert [one.name for one in (tmp_path / "wheels").iterdir()] == [first.name]
+
+
+def test_cuda_needs_a_base_that_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--kind cuda needs --base"):
+        building.build(engine(), building.Recipe(folder=tmp_path, cache=tmp_path, kind="cuda"), {}, silent)
+
+
+def test_an_image_that_is_made_of_the_same_is_not_built_again(tmp_path: Path) -> None:
+    (tmp_path / "cpu.Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
+    recipe = building.Recipe(folder=tmp_path, cache=tmp_path, base="mine:1")
+    made_of = building.inputs(recipe, "sha256:mine:1")
+    there = SimpleNamespace(id="sha256:1", labels={building.INPUTS: made_of}, attrs={"Size": 5})
+    client = engine("mine:1")
+    get = client.images.get
+    client.images.get = lambda name: there if name == building.DEFAULT else get(name)
+    assert not building.build(client, recipe, {}, silent).fresh
+    (tmp_path / "cpu.Dockerfile").write_text("FROM scratch\nUSER 1\n")
+    assert building.inputs(recipe, "sha256:mine:1") != made_of
+    assert building.inputs(recipe, "sha256:mine:2") != building.inputs(recipe, "sha256:mine:1")
