@@ -17,6 +17,7 @@ from .session import Session
 @click.argument("bed", required=False, metavar="[BED|INVENTORY]")
 @click.option("--all", "every", is_flag=True, help="Every bed that is up.")
 @options.force("Also while a run is open on the bed.")
+@options.vault
 @click.pass_obj
 def command(session: Session, bed: str | None, every: bool, force: bool) -> int:
     """End a bed: every process of it, and its directories; verified. Runs keep their bundles."""

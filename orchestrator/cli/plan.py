@@ -15,6 +15,7 @@ from .up import compare
 @options.command()
 @click.argument("inventory", type=click.Path(path_type=Path))
 @options.as_json
+@options.vault
 @click.pass_obj
 def command(session: Session, inventory: Path, as_json: bool) -> int:
     """Print what `up INVENTORY` would do, and why, without doing it."""

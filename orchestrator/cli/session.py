@@ -12,6 +12,7 @@ from ..model.bed import BedSpec
 from ..model.launch import Request, Result
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
+from ..prepare.vault import Vault
 from . import terminal
 
 
@@ -48,6 +49,7 @@ class Session:
     agent: Callable[[], str] = agent_hash
     launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)
+    vault: Vault = field(default_factory=Vault)
 
     def provider(self, bed: BedSpec) -> Provider:
         return self.providers[bed.provider](self.state)

@@ -21,6 +21,7 @@ from .session import Session
 @click.argument("inventory", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @options.force("Also while a run is open on the bed: it is ended.")
+@options.vault
 @click.pass_obj
 def command(session: Session, inventory: Path, dry_run: bool, force: bool) -> int:
     """Bring the nodes of INVENTORY up, warm; a second `up` changes nothing."""
