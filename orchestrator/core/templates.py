@@ -40,7 +40,7 @@ def _render(text: str, context: Mapping[str, Any]) -> Any:
         """Types stay what they are, and no template reaches into the interpreter."""
 
     try:
-        found = Environment(undefined=jinja2.StrictUndefined).from_string(text).render(**context)
+        found: Any = Environment(undefined=jinja2.StrictUndefined).from_string(text).render(**context)
         if isinstance(found, jinja2.Undefined):
             str(found)  # raises: says what is undefined
         return found

@@ -1,0 +1,106 @@
+"""Hosts prepared before a bed is looked at: only those that changed, told per host and task, failures with what to do."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable
+
+from ..model.bed import BedSpec
+from ..model.errors import InfrastructureError
+from ..prepare import hosts as preparation
+from ..prepare import playing
+from . import beds
+from .session import Session
+
+
+def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedSpec:
+    """The bed with its hosts prepared. ``wanted``: True prepares all of them, False none. Raises InfrastructureError."""
+    if not _remote(bed):
+        return bed
+    if wanted is not False:
+        work = preparation.work(session.state, bed, force=wanted is True)
+        if work.due:
+            _prepare(session, work)
+    return _with_pythons(session, bed)
+
+
+def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
+    """Say which hosts would be prepared, and why."""
+    if _remote(bed) and wanted is not False:
+        work = preparation.work(session.state, bed, force=wanted is True)
+        for reason in dict.fromkeys(one.reason for one in work.due):
+            names = " ".join(one.host for one in work.due if one.reason == reason)
+            session.terminal.line(f"prepare: {names} ({reason})")
+
+
+def reset(session: Session, bed: BedSpec) -> None:
+    """Undo what is left on the hosts. Raises InfrastructureError."""
+    if not _remote(bed):
+        return
+    outcome = preparation.reset(session.state, bed, session.vault, _teller(session, "reset", {}))
+    _raise(outcome, f"ccbed down {beds.shown(bed.inventory)} --reset")
+    session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are gone")
+
+
+def _remote(bed: BedSpec) -> bool:
+    return any(host.connection == "ssh" for host in bed.hosts)
+
+
+def _prepare(session: Session, work: preparation.Work) -> None:
+    began = time.monotonic()
+    warned: dict[str, list[str]] = {}
+    told = _teller(session, "prepare", warned)
+    outcome = preparation.prepare(session.state, work, session.vault, told)
+    if outcome.ready:
+        took = f"{time.monotonic() - began:.1f} s"
+        changed = f"{outcome.changed} changed" if outcome.changed else "nothing to change"
+        session.terminal.line(f"  prepare     {_names(outcome.ready)} ready, {changed}{'':<10} {took}")
+    for said, hosts in warned.items():
+        session.terminal.warn(f"{_names(hosts)}: {said}")
+    _raise(outcome, f"ccbed up {beds.shown(work.bed.inventory)}")
+
+
+def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playing.Told:
+    """A line for what changes or fails; what is as it should be passes by in the last line; warnings come together."""
+    terminal = session.terminal
+    words = {"changed": "changed", "unreachable": "not reached"}
+
+    def told(step: playing.Step) -> None:
+        head = f"  {what:<11} {step.host}  {step.task}"
+        if step.state == "warn":
+            warned.setdefault(step.said, []).append(step.host)
+        elif step.state in words:
+            terminal.line(f"{head} {words[step.state]}")
+        else:
+            terminal.status(f"{head} {step.state}")
+
+    return told
+
+
+def _raise(outcome: preparation.Outcome, again: str) -> None:
+    if not outcome.failures:
+        return
+    lines = [f"{host}: {task}: {one.text}" for host, task, one in outcome.failures]
+    kept = (
+        f"{_names(outcome.ready)} {'is' if len(outcome.ready) == 1 else 'are'} ready and kept; "
+        if outcome.ready
+        else ""
+    )
+    fixes = [f"{host}: {one.fix}" for host, _, one in outcome.failures if one.fix]
+    raise InfrastructureError(*lines, hint="\n".join([*fixes, f"{kept}to go on: {again}"]))
+
+
+def _names(names: Iterable[str]) -> str:
+    found = list(names)
+    return " ".join(found) if len(found) <= 8 else f"{' '.join(found[:3])} … {found[-1]} ({len(found)})"
+
+
+def _with_pythons(session: Session, bed: BedSpec) -> BedSpec:
+    """Where the inventory names no interpreter, the one that preparation found."""
+    known = preparation.python(session.state, bed)
+    hosts = tuple(
+        dataclasses.replace(host, python=known.get(host.name, host.python)) if host.python == "python3" else host
+        for host in bed.hosts
+    )
+    return dataclasses.replace(bed, hosts=hosts)
