@@ -39,7 +39,7 @@ def reset(session: Session, bed: BedSpec) -> None:
     if not _remote(bed):
         return
     outcome = preparation.reset(session.state, bed, session.vault, _teller(session, "reset", {}))
-    _raise(outcome, f"ccbed down {beds.shown(bed.inventory)} --reset")
+    _raise(outcome, "undone", f"ccbed down {beds.shown(bed.inventory)} --reset")
     session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are gone")
 
 
@@ -55,10 +55,10 @@ def _prepare(session: Session, work: preparation.Work) -> None:
     if outcome.ready:
         took = f"{time.monotonic() - began:.1f} s"
         changed = f"{outcome.changed} changed" if outcome.changed else "nothing to change"
-        session.terminal.line(f"  prepare     {_names(outcome.ready)} ready, {changed}{'':<10} {took}")
+        session.terminal.line(f"  prepare     {names(outcome.ready)} ready, {changed}{'':<10} {took}")
     for said, hosts in warned.items():
-        session.terminal.warn(f"{_names(hosts)}: {said}")
-    _raise(outcome, f"ccbed up {beds.shown(work.bed.inventory)}")
+        session.terminal.warn(f"{names(hosts)}: {said}")
+    _raise(outcome, "ready and kept", f"ccbed up {beds.shown(work.bed.inventory)}")
 
 
 def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playing.Told:
@@ -78,21 +78,19 @@ def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playin
     return told
 
 
-def _raise(outcome: preparation.Outcome, again: str) -> None:
+def _raise(outcome: preparation.Outcome, others: str, again: str) -> None:
     if not outcome.failures:
         return
     lines = [f"{host}: {task}: {one.text}" for host, task, one in outcome.failures]
-    kept = (
-        f"{_names(outcome.ready)} {'is' if len(outcome.ready) == 1 else 'are'} ready and kept; "
-        if outcome.ready
-        else ""
-    )
+    verb = "is" if len(outcome.ready) == 1 else "are"
+    kept = f"{names(outcome.ready)} {verb} {others}; " if outcome.ready else ""
     fixes = [f"{host}: {one.fix}" for host, _, one in outcome.failures if one.fix]
     raise InfrastructureError(*lines, hint="\n".join([*fixes, f"{kept}to go on: {again}"]))
 
 
-def _names(names: Iterable[str]) -> str:
-    found = list(names)
+def names(hosts: Iterable[str]) -> str:
+    """``h1 h2 h3``; long rows keep their ends."""
+    found = list(hosts)
     return " ".join(found) if len(found) <= 8 else f"{' '.join(found[:3])} … {found[-1]} ({len(found)})"
 
 

@@ -89,7 +89,7 @@ _KNOWN = (
         "install a newer one there, and set ansible_python_interpreter to it",
     ),
     (
-        r"there is no Python at|python\S*: (?:command )?not found|No such file or directory.*python|interpreter.*not found",
+        r"no Python at|python\S*: (?:command not found|not found|No such file)|No such file.*python|interpreter.*not found",
         "there is no Python at {python}",
         "install python3 there, or set ansible_python_interpreter",
     ),

@@ -39,7 +39,7 @@ class Outcome:
 
 def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
     """From what is known on this machine alone: no host is asked."""
-    images = {name: found for name in preparation.images(bed) if (found := _local_image(name)) is not None}
+    images = {name: found for name in preparation.images(bed) if (found := local_image(name)) is not None}
     parts = preparation.parts(bed, playbooks_hash(), images)
     due = preparation.due(parts, {} if force else prepared.read(state, bed.name))
     if force:
@@ -115,7 +115,7 @@ def _advice(bed: BedSpec, host: str, step: playing.Step) -> advice.Advice:
     return advice.advise(bed.host(host), step.said)
 
 
-def _local_image(name: str) -> str | None:
+def local_image(name: str) -> str | None:
     """The id of an image on this machine; empty if it is not there, None without an engine."""
     try:
         status, answer = facts.ask(ENGINE, f"/images/{name}/json")
