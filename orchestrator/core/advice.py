@@ -16,8 +16,8 @@ class Advice:
     fix: str
 
 
-#: What is said, how it is told, what to do. ``{…}``: where and how the host is reached.
-_KNOWN = (
+#: What is said of a host that is not reached, how it is told, what to do. ``{…}``: where and how it is reached.
+_UNREACHED = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .*(?:mismatch|does not match)",
         "its host key has changed: another machine, or one that was installed anew",
@@ -54,6 +54,14 @@ _KNOWN = (
         "set ansible_host to its address",
     ),
     (
+        r"Connection reset|Connection closed|Broken pipe|closed by (?:remote host|.* port)",
+        "the connection to {address} broke",
+        "look into sshd's log on {name}",
+    ),
+)
+#: The same for a host that is reached, and on which something fails.
+_FAILED = (
+    (
         r"[Mm]issing sudo password|a password is required|Incorrect sudo password",
         "user {user} may not become root",
         "let {user} sudo without a password, or keep ansible_become_password in a vault",
@@ -69,12 +77,7 @@ _KNOWN = (
         "free space on {name}",
     ),
     (
-        r"Connection reset|Connection closed|Broken pipe|closed by (?:remote host|.* port)",
-        "the connection to {address} broke",
-        "look into sshd's log on {name}",
-    ),
-    (
-        r"(?:No package|Unable to locate package|Failed to (?:update|fetch)|Cannot download|Failed to download|Depsolve)",
+        r"Request failed|urlopen error|No package|Unable to locate package|Cannot download|Failed to (?:update|fetch|download)|Depsolve",
         "{said}",
         "give {name} a way to its packages (docker_repository, nvidia_repository: mirrors), or install it by hand",
     ),
@@ -96,8 +99,8 @@ _KNOWN = (
 )
 
 
-def advise(host: HostSpec, said: str) -> Advice:
-    """The advice for the first known reason; for an unknown one its own words."""
+def advise(host: HostSpec, said: str, *, reached: bool = False) -> Advice:
+    """The advice for the first known reason; for an unknown one its own words. ``reached``: it failed on the host itself."""
     said = _short(said)
     words = {
         "name": host.name,
@@ -110,7 +113,7 @@ def advise(host: HostSpec, said: str) -> Advice:
         "known": host.address if host.port == 22 else f"[{host.address}]:{host.port}",
         "said": said,
     }
-    for pattern, text, fix in _KNOWN:
+    for pattern, text, fix in _FAILED if reached else (*_UNREACHED, *_FAILED):
         if re.search(pattern, said):
             return Advice(text=text.format(**words), fix=fix.format(**words))
     return Advice(text=said or "it failed and does not say why", fix=f"look at it: ssh {_login(host)}")

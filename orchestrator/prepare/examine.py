@@ -54,7 +54,7 @@ def _read(bed: BedSpec, host: HostSpec, way: reaching.Reach) -> diagnosis.Looked
     interpreter = sys.executable if host.connection == "local" else host.python
     answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
     if answer.code:
-        advised = advice.advise(replace(host, python=interpreter), answer.errors)
+        advised = advice.advise(replace(host, python=interpreter), answer.errors, reached=True)
         return diagnosis.Finding(name="python", outcome="fail", text=advised.text, fix=advised.fix)
     try:
         found: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])

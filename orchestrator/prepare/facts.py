@@ -194,10 +194,20 @@ def _workdir(path: str) -> dict[str, Any]:
         "above": there,
         "owner": found.st_uid,
         "mode": f"{found.st_mode & 0o7777:04o}",
-        "ours": any(os.path.exists(os.path.join(path, name)) for name in ("prepared.json", "keeper", "nodes")),
+        "ours": there == path and _ours(path),
+        "removable": os.access(os.path.dirname(path), os.W_OK | os.X_OK),
         "writable": os.access(there, os.W_OK | os.X_OK),
         **_space(there),
     }
+
+
+def _ours(path: str) -> bool:
+    """Whether a directory is empty, or has what ccbed puts there: anything else is not removed."""
+    try:
+        names = set(os.listdir(path))
+    except OSError:
+        return False
+    return not names or bool(names & {"prepared.json", "keeper", "nodes"})
 
 
 def _space(path: str) -> dict[str, int]:

@@ -112,7 +112,7 @@ def _advice(bed: BedSpec, host: str, step: playing.Step) -> advice.Advice:
     if step.task == "check":  # our own words: what is wrong, a colon, what to do
         text, _, fix = step.said.replace("\n", "; ").partition(": ")
         return advice.Advice(text=text, fix=fix)
-    return advice.advise(bed.host(host), step.said)
+    return advice.advise(bed.host(host), step.said, reached=step.state == "failed")
 
 
 def local_image(name: str) -> str | None:

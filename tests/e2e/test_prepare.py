@@ -117,7 +117,7 @@ def test_an_engine_that_is_too_old_is_refused(tmp_path: Path, engine: Path, monk
 
 def test_reset_removes_the_beds_directory_and_leaves_others_alone(tmp_path: Path, engine: Path) -> None:
     file = inventory(tmp_path, engine, {"h1": {}})
-    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "photos").mkdir(parents=True)
     assert play(file, "prepare", "h1")[0].done == ("h1",)
     foreign, _ = play(file, "reset", "h1", ccbed_hostdir=str(tmp_path / "other"), ccbed_engine=str(tmp_path / "x"))
     assert (foreign.done, foreign.changed) == (("h1",), 0)

@@ -175,3 +175,8 @@ def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, tex
 )
 def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
     assert playing.reason(result) == said
+
+
+def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
+    found = advice.advise(host("h1"), "cannot remove /x: Permission denied", reached=True)
+    assert found.text == "cannot remove /x: Permission denied"
