@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from ..core.diagnosis import Finding
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
 from . import beds, options, preparing
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..core.diagnosis import Finding
 
 
 @options.command()

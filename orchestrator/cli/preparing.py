@@ -5,19 +5,24 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
-from ..prepare import hosts as preparation
-from ..prepare import playing
 from . import beds
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..prepare import hosts as preparation
+    from ..prepare import playing
 
 
 def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedSpec:
     """The bed with its hosts prepared. ``wanted``: True prepares all of them, False none. Raises InfrastructureError."""
     if not _remote(bed):
         return bed
+    from ..prepare import hosts as preparation
+
     if wanted is not False:
         work = preparation.work(session.state, bed, force=wanted is True)
         if work.due:
@@ -27,17 +32,22 @@ def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedS
 
 def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
     """Say which hosts would be prepared, and why."""
-    if _remote(bed) and wanted is not False:
-        work = preparation.work(session.state, bed, force=wanted is True)
-        for reason in dict.fromkeys(one.reason for one in work.due):
-            names = " ".join(one.host for one in work.due if one.reason == reason)
-            session.terminal.line(f"prepare: {names} ({reason})")
+    if not _remote(bed) or wanted is False:
+        return
+    from ..prepare import hosts as preparation
+
+    work = preparation.work(session.state, bed, force=wanted is True)
+    for reason in dict.fromkeys(one.reason for one in work.due):
+        hosts = names(one.host for one in work.due if one.reason == reason)
+        session.terminal.line(f"prepare: {hosts} ({reason})")
 
 
 def reset(session: Session, bed: BedSpec) -> None:
     """Undo what is left on the hosts. Raises InfrastructureError."""
     if not _remote(bed):
         return
+    from ..prepare import hosts as preparation
+
     outcome = preparation.reset(session.state, bed, session.vault, _teller(session, "reset", {}))
     _raise(outcome, "undone", f"ccbed down {beds.shown(bed.inventory)} --reset")
     session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are gone")
@@ -48,6 +58,8 @@ def _remote(bed: BedSpec) -> bool:
 
 
 def _prepare(session: Session, work: preparation.Work) -> None:
+    from ..prepare import hosts as preparation
+
     began = time.monotonic()
     warned: dict[str, list[str]] = {}
     told = _teller(session, "prepare", warned)
@@ -96,6 +108,8 @@ def names(hosts: Iterable[str]) -> str:
 
 def _with_pythons(session: Session, bed: BedSpec) -> BedSpec:
     """Where the inventory names no interpreter, the one that preparation found."""
+    from ..prepare import hosts as preparation
+
     known = preparation.python(session.state, bed)
     hosts = tuple(
         dataclasses.replace(host, python=known.get(host.name, host.python)) if host.python == "python3" else host

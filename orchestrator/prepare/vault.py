@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -45,6 +44,8 @@ def arguments(vault: Vault) -> Iterator[Sequence[str]]:
     if vault.password is None:
         yield given
         return
+    import tempfile
+
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.NamedTemporaryFile("w", prefix="ccbed-", dir=memory) as file:
         file.write(vault.password + "\n")

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core import listed_inventory
 from orchestrator.model.bed import Inventory
 from orchestrator.model.errors import UsageError
-from orchestrator.prepare import inventory, programs
+from orchestrator.prepare import inventory, listing, programs
 from orchestrator.prepare.vault import Vault
 
 BIN = Path(sys.executable).parent
@@ -220,7 +220,7 @@ def test_without_ansible_a_plain_file_is_still_read_and_others_say_what_is_missi
 
 
 def test_an_inventory_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inventory, "LIST_S", 0.01)
+    monkeypatch.setattr(listing, "LIST_S", 0.01)
     assert wrong(lay(tmp_path, {"hosts": "h1\n"}) / "hosts") == ["hosts: ansible-inventory was not done after 0 s"]
 
 
