@@ -6,24 +6,28 @@ deadline does. Hosts are independent: one that fails or is not reached takes not
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from ..store import shipped
-from . import programs
+from . import ending, programs
 from .vault import Vault, arguments
 
 #: An image of several GB may have to go over a slow line. Single acts have limits of their own in the playbooks.
 DEADLINE_S = 3600.0
 #: A host that does not answer is named after this.
 CONNECT_S = 10
+#: How long Ansible has to end when it is told to.
+_END_S = 10.0
 _SETTINGS = {
     "ANSIBLE_GATHERING": "explicit",
     "ANSIBLE_PIPELINING": "1",
@@ -95,17 +99,30 @@ def play(wanted: Play, told: Told) -> Played:
         worker = threading.Thread(
             target=_run, args=(wanted, Path(folder), options, listener, cancelled), name="ansible", daemon=True
         )
-        worker.start()
-        try:
-            while worker.is_alive():
+        with _interrupts(stopped):
+            worker.start()
+            while worker.is_alive() and not cancelled():
                 worker.join(0.1)
-        except KeyboardInterrupt:
-            stopped.set()
-            worker.join(10)
-            raise
+            ending.end(folder)
+            worker.join(_END_S)
+    if stopped.is_set():
+        raise KeyboardInterrupt
     if listener.broken:
         raise listener.broken
     return listener.played(wanted, late=time.monotonic() > end)
+
+
+@contextlib.contextmanager
+def _interrupts(stopped: threading.Event) -> Iterator[None]:
+    """Ctrl-C, pressed any number of times, only sets ``stopped``: Ansible is never left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _run(

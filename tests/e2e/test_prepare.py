@@ -9,6 +9,7 @@ import re
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core import assemble, variables
-from orchestrator.prepare import playing
+from orchestrator.prepare import ending, playing
 from orchestrator.store import shipped
 
 pytestmark = pytest.mark.e2e
@@ -128,24 +129,20 @@ def test_reset_removes_the_beds_directory_and_leaves_others_alone(tmp_path: Path
     assert not (tmp_path / "bed").exists()
 
 
-def test_a_play_has_a_deadline(tmp_path: Path, engine: Path) -> None:
-    file = inventory(tmp_path, engine, {"h1": {}, "h2": {}})
-    wanted = playing.Play(playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=0.2)
-    played = playing.play(wanted, lambda _: None)
-    assert {host: step.said for host, step in played.failed.items()} == dict.fromkeys(
-        ("h1", "h2"), "not done after 0 s"
-    )
-
-
-def test_nothing_of_a_play_is_left_in_temporary_directories(
-    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("deadline_s", [0.2, 1.0])
+def test_a_play_has_a_deadline_and_leaves_nothing_behind(
+    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float
 ) -> None:
-    import tempfile
-
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
-    play(inventory(tmp_path, engine, {"h1": {}}), "prepare", "h1")
+    file = inventory(tmp_path, engine, {"h1": {}, "h2": {}})
+    wanted = playing.Play(playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s)
+    played = playing.play(wanted, lambda _: None)
+    assert {host: step.said for host, step in played.failed.items()} == dict.fromkeys(
+        ("h1", "h2"), f"not done after {deadline_s:.0f} s"
+    )
     assert list((tmp_path / "tmp").iterdir()) == []
+    assert ending.processes(str(tmp_path / "tmp")) == []
 
 
 @pytest.mark.parametrize("name", ["prepare", "image", "hosts", "reset"])
