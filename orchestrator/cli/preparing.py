@@ -93,7 +93,7 @@ def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playin
 def _raise(outcome: preparation.Outcome, others: str, again: str) -> None:
     if not outcome.failures:
         return
-    lines = [f"{host}: {task}: {one.text}" for host, task, one in outcome.failures]
+    lines = [f"{host}: {f'{task}: ' if task else ''}{one.text}" for host, task, one in outcome.failures]
     verb = "is" if len(outcome.ready) == 1 else "are"
     kept = f"{names(outcome.ready)} {verb} {others}; " if outcome.ready else ""
     fixes = [f"{host}: {one.fix}" for host, _, one in outcome.failures if one.fix]

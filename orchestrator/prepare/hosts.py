@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..core import advice, preparation
-from ..model.bed import BedSpec
+from ..model.bed import BedSpec, HostSpec
 from ..store import prepared, shipped
 from . import facts, playing
 from .vault import Vault
@@ -105,14 +105,16 @@ def _remembered(parts: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str,
 
 
 def _failures(bed: BedSpec, played: playing.Played) -> tuple[tuple[str, str, advice.Advice], ...]:
-    return tuple((host, step.task, _advice(bed, host, step)) for host, step in played.failed.items())
+    return tuple(found for host, step in played.failed.items() for found in _advice(bed.host(host), step))
 
 
-def _advice(bed: BedSpec, host: str, step: playing.Step) -> advice.Advice:
-    if step.task == "check":  # our own words: what is wrong, a colon, what to do
-        text, _, fix = step.said.replace("\n", "; ").partition(": ")
-        return advice.Advice(text=text, fix=fix)
-    return advice.advise(bed.host(host), step.said, reached=step.state == "failed")
+def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, advice.Advice]]:
+    if step.task != "check":
+        yield host.name, step.task, advice.advise(host, step.said, reached=step.state == "failed")
+        return
+    for line in step.said.splitlines():  # our own words: what is wrong, a colon, what to do
+        text, _, fix = line.partition(": ")
+        yield host.name, "", advice.Advice(text=text, fix=fix)
 
 
 def local_image(name: str) -> str | None:
