@@ -68,8 +68,8 @@ def _prepare(session: Session, work: preparation.Work) -> None:
         took = f"{time.monotonic() - began:.1f} s"
         changed = f"{outcome.changed} changed" if outcome.changed else "nothing to change"
         session.terminal.line(f"  prepare     {names(outcome.ready)} ready, {changed}{'':<10} {took}")
-    for said, hosts in warned.items():
-        session.terminal.warn(f"{names(hosts)}: {said}")
+    for said, warners in warned.items():
+        session.terminal.warn(f"{names(one.host for one in work.due if one.host in warners)}: {said}")
     _raise(outcome, "ready and kept", f"ccbed up {beds.shown(work.bed.inventory)}")
 
 

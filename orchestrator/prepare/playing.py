@@ -25,7 +25,7 @@ from .vault import Vault, arguments
 #: An image of several GB may have to go over a slow line. Single acts have limits of their own in the playbooks.
 DEADLINE_S = 3600.0
 #: A host that does not answer is named after this.
-CONNECT_S = 10
+CONNECT_S = 8
 #: How long Ansible has to end when it is told to.
 _END_S = 10.0
 _SETTINGS = {
@@ -36,6 +36,9 @@ _SETTINGS = {
     "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
     "ANSIBLE_TIMEOUT": str(CONNECT_S),
     "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",
+    # A connection that was kept from an earlier run may lead to a host that is gone since: it is asked, and given up.
+    "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
+    "ANSIBLE_SSH_CONTROL_PATH_DIR": "~/.ansible/cp-ccbed",
 }
 _EVENTS = {
     "runner_on_ok": "ok",
@@ -114,15 +117,17 @@ def play(wanted: Play, told: Told) -> Played:
 
 @contextlib.contextmanager
 def _interrupts(stopped: threading.Event) -> Iterator[None]:
-    """Ctrl-C, pressed any number of times, only sets ``stopped``: Ansible is never left behind."""
+    """Ctrl-C, pressed any number of times, and its like only set ``stopped``: Ansible is never left behind."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(
