@@ -96,8 +96,11 @@ def _raise(outcome: preparation.Outcome, others: str, again: str) -> None:
     lines = [f"{host}: {f'{task}: ' if task else ''}{one.text}" for host, task, one in outcome.failures]
     verb = "is" if len(outcome.ready) == 1 else "are"
     kept = f"{names(outcome.ready)} {verb} {others}; " if outcome.ready else ""
-    fixes = [f"{host}: {one.fix}" for host, _, one in outcome.failures if one.fix]
-    raise InfrastructureError(*lines, hint="\n".join([*fixes, f"{kept}to go on: {again}"]))
+    fixes: dict[str, list[str]] = {}
+    for host, _, one in outcome.failures:
+        fixes.setdefault(one.fix, []).append(host)
+    told = [f"{names(hosts)}: {fix}" for fix, hosts in fixes.items() if fix]
+    raise InfrastructureError(*lines, hint="\n".join([*told, f"{kept}to go on: {again}"]))
 
 
 def names(hosts: Iterable[str]) -> str:

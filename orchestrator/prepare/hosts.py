@@ -112,8 +112,8 @@ def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, advi
     if step.task != "check":
         yield host.name, step.task, advice.advise(host, step.said, reached=step.state == "failed")
         return
-    for line in step.said.splitlines():  # our own words: what is wrong, a colon, what to do
-        text, _, fix = line.partition(": ")
+    for line in step.said.splitlines():  # the playbooks' own words
+        text, _, fix = line.partition("; fix: ")
         yield host.name, "", advice.Advice(text=text, fix=fix)
 
 

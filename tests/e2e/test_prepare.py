@@ -104,8 +104,8 @@ def test_hosts_that_fail_are_told_apart_and_the_others_come_to_the_end(tmp_path:
         "h2": "failed", "h3": "unreachable", "h4": "failed",
     }  # fmt: skip
     assert played.failed["h2"].said.splitlines() == [
-        "ccbed_gpus asks for GPUs and there is none: install the NVIDIA driver (nvidia-smi must show them), or set ccbed_gpus: 0",
-        "ccbed_rdma asks for /dev/infiniband and it is not there: load the RDMA driver, or remove ccbed_rdma",
+        "ccbed_gpus asks for GPUs and there is none; fix: install the NVIDIA driver (nvidia-smi must show them), or set ccbed_gpus: 0",
+        "ccbed_rdma asks for /dev/infiniband and it is not there; fix: load the RDMA driver, or remove ccbed_rdma",
     ]
     assert "there is no Python at /nowhere/python3" in played.failed["h4"].said
 
@@ -113,7 +113,7 @@ def test_hosts_that_fail_are_told_apart_and_the_others_come_to_the_end(tmp_path:
 def test_an_engine_that_is_too_old_is_refused(tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, "/version", {"Version": "19.03.15"})
     played, _ = play(inventory(tmp_path, engine, {"h1": {}}), "prepare", "h1")
-    assert played.failed["h1"].said == "engine 19.03.15 is too old: 20.10 or newer is needed; upgrade Docker"
+    assert played.failed["h1"].said == "engine 19.03.15 is too old, 20.10 or newer is needed; fix: upgrade Docker"
 
 
 def test_reset_removes_the_beds_directory_and_leaves_others_alone(tmp_path: Path, engine: Path) -> None:

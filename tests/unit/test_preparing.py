@@ -99,12 +99,12 @@ def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansi
 
 
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
-    text = "engine 19.03 is too old: 20.10 or newer is needed\nno GPU: set ccbed_gpus: 0"
+    text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
     ansible.failing = {"h1": playing.Step(host="h1", task="check", state="failed", said=text)}
     with pytest.raises(InfrastructureError) as found:
         preparing.ready(session, bed())
     assert found.value.problems == ("h1: engine 19.03 is too old", "h1: no GPU")
-    assert found.value.hint.splitlines()[:2] == ["h1: 20.10 or newer is needed", "h1: set ccbed_gpus: 0"]
+    assert found.value.hint.splitlines()[:2] == ["h1: upgrade Docker", "h1: set ccbed_gpus: 0"]
 
 
 def test_the_interpreter_that_was_found_is_used_unless_the_inventory_names_one(
