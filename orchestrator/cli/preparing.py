@@ -13,6 +13,7 @@ from . import beds
 from .session import Session
 
 if TYPE_CHECKING:
+    from ..core.preparation import Due
     from ..prepare import hosts as preparation
     from ..prepare import playing
 
@@ -30,15 +31,20 @@ def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedS
     return _with_pythons(session, bed)
 
 
-def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
-    """Say which hosts would be prepared, and why."""
+def due(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> tuple[Due, ...]:
+    """The hosts that would be prepared, and why."""
     if not _remote(bed) or wanted is False:
-        return
+        return ()
     from ..prepare import hosts as preparation
 
-    work = preparation.work(session.state, bed, force=wanted is True)
-    for reason in dict.fromkeys(one.reason for one in work.due):
-        hosts = names(one.host for one in work.due if one.reason == reason)
+    return preparation.work(session.state, bed, force=wanted is True).due
+
+
+def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
+    """Say which hosts would be prepared, and why."""
+    found = due(session, bed, wanted=wanted)
+    for reason in dict.fromkeys(one.reason for one in found):
+        hosts = names(one.host for one in found if one.reason == reason)
         session.terminal.line(f"prepare: {hosts} ({reason})")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,10 +118,13 @@ def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, advi
         yield host.name, "", advice.Advice(text=text, fix=fix)
 
 
-def local_image(name: str) -> str | None:
-    """The id of an image on this machine; empty if it is not there, None without an engine."""
+def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The id of an image on this machine; empty if it is not there, None without an engine that can be asked."""
+    host = environ.get("DOCKER_HOST") or f"unix://{ENGINE}"
+    if not host.startswith("unix://"):
+        return None
     try:
-        status, answer = facts.ask(ENGINE, f"/images/{name}/json")
+        status, answer = facts.ask(host.removeprefix("unix://"), f"/images/{name}/json")
     except OSError:
         return None
     return str(answer.get("Id", "")) if status == 200 else ""
