@@ -16,22 +16,31 @@ EXAMPLE = "inventories/local.yml"
 
 def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     """The bed that an inventory asks for. Raises UsageError with every mistake in it."""
-    from ..core import assemble, parse_inventory
+    from ..core import assemble
+    from ..prepare import inventory as inventories
 
     inventory = shipped.find(inventory)
+    if not inventory.exists():
+        raise UsageError(f"{inventory}: cannot be read: No such file or directory", hint=f"ccbed up {EXAMPLE}")
+    secrets: tuple[str, ...] = ()
     try:
-        text = inventory.read_text()
-    except OSError as error:
-        raise UsageError(f"{inventory}: cannot be read: {error.strerror}", hint=f"ccbed up {EXAMPLE}") from None
-    except UnicodeDecodeError as error:
-        reason = f"not valid YAML: not UTF-8 text (byte {error.start})"
-        raise UsageError(f"{inventory}: {reason}", hint=f"correct {inventory}, then: ccbed up {inventory}") from None
-    try:
-        found = parse_inventory.parse(text, str(inventory))
-        spec = assemble.assemble(found, agent=session.agent(), state=str(session.state), home=str(Path.home()))
+        found = inventories.read(inventory, session.vault)
+        secrets = found.secrets
+        spec = assemble.assemble(
+            found.inventory, agent=session.agent(), state=str(session.state), home=str(Path.home())
+        )
     except UsageError as error:
-        raise UsageError(*error.problems, hint=f"correct {inventory}, then: ccbed up {inventory}") from None
+        problems = dict.fromkeys(_without(problem, secrets) for problem in error.problems)
+        hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
+        raise UsageError(*problems, hint=hint) from None
     return assemble.placed(spec, str(inventory.absolute()))
+
+
+def _without(text: str, secrets: tuple[str, ...]) -> str:
+    """``text`` without what came out of a vault."""
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return text
 
 
 def choose(session: sessions.Session, name: str | None) -> BedSpec:

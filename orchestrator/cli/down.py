@@ -9,7 +9,7 @@ import click
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError, UsageError
 from ..store import beds as store
-from . import beds, options
+from . import beds, options, preparing
 from .session import Session
 
 
@@ -17,15 +17,27 @@ from .session import Session
 @click.argument("bed", required=False, metavar="[BED|INVENTORY]")
 @click.option("--all", "every", is_flag=True, help="Every bed that is up.")
 @options.force("Also while a run is open on the bed.")
+@click.option(
+    "--reset", is_flag=True, help="Also remove what preparation left on the hosts: the bed's directory there."
+)
+@options.vault
 @click.pass_obj
-def command(session: Session, bed: str | None, every: bool, force: bool) -> int:
+def command(session: Session, bed: str | None, every: bool, force: bool, reset: bool) -> int:
     """End a bed: every process of it, and its directories; verified. Runs keep their bundles."""
     found = _meant(session, bed, every)
     if not found:
         session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
     for spec in found:
         _end(session, spec, force)
+    for spec in found or (_reset_alone(session, bed) if reset else ()):
+        if reset:
+            preparing.reset(session, spec)
     return 0
+
+
+def _reset_alone(session: Session, bed: str | None) -> tuple[BedSpec, ...]:
+    """The bed of an inventory that is not up: its hosts may still have been prepared."""
+    return (beds.wanted(session, Path(bed)),) if bed and Path(bed).exists() else ()
 
 
 def _meant(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, ...]:

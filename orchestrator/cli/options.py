@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,3 +41,29 @@ def bed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def force(text: str) -> Added:
     return click.option("--force", is_flag=True, help=text)
+
+
+def vault(function: Callable[..., Any]) -> Callable[..., Any]:
+    """How to open the inventory's vault. The session keeps it; the verb is not handed it."""
+    files = click.option(
+        "--vault-password-file",
+        multiple=True,
+        type=click.Path(),
+        expose_value=False,
+        callback=_vault_files,
+        help="Holds the password of the inventory's vault, or prints it.",
+    )
+    ask = click.option(
+        "--ask-vault-pass", is_flag=True, expose_value=False, callback=_vault_asked, help="Ask for that password."
+    )
+    return files(ask(function))
+
+
+def _vault_files(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> None:
+    ctx.obj.vault = dataclasses.replace(ctx.obj.vault, files=value)
+
+
+def _vault_asked(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        password = click.prompt("Vault password", hide_input=True, err=True)
+        ctx.obj.vault = dataclasses.replace(ctx.obj.vault, password=password)

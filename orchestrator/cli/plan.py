@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ..model import codec
-from . import beds, bedview, options
+from . import beds, bedview, options, preparing
 from .session import Session
 from .up import compare
 
@@ -15,13 +15,18 @@ from .up import compare
 @options.command()
 @click.argument("inventory", type=click.Path(path_type=Path))
 @options.as_json
+@options.vault
 @click.pass_obj
 def command(session: Session, inventory: Path, as_json: bool) -> int:
     """Print what `up INVENTORY` would do, and why, without doing it."""
     bed = beds.wanted(session, inventory)
+    due = preparing.due(session, bed)
+    if not as_json:
+        preparing.plan(session, bed)
     _, diff, _ = compare(session, bed)
     if as_json:
-        session.terminal.json({"bed": codec.plain(bed), "diff": codec.plain(diff), "empty": diff.empty})
+        plan = {"prepare": [codec.plain(one) for one in due], "diff": codec.plain(diff)}
+        session.terminal.json({"bed": codec.plain(bed), **plan, "empty": diff.empty and not due})
     elif diff.empty:
         session.terminal.line(f"bed {bed.name}: nothing to change")
     else:

@@ -12,6 +12,7 @@ from ..model.bed import BedSpec
 from ..model.launch import Request, Result
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
+from ..prepare.vault import Vault
 from . import terminal
 
 
@@ -58,6 +59,7 @@ class Session:
     launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)
     _opened: list[Provider] = field(default_factory=list)
+    vault: Vault = field(default_factory=Vault)
 
     def provider(self, bed: BedSpec) -> Provider:
         self._opened.append(self.providers[bed.provider](self.state))

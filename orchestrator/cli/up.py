@@ -13,27 +13,31 @@ from ..model.errors import InfrastructureError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
-from . import beds, bedview, options
+from . import beds, bedview, options, preparing
 from .session import Session
 
 
 @options.command()
 @click.argument("inventory", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--prepare/--no-prepare", default=None, help="Prepare all hosts, or none; as it is: those that changed.")
 @options.force("Also while a run is open on the bed: it is ended.")
+@options.vault
 @click.pass_obj
-def command(session: Session, inventory: Path, dry_run: bool, force: bool) -> int:
+def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | None, force: bool) -> int:
     """Bring the nodes of INVENTORY up, warm; a second `up` changes nothing."""
     bed = beds.wanted(session, inventory)
     if dry_run:
+        preparing.plan(session, bed, wanted=prepare)
         bedview.plan(session.terminal, bed, compare(session, bed)[1])
         return 0
-    return up(session, bed, force=force)
+    return up(session, bed, force=force, prepare=prepare)
 
 
-def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False) -> int:
+def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
     """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
+        bed = preparing.ready(session, bed, wanted=prepare)
         status, diff, provider = compare(session, bed)
         if diff.empty:
             store.write(session.state, bed)

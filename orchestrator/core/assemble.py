@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..model import codec
 from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, NodeSpec
 from ..model.errors import UsageError
-from . import allot, devices, values, variables
+from . import allot, devices, ssh_options, values, variables
 
 #: What ``ccbed image build`` makes.
 DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
@@ -181,6 +181,7 @@ def _network(inventory: Inventory, shared: Mapping[str, Any]) -> Literal["host",
 def _host(host: Host, home: str) -> HostSpec:
     given = host.variables
     key = given.get("ansible_ssh_private_key_file")
+    ssh = ssh_options.read(str(given.get("ansible_ssh_common_args", "")))
     return HostSpec(
         name=host.name,
         connection="local" if _local(host) else "ssh",
@@ -190,8 +191,8 @@ def _host(host: Host, home: str) -> HostSpec:
         key=_absolute(key, home),
         python=str(given.get("ansible_python_interpreter", "python3")),
         engine=_value(host, "engine", ENGINE),
-        known_hosts=_absolute(_value(host, "known_hosts"), home),
-        first_contact=_value(host, "ssh_first_contact", False),
+        known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
+        first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
         power=_value(host, "power", {}),
         switch_port=_value(host, "switch_port", {}),
         engine_control=_value(host, "engine_control", {}),

@@ -90,3 +90,13 @@ def test_the_home_directory_stands_for_a_tilde() -> None:
 def test_variables_that_are_not_ours_are_left_alone() -> None:
     text = "all: {hosts: {a: {ansible_connection: local, key: !vault 'abc', tmpl: '{{ x }}'}}}"
     assert bed(text).nodes[0].name == "n0"
+
+
+def test_the_known_hosts_of_ansibles_ssh_are_those_of_ccbed() -> None:
+    arguments = "-o UserKnownHostsFile=~/lab/known -oStrictHostKeyChecking=accept-new -o Port=22"
+    text = f"all: {{hosts: {{h1: {{ccbed_provider: docker, ansible_ssh_common_args: '{arguments}'}}}}}}"
+    assert (bed(text).hosts[0].known_hosts, bed(text).hosts[0].first_contact) == ("/h/lab/known", True)
+    own = text.replace("ccbed_provider", "ccbed_known_hosts: /k, ccbed_ssh_first_contact: false, ccbed_provider")
+    assert (bed(own).hosts[0].known_hosts, bed(own).hosts[0].first_contact) == ("/k", False)
+    strict = text.replace(arguments, "-C")
+    assert (bed(strict).hosts[0].known_hosts, bed(strict).hosts[0].first_contact) == (None, False)

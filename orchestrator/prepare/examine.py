@@ -1,0 +1,97 @@
+"""All hosts of a bed looked at, at once, reading only: what each has, or why it is not reached."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..core import advice, diagnosis
+from ..model.bed import BedSpec, HostSpec
+from . import facts, hosts, reaching
+
+LOOK_S = 30.0
+_MOST = 64
+
+
+def examine(bed: BedSpec) -> dict[str, tuple[diagnosis.Finding, ...]]:
+    """Per host what was found, in the order of the inventory."""
+    known = bed.hosts or _this_machine(bed)
+    with ThreadPoolExecutor(max_workers=min(len(known), _MOST)) as pool:
+        results = list(pool.map(lambda host: _look(bed, host), known))
+    looked = [one for one in results if isinstance(one, diagnosis.Looked)]
+    doubled = diagnosis.same_machine(looked)
+    found: dict[str, tuple[diagnosis.Finding, ...]] = {}
+    for host, one in zip(known, results, strict=True):
+        if isinstance(one, diagnosis.Finding):
+            found[host.name] = (one,)
+        else:
+            extra = (doubled[host.name],) if host.name in doubled else ()
+            found[host.name] = (*extra, *diagnosis.findings(bed, one, _here(bed, host)))
+    return found
+
+
+def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
+    return tuple(HostSpec(name=name) for name in dict.fromkeys(node.host for node in bed.nodes))
+
+
+def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | diagnosis.Finding:
+    try:
+        with reaching.reach(host) as way:
+            return _read(bed, host, way)
+    except reaching.UnreachableError as error:
+        advised = advice.advise(host, str(error))
+        name = "ssh" if host.connection == "ssh" else "host"
+        return diagnosis.Finding(name=name, outcome="fail", text=advised.text, fix=advised.fix)
+
+
+def _read(bed: BedSpec, host: HostSpec, way: reaching.Reach) -> diagnosis.Looked | diagnosis.Finding:
+    interpreter = sys.executable if host.connection == "local" else host.python
+    answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
+    if answer.code:
+        advised = advice.advise(replace(host, python=interpreter), answer.errors, reached=True)
+        return diagnosis.Finding(name="python", outcome="fail", text=advised.text, fix=advised.fix)
+    try:
+        found: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])
+    except ValueError:
+        text = "what it prints is no answer; does its shell print something at log-in?"
+        return diagnosis.Finding(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
+    ahead, within = _clock(way)
+    return diagnosis.Looked(host=host, facts=found, clock_s=ahead, within_s=within)
+
+
+def _clock(way: reaching.Reach) -> tuple[float, float]:
+    """How far the host's clock is ahead of this one, and the half of the time that asking took."""
+    before = time.time()
+    answer = way.run(["date", "+%s.%N"], "", LOOK_S)
+    after = time.time()
+    try:
+        there = float(answer.output)
+    except ValueError:
+        return 0.0, 0.0
+    return there - (before + after) / 2, (after - before) / 2
+
+
+def _script(bed: BedSpec, host: HostSpec) -> str:
+    asked = {
+        "hostdir": bed.hostdir or bed.workdir,
+        "engine": host.engine,
+        "image": _image(bed, host),
+        "gpus": any(node.gpus for node in bed.nodes if node.host == host.name),
+    }
+    return f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(asked))})\n"
+
+
+def _image(bed: BedSpec, host: HostSpec) -> str:
+    nodes = (node for node in bed.nodes if node.host == host.name and node.container)
+    return next((node.container.image for node in nodes if node.container), "")
+
+
+def _here(bed: BedSpec, host: HostSpec) -> str | None:
+    name = _image(bed, host)
+    return hosts.local_image(name) if name and host.connection == "ssh" else None

@@ -1,0 +1,130 @@
+"""The hosts of a bed made ready: those whose fingerprint has changed, all at once; a failure of one keeps the others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core import advice, preparation
+from ..model.bed import BedSpec, HostSpec
+from ..store import prepared, shipped
+from . import facts, playing
+from .vault import Vault
+
+#: Where this machine's own engine listens; its images are the ones that are meant.
+ENGINE = "/var/run/docker.sock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is to be done to the hosts of a bed: which, why, and the parts that they will have been prepared for."""
+
+    bed: BedSpec
+    due: tuple[preparation.Due, ...]
+    parts: Mapping[str, Mapping[str, Any]]
+    images: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """``failures``: host, task, what is wrong, what to do next."""
+
+    ready: tuple[str, ...]
+    failures: tuple[tuple[str, str, advice.Advice], ...]
+    changed: int
+
+
+def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
+    """From what is known on this machine alone: no host is asked."""
+    images = {name: found for name in preparation.images(bed) if (found := local_image(name)) is not None}
+    parts = preparation.parts(bed, playbooks_hash(), images)
+    due = preparation.due(parts, {} if force else prepared.read(state, bed.name))
+    if force:
+        due = tuple(preparation.Due(host=one.host, reason="asked for") for one in due)
+    return Work(bed=bed, due=due, parts=parts, images=images)
+
+
+def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcome:
+    """Prepare the hosts that are due. Those that came to the end are remembered, whatever the others did."""
+    bed = work.bed
+    prints = {host: preparation.fingerprint(parts) for host, parts in work.parts.items()}
+    variables: dict[str, Any] = {
+        **_variables(bed),
+        "ccbed_addresses": list(preparation.addresses(bed)),
+        "ccbed_fingerprints": prints,
+    }
+    if work.images:
+        variables["ccbed_image_ids"] = dict(work.images)
+    hosts = [one.host for one in work.due]
+    played = playing.play(
+        playing.Play(playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault), told
+    )
+    remembered = {host: _remembered(work.parts[host], played.facts.get(host, {})) for host in played.done}
+    prepared.write(state, bed.name, remembered)
+    return Outcome(ready=played.done, failures=_failures(bed, played), changed=played.changed)
+
+
+def reset(state: Path, bed: BedSpec, vault: Vault, told: playing.Told) -> Outcome:
+    """Undo on the hosts what `up` left there: containers of the bed, and its directory."""
+    hosts = [host.name for host in bed.hosts if host.connection == "ssh"]
+    play = playing.Play(
+        playbook="reset", inventory=bed.inventory, hosts=hosts, variables=_variables(bed), vault=vault, deadline_s=600
+    )
+    played = playing.play(play, told)
+    if not played.failed:
+        prepared.forget(state, bed.name)
+    return Outcome(ready=played.done, failures=_failures(bed, played), changed=played.changed)
+
+
+def python(state: Path, bed: BedSpec) -> dict[str, str]:
+    """Per host the interpreter that preparation found or installed for ccbed's keeper."""
+    found = prepared.read(state, bed.name)
+    return {host: str(one["python"]) for host, one in found.items() if one.get("python")}
+
+
+def playbooks_hash() -> str:
+    """The content of everything that preparation runs."""
+    folder = shipped.folder("playbooks")
+    files = [*sorted(folder.rglob("*.yml")), Path(facts.__file__)]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
+def _variables(bed: BedSpec) -> dict[str, Any]:
+    return {"ccbed_bed": bed.name, "ccbed_hostdir": bed.hostdir}
+
+
+def _remembered(parts: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
+    newest = sorted(found.get("pythons", {}).items(), key=lambda item: item[1], reverse=True)
+    return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": found.get("firewall", "")}
+
+
+def _failures(bed: BedSpec, played: playing.Played) -> tuple[tuple[str, str, advice.Advice], ...]:
+    return tuple(found for host, step in played.failed.items() for found in _advice(bed.host(host), step))
+
+
+def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, advice.Advice]]:
+    if step.task != "check":
+        yield host.name, step.task, advice.advise(host, step.said, reached=step.state == "failed")
+        return
+    for line in step.said.splitlines():  # the playbooks' own words
+        text, _, fix = line.partition("; fix: ")
+        yield host.name, "", advice.Advice(text=text, fix=fix)
+
+
+def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
+    """The id of an image on this machine; empty if it is not there, None without an engine that can be asked."""
+    host = environ.get("DOCKER_HOST") or f"unix://{ENGINE}"
+    if not host.startswith("unix://"):
+        return None
+    try:
+        status, answer = facts.ask(host.removeprefix("unix://"), f"/images/{name}/json")
+    except OSError:
+        return None
+    return str(answer.get("Id", "")) if status == 200 else ""

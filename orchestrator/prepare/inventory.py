@@ -1,0 +1,68 @@
+"""Any inventory that Ansible can list -> Inventory; one plain YAML file is read without it, in a millisecond."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core import parse_inventory
+from ..model.bed import Inventory
+from ..model.errors import UsageError
+from .vault import Vault
+
+_YAML = (".yml", ".yaml")
+#: What needs Ansible: encrypted values, templates, host ranges, an inventory plugin's configuration.
+_BEYOND = re.compile(r"!vault\b|\{[{%]|\[\w+:\w+(?::\w+)?\][\w.-]*['\"]?\s*:|^['\"]?plugin['\"]?\s*:", re.MULTILINE)
+_HEADER = "$ANSIBLE_VAULT;"
+#: No inventory is larger; what is, is no inventory.
+_LARGEST = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Read:
+    """An inventory, and the values out of its vault that no message may show."""
+
+    inventory: Inventory
+    secrets: tuple[str, ...] = ()
+
+
+def read(path: Path, vault: Vault) -> Read:
+    """Raises UsageError with everything that is wrong in it."""
+    if not path.exists():
+        raise UsageError(f"{path}: cannot be read: No such file or directory")
+    text = _plain(path)
+    if text is not None:
+        return Read(inventory=parse_inventory.parse(text, str(path)))
+    from . import listing
+
+    inventory, secrets = listing.read(path, vault)
+    return Read(inventory=inventory, secrets=secrets)
+
+
+def _plain(path: Path) -> str | None:
+    """The text of one YAML file that says everything by itself; None if Ansible has to list it."""
+    if path.is_dir() or path.suffix not in _YAML or (os.access(path, os.X_OK) and _is_script(path)):
+        return None
+    if any((path.parent / name).is_dir() for name in ("group_vars", "host_vars")):
+        return None
+    text = _text(path)
+    return None if text.startswith(_HEADER) or _BEYOND.search(text) else text
+
+
+def _is_script(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
+def _text(path: Path) -> str:
+    """Raises UsageError."""
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise UsageError(f"{path}: larger than any inventory ({path.stat().st_size} bytes)")
+        return path.read_text()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not valid YAML: not UTF-8 text (byte {error.start})") from None

@@ -1,0 +1,147 @@
+"""What `ansible-inventory --list` says of an inventory, the files around it, and what its vault holds that ccbed needs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ..core import found_places, listed_inventory, marked, values
+from ..model.bed import Inventory
+from ..model.errors import UsageError
+from ..store import shipped
+from . import programs
+from .vault import Vault, arguments
+
+#: A dynamic inventory asks a cloud; a broken one hangs.
+LIST_S = 60.0
+YAML = (".yml", ".yaml")
+HEADER = b"$ANSIBLE_VAULT;"
+#: No inventory is larger; what is, is no inventory.
+LARGEST = 16 * 1024 * 1024
+
+
+def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
+    """The inventory, and the values out of its vault that no message may show. Raises UsageError."""
+    sources, encrypted = _sources(path)
+    with arguments(vault) as options:
+        listing = _list(path, vault, options)
+        around = listed_inventory.Surroundings(
+            path=str(path),
+            directory=str((path if path.is_dir() else path.parent).absolute()),
+            sources=sources,
+            encrypted=encrypted,
+            opened=_opened(path, vault, options, listed_inventory.sealed(listing)),
+        )
+    return listed_inventory.build(listing, around), listed_inventory.secrets(listing, around)
+
+
+def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:
+    """Raises UsageError."""
+    argv = ["-i", str(path), "--list", "--playbook-dir", str(shipped.folder("playbooks")), *options]
+    done = programs.run("ansible-inventory", argv, LIST_S, about=str(path))
+    if done.code:
+        raise _failed(path, vault, done.errors)
+    skipped = re.findall(r"Skipping unexpected key \((.*?)\) in group \((.*?)\)", done.errors)
+    if skipped:
+        known = ("hosts", "children", "vars")
+        text = "a group has hosts, children and vars"
+        raise UsageError(*(f"{path}: {group}.{key}: {text}; {values.nearest(key, known)}" for key, group in skipped))
+    try:
+        listing = json.loads(done.output)
+    except ValueError:
+        raise UsageError(f"{path}: ansible-inventory printed something that is no JSON") from None
+    if not isinstance(listing, dict):
+        raise UsageError(f"{path}: ansible-inventory printed something that is no inventory")
+    return listing
+
+
+def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[str]) -> dict[str, str]:
+    """The encrypted values that ccbed needs, all at once. Raises UsageError."""
+    if not sealed or not vault.given():
+        return {}
+
+    def opened(text: str) -> str:
+        done = programs.run(
+            "ansible-vault", ["decrypt", "--output", "-", *options], LIST_S, about=str(path), stdin=text
+        )
+        if done.code:
+            raise _closed(path, vault)
+        return done.output
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return dict(zip(sealed, pool.map(opened, sealed), strict=True))
+
+
+def _failed(path: Path, vault: Vault, errors: str) -> UsageError:
+    """What Ansible says, without its repetitions; a vault's mistakes in our words."""
+    if "vault" in errors.lower() or "decrypt" in errors.lower():
+        return _closed(path, vault)
+    found = list(dict.fromkeys(_lines(errors)))[:5] or ["ansible-inventory cannot read it, and does not say why"]
+    return UsageError(*(f"{path}: {line}" for line in found))
+
+
+def _closed(path: Path, vault: Vault) -> UsageError:
+    hint = f"ccbed up {path} --ask-vault-pass, or --vault-password-file FILE"
+    if vault.given():
+        return UsageError(f"{path}: the vault's password does not open it", hint=hint)
+    return UsageError(f"{path}: is encrypted, and no password of the vault is given", hint=hint)
+
+
+def _lines(errors: str) -> Iterator[str]:
+    said = re.search(r"Standard error from inventory script:\n(.*?)(?:\n\n|\Z)", errors, re.DOTALL)
+    if said:
+        last = said[1].strip().splitlines()[-1:]
+        yield f"the inventory script failed: {' '.join(last) or 'it says nothing'}"
+        return
+    for line in errors.splitlines():
+        found = re.match(r"\[(?:WARNING|ERROR)\]:\s*(?:Failed to parse inventory with '(\w+)' plugin:\s*)?(.*)", line)
+        if found and found[2] and "Completely failed" not in found[2] and found[1] != "auto":
+            yield found[2].rstrip(".")
+
+
+def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], bool]:
+    """The YAML files that the listing may have come from, and whether there are encrypted ones. Raises UsageError."""
+    found = []
+    encrypted = False
+    for kind, name, file in _files(path):
+        try:
+            data = file.read_bytes() if file.stat().st_size <= LARGEST else b""
+        except OSError:
+            continue
+        if data.startswith(HEADER):
+            encrypted = True
+        elif kind != "inventory" or file.suffix in YAML:
+            document = marked.load(data.decode(errors="replace"), str(file))
+            found.append(found_places.Source(kind=kind, name=name, document=document))
+    _refuse_repeated(found)
+    return tuple(found), encrypted
+
+
+def _refuse_repeated(sources: Iterable[found_places.Source]) -> None:
+    """Raises UsageError for keys that stand twice in one file, of which the last would silently win."""
+    wrong = [
+        f"{source.document.place(*where)}: {'.'.join(map(str, where))}: stands twice"
+        for source in sources
+        for where in source.document.repeated
+    ]
+    if wrong:
+        raise UsageError(*wrong)
+
+
+def _files(path: Path) -> Iterator[tuple[Any, str, Path]]:
+    """Kind, name of host or group, file."""
+    base = path if path.is_dir() else path.parent
+    inventories = sorted(base.iterdir()) if path.is_dir() else [path]
+    for file in inventories:
+        if file.is_file() and not (file.suffix not in YAML and os.access(file, os.X_OK)):
+            yield "inventory", "", file
+    for kind in ("group_vars", "host_vars"):
+        for entry in sorted((base / kind).glob("*")):
+            inner = sorted(entry.rglob("*")) if entry.is_dir() else [entry]
+            for file in (one for one in inner if one.is_file() and one.suffix in ("", ".json", *YAML)):
+                yield kind, entry.name.removesuffix(entry.suffix if entry.suffix in YAML else ""), file

@@ -1,0 +1,250 @@
+"""One playbook on the hosts of a bed through ansible-runner: what each host says as it goes, and what came of it.
+
+Ansible works in a private directory that is removed afterwards, and in a thread, so that Ctrl-C ends it as well as its
+deadline does. Hosts are independent: one that fails or is not reached takes nothing away from the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from ..store import shipped
+from . import ending, programs
+from .vault import Vault, arguments
+
+#: An image of several GB may have to go over a slow line. Single acts have limits of their own in the playbooks.
+DEADLINE_S = 3600.0
+#: A host that does not answer is named after this.
+CONNECT_S = 8
+#: How long Ansible has to end when it is told to.
+_END_S = 10.0
+_SETTINGS = {
+    "ANSIBLE_GATHERING": "explicit",
+    "ANSIBLE_PIPELINING": "1",
+    "ANSIBLE_RETRY_FILES_ENABLED": "0",
+    "ANSIBLE_LOCALHOST_WARNING": "0",
+    "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
+    "ANSIBLE_TIMEOUT": str(CONNECT_S),
+    "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",
+    # A connection that was kept from an earlier run may lead to a host that is gone since: it is asked, and given up.
+    "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
+    "ANSIBLE_SSH_CONTROL_PATH_DIR": "~/.ansible/cp-ccbed",
+}
+_EVENTS = {
+    "runner_on_ok": "ok",
+    "runner_on_failed": "failed",
+    "runner_on_unreachable": "unreachable",
+    "runner_item_on_failed": "failed",
+}
+
+#: What Ansible says when it has nothing to say.
+_NOTHING = ("non-zero return code", "MODULE FAILURE")
+
+State = Literal["ok", "changed", "warn", "failed", "unreachable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What one task did on one host. ``said``: the reason of a failure, the text of a warning. ``facts``: of a look."""
+
+    host: str
+    task: str
+    state: State
+    said: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+Told = Callable[[Step], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """``playbook``: name of a shipped one; ``inventory``: path; ``hosts``: those of it that are meant."""
+
+    playbook: str
+    inventory: str
+    hosts: Sequence[str]
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    vault: Vault = field(default_factory=Vault)
+    deadline_s: float = DEADLINE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """``failed``: the last failure of each host that did not come to the end; ``done``: those that did."""
+
+    done: tuple[str, ...]
+    failed: Mapping[str, Step]
+    facts: Mapping[str, Mapping[str, Any]]
+    changed: int
+
+
+def play(wanted: Play, told: Told) -> Played:
+    """Run it. ``told`` hears of every task as it ends. Raises UsageError without Ansible, KeyboardInterrupt when interrupted."""
+    listener = _Listener(told=told)
+    end = time.monotonic() + wanted.deadline_s
+    stopped = threading.Event()
+
+    def cancelled() -> bool:
+        return stopped.is_set() or time.monotonic() > end
+
+    with tempfile.TemporaryDirectory(prefix="ccbed-ansible-") as folder, arguments(wanted.vault) as options:
+        worker = threading.Thread(
+            target=_run, args=(wanted, Path(folder), options, listener, cancelled), name="ansible", daemon=True
+        )
+        with _interrupts(stopped):
+            worker.start()
+            while worker.is_alive() and not cancelled():
+                worker.join(0.1)
+            ending.end(folder)
+            worker.join(_END_S)
+    if stopped.is_set():
+        raise KeyboardInterrupt
+    if listener.broken:
+        raise listener.broken
+    return listener.played(wanted, late=time.monotonic() > end)
+
+
+@contextlib.contextmanager
+def _interrupts(stopped: threading.Event) -> Iterator[None]:
+    """Ctrl-C, pressed any number of times, and its like only set ``stopped``: Ansible is never left behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run(
+    wanted: Play, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
+) -> None:
+    try:
+        listener.said = _runner(wanted, folder, options, listener, cancelled)
+    except Exception as error:  # noqa: BLE001 (raised again by the thread that waits)
+        listener.broken = error
+
+
+def _runner(
+    wanted: Play, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
+) -> str:
+    """What Ansible printed beside its events: the reason, where it never came to a host."""
+    import ansible_runner
+
+    beside = str(Path(programs.find("ansible-playbook")).parent)
+    path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
+    given = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
+    done = ansible_runner.run(
+        private_data_dir=str(folder),
+        project_dir=str(Path.cwd()),
+        playbook=str(shipped.folder("playbooks").absolute() / f"{wanted.playbook}.yml"),
+        inventory=wanted.inventory,
+        limit=",".join(wanted.hosts),
+        extravars=dict(wanted.variables),
+        envvars={**programs.SETTINGS, **given, "PATH": path},
+        cmdline=shlex.join(options) if options else None,
+        forks=min(max(len(wanted.hosts), 1), 64),
+        settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
+        event_handler=listener.heard,
+        cancel_callback=cancelled,
+        quiet=True,
+    )
+    listener.status = str(done.status)
+    return "\n".join(listener.lines)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Listener:
+    told: Told
+    failures: dict[str, Step] = field(default_factory=dict)
+    facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    stats: Mapping[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    status: str = ""
+    said: str = ""
+    broken: Exception | None = None
+
+    def heard(self, event: Mapping[str, Any]) -> bool:
+        """Never kept in a file: an event may hold what nobody shall read."""
+        name, data = str(event.get("event")), event.get("event_data") or {}
+        if name == "playbook_on_stats":
+            self.stats = data
+        elif name in _EVENTS and data.get("host"):
+            self._step(_step(name, data))
+        elif name in ("verbose", "error") and event.get("stdout"):
+            self.lines.append(str(event["stdout"]))
+        return False
+
+    def _step(self, step: Step) -> None:
+        if step.state in ("failed", "unreachable"):
+            self.failures[step.host] = step
+        if step.facts:
+            self.facts[step.host] = step.facts
+        self.told(step)
+
+    def played(self, wanted: Play, late: bool) -> Played:
+        bad = {**self.stats.get("failures", {}), **self.stats.get("dark", {})}
+        seen = set(self.stats.get("ok", {})) | set(self.stats.get("skipped", {}))
+        done = tuple(host for host in wanted.hosts if self.stats and host in seen and host not in bad)
+        reason = f"not done after {wanted.deadline_s:.0f} s" if late else self.said or f"ansible {self.status}"
+        lost = {
+            host: self.failures.get(host, Step(host=host, task="ansible", state="failed", said=reason))
+            for host in wanted.hosts
+            if host not in done
+        }
+        changed = sum(self.stats.get("changed", {}).values())
+        return Played(done=done, failed=lost, facts=self.facts, changed=changed)
+
+
+def _step(name: str, data: Mapping[str, Any]) -> Step:
+    result = data.get("res") or {}
+    state: Any = _EVENTS[name]
+    if state == "ok" and result.get("changed"):
+        state = "changed"
+    if state == "ok" and data.get("task_action", "").endswith("debug"):
+        state = "warn"
+    return Step(
+        host=str(data["host"]),
+        task=str(data.get("task", "")),
+        state=state,
+        said="" if state in ("ok", "changed") else reason(result),
+        facts=_facts(str(data.get("task", "")), result),
+    )
+
+
+def reason(result: Mapping[str, Any]) -> str:
+    """Why a task failed, in its own words; nothing of what is censored."""
+    if result.get("censored"):
+        return "failed; what it said is kept secret"
+    bad = [one for one in result.get("results", ()) if isinstance(one, dict) and one.get("failed")]
+    if bad:
+        return reason(bad[0])
+    parts = [str(result.get(key, "")).strip() for key in ("msg", "module_stderr", "stderr", "module_stdout")]
+    said = [part for part in parts if part and part not in _NOTHING and not part.startswith("Shared connection to ")]
+    return said[0] if said else str(result.get("stdout") or result.get("msg") or "").strip()
+
+
+def _facts(task: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
+    if task not in ("look", "look again") or result.get("rc") != 0:
+        return {}
+    import json
+
+    try:
+        found = json.loads(result.get("stdout") or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

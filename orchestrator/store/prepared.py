@@ -1,0 +1,33 @@
+"""What is known of the last preparation of each host of a bed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import paths
+
+
+def read(state: Path, bed: str) -> dict[str, dict[str, Any]]:
+    """Per host: ``parts``, ``python``, ``firewall``. Nothing where nothing is known: preparation is then done again."""
+    try:
+        found = json.loads(_file(state, bed).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write(state: Path, bed: str, hosts: Mapping[str, Mapping[str, Any]]) -> None:
+    """Remember these hosts beside those that are known."""
+    paths.write_json(_file(state, bed), {**read(state, bed), **hosts})
+
+
+def forget(state: Path, bed: str) -> None:
+    """Nothing is known any more."""
+    _file(state, bed).unlink(missing_ok=True)
+
+
+def _file(state: Path, bed: str) -> Path:
+    return state / "prepared" / f"{bed}.json"

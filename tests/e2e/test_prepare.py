@@ -1,0 +1,161 @@
+"""The playbooks on this machine, with an engine that only answers: what they do, and that a second run does nothing."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import re
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core import assemble, variables
+from orchestrator.prepare import ending, playing
+from orchestrator.store import shipped
+
+pytestmark = pytest.mark.e2e
+PLAYBOOKS = shipped.folder("playbooks")
+IMAGE = "ccbed/cpu:2.13.0"
+ANSWERS: dict[str, Any] = {
+    "/version": {"Version": "24.0.7", "ApiVersion": "1.43"},
+    "/info": {"DockerRootDir": "/tmp", "Runtimes": {}},
+    f"/images/{IMAGE}/json": {"Id": "sha256:aa"},
+}
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        body = json.dumps(ANSWERS.get(self.path, {"message": "no such thing"})).encode()
+        self.send_response(200 if self.path in ANSWERS else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+    def address_string(self) -> str:
+        return "unix"
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "engine.sock"
+    server = socketserver.ThreadingUnixStreamServer(str(path), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield path
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def inventory(tmp_path: Path, engine: Path, hosts: dict[str, dict[str, Any]]) -> Path:
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "ccbed_engine": str(engine),
+        "ccbed_rdma": False,
+    }
+    file = tmp_path / "lab.yml"
+    file.write_text(json.dumps({"all": {"hosts": hosts, "vars": shared}}))
+    return file
+
+
+def play(file: Path, playbook: str, *hosts: str, **variables: Any) -> tuple[playing.Played, list[playing.Step]]:
+    steps: list[playing.Step] = []
+    given = {"ccbed_hostdir": str(file.parent / "bed"), **variables}
+    wanted = playing.Play(playbook=playbook, inventory=str(file), hosts=hosts, variables=given, deadline_s=120)
+    return playing.play(wanted, steps.append), steps
+
+
+def test_a_host_is_prepared_once_and_stamped_and_a_second_run_changes_nothing(tmp_path: Path, engine: Path) -> None:
+    file = inventory(tmp_path, engine, {"h1": {}})
+    more = {"ccbed_image_ids": {IMAGE: "sha256:aa"}, "ccbed_fingerprints": {"h1": "f00d"}}
+    first, steps = play(file, "hosts", "h1", **more)
+    assert first.done == ("h1",), first.failed
+    assert first.facts["h1"]["engine"]["version"] == "24.0.7"
+    assert ("directory", "changed") in [(step.task, step.state) for step in steps]
+    stamp = json.loads((tmp_path / "bed" / "prepared.json").read_text())
+    assert stamp == {"bed": "lab", "fingerprint": "f00d", "python": sys.executable}
+    assert (tmp_path / "bed").stat().st_mode & 0o7777 == 0o700
+    second, _ = play(file, "hosts", "h1", **more)
+    assert (second.done, second.changed) == (("h1",), 0)
+
+
+def test_hosts_that_fail_are_told_apart_and_the_others_come_to_the_end(tmp_path: Path, engine: Path) -> None:
+    hosts: dict[str, dict[str, Any]] = {
+        "h1": {},
+        "h2": {"ccbed_gpus": 1, "ccbed_rdma": True},
+        "h3": {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1},
+        "h4": {"ccbed_engine": str(tmp_path / "none.sock"), "ansible_python_interpreter": "/nowhere/python3"},
+    }
+    played, _ = play(inventory(tmp_path, engine, hosts), "prepare", *hosts)
+    assert played.done == ("h1",)
+    assert {host: step.state for host, step in played.failed.items()} == {
+        "h2": "failed", "h3": "unreachable", "h4": "failed",
+    }  # fmt: skip
+    assert played.failed["h2"].said.splitlines() == [
+        "ccbed_gpus asks for GPUs and there is none; fix: install the NVIDIA driver (nvidia-smi must show them), or set ccbed_gpus: 0",
+        "ccbed_rdma asks for /dev/infiniband and it is not there; fix: load the RDMA driver, or remove ccbed_rdma",
+    ]
+    assert "there is no Python at /nowhere/python3" in played.failed["h4"].said
+
+
+def test_an_engine_that_is_too_old_is_refused(tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ANSWERS, "/version", {"Version": "19.03.15"})
+    played, _ = play(inventory(tmp_path, engine, {"h1": {}}), "prepare", "h1")
+    assert played.failed["h1"].said == "engine 19.03.15 is too old, 20.10 or newer is needed; fix: upgrade Docker"
+
+
+def test_reset_removes_the_beds_directory_and_leaves_others_alone(tmp_path: Path, engine: Path) -> None:
+    file = inventory(tmp_path, engine, {"h1": {}})
+    (tmp_path / "other" / "photos").mkdir(parents=True)
+    assert play(file, "prepare", "h1")[0].done == ("h1",)
+    foreign, _ = play(file, "reset", "h1", ccbed_hostdir=str(tmp_path / "other"), ccbed_engine=str(tmp_path / "x"))
+    assert (foreign.done, foreign.changed) == (("h1",), 0)
+    assert (tmp_path / "other").is_dir()
+    (tmp_path / "bed" / "prepared.json").write_text("{}")
+    gone, _ = play(file, "reset", "h1", ccbed_engine=str(tmp_path / "x"))
+    assert (gone.done, gone.changed) == (("h1",), 1)
+    assert not (tmp_path / "bed").exists()
+
+
+@pytest.mark.parametrize("deadline_s", [0.2, 1.0])
+def test_a_play_has_a_deadline_and_leaves_nothing_behind(
+    tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float
+) -> None:
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    file = inventory(tmp_path, engine, {"h1": {}, "h2": {}})
+    wanted = playing.Play(playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s)
+    played = playing.play(wanted, lambda _: None)
+    assert {host: step.said for host, step in played.failed.items()} == dict.fromkeys(
+        ("h1", "h2"), f"not done after {deadline_s:.0f} s"
+    )
+    assert list((tmp_path / "tmp").iterdir()) == []
+    assert ending.processes(str(tmp_path / "tmp")) == []
+
+
+@pytest.mark.parametrize("name", ["prepare", "image", "hosts", "reset"])
+def test_the_playbooks_can_be_read(name: str) -> None:
+    program = Path(sys.executable).parent / "ansible-playbook"
+    argv = [str(program), "--syntax-check", "-i", "h1,", str(PLAYBOOKS / f"{name}.yml")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_playbooks_assume_what_the_core_assumes() -> None:
+    text = "".join(file.read_text() for file in PLAYBOOKS.rglob("*.yml"))
+    assert f"default('{assemble.DEFAULT_IMAGE}')" in text
+    used = set(re.findall(r"ccbed_([a-z_]+)", text))
+    extra = {"hostdir", "fingerprints", "image_ids", "addresses"}
+    assert used - extra <= set(variables.KNOWN)

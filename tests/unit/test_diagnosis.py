@@ -1,0 +1,162 @@
+"""What a host has, and what is said to lack."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core import diagnosis
+from orchestrator.model.bed import HostSpec
+from orchestrator.prepare import examine, facts
+
+from .test_preparation import bed, host, node
+
+GIB = 1024**3
+FINE: dict[str, Any] = {
+    "python": [3, 11, 2],
+    "pythons": {"/usr/bin/python3": [3, 11]},
+    "user": "ops",
+    "uid": 1000,
+    "system": {"id": "debian", "family": "debian", "version": "12", "codename": "bookworm", "name": "Debian 12"},
+    "boot": "b-1",
+    "reached": ["198.18.0.1", "22"],
+    "synchronised": True,
+    "engine": {"socket": "/var/run/docker.sock", "exists": True, "version": "20.10.24", "error": "", "free": 50 * GIB},
+    "images": {"ccbed/cpu:2.13.0": "sha256:aa"},
+    "gpus": {},
+    "infiniband": False,
+    "workdir": {"path": "/var/lib/ccbed/lab", "there": True, "owner": 1000, "writable": True, "free": 72 * GIB},
+    "shm": {"free": 24 * GIB, "size": 24 * GIB},
+    "programs": ["docker"],
+    "systemd": True,
+}
+
+
+def wrong(changes: dict[str, Any], here: str | None = "sha256:aa", **of_bed: Any) -> list[str]:
+    found = copy.deepcopy(FINE)
+    for path, value in changes.items():
+        *way, last = path.split(".")
+        inner = found
+        for part in way:
+            inner = inner[part]
+        inner[last] = value
+    looked = diagnosis.Looked(host=host("h1"), facts=found, within_s=0.02)
+    findings = diagnosis.findings(bed(**of_bed), looked, here)
+    return [f"{one.outcome} {one.name}: {one.text}; {one.fix}" for one in findings if one.outcome != "ok"]
+
+
+def test_a_host_that_has_everything_lacks_nothing() -> None:
+    assert wrong({}) == []
+
+
+ENGINE = "engine: none answers at /var/run/docker.sock (refused)"
+GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_version": "570"}], "smi": True}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pythons": {"/usr/bin/python3": [3, 9]}}, "fail python: 3.9 is too old, 3.10 is needed; install python3.11"),
+        ({"engine.version": "", "engine.error": "refused"}, f"fail {ENGINE}; sudo systemctl start docker"),
+        ({"engine.version": "", "engine.error": "refused", "programs": []}, f"fail {ENGINE}; `ccbed up` installs Docker"),
+        ({"engine.version": "", "engine.denied": True}, "fail engine: user ops may not use /var/run/docker.sock; sudo usermod"),
+        ({"engine.version": "19.03.15"}, "fail engine: 19.03.15 is too old; upgrade Docker to 20.10 or newer"),
+        ({"images": {"pytorch": ""}}, "warn image: pytorch is not there; `ccbed up` brings the one of this machine"),
+        ({"images": {"pytorch": "sha256:bb"}}, "warn image: pytorch there is another one; `ccbed up` brings the one"),
+        ({"images": {"pytorch": ""}, "engine.free": GIB}, "fail image: pytorch is to be brought, and 1 GiB are free"),
+        ({"workdir.owner": 0}, "fail directory: /var/lib/ccbed/lab is not ops's; sudo chown -R ops /var/lib/ccbed/lab"),
+        ({"workdir.there": False, "workdir.writable": False}, "warn directory: ops cannot write /var/lib/ccbed/lab; `ccbed up`"),
+        ({"workdir.free": 1024**2}, "fail disk: 1 MiB free for /var/lib/ccbed/lab, 256 MiB needed; free space"),
+        ({"shm.free": 0}, "fail shm: 0 MiB free in /dev/shm, 64 MiB needed; free space in /dev/shm"),
+        ({"synchronised": False}, "warn time: the clock is not synchronised; start chrony"),
+    ],
+)  # fmt: skip
+def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], said: str) -> None:
+    found = wrong(changes)
+    assert len(found) == 1
+    assert found[0].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ({"devices": [], "smi": False}, "fail gpus: none: there is no nvidia-smi; install the NVIDIA driver"),
+        (
+            {**GPU, "toolkit": "", "hook": False},
+            "fail gpus: 1, but no NVIDIA container toolkit; install nvidia-container-toolkit",
+        ),
+    ],
+)
+def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], said: str) -> None:
+    import dataclasses
+
+    wanting = dataclasses.replace(node(1), gpus=1)
+    assert wrong({"gpus": gpus}, nodes=(wanting,))[0].startswith(said)
+    assert wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting,)) == []
+    twice = dataclasses.replace(wanting, name="n2")
+    assert "1 there, 2 asked for" in wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting, twice))[0]
+
+
+def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:
+    assert wrong({"images": {"ccbed/cpu:2.13.0": ""}}, here="")[0].startswith("fail image: ccbed/cpu:2.13.0 is neither")
+    assert wrong({"images": {"pytorch/pytorch": ""}}, here="")[0].startswith("warn image: pytorch/pytorch is not there")
+
+
+def test_a_clock_that_is_off_by_more_than_can_be_measured_is_told() -> None:
+    looked = diagnosis.Looked(host=host("h1"), facts=FINE, clock_s=-3.2, within_s=0.1)
+    said = [one.text for one in diagnosis.findings(bed(), looked, None) if one.outcome == "warn"]
+    assert said == ["-3.2 s from this machine's"]
+
+
+def test_two_names_of_one_machine_are_found_out() -> None:
+    first, second = (diagnosis.Looked(host=host(name), facts=FINE) for name in ("h1", "h2"))
+    other = diagnosis.Looked(host=host("h3"), facts={**FINE, "boot": "b-2"})
+    found = diagnosis.same_machine((first, second, other))
+    assert list(found) == ["h2"]
+    assert found["h2"].text == "is the same machine as h1 (198.18.0.1 port 22)"
+
+
+def test_the_facts_can_be_read_by_an_old_interpreter() -> None:
+    ast.parse(Path(facts.__file__).read_text(), feature_version=(3, 7))
+
+
+def test_the_facts_of_this_machine(tmp_path: Path) -> None:
+    asked = {"hostdir": str(tmp_path / "not" / "there"), "engine": str(tmp_path / "none.sock"), "image": "x"}
+    text = f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(asked))})\n"
+    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
+    found = json.loads(done.stdout)
+    assert found["asked"] == asked
+    assert found["python"] == list(sys.version_info[:3])
+    assert found["workdir"]["above"] == str(tmp_path)
+    assert found["engine"]["error"] == "No such file or directory"
+    assert found["images"] == {"x": ""}
+    assert set(FINE) <= set(found)
+
+
+def test_an_engine_without_permission_is_told_apart_from_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_engine: str, _path: str) -> tuple[int, Any]:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(facts, "ask", denied)
+    found = facts.facts({"hostdir": "/tmp"})["engine"]
+    assert found["denied"] and found["error"] == "Permission denied"
+
+
+def test_this_machine_is_examined_without_a_connection() -> None:
+    here = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir="/tmp")
+    found = examine.examine(here)
+    assert [one.name for one in found["h1"]] == ["python", "engine", "disk", "shm"]
+    assert found["h1"][1].outcome == "fail"
+
+
+def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:
+    away = bed(hosts=(host("h1", address="127.0.0.1", port=1),), nodes=(node(1),))
+    found = examine.examine(away)
+    assert [(one.name, one.text) for one in found["h1"]] == [("ssh", "nothing listens on 127.0.0.1 port 1")]

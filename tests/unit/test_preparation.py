@@ -1,0 +1,182 @@
+"""Which hosts are prepared again, and why; and what is said when that fails."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core import advice, preparation
+from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
+from orchestrator.prepare import hosts, playing
+from orchestrator.store import prepared, shipped
+
+IDS = {"ccbed/cpu:2.13.0": "sha256:aa"}
+
+
+def host(name: str, **more: Any) -> HostSpec:
+    given = {"connection": "ssh", "address": f"198.18.0.{name[1:]}", "user": "root", **more}
+    return HostSpec(name=name, **given)
+
+
+def node(number: int, **more: Any) -> NodeSpec:
+    container = ContainerSpec(**{"image": "ccbed/cpu:2.13.0", **more})
+    return NodeSpec(name=f"n{number}", host=f"h{number}", role="node", address="", hash="x", container=container)
+
+
+def bed(**more: Any) -> BedSpec:
+    given: dict[str, Any] = {
+        "nodes": (node(1), node(2)),
+        "hosts": (host("h1"), host("h2")),
+        "hostdir": "/var/lib/ccbed/lab",
+        **more,
+    }
+    return BedSpec(
+        name="lab", provider="docker", inventory="lab.yml", workdir="/w", shared_dir="/w/shared", agent="a", **given
+    )
+
+
+def due(
+    after: BedSpec, *, playbooks: str = "p", ids: dict[str, str] | None = None, firewall: str = ""
+) -> dict[str, str]:
+    known = {name: {"parts": parts, "firewall": firewall} for name, parts in preparation.parts(bed(), "p", IDS).items()}
+    found = preparation.due(preparation.parts(after, playbooks, IDS if ids is None else ids), known)
+    return {one.host: one.reason for one in found}
+
+
+def test_an_unchanged_host_is_left_alone() -> None:
+    assert due(bed()) == {}
+
+
+def test_a_new_host_is_prepared_and_the_others_are_not() -> None:
+    more = bed(hosts=(host("h1"), host("h2"), host("h3")), nodes=(node(1), node(2), node(3)))
+    assert due(more) == {"h3": "never prepared"}
+
+
+def test_a_new_host_has_to_pass_the_firewalls_of_the_others() -> None:
+    more = bed(hosts=(host("h1"), host("h2"), host("h3")), nodes=(node(1), node(2), node(3)))
+    assert due(more, firewall="ufw")["h1"] == "other hosts to let through its firewall"
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (bed(hostdir="/data"), "another directory"),
+        (bed(hosts=(host("h1", engine="/run/other.sock"), host("h2"))), "another engine"),
+        (bed(hosts=(host("h1", port=2222), host("h2"))), "another address, port or user"),
+        (bed(nodes=(node(1, gpu_devices=("0",)), node(2))), "other GPUs"),
+        (bed(nodes=(node(1, rdma=True), node(2))), "rdma has changed"),
+        (bed(nodes=(node(1, image="other"), node(2))), "another image"),
+    ],
+)
+def test_what_changes_is_the_reason(after: BedSpec, reason: str) -> None:
+    assert reason in due(after)["h1"]
+
+
+def test_an_image_built_anew_and_a_new_version_of_the_playbooks_count_for_all() -> None:
+    assert due(bed(), ids={"ccbed/cpu:2.13.0": "sha256:bb"}) == dict.fromkeys(("h1", "h2"), "the image has changed")
+    assert due(bed(), playbooks="q") == dict.fromkeys(("h1", "h2"), "ccbed's playbooks have changed")
+
+
+def test_an_image_that_this_machine_does_not_have_any_more_changes_nothing() -> None:
+    assert due(bed(), ids={}) == {}
+
+
+def test_more_nodes_on_a_host_need_no_preparation() -> None:
+    second = dataclasses.replace(node(1), name="n9")
+    assert due(bed(nodes=(node(1), second, node(2)))) == {}
+
+
+def test_the_fingerprint_is_of_the_host_alone() -> None:
+    more = bed(hosts=(host("h1"), host("h2"), host("h3")), nodes=(node(1), node(2), node(3)))
+    before, after = (preparation.parts(one, "p", IDS) for one in (bed(), more))
+    assert preparation.fingerprint(before["h1"]) == preparation.fingerprint(after["h1"])
+    assert preparation.fingerprint(before["h1"]) != preparation.fingerprint(before["h2"])
+
+
+def test_this_machine_is_not_prepared() -> None:
+    assert preparation.parts(bed(hosts=(HostSpec(name="h1"),)), "p", IDS) == {}
+
+
+def test_what_is_known_is_kept_per_host_and_forgotten_as_a_whole(tmp_path: Path) -> None:
+    prepared.write(tmp_path, "lab", {"h1": {"python": "/usr/bin/python3"}})
+    prepared.write(tmp_path, "lab", {"h2": {"python": "/usr/bin/python3.11"}})
+    assert hosts.python(tmp_path, bed()) == {"h1": "/usr/bin/python3", "h2": "/usr/bin/python3.11"}
+    prepared.forget(tmp_path, "lab")
+    assert prepared.read(tmp_path, "lab") == {}
+
+
+def test_a_damaged_record_means_that_nothing_is_known(tmp_path: Path) -> None:
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "lab.json").write_text("{")
+    assert prepared.read(tmp_path, "lab") == {}
+
+
+def test_the_hash_of_the_playbooks_covers_their_content() -> None:
+    assert hosts.playbooks_hash() == hosts.playbooks_hash()
+    names = {file.name for file in shipped.folder("playbooks").rglob("*.yml")}
+    assert {"prepare.yml", "image.yml", "reset.yml", "hosts.yml"} <= names
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "fix"),
+    [
+        (
+            "root@198.18.0.1: Permission denied (publickey).",
+            "user root is not let in",
+            "ssh-copy-id -p 22 root@198.18.0.1",
+        ),
+        (
+            "Host key verification failed.",
+            "its host key is not known",
+            "ssh-keyscan -p 22 198.18.0.1 >> ~/.ssh/known_hosts",
+        ),
+        (
+            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @",
+            "its host key has changed",
+            "ssh-keygen -R '198.18.0.1'",
+        ),
+        (
+            "connect to host 198.18.0.1 port 22: Connection refused",
+            "nothing listens on 198.18.0.1 port 22",
+            "start sshd",
+        ),
+        ("Connection timed out during banner exchange", "198.18.0.1 does not answer on port 22", "ping 198.18.0.1"),
+        ("ssh: Could not resolve hostname h1", "the name 198.18.0.1 is not known", "set ansible_host"),
+        ("Missing sudo password", "user root may not become root", "ansible_become_password"),
+        ("No package matching 'docker.io' is available", "No package matching", "docker_repository"),
+        (
+            "bash: line 1: /usr/bin/python3: No such file or directory",
+            "there is no Python at python3",
+            "install python3",
+        ),
+        ("SyntaxError: future feature annotations is not defined", "is too old", "ansible_python_interpreter"),
+        ("write /x: No space left on device", "its disk is full", "free space on h1"),
+        ("something\n\nnew", "something new", "look at it: ssh root@198.18.0.1"),
+        ("", "it failed and does not say why", "look at it"),
+    ],
+)
+def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, text: str, fix: str) -> None:
+    found = advice.advise(host("h1"), said)
+    assert text in found.text
+    assert fix in found.fix
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ({"msg": "non-zero return code", "stderr": "no", "stdout": "x"}, "no"),
+        ({"msg": "non-zero return code", "stderr": "Shared connection to h1 closed.", "stdout": "there"}, "there"),
+        ({"msg": "All items", "results": [{"msg": "fine"}, {"failed": True, "msg": "bad"}]}, "bad"),
+        ({"msg": "secret", "censored": "the output has been hidden"}, "failed; what it said is kept secret"),
+    ],
+)
+def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
+    assert playing.reason(result) == said
+
+
+def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
+    found = advice.advise(host("h1"), "cannot remove /x: Permission denied", reached=True)
+    assert found.text == "cannot remove /x: Permission denied"

@@ -1,0 +1,128 @@
+"""What `up` tells of preparation: who, why, what changed, what failed, and that it is not done twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import preparing, terminal
+from orchestrator.cli.session import Session
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.prepare import hosts, playing
+
+from .test_preparation import bed, host
+
+FACTS = {"pythons": {"/usr/bin/python3": [3, 9], "/usr/bin/python3.11": [3, 11]}, "firewall": ""}
+
+
+class Ansible:
+    """Plays as it is told: ``failing`` hosts with what is said of them."""
+
+    def __init__(self) -> None:
+        self.played: list[playing.Play] = []
+        self.failing: Mapping[str, playing.Step] = {}
+
+    def play(self, wanted: playing.Play, told: playing.Told) -> playing.Played:
+        self.played.append(wanted)
+        for name in wanted.hosts:
+            told(playing.Step(host=name, task="time", state="warn", said="the clock is not synchronised"))
+            told(self.failing.get(name, playing.Step(host=name, task="directory", state="changed")))
+        done = tuple(name for name in wanted.hosts if name not in self.failing)
+        failed = {name: step for name, step in self.failing.items() if name in wanted.hosts}
+        return playing.Played(done=done, failed=failed, facts=dict.fromkeys(done, FACTS), changed=len(done))
+
+
+@pytest.fixture
+def ansible(monkeypatch: pytest.MonkeyPatch) -> Ansible:
+    fake = Ansible()
+    monkeypatch.setattr(playing, "play", fake.play)
+    monkeypatch.setattr(hosts, "local_image", lambda _: None)
+    return fake
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    out = io.StringIO()
+    return Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
+
+
+def said(session: Session) -> list[str]:
+    out = session.terminal.out
+    assert isinstance(out, io.StringIO)
+    lines = out.getvalue().splitlines()
+    out.seek(0)
+    out.truncate()
+    return lines
+
+
+def test_hosts_are_prepared_once(session: Session, ansible: Ansible) -> None:
+    preparing.plan(session, bed())
+    assert said(session) == ["prepare: h1 h2 (never prepared)"]
+    preparing.ready(session, bed())
+    lines = said(session)
+    assert lines[:2] == ["  prepare     h1  directory changed", "  prepare     h2  directory changed"]
+    assert lines[2].startswith("  prepare     h1 h2 ready, 2 changed")
+    assert lines[3:] == ["warning: h1 h2: the clock is not synchronised"]
+    assert ansible.played[0].hosts == ["h1", "h2"]
+    preparing.ready(session, bed())
+    preparing.plan(session, bed())
+    assert (said(session), len(ansible.played)) == ([], 1)
+
+
+def test_it_can_be_asked_for_or_left_out(session: Session, ansible: Ansible) -> None:
+    preparing.ready(session, bed(), wanted=False)
+    preparing.plan(session, bed(), wanted=False)
+    assert (said(session), ansible.played) == ([], [])
+    preparing.ready(session, bed())
+    said(session)
+    preparing.plan(session, bed(), wanted=True)
+    assert said(session) == ["prepare: h1 h2 (asked for)"]
+    preparing.ready(session, bed(), wanted=True)
+    assert len(ansible.played) == 2
+
+
+def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansible: Ansible) -> None:
+    ansible.failing = {"h2": playing.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
+    with pytest.raises(InfrastructureError) as found:
+        preparing.ready(session, bed())
+    assert found.value.problems == ("h2: look: nothing listens on 198.18.0.2 port 22",)
+    assert found.value.hint.splitlines()[0] == "h2: start sshd there, or set ansible_port"
+    assert found.value.hint.splitlines()[1].startswith("h1 is ready and kept; to go on: ccbed up ")
+    assert "  prepare     h2  look not reached" in said(session)
+    ansible.failing = {}
+    preparing.ready(session, bed())
+    assert ansible.played[1].hosts == ["h2"]
+
+
+def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
+    text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
+    ansible.failing = {"h1": playing.Step(host="h1", task="check", state="failed", said=text)}
+    with pytest.raises(InfrastructureError) as found:
+        preparing.ready(session, bed())
+    assert found.value.problems == ("h1: engine 19.03 is too old", "h1: no GPU")
+    assert found.value.hint.splitlines()[:2] == ["h1: upgrade Docker", "h1: set ccbed_gpus: 0"]
+
+
+def test_the_interpreter_that_was_found_is_used_unless_the_inventory_names_one(
+    session: Session, ansible: Ansible
+) -> None:
+    own = dataclasses.replace(host("h2"), python="/opt/python3")
+    found = preparing.ready(session, bed(hosts=(host("h1"), own)))
+    assert [one.python for one in found.hosts] == ["/usr/bin/python3.11", "/opt/python3"]
+
+
+def test_after_a_reset_everything_is_prepared_again(session: Session, ansible: Ansible) -> None:
+    preparing.ready(session, bed())
+    preparing.reset(session, bed())
+    assert (ansible.played[1].playbook, ansible.played[1].hosts) == ("reset", ["h1", "h2"])
+    preparing.ready(session, bed())
+    assert ansible.played[2].hosts == ["h1", "h2"]
+
+
+def test_variables_carry_no_more_than_preparation_needs(session: Session, ansible: Ansible) -> None:
+    preparing.ready(session, bed())
+    assert set(ansible.played[0].variables) == {"ccbed_bed", "ccbed_hostdir", "ccbed_addresses", "ccbed_fingerprints"}
