@@ -99,7 +99,8 @@ def _found(request: Request) -> dict[str, Any]:
 
 def _identity(node: Any) -> dict[str, Any]:
     return {
-        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address
+        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address,
+        "host": node.host,
     }  # fmt: skip
 
 

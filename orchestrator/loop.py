@@ -196,9 +196,19 @@ class Loop:
         now = self.now().mono
         if now - self._watch.looked < liveness.LOOK_S:
             return []
-        self._watch, late = liveness.look(self._watch, now, self.provider.heartbeats())
+        before = self._watch
+        self._watch, late = liveness.look(before, now, self.provider.heartbeats())
         found = [self._own("note", "controller.late", {"late_s": round(late, 3)})] if late > 0.5 else []
-        return [*found, *self._silences(state), *self._standstill(state, now)]
+        return [*found, *self._heard(state, before), *self._silences(state), *self._standstill(state, now)]
+
+    def _heard(self, state: State, before: liveness.Watch) -> list[Event]:
+        """Suspects that beat again, as the same incarnation."""
+        again = [
+            node for node in liveness.heard(before, self._watch)
+            if node in state.nodes and self._watch.beats[node].incarnation == before.beats[node].incarnation
+        ]  # fmt: skip
+        silent = {node: round(self._watch.looked - before.beats[node].at, 3) for node in again}
+        return [self._own("note", "node.heard", {"silent_s": since}, node=node) for node, since in silent.items()]
 
     def _silences(self, state: State) -> list[Event]:
         found = []

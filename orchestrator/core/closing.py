@@ -103,6 +103,8 @@ def _gather(trial: Trial, state: State) -> Result:
 
 def _end(trial: Trial, state: State) -> Result:
     ending = state.ending or Ending(outcome="failed")
+    if left := faulting.unhealed(state):
+        ending = _also(ending, "; ".join(left))
     value = {"outcome": ending.outcome, "reason": ending.reason, "kind": ending.kind}
     return state, (note("run.end", "end", value, epoch=state.epoch),)
 
@@ -138,8 +140,13 @@ def _dead(state: State, name: str) -> State:
 
 def _unrestored(state: State, name: str, reason: str) -> State:
     ending = state.ending or Ending(outcome="failed")
-    text = "; ".join(part for part in (ending.reason, f"{name} could not be started again: {reason}") if part)
-    return replace(state, ending=replace(ending, reason=text, kind="infrastructure"))
+    return replace(state, ending=_also(ending, f"{name} could not be started again: {reason}"))
+
+
+def _also(ending: Ending, what: str) -> Ending:
+    """The bed is not as `up` left it, whatever came of the run."""
+    text = "; ".join(part for part in (ending.reason, what) if part)
+    return replace(ending, reason=text, kind="infrastructure")
 
 
 def _interrupted(state: State) -> bool:

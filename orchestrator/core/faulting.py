@@ -101,7 +101,7 @@ def act(trial: Trial, state: State, id: str) -> Result:
     act_value = state.plan.acts[id][name]
     order = Command(
         f="fault.act", key=f"f/{id}/act", node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
-        value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)},
+        value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)}, deadline_s=max(10.0, act_value.limit_s + 5.0),
     )  # fmt: skip
     return state, (resolved, order)
 
@@ -130,7 +130,7 @@ def heal(state: State, id: str) -> Result:
     state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
     return state, (
         Command(
-            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=20.0,
+            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=plan_act.limit_s,
             value={"id": id, "act": codec.plain(plan_act)},
         ),
     )  # fmt: skip
@@ -177,13 +177,28 @@ def heal_key(state: State, id: str) -> str:
 
 
 def targets(state: State) -> frozenset[str]:
-    """The nodes on which a fault was ordered to act."""
-    return frozenset(fault.node for fault in state.faults.values() if fault.node)
+    """The nodes on which a fault was ordered to act, or that share the host which it took away."""
+    found: set[str] = set()
+    for id, fault in state.faults.items():
+        if fault.node:
+            found.add(fault.node)
+            if state.plan.acts[id][fault.node].of_host:
+                found |= {name for name in state.nodes if state.host(name) == state.host(fault.node)}
+    return frozenset(found)
+
+
+def unhealed(state: State) -> tuple[str, ...]:
+    """What is still wrong with hosts, for people: a whole host that was not given back is not as `up` left it."""
+    failed = [(id, state.faults[id].node) for id in with_stage(state, "failed")]
+    return tuple(
+        f"{id} on the host of {node} could not be healed" for id, node in failed if state.plan.acts[id][node].of_host
+    )
 
 
 def ends_node(act: Act) -> bool:
     """Whether the injection ends every process of the node."""
-    return any(one.kind == "power" and one.args.get("state") == "off" for one in act.inject)
+    off = (one.args.get("of", "node") for one in act.inject if one.kind == "power" and one.args.get("state") == "off")
+    return any(of in ("node", "host") for of in off)
 
 
 def _follow(trial: Trial, result: Result, fault: FaultPlan) -> Result:

@@ -203,6 +203,7 @@ KNOWN: Mapping[str, Variable] = {
     "engine": Variable(read=_path, honoured_by=DOCKER),
     "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
+    "ssh_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=_text, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
