@@ -11,7 +11,7 @@ from ..model.errors import InfrastructureError, UsageError
 from ..model.plan import Plan, PlanNode
 from ..model.plugin import Catalogue
 from ..model.trial import FaultPlan, Trial
-from . import values
+from . import abilities, values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
@@ -149,6 +149,7 @@ def _acts(
 ) -> tuple[dict[str, dict[str, Act]], list[str]]:
     """Every fault on every node that it may meet: a group rank may have moved to a spare when the trigger fires."""
     ranks = {node.name: index for index, node in enumerate(slots)}
+    specs = {host.name: host for host in bed.hosts}
     acts: dict[str, dict[str, Act]] = {}
     problems: list[str] = []
     for fault in trial.faults:
@@ -160,7 +161,8 @@ def _acts(
         acts[fault.id] = {}
         for name in targets:
             host = nodes[name].host
-            facts = HostFacts(name=host, provider=bed.provider, capabilities=capabilities.get(host, frozenset()))
+            can = capabilities.get(host, frozenset()) | abilities.of(specs.get(host))
+            facts = HostFacts(name=host, provider=bed.provider, capabilities=can, spec=specs.get(host))
             act = _act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
             acts[fault.id][name] = act
             problems += _refusals(fault, act, bed, facts)
@@ -178,6 +180,7 @@ def _refusals(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> lis
     listed = ", ".join(sorted(facts.capabilities)) or "nothing"
     found = [
         f"fault {fault.id} ({fault.fault}) needs {need}; host {facts.name} (provider {facts.provider}) can: {listed}"
+        f"{_given_by(need)}"
         for need in missing
     ]
     allowed = SAFETY_ORDER.index(bed.allow_faults)
@@ -187,3 +190,9 @@ def _refusals(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> lis
             f"set ccbed_allow_faults: {act.safety} in {bed.inventory}"
         )
     return found
+
+
+def _given_by(need: str) -> str:
+    """The variable that gives a host this capability, for people."""
+    variable = abilities.VARIABLES.get(need)
+    return f"; {variable} gives it to a host of containers" if variable else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,6 +15,9 @@ SAFETY_ORDER: tuple[Safety, ...] = ("process", "container", "node", "cluster")
 #: What an act takes away from a whole host; with one of the latter two nobody there can be told to heal any more.
 OF_HOSTS = ("engine", "host", "ssh")
 BEYOND_REACH = ("host", "ssh")
+#: The lease of a fault that lasts until the run ends, and how much later than its time any other is healed by its holder.
+LEASE_S = 120.0
+MARGIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +94,14 @@ class Act:
     def outside(self) -> bool:
         """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
         return any(one in BEYOND_REACH for one in self.disables)
+
+
+def lease_s(for_s: float | None) -> float:
+    """The lease of a fault that is healed after ``for_s``, or when the run ends."""
+    return LEASE_S if for_s is None else for_s + MARGIN_S
+
+
+def check_time(for_s: float | None) -> None:
+    """Raises ValueError for a time that is none."""
+    if for_s is not None and not (math.isfinite(for_s) and for_s > 0):
+        raise ValueError(f"for_s: must be > 0 (got {for_s:g})")

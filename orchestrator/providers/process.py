@@ -18,7 +18,7 @@ from ..model.provider import Cursors, Fetched
 from . import archive, files, observe
 from .follow import Follower
 
-CAPABILITIES = frozenset({"kill", "pause", "stop", "signal", "power-off"})
+CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
 #: The name under which commands go out that belong to no run.
