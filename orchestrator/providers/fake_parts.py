@@ -1,4 +1,4 @@
-"""The nodes, gangs and the agenda of a bed in memory (see fake.py)."""
+"""The hosts, nodes, gangs and the agenda of a bed in memory (see fake.py)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,36 @@ class FakeNode:
 
     name: str
     incarnation: str
+    host: str = "here"
     ordinal: int = 1
     alive: bool = True
     paused: bool = False
     done: Counter[str] = field(default_factory=Counter)
     inbox: list[Command] = field(default_factory=list)
     beats: int = 0
+    #: The heart-beat that the controller has heard last.
+    shown: tuple[str, int] = ("", 0)
+    #: It ended with its host, and nobody has told yet.
+    fell: bool = False
+
+
+@dataclass(kw_only=True)
+class FakeHost:
+    """A host: ``kept``: what was said there and not heard; ``waiting``: what was sent there and has not arrived."""
+
+    name: str
+    up: bool = True
+    linked: bool = True
+    ssh: bool = True
+    engine: bool = True
+    lost_for_good: bool = False
+    kept: list[Event] = field(default_factory=list)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the controller reaches it."""
+        return self.up and self.linked and self.ssh
 
 
 @dataclass(kw_only=True)
