@@ -28,7 +28,7 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--bed", required=True)
     parser.add_argument("--archive", required=True)
     parser.add_argument("--ready", type=int, required=True)
-    parser.add_argument("--backend", choices=["processes", "containers"], default="processes")
+    parser.add_argument("--backend", choices=["processes", "containers", "outside"], default="processes")
     parser.add_argument("--engine", default="/var/run/docker.sock")
     parser.add_argument("--owner", default="")
 
@@ -46,7 +46,8 @@ def _keep(options: argparse.Namespace) -> int:
         options.bed,
         options.archive,
         lambda: _say_ready(options.ready),
-        engine=options.engine if options.backend == "containers" else "",
+        backend=options.backend,
+        engine=options.engine,
         owner=options.owner,
     )
 

@@ -130,7 +130,7 @@ def heal(state: State, id: str) -> Result:
     state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
     return state, (
         Command(
-            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=plan_act.limit_s,
+            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=plan_act.limit_s + 5.0,
             value={"id": id, "act": codec.plain(plan_act)},
         ),
     )  # fmt: skip

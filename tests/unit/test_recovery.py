@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -21,7 +22,7 @@ CUT_OFF = {"reachable": False, "cut_off": True}
 def state(changes: Mapping[str, Mapping[str, bool]], policy: tuple[str, ...] = ("spare", "restart")) -> State:
     trial = world.trial(policy=policy)
     begun, _ = engine.begin(trial, world.plan(trial, hosts=world.HOSTS))
-    nodes = {name: replace(node, **changes.get(name, {})) for name, node in begun.nodes.items()}
+    nodes = {name: replace(node, **dict[str, Any](changes.get(name, {}))) for name, node in begun.nodes.items()}
     return replace(begun, nodes=nodes)
 
 
@@ -53,12 +54,12 @@ def test_the_spare(changes: Mapping[str, Mapping[str, bool]], chosen: str) -> No
 
 @pytest.mark.parametrize("standby", [SUSPECT, SILENT, CUT_OFF])
 def test_a_standby_on_a_silent_host_is_not_taken_even_if_it_is_the_only_one(standby: Mapping[str, bool]) -> None:
-    others = {name: GONE for name in ("n4", "n5", "n7", "n8")}
+    others = dict.fromkeys(("n4", "n5", "n7", "n8"), GONE)
     assert decided({"n2": SILENT, "n6": standby, **others}, ("spare",))[0] == "refused"
 
 
 def test_a_standby_that_beats_beside_a_silent_node_shows_that_the_host_is_there() -> None:
-    others = {name: GONE for name in ("n4", "n5", "n7", "n8")}
+    others = dict.fromkeys(("n4", "n5", "n7", "n8"), GONE)
     assert decided({"n2": SILENT, **others}, ("spare",)) == ("spare", "n6")
 
 
