@@ -21,7 +21,7 @@ from ..model.bed import BedSpec, BedStatus, HostSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, engines, sites
+from . import archive, engines, outside, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -66,7 +66,8 @@ class DockerProvider:
             )
 
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
-        return replace(seen.bed_status(bed, self._each(bed, look)), open_run=str(open_run))
+        status = seen.bed_status(bed, self._each(bed, look))
+        return replace(status, leases=(*status.leases, *outside.leases(bed)), open_run=str(open_run))
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
@@ -109,10 +110,11 @@ class DockerProvider:
             site.ask("remove", END_S, hostdir=bed.hostdir)
             return ended
 
+        first = outside.end(bed)
         ended = self._each(bed, end)
         self.close()
         _remove(bed)
-        return tuple(sorted(pid for pids in ended.values() for pid in pids))
+        return tuple(sorted((*first, *(pid for pids in ended.values() for pid in pids))))
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run. Events of the keepers count from now on, those of the run's own files from their beginning.
@@ -123,7 +125,7 @@ class DockerProvider:
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
         keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
-        logs = [path / EVENTS for path in (*keepers, *(nodes if run == BED else ()))]
+        logs = [*(path / EVENTS for path in (*keepers, *(nodes if run == BED else ()))), outside.log(bed)]
         directories = [] if run == BED else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -153,6 +155,9 @@ class DockerProvider:
         if command.f == "node.apply" and "hash" in command.value and request:
             command = _with(command, request=request)
         keeper = command.f in KEEPER_COMMANDS
+        if outside.concerns(command):
+            outside.perform(bed, self._run, command)
+            return
         directory = f"{bed.hostdir}/{'keeper' if keeper else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.file_name(self._run, command.key)}"
         self._site_of(node).write(path, inbox.encoded(self._run, command))

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import inbox, label, processes, running, surroundings
+from orchestrator.agent import inbox, label, launch, processes, running, surroundings
 from orchestrator.agent import mark as marks
 from orchestrator.agent.acts import Acts
 from orchestrator.agent.lease import Lease, Leases
@@ -25,8 +25,10 @@ from orchestrator.agent.outside import Places
 from orchestrator.faults import stop_ssh
 from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Primitive, Target
-from orchestrator.model.bed import HostSpec
-from orchestrator.model.event import Command
+from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.event import Command, Event
+from orchestrator.providers import follow, outside
 
 #: An "sshd" that is started and stopped by argv: it introduces itself and writes down its pid.
 SSHD = """
@@ -331,6 +333,51 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
         assert host.orders == ["stop", "start"]
     finally:
         processes.kill([found])
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[BedSpec]:
+    made = BedSpec(
+        name="b", provider="docker", nodes=(), inventory="b.yml", workdir=str(tmp_path / "bed"), shared_dir="", agent=""
+    )
+    yield made
+    launch.end(tmp_path / "bed" / "outside" / "keeper")
+
+
+def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, bed: BedSpec) -> None:
+    value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act())}
+    order = Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
+    assert outside.concerns(order)
+    assert not outside.concerns(Command(f="node.kill", key="k", node="n2"))
+    outside.perform(bed, "r1", order)
+    follower = follow.Follower(Path(bed.workdir), "r1", [], [outside.log(bed)])
+    cursors: Mapping[str, int] = {}
+    heard: list[Event] = []
+    until = time.monotonic() + 15
+    while not any(event.type == "ok" for event in heard) and time.monotonic() < until:
+        events, cursors = follower.poll(cursors, 0.1)
+        heard += events
+    assert [event.f for event in heard] == ["lease.armed", "fault.injected", "fault.verified", "fault.act"]
+    assert {event.source.writer for event in heard} == {"outside"}
+    assert outside.leases(bed) == ("stop-ssh on n2: heals by itself in 120 s",)
+    assert host.pid == 0
+    assert len(outside.end(bed)) == 1
+    assert host.pid != 0, "what it still held is given back before it is ended"
+    assert outside.end(bed) == ()
+    assert not (Path(bed.workdir) / "outside").exists()
+
+
+def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Host, bed: BedSpec) -> None:
+    stuck = Primitive(kind="argv", args={"run": ["false"]})
+    act = host.act(heal=(stuck,), verify_heal=(stuck,), limit_s=0.3)
+    value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
+    outside.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
+    until = time.monotonic() + 10
+    while not outside.leases(bed) and time.monotonic() < until:
+        time.sleep(0.02)
+    with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false left with exit code 1"):
+        outside.end(bed)
+    assert label.holder(Path(bed.workdir) / "outside" / "keeper")
 
 
 def _said(workdir: Path) -> list[str]:
