@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from .loop import Loop
-from .model.bed import NodeStatus
 from .model.errors import CcbedError, InfrastructureError
 from .model.event import Event, History, Source
 from .model.launch import Request
@@ -38,7 +37,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 book=book,
                 provider=request.provider,
                 now=clock.now,
-                look=lambda name: _look(request, name),
+                look=lambda name: request.provider.look(request.bed, name),
                 gather=lambda: _gather(request, plan, directory),
                 heard=lambda event, state: request.told(event),
                 interrupted=(lambda: True) if request.stop else interrupted,
@@ -81,10 +80,6 @@ def _cut(
         problems = (str(worse),)
     healed = () if problems else ("the gang is stopped and the bed is healed",)
     return JournalError(*known.problems, *problems, *healed, hint=known.hint)
-
-
-def _look(request: Request, name: str) -> NodeStatus:
-    return request.provider.observe(request.bed).node(name)
 
 
 def _found(request: Request) -> dict[str, Any]:

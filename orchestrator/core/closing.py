@@ -120,7 +120,8 @@ def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
 
 
 def _apply(state: State, name: str) -> Command:
-    return Command(f="node.apply", key=_key(state, "apply", name), node=name, deadline_s=20.0, value={"node": name})
+    """A host that is only just back may take its time."""
+    return Command(f="node.apply", key=_key(state, "apply", name), node=name, deadline_s=60.0, value={"node": name})
 
 
 def _kill(state: State, name: str) -> Command:

@@ -41,7 +41,7 @@ node.silent          ctl {silent_s, seen}                    heart-beat lost: a 
 node.heard           ctl {silent_s}                          a suspect, or silent, node beats again
 gang.stalled         ctl {since_s}                           no progress: a detector
 controller.late      ctl {late_s}                            the controller itself slept; limits were scaled up
-node.exit            keeper {code, pid}                      a detector
+node.exit            keeper {code, pid, left}                a detector; left: 0 where nothing can outlive it
 lease.armed          keeper {key, lease_s, holder}           keeper, or ``outside``: the holder on the controller's machine
 lease.over           keeper {key}                            the lease ran out and the holder healed by itself
 fault.injected       keeper {id, evidence}

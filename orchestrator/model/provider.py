@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from .bed import BedSpec, BedStatus
+from .bed import BedSpec, BedStatus, NodeStatus
 from .event import Command, Event
 
 Cursors = Mapping[str, int]
@@ -29,6 +29,9 @@ class Provider(Protocol):
     def capabilities(self, host: str) -> frozenset[str]: ...
 
     def observe(self, bed: BedSpec) -> BedStatus: ...
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        """What one node is seen to be, within a second; ``unreachable`` where its host does not answer. Raises nothing."""
 
     def prepare(self, bed: BedSpec) -> None:
         """Make everything below the nodes ready (directories, archive, keeper). Idempotent."""

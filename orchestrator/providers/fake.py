@@ -44,6 +44,9 @@ class FakeBed(Agents):
     def observe(self, bed: BedSpec) -> BedStatus:
         return BedStatus(name="fake", nodes=tuple(self.status(name) for name in self.nodes))
 
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        return self.status(node)
+
     def prepare(self, bed: BedSpec) -> None: ...
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         return ()
@@ -97,7 +100,8 @@ class FakeBed(Agents):
         node.alive, node.paused, node.inbox = False, False, []
         incarnation = node.incarnation
         self._later(
-            self._latency(), lambda: self._say(name, "keeper", "node.exit", {"code": -9}, incarnation=incarnation)
+            self._latency(),
+            lambda: self._say(name, "keeper", "node.exit", {"code": -9, "left": 0}, incarnation=incarnation),
         )
         for gang in self.gangs.values():
             if not gang.over and name in gang.ranks.values():

@@ -109,9 +109,11 @@ class Ground:
         type: EventType = "note", key: str | None = None, epoch: int | None = None, incarnation: str | None = None,
     ) -> None:  # fmt: skip
         """Say it after a latency; one writer's words stay in order, different writers' may overtake each other."""
-        by = (node, incarnation or self.nodes[node].incarnation, writer)
-        event = self._voices.event(by, type, f, value, self.now(), key=key, epoch=epoch)
-        when = self._voices.when(by, self.time + self._latency())
+        by = (node, None if writer == "outside" else incarnation or self.nodes[node].incarnation, writer)
+        pens = {"keeper": (self.nodes[node].host, writer), "outside": (writer,)}
+        pen = pens.get(writer, (node, str(by[1]), writer))
+        event = self._voices.event(pen, by, type, f, value, self.now(), key=key, epoch=epoch)
+        when = self._voices.when(pen, self.time + self._latency())
         again = (when + self._latency(),) if self.random.random() < self.doubled else ()
         heard_of = None if writer == "outside" else self.host_of(node)
         for moment in (when, *again):

@@ -86,15 +86,19 @@ class Agenda:
 
 
 class Voices:
-    """Numbers what each writer says: (node, incarnation, writer). Its words stay in order, other writers' may overtake them."""
+    """Numbers what each writer says: an agent's or a rank's incarnation, the keeper of a host, the holder outside.
+
+    Its words stay in order, other writers' may overtake them.
+    """
 
     def __init__(self) -> None:
-        self._numbers: Counter[tuple[str, str, str]] = Counter()
-        self._last: dict[tuple[str, str, str], float] = {}
+        self._numbers: Counter[tuple[str, ...]] = Counter()
+        self._last: dict[tuple[str, ...], float] = {}
 
     def event(
         self,
-        by: tuple[str, str, str],
+        pen: tuple[str, ...],
+        by: tuple[str, str | None, str],
         type: EventType,
         f: str,
         value: Mapping[str, Any],
@@ -103,11 +107,11 @@ class Voices:
         key: str | None,
         epoch: int | None,
     ) -> Event:
-        self._numbers[by] += 1
+        self._numbers[pen] += 1
         node, incarnation, writer = by
-        source = Source(node=node, incarnation=incarnation, writer=writer, n=self._numbers[by])
+        source = Source(node=node, incarnation=incarnation, writer=writer, n=self._numbers[pen])
         return Event(type=type, f=f, key=key, node=node, epoch=epoch, value=dict(value), at=at, source=source)
 
-    def when(self, by: tuple[str, str, str], soonest: float) -> float:
-        self._last[by] = max(self._last.get(by, 0.0), soonest)
-        return self._last[by]
+    def when(self, pen: tuple[str, ...], soonest: float) -> float:
+        self._last[pen] = max(self._last.get(pen, 0.0), soonest)
+        return self._last[pen]

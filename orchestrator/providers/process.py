@@ -11,7 +11,7 @@ from pathlib import Path
 from ..agent import host, inbox, label, launch, processes
 from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
-from ..model.bed import BedSpec, BedStatus
+from ..model.bed import BedSpec, BedStatus, NodeStatus
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
@@ -42,6 +42,9 @@ class ProcessProvider:
     def observe(self, bed: BedSpec) -> BedStatus:
         """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
         return observe.bed_status(bed, memory=self._run == NO_RUN)
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        return self.observe(bed).node(node)
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""

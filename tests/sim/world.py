@@ -117,7 +117,12 @@ def host_act(fault: str, **params: Any) -> Act:
 
 
 def loop(trial: Trial, plan: Plan, bed: FakeBed, book: Memory, **more: Any) -> Loop:
-    begin = Event(type="note", f="run.begin", at=bed.now(), source=Source(writer="ctl", n=0), value={"run": "r"})
+    nodes = {
+        node.name: {"incarnation": node.incarnation, "ordinal": 1, "pid": 1, "role": node.role, "host": node.host}
+        for node in plan.nodes.values()
+    }
+    own = Source(writer="ctl", n=0)
+    begin = Event(type="note", f="run.begin", at=bed.now(), source=own, value={"run": "r", "nodes": nodes})
     if not book.events:
         book.append(begin)
     return Loop(
