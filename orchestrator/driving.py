@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from . import gathering
 from .loop import Loop
 from .model.errors import CcbedError, InfrastructureError
 from .model.event import Event, History, Source
@@ -19,9 +20,6 @@ from .model.trial import Trial
 from .providers import heal
 from .store import beds, bundle, clock, paths
 from .store.journal import Journal, JournalError
-
-#: Per node, what is fetched at most, in bytes; what is cut is recorded.
-GATHER_LIMIT = 256 * 1024 * 1024
 
 
 def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
@@ -128,16 +126,7 @@ def full(error: OSError, directory: Path, again: str) -> InfrastructureError:
     )
 
 
-def _gather(request: Request, plan: Plan, directory: Path) -> dict[str, Any]:
-    """What the nodes left, into the bundle; what could not be had is listed, never silently absent."""
-    size, missing, capped = 0, [], []
-    for name in plan.nodes:
-        for path, to in ((f"runs/{plan.run}", f"nodes/{name}"), ("agent.log", f"nodes/{name}/agent.log")):
-            got = request.provider.fetch(name, path, directory / to, GATHER_LIMIT)
-            size += got.size
-            if got.reason:
-                missing.append({"node": name, "path": path, "reason": got.reason})
-            if got.capped:
-                capped.append({"node": name, "path": path})
-    count = sum(1 for file in (directory / "nodes").rglob("*") if file.is_file())
-    return {"files": count, "bytes": size, "missing": missing, "capped": capped}
+def _gather(request: Request, plan: Plan, directory: Path) -> Mapping[str, Any]:
+    """What the nodes left: their account of themselves first, then what the run has left there."""
+    each = (("agent.log", "agent.log"), (f"runs/{plan.run}", ""))
+    return gathering.gather(request.provider, dict.fromkeys(plan.nodes, each), directory)
