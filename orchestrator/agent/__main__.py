@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from . import forks, keeper, main_process
+from . import checks, forks, keeper, main_process
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -17,9 +17,14 @@ def main(arguments: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
     roles.add_parser("node").add_argument("--directory", type=Path, required=True)
+    check = roles.add_parser("check")
+    check.add_argument("op")
+    check.add_argument("arguments")
     options = parser.parse_args(arguments)
     if options.role == "node":
         return main_process.main(options.directory)
+    if options.role == "check":
+        return checks.main(options.op, options.arguments)
     return _keep(options)
 
 

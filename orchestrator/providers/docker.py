@@ -23,7 +23,7 @@ from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, engines, outside, sites
+from . import archive, asker, engines, outside, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -84,6 +84,9 @@ class DockerProvider:
     def _look(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
         about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
         return self._site(bed, host).ask("look", deadline_s, **about)
+
+    def asker(self, bed: BedSpec) -> asker.SiteAsker:
+        return asker.SiteAsker(bed, lambda host: self._site(bed, bed.host(host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""

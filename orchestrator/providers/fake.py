@@ -47,6 +47,9 @@ class FakeBed(Agents):
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.status(node)
 
+    def asker(self, bed: BedSpec) -> None:
+        return None
+
     def prepare(self, bed: BedSpec) -> None: ...
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         return ()

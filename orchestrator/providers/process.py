@@ -46,6 +46,9 @@ class ProcessProvider:
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
+    def asker(self, bed: BedSpec) -> None:
+        return None
+
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
         workdir = Path(bed.workdir)

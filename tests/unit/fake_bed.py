@@ -34,6 +34,9 @@ class FakeProvider:
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
+    def asker(self, bed: BedSpec) -> None:
+        return None
+
     def prepare(self, bed: BedSpec) -> None:
         self.keeper = bed.agent
 
