@@ -52,6 +52,17 @@ def survey(
     }
 
 
+def meet(targets: Sequence[Sequence[Any]], limit_s: float, shared_dir: str, token: str) -> dict[str, Any]:
+    """What is seen of the others: whether they can be reached, and whose tokens lie in the shared directory."""
+    return {"problems": connect(targets, limit_s), "tokens": read_tokens(shared_dir, token)}
+
+
+def tidy(holders: Sequence[Sequence[int]], shared_dir: str, token: str) -> None:
+    """Nothing is left of a survey."""
+    let_go(holders)
+    drop_tokens(shared_dir, token)
+
+
 def names(addresses: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
     """Address -> its name and back, with the seconds that each look-up took; ``limit_s`` where it was not waited for."""
     return _each(addresses, lambda address: _looked_up(address, limit_s))
@@ -240,13 +251,10 @@ def _plain(text: str) -> str:
 
 OPS: Mapping[str, Callable[..., Any]] = {
     "survey": survey,
-    "names": names,
-    "connect": connect,
+    "meet": meet,
+    "tidy": tidy,
     "space": space,
     "clock": clock,
-    "let_go": let_go,
-    "read_tokens": read_tokens,
-    "drop_tokens": drop_tokens,
     "gpus": gpus,
     "images": images,
 }

@@ -36,7 +36,7 @@ class Hosts:
 
     def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
         self.asked.append((host, op))
-        args |= {name: self.roots[host] for name in ("shared_dir", "directory") if name in args and host in self.roots}
+        args |= {"shared_dir": self.roots[host]} if "shared_dir" in args and host in self.roots else {}
         if (host, op) in self.odd:
             return self.odd[host, op](**args)
         if op == "images":
@@ -85,6 +85,10 @@ def examined(of: BedSpec, hosts: Hosts) -> preflight.Checked:
     return preflight.examine(of, BedStatus(**{**vars_of(beds.up(of)), "keeper_hash": of.agent}), hosts)
 
 
+def unreachable(*problems: str) -> Answer:
+    return lambda **args: {**checks.meet(**args), "problems": list(problems)}
+
+
 def vars_of(status: BedStatus) -> dict[str, Any]:
     return {name.name: getattr(status, name.name) for name in dataclasses.fields(status)}
 
@@ -108,7 +112,7 @@ def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path)
 
 def test_every_finding_that_is_not_ok_has_its_fix(tmp_path: Path) -> None:
     hosts = Hosts(roots={"h2": str(tmp_path / "own")})
-    hosts.odd["h1", "connect"] = lambda targets, limit_s: ["No route to host"] * len(targets)
+    hosts.odd["h1", "meet"] = unreachable("No route to host", "No route to host")
     hosts.odd["h0", "images"] = lambda engine, wanted: {"ccbed/cpu": "sha256:bb"}
     checked = examined(bed(tmp_path), hosts)
     assert {one.name for one in checked.findings if one.outcome != "ok"} == {"reach", "image", "shared"}
@@ -117,7 +121,7 @@ def test_every_finding_that_is_not_ok_has_its_fix(tmp_path: Path) -> None:
 
 def test_who_cannot_be_reached_from_where_is_named(tmp_path: Path) -> None:
     hosts = Hosts()
-    hosts.odd["h1", "connect"] = lambda targets, limit_s: ["", "No route to host"]
+    hosts.odd["h1", "meet"] = unreachable("", "No route to host")
     (found,) = wrong(examined(bed(tmp_path), hosts))
     assert found[:2] == ("reach", "fail")
     assert found[2].startswith("h1 cannot reach n2 at 127.0.0.4:")
@@ -273,7 +277,7 @@ def test_tokens_cannot_leave_their_directory(tmp_path: Path) -> None:
 
 def test_a_check_can_be_run_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert checks.main("space", '{"paths": ["/nowhere/at/all"]}') == 0
-    assert checks.main("connect", '{"targets": [["127.0.0.1", "x"]], "limit_s": 1}') == 0
+    assert checks.main("meet", '{"targets": [["127.0.0.1", "x"]], "limit_s": 1, "shared_dir": "/", "token": "t"}') == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith('{"value": {"/nowhere/at/all": ')
     assert second.startswith('{"problem": ')

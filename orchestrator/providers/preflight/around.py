@@ -34,8 +34,8 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
     try:
         seen = _met(bed, seen, asker, token)
     finally:
-        _all(bed, seen, asker, "let_go", lambda place: {"holders": _holders(seen, place)})
-        _all(bed, seen, asker, "drop_tokens", lambda place: {"directory": bed.shared_dir, "token": token})
+        about = {"shared_dir": bed.shared_dir, "token": token}
+        _all(bed, seen, asker, "tidy", lambda place: {"holders": _holders(seen, place), **about})
     seen = _hosts(bed, seen, asker)
     clocks = dict(seen.clocks.values())
     return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen))
@@ -73,17 +73,17 @@ def _met(bed: BedSpec, seen: Seen, asker: Asker, token: str) -> Seen:
     wanted = {place.name: _targets(seen, place) for place in seen.places}
 
     def about(place: Place) -> dict[str, Any]:
-        return {"targets": [[one.address, one.port] for one in wanted[place.name]], "limit_s": CONNECT_S}
+        targets = [[one.address, one.port] for one in wanted[place.name]]
+        return {"targets": targets, "limit_s": CONNECT_S, "shared_dir": bed.shared_dir, "token": token}
 
-    connected, lost = _all(bed, seen, asker, "connect", about)
-    read, blind = _all(bed, seen, asker, "read_tokens", lambda place: {"directory": bed.shared_dir, "token": token})
+    met, lost = _all(bed, seen, asker, "meet", about)
     reaches = [
         replace(one, problem=problem)
-        for name, answers in connected.items()
-        for one, problem in zip(wanted[name], answers, strict=True)
+        for name, told in met.items()
+        for one, problem in zip(wanted[name], told["problems"], strict=True)
     ]
-    tokens = {name: tuple(names) for name, names in read.items()} | dict.fromkeys(blind, ())
-    return replace(seen, reaches=tuple(reaches), tokens=tokens, problems={**seen.problems, **lost, **blind})
+    tokens = {name: tuple(told["tokens"]) for name, told in met.items()} | dict.fromkeys(lost, ())
+    return replace(seen, reaches=tuple(reaches), tokens=tokens, problems={**seen.problems, **lost})
 
 
 def _targets(seen: Seen, place: Place) -> list[Reach]:
