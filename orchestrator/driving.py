@@ -12,6 +12,7 @@ from typing import Any
 
 from . import gathering
 from .loop import Loop
+from .model import codec
 from .model.errors import CcbedError, InfrastructureError
 from .model.event import Event, History, Source
 from .model.launch import Request
@@ -54,6 +55,7 @@ def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: 
     if not book.events:
         nodes = {name: _identity(node) for name, node in plan.nodes.items()}
         value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
+        value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
         return _own("run.begin", value)
     found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
     return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)

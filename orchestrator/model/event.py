@@ -24,7 +24,8 @@ gather               {} -> {files, bytes, missing: [{node, path, reason}], cappe
 ===================  ============================================================================================
 observations         writer, value
 ===================  ============================================================================================
-run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address, host}}, cursors}
+run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address, host}}, cursors,
+                         clocks: {boot: {host, offset_s, uncertainty_s}}}
 run.resumed          ctl {pid, torn_bytes}
 run.interrupted      ctl {}                                  with the value of run.resumed where a journal was cut off before
 run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}

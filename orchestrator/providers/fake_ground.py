@@ -23,6 +23,8 @@ class Ground:
         self.nodes = {
             name: FakeNode(name=name, incarnation=f"{name}-1", host=hosts.get(name, "here")) for name in names
         }
+        for node in self.nodes.values():
+            node.shown = (node.incarnation, 0)
         self.hosts = {node.host: FakeHost(name=node.host) for node in self.nodes.values()}
         self.said: list[Event] = []
         self._agenda = Agenda(100.0)
@@ -35,6 +37,12 @@ class Ground:
 
     def now(self) -> Clock:
         return Clock(boot="fake", mono=self.time, wall=self.time)
+
+    def _clock(self, node: str, writer: str) -> Clock:
+        """That of the writer's host."""
+        host = self.host_of(node)
+        mono = self.time + host.ahead
+        return self.now() if writer == "outside" else Clock(boot=host.boot, mono=mono, wall=mono)
 
     def at(self, after_s: float, what: Callable[[], None]) -> None:
         """Let something happen later, e.g. ``lambda: bed.kill("n1")`` by hand."""
@@ -112,7 +120,7 @@ class Ground:
         by = (node, None if writer == "outside" else incarnation or self.nodes[node].incarnation, writer)
         pens = {"keeper": (self.nodes[node].host, writer), "outside": (writer,)}
         pen = pens.get(writer, (node, str(by[1]), writer))
-        event = self._voices.event(pen, by, type, f, value, self.now(), key=key, epoch=epoch)
+        event = self._voices.event(pen, by, type, f, value, self._clock(node, writer), key=key, epoch=epoch)
         when = self._voices.when(pen, self.time + self._latency())
         again = (when + self._latency(),) if self.random.random() < self.doubled else ()
         heard_of = None if writer == "outside" else self.host_of(node)

@@ -36,6 +36,9 @@ class FakeHost:
     """A host: ``kept``: what was said there and not heard; ``waiting``: what was sent there and has not arrived."""
 
     name: str
+    boot: str = "fake"
+    #: How far its clock is ahead of the controller's, in seconds.
+    ahead: float = 0.0
     up: bool = True
     linked: bool = True
     ssh: bool = True

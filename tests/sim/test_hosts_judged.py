@@ -9,9 +9,11 @@ import pytest
 
 from orchestrator.core import judge
 from orchestrator.model.event import Event, History
+from orchestrator.model.plan import HostClock
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
+from orchestrator.providers.fake import FakeBed
 
 from ..unit.catalogue import CATALOGUE
 from ..unit.synthetic import Files
@@ -50,6 +52,44 @@ def test_a_host_that_is_lost_on_purpose_and_given_back_passes(
     trial = world.trial(world.crash(2))
     _, book = world.run(trial, world.bed(hosts, steps=300), {"f0": world.host_act(fault, for_s=for_s)})
     assert bad(judged(trial, book)) == []
+
+
+def _own_clocks(bed: FakeBed, off_s: float = 0.0005) -> dict[str, HostClock]:
+    """Each host booted at another time; as preflight would have measured it, half a millisecond wrong."""
+    measured = {}
+    for index, host in enumerate(bed.hosts.values(), start=1):
+        host.boot, host.ahead = f"boot-{host.name}", -1000.0 * index
+        measured[host.boot] = HostClock(host=host.name, offset_s=1000.0 * index + off_s, uncertainty_s=0.001)
+    return measured
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("for_s", [None, 3.0])
+def test_hosts_with_clocks_of_their_own_are_judged_by_what_was_measured(fault: str, for_s: float | None) -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
+    _, book = world.run(trial, bed, {"f0": world.host_act(fault, for_s=for_s)}, _own_clocks(bed))
+    assert bad(judged(trial, book)) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_clocks_that_nobody_compared_convict_nobody(fault: str) -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
+    _own_clocks(bed)
+    _, book = world.run(trial, bed, {"f0": world.host_act(fault, for_s=3.0)})
+    assert [one for one in bad(judged(trial, book)) if one.startswith("fail")] == []
+
+
+def test_what_a_host_tells_late_of_an_epoch_that_is_over_is_unknown_where_no_clock_was_compared() -> None:
+    """n0 is cut off: what rank 0 said of epoch 0 arrives when epoch 1 trains."""
+    trial, bed = world.trial(world.crash(0, after_s=0.2)), world.bed(world.HOSTS, steps=300)
+    _own_clocks(bed)
+    said = functools.partial(bed._say, "n0", "rank-0.e0", "progress", {"rank": 0, "step": 1}, epoch=0)
+    bed.at(0.7, said)
+    act = {"f0": world.host_act("cut-link", for_s=3.0)}
+    _, book = world.run(trial, bed, act)
+    verdict = judged(trial, book)["membership"]
+    assert verdict.outcome == "unknown"
+    assert "no clock tells whether progress of epoch 0 came before epoch 1 had begun" in verdict.text
 
 
 @pytest.mark.parametrize(

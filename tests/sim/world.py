@@ -10,9 +10,10 @@ from orchestrator.core import fold
 from orchestrator.core.state import State
 from orchestrator.faults import cut_link, power_off, stop_engine, stop_ssh
 from orchestrator.loop import Loop
+from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Primitive, Target
 from orchestrator.model.event import Event, Source
-from orchestrator.model.plan import Plan, PlanNode
+from orchestrator.model.plan import HostClock, Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.providers.fake import FakeBed
 
@@ -61,14 +62,20 @@ class Memory:
         if event.source.identity in self.seen:
             return None
         self.seen.add(event.source.identity)
-        start = self.events[0].at.mono if self.events else event.at.mono
-        placed = replace(event, seq=len(self.events) + 1, t=event.at.mono - start)
+        placed = replace(event, seq=len(self.events) + 1, t=self._seconds(event))
         self.events.append(placed)
         if self.limit is not None and len(self.events) >= self.limit:
             raise Killed
         return placed
 
     def sync(self) -> None: ...
+
+    def _seconds(self, event: Event) -> float:
+        """As a real journal has it: by the clock of the controller's boot, else by arrival."""
+        if not self.events:
+            return 0.0
+        start = self.events[0].at
+        return event.at.mono - start.mono if event.at.boot == start.boot else self.events[-1].t
 
 
 def trial(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **more: Any) -> Trial:
@@ -122,7 +129,8 @@ def loop(trial: Trial, plan: Plan, bed: FakeBed, book: Memory, **more: Any) -> L
         for node in plan.nodes.values()
     }
     own = Source(writer="ctl", n=0)
-    begin = Event(type="note", f="run.begin", at=bed.now(), source=own, value={"run": "r", "nodes": nodes})
+    value = {"run": "r", "nodes": nodes, "clocks": codec.plain(plan.clocks)}
+    begin = Event(type="note", f="run.begin", at=bed.now(), source=own, value=value)
     if not book.events:
         book.append(begin)
     return Loop(
@@ -150,10 +158,16 @@ def resume(trial: Trial, plan: Plan, bed: FakeBed, book: Memory) -> State:
     return loop(trial, plan, bed, book).run()
 
 
-def run(trial: Trial, bed: FakeBed, acts: Mapping[str, Act] | None = None) -> tuple[State, Memory]:
+def run(
+    trial: Trial,
+    bed: FakeBed,
+    acts: Mapping[str, Act] | None = None,
+    clocks: Mapping[str, HostClock] | None = None,
+) -> tuple[State, Memory]:
     book = Memory()
     hosts = {node.name: node.host for node in bed.nodes.values()}
-    return loop(trial, plan(trial, acts, hosts), bed, book).run(), book
+    planned = replace(plan(trial, acts, hosts), clocks=clocks or {})
+    return loop(trial, planned, bed, book).run(), book
 
 
 def _found(bed: FakeBed) -> dict[str, dict[str, object]]:
