@@ -99,7 +99,7 @@ DOCKER = """all:
 @pytest.mark.parametrize(
     ("fault", "variable"),
     [
-        ("power-off", "ccbed_power: {off: [pdu, 'off'], on: [pdu, 'on']}"),
+        ("power-off", "ccbed_power: {off: [pdu, off], on: [pdu, on]}"),
         ("cut-link", "ccbed_switch_port: {down: [sw, down], up: [sw, up]}"),
         ("stop-engine", "ccbed_engine_control: {stop: [sv, stop], start: [sv, start]}"),
         ("stop-ssh", "ccbed_ssh_control: {stop: [con, stop], start: [con, start]}"),
@@ -112,7 +112,9 @@ def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowe
     with pytest.raises(UsageError, match=f"needs {fault}; host h1 .* can: kill; {name} gives it"):
         planned(trial(text), bare, **can)
     given = beds.local(f"{DOCKER}    {variable}\n")
-    assert planned(trial(text), given, **can).acts["f0"]["n1"].of_host
+    act = planned(trial(text), given, **can).acts["f0"]["n1"]
+    assert act.of_host
+    assert all(isinstance(part, str) for one in act.inject for part in one.args["run"])
     careful = dataclasses.replace(given, allow_faults="container")
     with pytest.raises(UsageError, match="is of class node; bed local allows container"):
         planned(trial(text), careful, **can)
