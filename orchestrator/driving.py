@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import gathering
+from .looking import Looks
 from .loop import Loop
 from .model import codec
 from .model.errors import CcbedError, InfrastructureError
@@ -29,6 +30,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
+            looks = Looks(lambda name: request.provider.look(request.bed, name))
             book.append(_opening(request, plan, book, cursors, cut=cut))
             loop = Loop(
                 trial=trial,
@@ -36,7 +38,8 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 book=book,
                 provider=request.provider,
                 now=clock.now,
-                look=lambda name: request.provider.look(request.bed, name),
+                look=looks.now,
+                ahead=looks.ahead,
                 gather=lambda: _gather(request, plan, directory),
                 heard=lambda event, state: request.told(event),
                 interrupted=(lambda: True) if request.stop else interrupted,

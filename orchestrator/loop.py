@@ -37,7 +37,10 @@ class Book(Protocol):
 
 @dataclass(kw_only=True)
 class Loop:
-    """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal."""
+    """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal.
+
+    ``look``: what a node is seen to be; ``ahead``: it will soon be asked for.
+    """
 
     trial: Trial
     plan: Plan
@@ -45,6 +48,7 @@ class Loop:
     provider: Provider
     now: Callable[[], Clock]
     look: Callable[[str], NodeStatus]
+    ahead: Callable[[str], None] = lambda node: None
     gather: Callable[[], Mapping[str, Any]]
     heard: Callable[[Event, State], None] = lambda event, state: None
     interrupted: Callable[[], bool] = lambda: False
@@ -215,6 +219,7 @@ class Loop:
         for node in liveness.suspects(self._watch, self.trial.liveness):
             if self._expected(state, node):
                 found.append(self._own("note", "node.suspect", self._silence(node), node=node))
+                self.ahead(node)
             self._watch = liveness.mark(self._watch, node)
         for node in liveness.lost(self._watch, self.trial.liveness):
             if self._expected(state, node) and (seen := self._confirmed(node)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -32,7 +33,7 @@ def start(loop: Loop, argv: Sequence[str], limit_s: float, then: Finished) -> No
         )
     except OSError as error:
         said.close()
-        then({"run": list(argv)}, f"{argv[0]}: {error.strerror or error}")
+        then({_shown(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}")
         return
     _await(loop, program, said, limit_s, then)
 
@@ -56,10 +57,15 @@ def _await(loop: Loop, program: subprocess.Popen[bytes], said: IO[bytes], limit_
         code = program.wait()
         text = _tail(said)
         argv = program.args if isinstance(program.args, list) else [str(program.args)]
-        evidence = {"run": argv, "code": code, **({"said": text} if text else {})}
-        then(evidence, _problem(str(argv[0]), code, text, limit_s if late else None))
+        told = f"exit code {code}: {text}" if text else f"exit code {code}"
+        then({_shown(argv): told}, _problem(str(argv[0]), code, text, limit_s if late else None))
 
     loop.watch(fd, ended)
+
+
+def _shown(argv: Sequence[str]) -> str:
+    """A command line for people."""
+    return shlex.join([os.path.basename(argv[0]), *argv[1:]])
 
 
 def _problem(name: str, code: int, said: str, limit_s: float | None) -> str:

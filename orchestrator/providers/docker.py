@@ -55,7 +55,7 @@ class DockerProvider:
         self._run = BED
         self._follower: Follower | None = None
         self._sites: dict[str, Site] = {}
-        self._gone: set[str] = set()
+        self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
 
     def capabilities(self, host: str) -> frozenset[str]:
@@ -202,13 +202,13 @@ class DockerProvider:
         self._each(bed, forget)
 
     def _greet(self, bed: BedSpec) -> None:
-        """A host that answers again may have been rebooted: its keeper is started unless it lives, while the run goes on."""
+        """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""
         for host in bed.hosts:
-            connected = host.connection == "local" or self._site(bed, host).connected
-            if connected and host.name in self._gone:
+            connections = self._site(bed, host).connections
+            if connections > self._connections.get(host.name, connections):
                 path = f"{bed.hostdir}/agent/agent-{bed.agent}.pyz"
                 threading.Thread(target=self._revive, args=(bed, host, path), daemon=True).start()
-            (self._gone.discard if connected else self._gone.add)(host.name)
+            self._connections[host.name] = connections
 
     def _revive(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
         """What goes wrong is seen by what is then not answered."""
