@@ -1,6 +1,7 @@
 """The end of a run: stop what runs, heal what was broken, start what is missing, gather, and say how it ended.
 
-stop -> heal -> quiet (nodes that were silent must answer now) -> restore -> gather -> end. After it the bed is as `up` left it.
+stop -> prove (what is being injected is either shown or not) -> heal -> quiet (nodes that were silent must answer now) ->
+restore -> gather -> end. After it the bed is as `up` left it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,16 @@ def _advance(trial: Trial, state: State) -> Result:
     ending = state.ending
     if state.awaited or ending is None:
         return state, ()
-    order = ("stop", "heal", "quiet", "restore", "gather", "end")
+    order = ("stop", "prove", "heal", "quiet", "restore", "gather", "end")
     following = order[order.index(ending.at) + 1]
     state = replace(state, ending=replace(ending, at=following))  # type: ignore[arg-type]
     return _STEPS[following](trial, state)
+
+
+def _prove(trial: Trial, state: State) -> Result:
+    """An injection that takes its time has its answer before it is undone; whoever interrupts does not wait for it."""
+    acting = () if _interrupted(state) else faulting.with_stage(state, "acting")
+    return _wait(trial, state, (), frozenset(faulting.act_key(id) for id in acting))
 
 
 def _heal(trial: Trial, state: State) -> Result:
@@ -162,4 +169,4 @@ def _key(state: State, what: str, name: str) -> str:
     return f"close/e{state.epoch}/{what}/{name}"
 
 
-_STEPS = {"heal": _heal, "quiet": _quiet, "restore": _restore, "gather": _gather, "end": _end}
+_STEPS = {"prove": _prove, "heal": _heal, "quiet": _quiet, "restore": _restore, "gather": _gather, "end": _end}

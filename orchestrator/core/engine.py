@@ -254,6 +254,12 @@ def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
     return _settle(trial, state)
 
 
+def _acted(trial: Trial, state: State, event: Event) -> Result:
+    if state.ending:
+        return closing.answered(trial, faulting.settled(state, event), event)
+    return faulting.acted(trial, state, event)
+
+
 def _healed(trial: Trial, state: State, event: Event) -> Result:
     result = faulting.healed(state, event)
     return then(result, lambda s: closing.answered(trial, s, event)) if state.ending else result
@@ -317,7 +323,7 @@ _OUTCOMES: dict[str, Handler] = {
     "node.kill": _prepared,
     "gang.start": _gang_started,
     "gang.stop": _gang_stopped,
-    "fault.act": faulting.acted,
+    "fault.act": _acted,
     "fault.heal": _healed,
     "gather": closing.answered,
     "timer": _timer,

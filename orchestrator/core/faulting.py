@@ -100,7 +100,7 @@ def act(trial: Trial, state: State, id: str) -> Result:
     )  # fmt: skip
     act_value = state.plan.acts[id][name]
     order = Command(
-        f="fault.act", key=f"f/{id}/act", node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
+        f="fault.act", key=act_key(id), node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
         value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)}, deadline_s=max(10.0, act_value.limit_s + 5.0),
     )  # fmt: skip
     return state, (resolved, order)
@@ -108,12 +108,11 @@ def act(trial: Trial, state: State, id: str) -> Result:
 
 def acted(trial: Trial, state: State, event: Event) -> Result:
     """The injection answered: let the held rank go, and arm the healing if it has a time."""
-    id = _id(event)
+    id, good = _id(event), event.type == "ok"
     fault = state.faults[id]
     if fault.stage != "acting":
         return state, ()
-    good = event.type == "ok"
-    state = _set(state, id, replace(fault, stage="acted" if good else "failed"))
+    state = settled(state, event)
     effect = state.plan.acts[id][fault.node]
     commands: tuple[Command, ...] = ()
     if fault.rank is not None and not (good and ends_node(effect)) and state.nodes[fault.node].alive:
@@ -121,6 +120,13 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     if good and effect.heal_after_s is not None:
         commands += (timer(f"f/{id}/heal-after", effect.heal_after_s),)
     return state, commands
+
+
+def settled(state: State, event: Event) -> State:
+    """The injection was shown, or it was not."""
+    id, stage = _id(event), "acted" if event.type == "ok" else "failed"
+    acting = state.faults[id].stage == "acting"
+    return _set(state, id, replace(state.faults[id], stage=stage)) if acting else state  # type: ignore[arg-type]
 
 
 def heal(state: State, id: str) -> Result:
@@ -168,6 +174,10 @@ def unreached(state: State, id: str, reason: str) -> Result:
 
 def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:
     return tuple(id for id, fault in state.faults.items() if fault.stage in stages)
+
+
+def act_key(id: str) -> str:
+    return f"f/{id}/act"
 
 
 def heal_key(state: State, id: str) -> str:

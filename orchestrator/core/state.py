@@ -59,7 +59,7 @@ class Ending:
     outcome: Literal["finished", "failed", "interrupted"]
     reason: str = ""
     kind: Literal["", "finding", "infrastructure"] = ""
-    at: Literal["stop", "heal", "quiet", "restore", "gather", "end"] = "stop"
+    at: Literal["stop", "prove", "heal", "quiet", "restore", "gather", "end"] = "stop"
     restored: frozenset[str] = frozenset()
 
 

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import pytest
 
 from orchestrator.model.act import Act
-from orchestrator.model.event import Event
+from orchestrator.model.event import Command, Event
 from orchestrator.providers.fake import FakeBed
+from orchestrator.providers.fake_parts import FakeNode
 
 from . import world
 
@@ -221,3 +222,33 @@ def test_a_host_that_is_lost_by_hand_is_recovered_from_on_the_same_path_and_told
     _, book = world.run(world.trial(), bed)
     assert [d["slots"] for d in _decisions(book)] == [("n0", "n1", "n4", "n3")]
     assert _end(book)["outcome"] == "finished"
+
+
+class _SlowEngine(FakeBed):
+    """Its containers are gone at once; the engine itself takes its time to stop."""
+
+    def _inject(self, command: Command, node: FakeNode, by: str) -> None:
+        self._do(node, command.value["act"]["inject"])
+        self._later(3.0, lambda: super(_SlowEngine, self)._inject(command, node, by))
+
+
+def test_an_injection_that_takes_longer_than_the_run_is_proved_before_it_is_undone() -> None:
+    bed = _SlowEngine(tuple(world.HOSTS), hosts=world.HOSTS)
+    _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.host_act("stop-engine")})
+    order = [event.f for event in book.events if event.f in ("rank.finished", "fault.verified", "fault.healed")]
+    assert [f for f in order if f != "rank.finished"] == ["fault.verified", "fault.healed"]
+    assert order[0] == "rank.finished"
+    _assert_as_up_left_it(bed)
+
+
+def test_whoever_interrupts_does_not_wait_for_the_proof() -> None:
+    bed, book, trial = _SlowEngine(tuple(world.HOSTS), hosts=world.HOSTS), world.Memory(), world.trial(world.crash(2))
+    plan = world.plan(trial, {"f0": world.host_act("stop-engine")}, world.HOSTS)
+    acted = functools.partial(_acted, book)
+    assert world.loop(trial, plan, bed, book, interrupted=acted).run().stage == "suspended"
+    healed = next(event.seq for event in book.events if event.f == "fault.heal" and event.type == "invoke")
+    assert not [event for event in book.events if event.f == "fault.act" and event.type == "ok" and event.seq < healed]
+
+
+def _acted(book: world.Memory) -> bool:
+    return any(event.f == "fault.act" for event in book.events)
