@@ -10,8 +10,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from . import gathering
+from .looking import Looks
 from .loop import Loop
-from .model.bed import NodeStatus
+from .model import codec
 from .model.errors import CcbedError, InfrastructureError
 from .model.event import Event, History, Source
 from .model.launch import Request
@@ -21,9 +23,6 @@ from .providers import heal
 from .store import beds, bundle, clock, paths
 from .store.journal import Journal, JournalError
 
-#: Per node, what is fetched at most, in bytes; what is cut is recorded.
-GATHER_LIMIT = 256 * 1024 * 1024
-
 
 def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
     """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun."""
@@ -31,6 +30,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
+            looks = Looks(lambda name: request.provider.look(request.bed, name))
             book.append(_opening(request, plan, book, cursors, cut=cut))
             loop = Loop(
                 trial=trial,
@@ -38,7 +38,8 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 book=book,
                 provider=request.provider,
                 now=clock.now,
-                look=lambda name: _look(request, name),
+                look=looks.now,
+                ahead=looks.ahead,
                 gather=lambda: _gather(request, plan, directory),
                 heard=lambda event, state: request.told(event),
                 interrupted=(lambda: True) if request.stop else interrupted,
@@ -57,6 +58,7 @@ def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: 
     if not book.events:
         nodes = {name: _identity(node) for name, node in plan.nodes.items()}
         value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
+        value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
         return _own("run.begin", value)
     found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
     return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)
@@ -83,10 +85,6 @@ def _cut(
     return JournalError(*known.problems, *problems, *healed, hint=known.hint)
 
 
-def _look(request: Request, name: str) -> NodeStatus:
-    return request.provider.observe(request.bed).node(name)
-
-
 def _found(request: Request) -> dict[str, Any]:
     """The nodes that live, for a run that goes on after an interruption."""
     status = request.provider.observe(request.bed)
@@ -99,7 +97,8 @@ def _found(request: Request) -> dict[str, Any]:
 
 def _identity(node: Any) -> dict[str, Any]:
     return {
-        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address
+        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address,
+        "host": node.host,
     }  # fmt: skip
 
 
@@ -138,16 +137,9 @@ def _facts(request: Request, name: str) -> tuple[str, ...]:
     return ("agent.log", "system.json", *(("gpu.xml",) if gpus else ()))
 
 
-def _gather(request: Request, plan: Plan, directory: Path) -> dict[str, Any]:
-    """What the nodes left, into the bundle; what could not be had is listed, never silently absent."""
-    size, missing, capped = 0, [], []
-    for name in plan.nodes:
-        for path, to in ((f"runs/{plan.run}", ""), *((file, file) for file in _facts(request, name))):
-            got = request.provider.fetch(name, path, directory / "nodes" / name / to, GATHER_LIMIT)
-            size += got.size
-            if got.reason:
-                missing.append({"node": name, "path": path, "reason": got.reason})
-            if got.capped:
-                capped.append({"node": name, "path": path})
-    count = sum(1 for file in (directory / "nodes").rglob("*") if file.is_file())
-    return {"files": count, "bytes": size, "missing": missing, "capped": capped}
+def _gather(request: Request, plan: Plan, directory: Path) -> Mapping[str, Any]:
+    """What the nodes left: their account of themselves first, then what the run has left there."""
+    wanted = {
+        name: (*((file, file) for file in _facts(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
+    }
+    return gathering.gather(request.provider, wanted, directory)

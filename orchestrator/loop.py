@@ -37,7 +37,10 @@ class Book(Protocol):
 
 @dataclass(kw_only=True)
 class Loop:
-    """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal."""
+    """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal.
+
+    ``look``: what a node is seen to be; ``ahead``: it will soon be asked for.
+    """
 
     trial: Trial
     plan: Plan
@@ -45,6 +48,7 @@ class Loop:
     provider: Provider
     now: Callable[[], Clock]
     look: Callable[[str], NodeStatus]
+    ahead: Callable[[str], None] = lambda node: None
     gather: Callable[[], Mapping[str, Any]]
     heard: Callable[[Event, State], None] = lambda event, state: None
     interrupted: Callable[[], bool] = lambda: False
@@ -196,15 +200,26 @@ class Loop:
         now = self.now().mono
         if now - self._watch.looked < liveness.LOOK_S:
             return []
-        self._watch, late = liveness.look(self._watch, now, self.provider.heartbeats())
+        before = self._watch
+        self._watch, late = liveness.look(before, now, self.provider.heartbeats())
         found = [self._own("note", "controller.late", {"late_s": round(late, 3)})] if late > 0.5 else []
-        return [*found, *self._silences(state), *self._standstill(state, now)]
+        return [*found, *self._heard(state, before), *self._silences(state), *self._standstill(state, now)]
+
+    def _heard(self, state: State, before: liveness.Watch) -> list[Event]:
+        """Suspects that beat again, as the same incarnation."""
+        again = [
+            node for node in liveness.heard(before, self._watch)
+            if node in state.nodes and self._watch.beats[node].incarnation == before.beats[node].incarnation
+        ]  # fmt: skip
+        silent = {node: round(self._watch.looked - before.beats[node].at, 3) for node in again}
+        return [self._own("note", "node.heard", {"silent_s": since}, node=node) for node, since in silent.items()]
 
     def _silences(self, state: State) -> list[Event]:
         found = []
         for node in liveness.suspects(self._watch, self.trial.liveness):
             if self._expected(state, node):
                 found.append(self._own("note", "node.suspect", self._silence(node), node=node))
+                self.ahead(node)
             self._watch = liveness.mark(self._watch, node)
         for node in liveness.lost(self._watch, self.trial.liveness):
             if self._expected(state, node) and (seen := self._confirmed(node)):

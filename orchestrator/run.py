@@ -181,9 +181,9 @@ def _begin(run: _Run, directory: Path) -> Plan:
     try:
         beds.begin_run(run.workdir, name, directory.resolve())
         status = provider.observe(run.bed)
-        _preflight(run.bed, status)
+        checked = _preflight(run, status)
         provider.open(run.bed, name)
-        plan = _plan(run, status, run_id=name, at=provider.put(run.files))
+        plan = _plan(run, status, run_id=name, at=provider.put(run.files), checked=checked)
         _write_inputs(run, plan, directory)
         bundle.link_latest(directory)
         return plan
@@ -195,12 +195,14 @@ def _begin(run: _Run, directory: Path) -> Plan:
         raise
 
 
-def _preflight(bed: BedSpec, status: BedStatus) -> None:
-    """Raises InfrastructureError with the fix when the bed's host lacks what a run needs."""
-    failed = [finding for finding in preflight.check(bed, status) if finding.outcome == "fail"]
+def _preflight(run: _Run, status: BedStatus) -> preflight.Checked:
+    """Raises InfrastructureError with the fix when the bed's hosts lack what a run needs."""
+    checked = preflight.examine(run.bed, status, run.request.provider.asker(run.bed))
+    failed = [finding for finding in checked.findings if finding.outcome == "fail"]
     if failed:
         problems = [f"preflight: {finding.name}: {finding.text}" for finding in failed]
-        raise InfrastructureError(*problems, hint="\n".join(finding.fix for finding in failed))
+        raise InfrastructureError(*problems, hint="\n".join(dict.fromkeys(finding.fix for finding in failed)))
+    return checked
 
 
 def _refuse_busy(workdir: Path) -> None:
@@ -209,7 +211,9 @@ def _refuse_busy(workdir: Path) -> None:
         raise beds.busy(workdir)
 
 
-def _plan(run: _Run, status: BedStatus, *, run_id: str, at: str) -> Plan:
+def _plan(
+    run: _Run, status: BedStatus, *, run_id: str, at: str, checked: preflight.Checked = preflight.NOTHING
+) -> Plan:
     request, provider = run.request, run.request.provider
     return planning.plan(
         run.trial,
@@ -220,6 +224,8 @@ def _plan(run: _Run, status: BedStatus, *, run_id: str, at: str) -> Plan:
         payload=at,
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
         data_dir=request.data_dir,
+        clocks=checked.clocks,
+        apart=checked.apart,
     )
 
 

@@ -11,26 +11,22 @@ from typing import Any
 from ..model import codec
 from ..model.act import Act, Primitive
 from ..model.event import Command
-from . import label, primitives
+from . import carrying, label, running
 from .lease import Lease, Leases
 from .loop import Loop, Timer
 from .nodes import Answer
 from .primitives import Node
 
 PROVE_S = 2.0
-HEAL_S = 20.0
-AGAIN_S = 0.002
 #: Tests of the proof set this in the keeper's environment: injections then do nothing, and say nothing of it.
 DISARM = "CCBED_TEST_DISARM"
-#: Primitives whose injection is repeated until the state is reached: new processes may have come in between.
-REPEATED = ("power", "pause")
 
 Evidence = Mapping[str, Any]
 Note = Callable[[str, Lease, Mapping[str, Any]], None]
 
 
 class Acts:
-    """The faults in force on the nodes of a keeper."""
+    """The faults in force on the nodes of a keeper, or on what they live in."""
 
     def __init__(
         self,
@@ -39,13 +35,16 @@ class Acts:
         find: Callable[[str], Node],
         note: Note,
         driven: Callable[[str], bool] = lambda run: False,
+        holder: str = "keeper",
     ) -> None:
-        """``driven``: does an orchestrator hold that run now?"""
+        """``driven``: does an orchestrator hold that run now? ``holder``: the name under which leases are held."""
         self._loop = loop
         self._leases = leases
         self._find = find
         self._note = note
         self._driven = driven
+        self._holder = holder
+        self._line = running.Line()
         self._timers: dict[tuple[str, str], Timer] = {}
 
     def resume(self) -> None:
@@ -54,88 +53,72 @@ class Acts:
             self._time(lease)
 
     def act(self, run: str, command: Command, answer: Answer) -> None:
-        """Perform a fault.act: ok with evidence once the processes themselves show it, else fail."""
+        """Perform a fault.act: ok with evidence once what was hit itself shows it, else fail."""
         lease, node = _lease(run, command), self._find(str(command.node))
-        primitives.check((*lease.act.inject, *lease.act.verify, *lease.act.heal, *lease.act.verify_heal))
+        carrying.check((*lease.act.inject, *lease.act.verify, *lease.act.heal, *lease.act.verify_heal))
         again = any(one.key == lease.key and one.run == run for one in self._leases.all())
         if not again and not node.is_up():
             answer("fail", {"reason": f"{node.name} does not run: there is nothing to act on"})
             return
         self._leases.arm(lease)
         self._time(lease)
-        self._note("lease.armed", lease, {"key": lease.key, "lease_s": lease.act.lease_s, "holder": "keeper"})
-
-        def proved(good: bool, evidence: Evidence) -> None:
-            if good:
-                self._note("fault.verified", lease, {"id": lease.id, "evidence": evidence})
-                answer("ok", {"verified": True, "evidence": evidence})
-            else:
-                answer("fail", {"reason": "not verified", "verified": False, "evidence": evidence})
-
-        done = self._inject(lease.act.inject, node)
-        self._note("fault.injected", lease, {"id": lease.id, "evidence": done})
-        again_by = [] if os.environ.get(DISARM) else lease.act.inject
-        self._prove(lease.act.verify, again_by, node, PROVE_S, proved, lambda: (lease.node, lease.id) in self._timers)
+        self._note("lease.armed", lease, {"key": lease.key, "lease_s": lease.act.lease_s, "holder": self._holder})
+        self._line.add(_name(lease), lambda done: self._inject(lease, node, _finally(answer, done)))
 
     def heal(self, run: str, command: Command, answer: Answer) -> None:
         """Perform a fault.heal; also right after the lease has healed already, or where nothing is in force."""
         lease = _lease(run, command)
         for one in self._leases.of(lease.node, command.value):
             self._drop(one)
-        self._heal(lease, answer)
+        self._line.add(_name(lease), lambda done: self._heal(lease, _finally(answer, done)))
 
-    def _inject(self, wanted: Sequence[Primitive], node: Node) -> Evidence:
-        if os.environ.get(DISARM):
-            return {}
-        return _merged(primitives.apply(one, node) for one in wanted)
+    def _inject(self, lease: Lease, node: Node, answer: Answer) -> None:
+        """A part that fails ends it: what is broken by then is healed, not called a fault."""
+        act, until = lease.act, time.monotonic() + lease.act.limit_s
+        wanted: Sequence[Primitive] = [] if os.environ.get(DISARM) else act.inject
+
+        def in_force() -> bool:
+            return (lease.node, lease.id) in self._timers
+
+        def injected(evidence: Evidence, problems: Sequence[str]) -> None:
+            self._note("fault.injected", lease, {"id": lease.id, "evidence": evidence})
+            proved = self._proving(lease, "fault.verified", problems or ["not verified"], answer)
+            if problems:
+                proved(False, evidence)
+                return
+            limit_s = max(PROVE_S, until - time.monotonic()) if act.of_host else PROVE_S
+            carrying.prove(self._loop, act.verify, wanted, node, limit_s, in_force, proved)
+
+        carrying.each(self._loop, wanted, node, act.limit_s, lambda problems: in_force() and not problems, injected)
 
     def _heal(self, lease: Lease, answer: Answer) -> None:
-        node = self._find(lease.node)
-        done = _merged(primitives.apply(one, node) for one in lease.act.heal)
-        self._note("fault.healed", lease, {"id": lease.id, "evidence": done})
+        """Every part is tried, also where one before it failed: what counts is the proof."""
+        act, node, until = lease.act, self._find(lease.node), time.monotonic() + lease.act.limit_s
+
+        def undone(evidence: Evidence, problems: Sequence[str]) -> None:
+            self._note("fault.healed", lease, {"id": lease.id, "evidence": evidence})
+            proved = self._proving(lease, "heal.verified", [*problems, "healing not verified"], answer)
+            if act.heal or act.verify_heal:
+                limit_s = max(PROVE_S, until - time.monotonic())
+                carrying.prove(self._loop, act.verify_heal, act.heal, node, limit_s, lambda: True, proved)
+            else:
+                proved(True, {"undo": "nothing"})  # what such a fault breaks is replaced, not repaired
+
+        carrying.each(self._loop, act.heal, node, act.limit_s, lambda problems: True, undone)
+
+    def _proving(
+        self, lease: Lease, f: str, problems: Sequence[str], answer: Answer
+    ) -> Callable[[bool, Evidence], None]:
+        """What a proof is told to: note and answer; ``problems``: what may be wrong where there is none, the first is told."""
 
         def proved(good: bool, evidence: Evidence) -> None:
             if good:
-                self._note("heal.verified", lease, {"id": lease.id, "evidence": evidence})
+                self._note(f, lease, {"id": lease.id, "evidence": evidence})
                 answer("ok", {"verified": True, "evidence": evidence})
             else:
-                answer("fail", {"reason": "healing not verified", "verified": False, "evidence": evidence})
+                answer("fail", {"reason": problems[0], "verified": False, "evidence": evidence})
 
-        if not lease.act.heal and not lease.act.verify_heal:
-            proved(True, {"undo": "nothing"})  # what such a fault breaks is replaced, not repaired
-            return
-        self._prove(lease.act.verify_heal, lease.act.heal, node, HEAL_S, proved)
-
-    def _prove(
-        self,
-        wanted: Sequence[Primitive],
-        again_by: Sequence[Primitive],
-        node: Node,
-        limit_s: float,
-        then: Callable[[bool, Evidence], None],
-        in_force: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Look at the processes until they show what is wanted, repeating what may be repeated; then call.
-
-        Once it is not ``in_force`` any more nothing is repeated: a rollback must not be fought.
-        """
-        until = time.monotonic() + limit_s
-
-        def look() -> None:
-            if not in_force():
-                then(False, {"overtaken": "healed before it was verified"})
-                return
-            seen = [primitives.holds(one, node) for one in wanted]
-            good = bool(seen) and all(reached for reached, _ in seen)
-            if good or time.monotonic() > until:
-                then(good, _merged(evidence for _, evidence in seen))
-                return
-            for one in again_by:
-                if one.kind in REPEATED:
-                    primitives.apply(one, node)
-            self._loop.later(AGAIN_S, look)
-
-        self._loop.later(AGAIN_S, look)
+        return proved
 
     def _time(self, lease: Lease) -> None:
         self._cancel(lease)
@@ -150,7 +133,7 @@ class Acts:
             return
         self._drop(lease)
         self._note("lease.over", lease, {"key": lease.key})
-        self._heal(lease, lambda kind, value: None)
+        self._line.add(_name(lease), lambda done: self._heal(lease, _finally(lambda kind, value: None, done)))
 
     def _drop(self, lease: Lease) -> None:
         self._cancel(lease)
@@ -179,5 +162,15 @@ def _lease(run: str, command: Command) -> Lease:
     )
 
 
-def _merged(parts: Any) -> dict[str, Any]:
-    return {name: value for part in parts for name, value in part.items()}
+def _name(lease: Lease) -> str:
+    return f"{lease.node}/{lease.id}"
+
+
+def _finally(answer: Answer, done: Callable[[], None]) -> Answer:
+    """Answer, then let go of the place in the line."""
+
+    def both(kind: str, value: Mapping[str, Any]) -> None:
+        answer(kind, value)
+        done()
+
+    return both

@@ -96,6 +96,8 @@ class Node:
 
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         """Is it frozen (not ``on``: does it go on), as the engine last said since the last order, with what was seen."""
+        if not on and not self.processes():
+            return True, {"container": self.container, "left": []}  # it has ended meanwhile: nothing stands still
         if not self._looking:
             self._looking = True
             self._calls.ask("GET", engine.container(self.container), self._looked, deadline_s=2.0)

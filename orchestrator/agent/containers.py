@@ -196,13 +196,16 @@ class Containers:
         return True
 
     def _ended(self, node: Node) -> None:
-        """Say so at once, as far as it is known; then ask the engine how it ended."""
+        """Say so at once, as far as it is known; then ask the engine how it ended.
+
+        With the main process the kernel has ended all others of the container.
+        """
         if node.pidfd >= 0:
             self._loop.forget(node.pidfd)
             os.close(node.pidfd)
         node.alive, node.ready, node.pidfd = False, False, -1
         code = -9 if node.killed == node.label.get("incarnation") else None
-        self._note("node.exit", node, {"code": code, "pid": node.pid})
+        self._note("node.exit", node, {"code": code, "pid": node.pid, "left": 0})
         node.keep_exit({"code": code})
         failed = node.starting and node.begun
         path = engine.container(node.container)

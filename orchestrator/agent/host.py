@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import checks, inbox, label, launch, looking, payloads
 from . import engine as engines
-from . import inbox, label, launch, looking, payloads
 from . import mark as marks
 
 #: What a bed's directory holds; the rest of it is not ours to remove.
@@ -111,4 +111,5 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "forget": forget,
     "put": put,
     "routes": routes,
+    **checks.OPS,
 }

@@ -5,6 +5,7 @@ Its nodes are process groups that it forks itself, with torch imported once, or 
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import signal
@@ -12,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import forks, label, processes, warmth
+from . import label, processes, warmth
 from . import mark as marks
 from .acts import Acts
 from .containers import Containers
@@ -21,30 +22,43 @@ from .inbox import Inbox, Item
 from .lease import Lease, Leases
 from .loop import Loop
 from .nodes import Nodes
+from .outside import OUTSIDE, Places
 
 POLL_S = 0.25
+#: What a keeper's nodes may be, beside OUTSIDE: none.
+PROCESSES = "processes"
+CONTAINERS = "containers"
 
 
 class Keeper:
     """Performs node.apply, node.kill, fault.act and fault.heal for the nodes under ``workdir``."""
 
-    def __init__(self, workdir: Path, bed: str, archive: str, engine: str = "") -> None:
-        """``engine``: socket of the engine whose containers its nodes are; without it they are processes."""
+    def __init__(self, workdir: Path, bed: str, archive: str, backend: str = PROCESSES, engine: str = "") -> None:
+        """``backend``: what its nodes are; ``engine``: socket of the engine whose containers they are.
+
+        ``outside``: it has none, but acts on hosts; ``workdir`` then lies in the bed's directory on the orchestrator's machine.
+        """
+        outside = backend == OUTSIDE
         directory = workdir / marks.KEEPER
+        writer = OUTSIDE if outside else marks.KEEPER
         self._loop = Loop()
-        self._log = EventLog(directory / "events.jsonl", writer="keeper")
+        self._log = EventLog(directory / "events.jsonl", writer=writer)
         self._inbox = Inbox(directory)
 
         def driven(run: str) -> bool:
-            return label.driven(workdir) == run
+            return label.driven(workdir.parent if outside else workdir) == run
 
-        common = (self._loop, workdir, bed, archive, self._note_node)
-        self._nodes: Any = Containers(*common, engine) if engine else Nodes(*common)
-        self._acts = Acts(self._loop, Leases(directory / "leases"), self._nodes.get, self._note_fault, driven)
+        make: Mapping[str, Callable[..., Any]] = {
+            PROCESSES: Nodes,
+            CONTAINERS: functools.partial(Containers, socket=engine),
+            OUTSIDE: Places,
+        }
+        self._nodes: Any = make[backend](self._loop, workdir, bed, archive, self._note_node)
+        leases = Leases(directory / "leases")
+        self._acts = Acts(self._loop, leases, self._nodes.get, self._note_fault, driven, holder=writer)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed."""
-        forks.subreaper()
         self._loop.on_child(self._nodes.reap)
         self._nodes.adopt()
         self._acts.resume()
@@ -93,7 +107,7 @@ class Keeper:
         except ValueError as error:
             return str(error)
         present = node.label.get("incarnation")
-        if command.f in ("node.kill", "fault.act") and command.incarnation not in (None, present):
+        if command.f in ("node.kill", "fault.act") and present and command.incarnation not in (None, present):
             return f"for incarnation {command.incarnation} of {node.name}; the newest is {present}"
         return ""
 
@@ -160,10 +174,19 @@ class Keeper:
         )
 
 
-def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None], *, engine: str = "", owner: str = "") -> int:
+def main(
+    workdir: Path,
+    bed: str,
+    archive: str,
+    ready: Callable[[], None],
+    *,
+    backend: str = PROCESSES,
+    engine: str = "",
+    owner: str = "",
+) -> int:
     """Become the keeper: take the lock, import what ranks need, write the label, serve. Runs detached already.
 
-    ``engine``: see ``Keeper``; then it imports nothing, since ranks are forked in containers. ``owner``: whose bed it is.
+    ``backend`` and ``engine``: see ``Keeper``; only what forks ranks itself imports torch. ``owner``: whose bed it is.
     """
     directory = workdir / marks.KEEPER
     label.take(directory)
@@ -171,7 +194,7 @@ def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None], *, en
     marks.overwrite(marks.mark(marks.tag(bed, str(workdir)), marks.KEEPER, incarnation))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if not engine:
+    if backend == PROCESSES:
         warmth.load()
     pid = os.getpid()
     own = {
@@ -183,7 +206,7 @@ def main(workdir: Path, bed: str, archive: str, ready: Callable[[], None], *, en
         "boot": label.boot_id(),
         "owner": owner,
     }
-    keeper = Keeper(workdir, bed, archive, engine)
+    keeper = Keeper(workdir, bed, archive, backend, engine)
     label.write(directory / label.KEEPER, own)
     keeper.run(ready)
     return 0

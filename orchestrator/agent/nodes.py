@@ -104,6 +104,7 @@ class Nodes:
 
     def adopt(self) -> None:
         """Take over what a keeper before this one left: watch the living, report the dead that it did not report."""
+        forks.subreaper()
         for directory in sorted(self._directory.glob("*")):
             node = self.get(directory.name)
             if label.living(directory):

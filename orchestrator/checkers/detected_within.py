@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -29,7 +30,9 @@ def check(run: Run, params: Params) -> Verdict:
     doubts += [views.found(f"fault not proved: {t.plan.id}") for t in injected if not t.first("fault.verified")]
     if not injected:
         return views.conclude("detected-within", "", doubts=[views.found("no fault was injected"), *doubts])
-    failures = [*_slow(failovers, params)]
+    failures, close = [*_slow(failovers, params)], [*_close(run, failovers, params)]
+    if close:
+        failures, doubts = [one for one in failures if one.seqs not in {near.seqs for near in close}], [*doubts, *close]
     if not any(views.unended(run.history)):
         failures += [*_missed(run, [trace for trace in injected if trace.first("fault.verified")], failovers)]
     return views.conclude(
@@ -46,6 +49,17 @@ def _slow(failovers: list[views.Failover], params: Params) -> Iterator[views.Fin
             yield views.Finding(text=text, seqs=seqs)
         elif params.detector and one.detector != params.detector:
             yield views.Finding(text=f"{one.fault} was detected by {one.detector}, not by {params.detector}", seqs=seqs)
+
+
+def _close(run: Run, failovers: list[views.Failover], params: Params) -> Iterator[views.Finding]:
+    """Nearer to the limit than the clocks of the hosts were compared."""
+    times, events = views.clocks(run.history), {event.seq: event for event in run.history.events}
+    for one in failovers:
+        points = [events[point.seq] for point in one.milestones[:2]]
+        doubt = sum(known for known in map(times.doubt, points) if known < math.inf)
+        if doubt and one.detect_s is not None and abs(one.detect_s - params.seconds) <= doubt:
+            text = f"{one.detect_s:.3g} s, give or take {doubt:.2g}, is too near to the limit of {params.seconds:g} s"
+            yield views.found(f"{one.fault} was detected by {one.detector} after {text}", *points)
 
 
 def _missed(run: Run, injected: list[views.FaultTrace], failovers: list[views.Failover]) -> Iterator[views.Finding]:

@@ -26,7 +26,8 @@ def check(run: Run, params: Params) -> Verdict:
     """The whole operation of each fault, by its events."""
     traces = views.traces(run.trial, run.history)
     failures = [*_strangers(run), *(one for trace in traces for one in _frauds(run, trace))]
-    doubts = [*(one for trace in traces for one in _gaps(trace)), *views.unended(run.history)]
+    times = views.clocks(run.history)
+    doubts = [*(one for trace in traces for one in _gaps(trace, times)), *views.unended(run.history)]
     if not any(views.unended(run.history)):
         failures += [one for trace in traces for one in _unhealed(trace) if trace.first("fault.verified")]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
@@ -85,7 +86,7 @@ def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
         )
 
 
-def _gaps(trace: views.FaultTrace) -> Iterator[views.Finding]:
+def _gaps(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
     """What is missing from the proof."""
     id = trace.plan.id
     unreached, expired = trace.first("fault.unreached"), trace.first("hold.expired")
@@ -100,7 +101,7 @@ def _gaps(trace: views.FaultTrace) -> Iterator[views.Finding]:
     if over is not None:
         yield views.found(f"the lease of {id} ran out: it was healed before its time", over)
     if trace.plan.at.exact:
-        yield from _hold(trace)
+        yield from _hold(trace, times)
 
 
 def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
@@ -124,7 +125,7 @@ def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
         last = event
 
 
-def _hold(trace: views.FaultTrace) -> Iterator[views.Finding]:
+def _hold(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
     """The rank was held until the fault had acted; in a collective, another rank was inside of the same one."""
     id, at, injected = trace.plan.id, trace.plan.at, trace.first("fault.injected")
     held = next((e for e in reversed(trace.of("rank.held")) if injected is None or e.seq < injected.seq), None)
@@ -135,13 +136,20 @@ def _hold(trace: views.FaultTrace) -> Iterator[views.Finding]:
     if held.value.get("phase") != at.phase or (at.step is not None and held.value.get("step") != at.step):
         yield views.found(f"{id} was held elsewhere than in {at.phase} of step {at.step}", held)
     ended = [event for event in (*trace.of("rank.released"), *trace.of("hold.expired")) if event.epoch == held.epoch]
-    early = [event for event in ended if views.before(event, injected)]
+    early = [event for event in ended if times.before(event, injected)]
+    unsure = [event for event in ended if times.before(event, injected) is None]
+    if unsure:
+        yield views.found(
+            f"{UNPROVED}: no clock tells whether the rank that {id} held went on before the fault acted", *unsure
+        )
     if early:
         yield views.found(f"{UNPROVED}: the rank that {id} held had gone on before the fault acted", *early)
     inside = [
         e for e in trace.of("rank.inside") if e.epoch == held.epoch and e.value.get("rank") != held.value.get("rank")
     ]
-    if at.phase == "allreduce" and not any(views.before(event, injected) for event in inside):
+    asked = trace.acts[0].invoke if trace.acts else injected
+    shown = [event for event in inside if times.before(event, injected) or times.before(event, asked)]
+    if at.phase == "allreduce" and not shown:
         yield views.found(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
 
 

@@ -29,12 +29,14 @@ class Params:
 def check(run: Run, params: Params) -> Verdict:
     """Who took part, when, and whether the history can be believed."""
     gangs = views.gangs(run.history)
+    late, unsure = _late(run, gangs)
     failures = [
         *views.disorder(run.history), *_beginning(run), *_epochs(run, gangs),
         *(one for gang in gangs for one in (*_starts(run, gang), *_ranks(gang), *_whereabouts(gang))),
-        *_late(run, gangs), *_restarts(run), *_incarnations(run), *_budget(run),
+        *late, *_restarts(run), *_incarnations(run), *_budget(run),
     ]  # fmt: skip
     doubts = [
+        *unsure,
         *views.unended(run.history),
         *views.unstarted(run.history),
         *(one for gang in gangs for one in _absent(run, gang)),
@@ -129,17 +131,23 @@ def _absent(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         yield views.found(f"epoch {gang.epoch}: all ranks joined and nobody took note of it", gang.began)
 
 
-def _late(run: Run, gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
-    """No act of an old epoch after a new one began: by the clock on one host, else by arrival."""
+def _late(run: Run, gangs: tuple[views.Gang, ...]) -> tuple[list[views.Finding], list[views.Finding]]:
+    """(acts, what may be one) of an old epoch after a new one began. What a host that was cut off has to tell arrives late."""
+    times = views.clocks(run.history)
+    failures: list[views.Finding] = []
+    doubts: list[views.Finding] = []
     for event in run.history.of(*ACTS):
-        newer = next(
-            (g for g in gangs if event.epoch is not None and g.epoch > event.epoch and views.before(g.began, event)),
-            None,
-        )
-        if newer is not None:
-            yield views.found(
-                f"{event.f} of epoch {event.epoch} after epoch {newer.epoch} had begun", newer.began, event
-            )
+        newer = [gang for gang in gangs if event.epoch is not None and gang.epoch > event.epoch]
+        orders = [(gang, times.before(gang.began, event)) for gang in newer]
+        over = next((gang for gang, order in orders if order), None)
+        unsure = next((gang for gang, order in orders if order is None), None)
+        if over is not None:
+            text = f"{event.f} of epoch {event.epoch} after epoch {over.epoch} had begun"
+            failures.append(views.found(text, over.began, event))
+        elif unsure is not None:
+            text = f"no clock tells whether {event.f} of epoch {event.epoch} came before epoch {unsure.epoch} had begun"
+            doubts.append(views.found(text, unsure.began, event))
+    return failures, doubts
 
 
 def _restarts(run: Run) -> Iterator[views.Finding]:

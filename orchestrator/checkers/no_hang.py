@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model.act import OF_HOSTS
 from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
@@ -65,11 +66,16 @@ def _late(run: Run, op: views.Operation, outcome: Event) -> float:
 
 
 def _gone(run: Run, op: views.Operation) -> bool:
-    """Whether the node was lost, or was being paused, when the command was closed."""
+    """Whether the node was lost, or was being paused, when the command was closed. A host that was given back brings no node."""
     if op.node is None or op.outcome is None:
         return False
     about = [event for event in run.history.events if event.node == op.node and event.seq < op.outcome.seq]
-    back = max((e.seq for e in about if _back(e) and e.seq < op.invoke.seq), default=0)
+    hosts = {
+        e.key
+        for e in run.history.of("fault.heal")
+        if set(views.names(views.mapping(e.value.get("act")).get("disables"))) & {*OF_HOSTS}
+    }
+    back = max((e.seq for e in about if _back(e) and e.key not in hosts and e.seq < op.invoke.seq), default=0)
     return any(event.seq > back and event.f in LOSSES and event.seq != op.invoke.seq for event in about)
 
 

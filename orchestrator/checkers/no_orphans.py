@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
@@ -20,7 +20,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """gang.stop and node.kill answer how many processes are left; a verified power-off left none."""
+    """gang.stop and node.kill answer how many processes are left; a verified power-off, or the end of a container, left none."""
     gangs = views.gangs(run.history)
     doubts = [
         *(one for gang in gangs for one in _uncounted(run, gang)),
@@ -55,6 +55,8 @@ def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
 
 def _proves(run: Run, event: Event, epoch: int) -> bool:
     """A later epoch's count covers the earlier ones: it looks for the mark of the node, not of the epoch."""
+    if event.f == "node.exit":
+        return event.value.get("left") == 0 and event.source.incarnation is not None
     if event.type == "ok" and event.f in ("gang.stop", "node.kill"):
         return event.value.get("left") == 0 and (event.epoch is None or event.epoch >= epoch)
     return event.f == "fault.verified" and _powers_off(run, event.value.get("id"))
@@ -65,5 +67,11 @@ def _powers_off(run: Run, id: object) -> bool:
     for op in views.operations(run.history, "fault.act"):
         if op.invoke.value.get("id") == id:
             verify = views.listing(views.mapping(op.invoke.value.get("act")).get("verify"))
-            return any(views.mapping(p).get("kind") == "power" for p in verify)
+            return any(_of_node(views.mapping(p)) for p in verify)
     return False
+
+
+def _of_node(primitive: Mapping[str, object]) -> bool:
+    """Power of the node itself, or of its host with everything on it; an engine or an sshd may be gone alone."""
+    of = views.mapping(primitive.get("args")).get("of", "node")
+    return primitive.get("kind") == "power" and of in ("node", "host")

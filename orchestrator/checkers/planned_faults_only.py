@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .. import views
+from ..model.act import OF_HOSTS
 from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
@@ -33,29 +34,62 @@ def _summary(run: Run) -> str:
     return "what broke was broken by a planned fault" if broke else "nothing broke"
 
 
+@dataclass(kw_only=True)
+class _Damage:
+    """What is broken at a point of the history: epochs, and nodes that a fault or we ourselves hit.
+
+    A host that was given back has not given back the nodes that ``fell`` with it: their ends may be told late.
+    """
+
+    epochs: set[int] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    fell: set[str] = field(default_factory=set)
+
+    def explains(self, event: Event, epoch: int | None) -> bool:
+        if event.f in ("node.exit", "node.silent"):
+            return event.node in self.nodes
+        return epoch in self.epochs or event.node in self.nodes
+
+    def mend(self, node: str) -> None:
+        self.nodes.discard(node)
+        self.fell.discard(node)
+
+    def give_back(self, host: set[str]) -> None:
+        self.nodes -= host - self.fell
+
+
 def _unexplained(run: Run) -> Iterator[views.Finding]:
     """Detector events in order; an explained one explains what the rest of its gang suffers after it."""
-    gangs = views.gangs(run.history)
-    broken: set[int] = set()
-    hit: set[str] = set()
+    gangs, reach = views.gangs(run.history), _reaches(run)
+    damage = _Damage()
     for event in run.history.events:
         epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
+        here = {epoch} if epoch is not None else set()
         if event.type == "invoke" and event.f in ("fault.act", "node.kill"):
-            hit.add(event.node or "")
-            broken |= {epoch} if event.f == "fault.act" and epoch is not None else set()
+            damage.nodes |= reach.get(str(event.key), {event.node or ""})
+            damage.epochs |= here if event.f == "fault.act" else set()
         elif event.type == "invoke" and event.f == "gang.stop":
-            broken |= {epoch} if epoch is not None else set()
+            damage.epochs |= here
+        elif event.type == "ok" and event.f == "fault.heal" and event.key in reach:
+            damage.give_back(reach[event.key])
         elif event.type == "ok" and event.f in ("node.apply", "fault.heal"):
-            hit.discard(event.node or "")
-        elif event.type == "note" and views.abnormal(event) and not _explained(event, epoch, broken, hit):
-            yield views.found(_told(event), event)
-            broken |= {epoch} if epoch is not None else set()
+            damage.mend(event.node or "")
+        elif event.type == "note" and views.abnormal(event):
+            damage.fell |= {event.node or ""}
+            if not damage.explains(event, epoch):
+                yield views.found(_told(event), event)
+                damage.epochs |= here
 
 
-def _explained(event: Event, epoch: int | None, broken: set[int], hit: set[str]) -> bool:
-    if event.f in ("node.exit", "node.silent"):
-        return event.node in hit
-    return epoch in broken or event.node in hit
+def _reaches(run: Run) -> dict[str, set[str]]:
+    """Key of an injection or of its healing -> the nodes that it is about: all of a host, where the host itself is hit."""
+    hosts = views.hosts_of(run.history)
+    found = {}
+    for event in run.history.of("fault.act", "fault.heal"):
+        taken = views.names(views.mapping(event.value.get("act")).get("disables")) if event.type == "invoke" else ()
+        if event.key and any(one in OF_HOSTS for one in taken):
+            found[event.key] = {name for name, host in hosts.items() if host == hosts.get(event.node or "")}
+    return found
 
 
 def _told(event: Event) -> str:

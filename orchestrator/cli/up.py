@@ -89,17 +89,17 @@ def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> N
     done = apply.apply(provider, bed, diff, token=secrets.token_hex(3), heard=heard, prepared=prepared)
     status = provider.observe(bed)
     terminal.line(f"  nodes       {bedview.count(bed, status)}{'':<21} {done.nodes_s:.2f} s")
-    _preflight(session, bed, status)
+    _preflight(session, bed, status, provider)
     terminal.line()
     bedview.table(terminal, bed, status)
     again = f"undo: ccbed down {bed.name}"
     terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {again}")
 
 
-def _preflight(session: Session, bed: BedSpec, status: BedStatus) -> None:
+def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Provider) -> None:
     from ..providers import preflight
 
-    findings = preflight.check(bed, status)
+    findings = preflight.check(bed, status, provider.asker(bed))
     said = " · ".join(f"{finding.name} {finding.text}" for finding in findings)
     session.terminal.line(f"  preflight   {said}")
     for finding in findings:

@@ -196,6 +196,7 @@ def _host(host: Host, home: str) -> HostSpec:
         power=_value(host, "power", {}),
         switch_port=_value(host, "switch_port", {}),
         engine_control=_value(host, "engine_control", {}),
+        ssh_control=_value(host, "ssh_control", {}),
     )
 
 

@@ -1,6 +1,7 @@
 """The end of a run: stop what runs, heal what was broken, start what is missing, gather, and say how it ended.
 
-stop -> heal -> quiet (nodes that were silent must answer now) -> restore -> gather -> end. After it the bed is as `up` left it.
+stop -> prove (what is being injected is either shown or not) -> heal -> quiet (nodes that were silent must answer now) ->
+restore -> gather -> end. After it the bed is as `up` left it.
 """
 
 from __future__ import annotations
@@ -54,10 +55,16 @@ def _advance(trial: Trial, state: State) -> Result:
     ending = state.ending
     if state.awaited or ending is None:
         return state, ()
-    order = ("stop", "heal", "quiet", "restore", "gather", "end")
+    order = ("stop", "prove", "heal", "quiet", "restore", "gather", "end")
     following = order[order.index(ending.at) + 1]
     state = replace(state, ending=replace(ending, at=following))  # type: ignore[arg-type]
     return _STEPS[following](trial, state)
+
+
+def _prove(trial: Trial, state: State) -> Result:
+    """An injection that takes its time has its answer before it is undone; whoever interrupts does not wait for it."""
+    acting = () if _interrupted(state) else faulting.with_stage(state, "acting")
+    return _wait(trial, state, (), frozenset(faulting.act_key(id) for id in acting))
 
 
 def _heal(trial: Trial, state: State) -> Result:
@@ -103,6 +110,8 @@ def _gather(trial: Trial, state: State) -> Result:
 
 def _end(trial: Trial, state: State) -> Result:
     ending = state.ending or Ending(outcome="failed")
+    if left := faulting.unhealed(state):
+        ending = _also(ending, "; ".join(left))
     value = {"outcome": ending.outcome, "reason": ending.reason, "kind": ending.kind}
     return state, (note("run.end", "end", value, epoch=state.epoch),)
 
@@ -118,7 +127,8 @@ def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
 
 
 def _apply(state: State, name: str) -> Command:
-    return Command(f="node.apply", key=_key(state, "apply", name), node=name, deadline_s=20.0, value={"node": name})
+    """A host that is only just back may take its time."""
+    return Command(f="node.apply", key=_key(state, "apply", name), node=name, deadline_s=60.0, value={"node": name})
 
 
 def _kill(state: State, name: str) -> Command:
@@ -138,8 +148,13 @@ def _dead(state: State, name: str) -> State:
 
 def _unrestored(state: State, name: str, reason: str) -> State:
     ending = state.ending or Ending(outcome="failed")
-    text = "; ".join(part for part in (ending.reason, f"{name} could not be started again: {reason}") if part)
-    return replace(state, ending=replace(ending, reason=text, kind="infrastructure"))
+    return replace(state, ending=_also(ending, f"{name} could not be started again: {reason}"))
+
+
+def _also(ending: Ending, what: str) -> Ending:
+    """The bed is not as `up` left it, whatever came of the run."""
+    text = "; ".join(part for part in (ending.reason, what) if part)
+    return replace(ending, reason=text, kind="infrastructure")
 
 
 def _interrupted(state: State) -> bool:
@@ -154,4 +169,4 @@ def _key(state: State, what: str, name: str) -> str:
     return f"close/e{state.epoch}/{what}/{name}"
 
 
-_STEPS = {"heal": _heal, "quiet": _quiet, "restore": _restore, "gather": _gather, "end": _end}
+_STEPS = {"prove": _prove, "heal": _heal, "quiet": _quiet, "restore": _restore, "gather": _gather, "end": _end}

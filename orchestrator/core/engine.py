@@ -6,15 +6,14 @@ stop the gang -> settle: wait for every node's answer, exit or silence -> only t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from ..model.event import Command, Event
+from ..model.event import Event
 from ..model.plan import Plan
 from ..model.trial import Trial
-from . import closing, faulting, gangs, recovery
-from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then, timer
+from . import closing, faulting, gangs, recovery, resuming
+from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event], Result]
 
@@ -29,7 +28,7 @@ def begin(trial: Trial, plan: Plan) -> Result:
         nodes={n.name: Node(incarnation=n.incarnation, ordinal=n.ordinal) for n in plan.nodes.values()},
         faults={fault.id: FaultState() for fault in trial.faults},
     )
-    opening = (*faulting.planned(trial), _wall(trial, state))
+    opening = (*faulting.planned(trial), resuming.wall(trial, state))
     return then((state, opening), lambda s: gangs.prepare(trial, s))
 
 
@@ -117,8 +116,26 @@ def _node_silent(trial: Trial, state: State, event: Event) -> Result:
     name = str(event.node)
     if not state.nodes[name].usable:
         return state, ()
-    state = _with_node(state, name, replace(state.nodes[name], reachable=False))
+    cut_off = event.value.get("seen") == "unreachable"
+    state = _with_node(state, name, replace(state.nodes[name], reachable=False, cut_off=cut_off))
     return _lost(trial, state, event, name)
+
+
+def _node_suspect(trial: Trial, state: State, event: Event) -> Result:
+    return _beating(state, event, suspect=True), ()
+
+
+def _node_heard(trial: Trial, state: State, event: Event) -> Result:
+    """What is silent stays so until the run is closed: nobody knows what its ranks did meanwhile."""
+    return _beating(state, event, suspect=False), ()
+
+
+def _beating(state: State, event: Event, *, suspect: bool) -> State:
+    name = str(event.node)
+    known = state.nodes.get(name)
+    return (
+        _with_node(state, name, replace(known, suspect=suspect, cut_off=known.cut_off and suspect)) if known else state
+    )
 
 
 def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
@@ -189,9 +206,13 @@ def _prepared(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _applied_late(state: State, event: Event) -> State:
-    """A node that was started for an epoch that is over is still there."""
-    late = event.f == "node.apply" and event.type == "ok" and event.node in state.nodes
-    return gangs.applied(state, event) if late else state
+    """A node that was started for an epoch that is over is still there; a silent one may be ended late."""
+    name = str(event.node)
+    if event.type != "ok" or name not in state.nodes:
+        return state
+    if event.f == "node.kill" and state.nodes[name].silent:
+        return _with_node(state, name, replace(state.nodes[name], alive=False))
+    return gangs.applied(state, event) if event.f == "node.apply" else state
 
 
 def _unanswered(trial: Trial, state: State, event: Event) -> Result:
@@ -202,6 +223,8 @@ def _unanswered(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _unprepared(trial: Trial, state: State, event: Event) -> Result:
+    if event.f == "node.kill" and event.node not in state.slots:
+        return gangs.prepared(trial, state, event)
     if event.f in ("node.apply", "node.kill"):
         state = replace(state, unrestartable=state.unrestartable | {str(event.node)})
         return abnormal(trial, state, event)
@@ -231,6 +254,12 @@ def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
     return _settle(trial, state)
 
 
+def _acted(trial: Trial, state: State, event: Event) -> Result:
+    if state.ending:
+        return closing.answered(trial, faulting.settled(state, event), event)
+    return faulting.acted(trial, state, event)
+
+
 def _healed(trial: Trial, state: State, event: Event) -> Result:
     result = faulting.healed(state, event)
     return then(result, lambda s: closing.answered(trial, s, event)) if state.ending else result
@@ -238,7 +267,7 @@ def _healed(trial: Trial, state: State, event: Event) -> Result:
 
 def _timer(trial: Trial, state: State, event: Event) -> Result:
     key = str(event.key)
-    if key == _wall_key(state) and not state.ending:
+    if key == resuming.wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return closing.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
     if key.startswith("f/") and not state.ending:
@@ -253,52 +282,6 @@ def _settled_by_time(trial: Trial, state: State) -> Result:
         if gangs.stop_key(state, name) in state.awaited:
             state = _with_node(state, name, replace(state.nodes[name], reachable=False))
     return _settle(trial, replace(state, awaited=frozenset()))
-
-
-# --- interrupts -------------------------------------------------------------------------------------------------------
-
-
-def _interrupted(trial: Trial, state: State, event: Event) -> Result:
-    """Asked for by the user; or found out afterwards (``nodes``: as they are now), because nothing could be written."""
-    state = _with_found(state, event.value["nodes"]) if "nodes" in event.value else state
-    if state.ending or state.stage == "suspended":
-        return state, ()
-    return closing.close(trial, faulting.let_go(state), Ending(outcome="interrupted"))
-
-
-def _resumed(trial: Trial, state: State, event: Event) -> Result:
-    """A new orchestrator with the whole time limit: an interrupted run goes on with the next epoch, any other just goes on."""
-    if state.ending and state.stage != "suspended":
-        return state, ()
-    state = replace(state, resumes=state.resumes + 1)
-    result: Result = state, (_wall(trial, state),)
-    if state.stage != "suspended":
-        return result
-    state = _with_found(gangs.next_epoch(state), event.value.get("nodes", {}))
-    state = replace(state, ending=None, step_at_start=state.best_step, unsaved="")
-    return then((state, result[1]), lambda s: gangs.prepare(trial, s))
-
-
-def _with_found(state: State, found: Mapping[str, Any]) -> State:
-    """The nodes as they were found to be by a new orchestrator."""
-    nodes = {
-        name: replace(
-            node, incarnation=found[name]["incarnation"], ordinal=found[name]["ordinal"], alive=True, reachable=True
-        )
-        if name in found
-        else replace(node, alive=False, reachable=False)
-        for name, node in state.nodes.items()
-    }
-    return replace(state, nodes=nodes)
-
-
-def _wall(trial: Trial, state: State) -> Command:
-    return timer(_wall_key(state), trial.liveness.wall_s)
-
-
-def _wall_key(state: State) -> str:
-    """The limit of the time that the newest orchestrator has; those of orchestrators before it count no more."""
-    return f"wall/{state.resumes}" if state.resumes else "wall"
 
 
 def _run_end(trial: Trial, state: State, event: Event) -> Result:
@@ -325,9 +308,11 @@ _OBSERVATIONS: dict[str, Handler] = {
     "rank.exit": _rank_exit,
     "node.exit": _node_exit,
     "node.silent": _node_silent,
+    "node.suspect": _node_suspect,
+    "node.heard": _node_heard,
     "gang.stalled": _stalled,
-    "run.interrupted": _interrupted,
-    "run.resumed": _resumed,
+    "run.interrupted": resuming.interrupted,
+    "run.resumed": resuming.resumed,
     "run.end": _run_end,
 }
 _OUTCOMES: dict[str, Handler] = {
@@ -338,7 +323,7 @@ _OUTCOMES: dict[str, Handler] = {
     "node.kill": _prepared,
     "gang.start": _gang_started,
     "gang.stop": _gang_stopped,
-    "fault.act": faulting.acted,
+    "fault.act": _acted,
     "fault.heal": _healed,
     "gather": closing.answered,
     "timer": _timer,

@@ -100,20 +100,19 @@ def act(trial: Trial, state: State, id: str) -> Result:
     )  # fmt: skip
     act_value = state.plan.acts[id][name]
     order = Command(
-        f="fault.act", key=f"f/{id}/act", node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
-        value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)},
+        f="fault.act", key=act_key(id), node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
+        value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)}, deadline_s=max(10.0, act_value.limit_s + 5.0),
     )  # fmt: skip
     return state, (resolved, order)
 
 
 def acted(trial: Trial, state: State, event: Event) -> Result:
     """The injection answered: let the held rank go, and arm the healing if it has a time."""
-    id = _id(event)
+    id, good = _id(event), event.type == "ok"
     fault = state.faults[id]
     if fault.stage != "acting":
         return state, ()
-    good = event.type == "ok"
-    state = _set(state, id, replace(fault, stage="acted" if good else "failed"))
+    state = settled(state, event)
     effect = state.plan.acts[id][fault.node]
     commands: tuple[Command, ...] = ()
     if fault.rank is not None and not (good and ends_node(effect)) and state.nodes[fault.node].alive:
@@ -123,6 +122,13 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     return state, commands
 
 
+def settled(state: State, event: Event) -> State:
+    """The injection was shown, or it was not."""
+    id, stage = _id(event), "acted" if event.type == "ok" else "failed"
+    acting = state.faults[id].stage == "acting"
+    return _set(state, id, replace(state.faults[id], stage=stage)) if acting else state  # type: ignore[arg-type]
+
+
 def heal(state: State, id: str) -> Result:
     """Order the rollback of a fault that has acted."""
     fault = state.faults[id]
@@ -130,7 +136,7 @@ def heal(state: State, id: str) -> Result:
     state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
     return state, (
         Command(
-            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=20.0,
+            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=plan_act.limit_s + 5.0,
             value={"id": id, "act": codec.plain(plan_act)},
         ),
     )  # fmt: skip
@@ -170,6 +176,10 @@ def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:
     return tuple(id for id, fault in state.faults.items() if fault.stage in stages)
 
 
+def act_key(id: str) -> str:
+    return f"f/{id}/act"
+
+
 def heal_key(state: State, id: str) -> str:
     """A rollback that failed is tried again under a key of its own: the answer to the first one is final."""
     count = state.faults[id].heals
@@ -177,13 +187,28 @@ def heal_key(state: State, id: str) -> str:
 
 
 def targets(state: State) -> frozenset[str]:
-    """The nodes on which a fault was ordered to act."""
-    return frozenset(fault.node for fault in state.faults.values() if fault.node)
+    """The nodes on which a fault was ordered to act, or that share the host which it took away."""
+    found: set[str] = set()
+    for id, fault in state.faults.items():
+        if fault.node:
+            found.add(fault.node)
+            if state.plan.acts[id][fault.node].of_host:
+                found |= {name for name in state.nodes if state.host(name) == state.host(fault.node)}
+    return frozenset(found)
+
+
+def unhealed(state: State) -> tuple[str, ...]:
+    """What is still wrong with hosts, for people: a whole host that was not given back is not as `up` left it."""
+    failed = [(id, state.faults[id].node) for id in with_stage(state, "failed")]
+    return tuple(
+        f"{id} on the host of {node} could not be healed" for id, node in failed if state.plan.acts[id][node].of_host
+    )
 
 
 def ends_node(act: Act) -> bool:
     """Whether the injection ends every process of the node."""
-    return any(one.kind == "power" and one.args.get("state") == "off" for one in act.inject)
+    off = (one.args.get("of", "node") for one in act.inject if one.kind == "power" and one.args.get("state") == "off")
+    return any(of in ("node", "host") for of in off)
 
 
 def _follow(trial: Trial, result: Result, fault: FaultPlan) -> Result:

@@ -12,13 +12,21 @@ from ..model.trial import Trial
 from . import faulting
 from .state import Commands, Node, Result, State, note, timer
 
+#: A silent node that was replaced is ended before the next epoch acts, if its keeper answers within this time.
+DRAIN_S = 0.5
+
 
 def prepare(trial: Trial, state: State) -> Result:
-    """Fence and store of the epoch, a checkpoint to resume from (after the fence), and the nodes that must be started."""
+    """Fence and store of the epoch, a checkpoint to resume from (after the fence), and the nodes that must be started.
+
+    Nodes that fell silent and were replaced are ended as well; a host that is gone is not waited for.
+    """
+    state, ends, awaited_ends = _condemn(state)
     fixer = next((name for name in state.slots if state.usable(name)), None)
     missing = tuple(dict.fromkeys(name for name in state.slots if not state.usable(name)))
-    commands: Commands = tuple(_start_node(state, name) for name in missing)
-    awaited = {command.key for command in commands} | {_key(state, "store")}
+    starts = tuple(_start_node(state, name) for name in missing)
+    awaited = {command.key for command in starts} | awaited_ends | {_key(state, "store")}
+    commands: Commands = (*ends, *starts)
     if fixer:
         state = replace(state, fence_ordered=state.epoch)
         commands += (_fence(state, fixer),)
@@ -31,15 +39,15 @@ def prepare(trial: Trial, state: State) -> Result:
 def prepared(trial: Trial, state: State, event: Event) -> Result:
     """One answer of the preparation; the last one starts the gang."""
     follow: Commands = ()
-    if event.f == "node.kill":
-        name = str(event.node)
+    name = str(event.node)
+    if event.f == "node.kill" and event.type == "ok":
         state = replace(state, nodes={**state.nodes, name: replace(state.nodes[name], alive=False, reachable=False)})
-        follow = (_apply(state, name),)
+        follow = (_apply(state, name),) if name in state.slots else ()
     elif event.f == "node.apply":
         state = applied(state, event)
-        state, follow = _after_apply(trial, state, str(event.node))
+        state, follow = _after_apply(trial, state, name)
     elif event.f == "fence.write" and _may_resume(state):
-        follow = (_scan(state, str(event.node)),)
+        follow = (_scan(state, name),)
     elif event.f == "checkpoint.scan":
         state, follow = _scanned(state, event)
     elif event.f == "store.open":
@@ -113,6 +121,17 @@ def settle_key(state: State) -> str:
 def _start_node(state: State, name: str) -> Command:
     """A lost node is started again; one that is only silent is killed first."""
     return _kill(state, name) if state.nodes[name].alive else _apply(state, name)
+
+
+def _condemn(state: State) -> tuple[State, Commands, set[str]]:
+    """Order the end of the silent nodes that hold no slot any more, once each; the keys that are worth waiting for."""
+    names = [
+        name for name, node in state.nodes.items() if node.silent and not node.condemned and name not in state.slots
+    ]
+    ends = tuple(replace(_kill(state, name), deadline_s=DRAIN_S) for name in names)
+    awaited = {end.key for end in ends if not state.silent_host(state.host(str(end.node)))}
+    marked = {name: replace(state.nodes[name], condemned=True) for name in names}
+    return replace(state, nodes={**state.nodes, **marked}), ends, awaited
 
 
 def _after_apply(trial: Trial, state: State, name: str) -> Result:

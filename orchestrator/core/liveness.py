@@ -62,6 +62,13 @@ def suspects(watch: Watch, limits: Liveness) -> tuple[str, ...]:
     )
 
 
+def heard(before: Watch, after: Watch) -> tuple[str, ...]:
+    """Nodes that were suspect, and perhaps given up, and whose heart-beat goes on."""
+    return tuple(
+        n for n, beat in after.beats.items() if n in before.beats and before.beats[n].suspected and not beat.suspected
+    )
+
+
 def mark(watch: Watch, node: str) -> Watch:
     return replace(watch, beats={**watch.beats, node: replace(watch.beats[node], suspected=True)})
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ..model.act import SAFETY_ORDER, Act, HostFacts, Target
 from ..model.bed import BedSpec, BedStatus, NodeSpec
 from ..model.errors import InfrastructureError, UsageError
-from ..model.plan import Plan, PlanNode
+from ..model.plan import HostClock, Plan, PlanNode
 from ..model.plugin import Catalogue
 from ..model.trial import FaultPlan, Trial
-from . import values
+from . import abilities, values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
@@ -27,14 +28,18 @@ def plan(
     payload: str,
     capabilities: Mapping[str, frozenset[str]],
     data_dir: str | None = None,
+    clocks: Mapping[str, HostClock] = MappingProxyType({}),
+    apart: str = "",
 ) -> Plan:
     """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
+
+    ``clocks``: as preflight measured them; ``apart``: why the nodes do not share the directory for checkpoints.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
     """
     slots, spares = _seats(trial, bed, status)
     data = data_dir or bed.data_dir
-    policy, problems = _policy(trial, bed, spares)
+    policy, problems = _policy(trial, bed, spares, apart)
     nodes = {node.name: node for node in (*slots, *spares)}
     acts, refused = _acts(trial, bed, nodes, slots, catalogue, capabilities)
     backend, unfit = _backend(trial, tuple(nodes.values()))
@@ -56,6 +61,7 @@ def plan(
         data=data,
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
+        clocks=clocks,
     )
 
 
@@ -101,8 +107,16 @@ def _state(status: BedStatus, name: str) -> str:
     return f"{found.state} ({found.reason})" if found.reason else found.state
 
 
-def _policy(trial: Trial, bed: BedSpec, spares: Sequence[NodeSpec]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _policy(
+    trial: Trial, bed: BedSpec, spares: Sequence[NodeSpec], apart: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Every rank of the next gang reads the checkpoint, on whichever host it is: without a shared directory nothing recovers."""
     asked = trial.recovery.policy
+    if apart and asked == ("auto",) and not trial.faults:
+        return ("none",), ()
+    if apart and asked != ("none",):
+        why = f"recovery {', '.join(asked)} needs a directory that all nodes share; {bed.shared_dir} is none: {apart}"
+        return asked, (f"{why}: mount one file system there, set ccbed_shared_dir, or --recovery none",)
     if asked == ("auto",):
         return (("spare", "restart") if spares else ("restart",)), ()
     if asked == ("spare",) and not spares:
@@ -149,6 +163,7 @@ def _acts(
 ) -> tuple[dict[str, dict[str, Act]], list[str]]:
     """Every fault on every node that it may meet: a group rank may have moved to a spare when the trigger fires."""
     ranks = {node.name: index for index, node in enumerate(slots)}
+    specs = {host.name: host for host in bed.hosts}
     acts: dict[str, dict[str, Act]] = {}
     problems: list[str] = []
     for fault in trial.faults:
@@ -160,7 +175,8 @@ def _acts(
         acts[fault.id] = {}
         for name in targets:
             host = nodes[name].host
-            facts = HostFacts(name=host, provider=bed.provider, capabilities=capabilities.get(host, frozenset()))
+            can = capabilities.get(host, frozenset()) | abilities.of(specs.get(host))
+            facts = HostFacts(name=host, provider=bed.provider, capabilities=can, spec=specs.get(host))
             act = _act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
             acts[fault.id][name] = act
             problems += _refusals(fault, act, bed, facts)
@@ -178,6 +194,7 @@ def _refusals(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> lis
     listed = ", ".join(sorted(facts.capabilities)) or "nothing"
     found = [
         f"fault {fault.id} ({fault.fault}) needs {need}; host {facts.name} (provider {facts.provider}) can: {listed}"
+        f"{_given_by(need)}"
         for need in missing
     ]
     allowed = SAFETY_ORDER.index(bed.allow_faults)
@@ -187,3 +204,9 @@ def _refusals(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> lis
             f"set ccbed_allow_faults: {act.safety} in {bed.inventory}"
         )
     return found
+
+
+def _given_by(need: str) -> str:
+    """The variable that gives a host this capability, for people."""
+    variable = abilities.VARIABLES.get(need)
+    return f"; {variable} gives it to a host of containers" if variable else ""

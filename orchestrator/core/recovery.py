@@ -1,8 +1,8 @@
-"""Who replaces a lost node: the policies, in the order that the trial gives."""
+"""Who replaces a lost node: the policies, in the order that the trial gives, and the hosts that can be trusted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..model.trial import Trial
@@ -30,12 +30,12 @@ def decide(trial: Trial, state: State) -> Decision:
     for slot, name in enumerate(state.slots):
         if state.usable(name):
             continue
-        policy = _policy(state, name, spares)
-        if policy is None:
+        chosen = _choice(state, name, spares)
+        if chosen is None:
             return Decision(refused=f"no policy of {list(state.plan.policy)} can replace {name}")
-        policies[name] = policy
-        if policy == "spare":
-            slots[slot] = spares.pop(0)
+        policies[name], slots[slot] = chosen
+        if chosen[0] == "spare":
+            spares.remove(chosen[1])
     return Decision(slots=tuple(slots), spares=tuple(spares), policies=policies)
 
 
@@ -56,10 +56,25 @@ def stale(state: State) -> int:
     return 0 if state.best_step > state.step_at_start else state.stale + 1
 
 
-def _policy(state: State, name: str, spares: list[str]) -> str | None:
+def _choice(state: State, name: str, spares: Sequence[str]) -> tuple[str, str] | None:
+    """The policy for a lost node and who takes its place. A restart on a silent host only where nothing else is left."""
+    may_restart = "restart" in state.plan.policy and name not in state.unrestartable
+    there = not state.silent_host(state.host(name))
     for policy in state.plan.policy:
-        if policy == "spare" and spares:
-            return "spare"
-        if policy == "restart" and name not in state.unrestartable:
-            return "restart"
-    return None
+        if policy == "spare" and (spare := _spare(state, name, spares)):
+            return policy, spare
+        if policy == "restart" and may_restart and there:
+            return policy, name
+    return ("restart", name) if may_restart else None
+
+
+def _spare(state: State, lost: str, spares: Sequence[str]) -> str | None:
+    """The best warm spare: on the same host where only this node has exited there, else on another; never on a silent host."""
+    mine = state.host(lost)
+    gone = [name for name, node in state.nodes.items() if state.host(name) == mine and not node.usable]
+    near = gone == [lost] and not state.nodes[lost].alive
+
+    def rank(name: str) -> tuple[bool, bool]:
+        return state.nodes[name].suspect, (state.host(name) == mine) is not near
+
+    return min((name for name in spares if not state.silent_host(state.host(name))), key=rank, default=None)

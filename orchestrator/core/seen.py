@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from ..model.bed import BedSpec, BedStatus, NodeSpec, NodeStatus
@@ -10,17 +11,21 @@ from ..model.bed import BedSpec, BedStatus, NodeSpec, NodeStatus
 ALIVE = ("warm", "busy", "starting", "paused")
 
 
-def bed_status(bed: BedSpec, looks: Mapping[str, Mapping[str, Any]]) -> BedStatus:
-    """``looks``: host -> what ``agent/looking.py`` found there."""
+def bed_status(
+    bed: BedSpec, looks: Mapping[str, Mapping[str, Any]], problems: Mapping[str, str] = MappingProxyType({})
+) -> BedStatus:
+    """``looks``: host -> what ``agent/looking.py`` found there; ``problems``: host -> why nobody knows."""
     wanted = {node.name: node for node in bed.nodes}
     found = [
         _node(wanted.get(one["name"]), one, look["interfaces"]) for look in looks.values() for one in look["nodes"]
     ]
+    gone = (node for node in bed.nodes if node.host in problems)
+    unknown = [NodeStatus(name=node.name, state="unreachable", reason=problems[node.host]) for node in gone]
     keepers = [look["keeper"] for look in looks.values()]
     alive = bool(keepers) and all(keeper["alive"] for keeper in keepers)
     return BedStatus(
         name=bed.name,
-        nodes=tuple(one for one in found if one.name in wanted or one.state in ALIVE),
+        nodes=(*(one for one in found if one.name in wanted or one.state in ALIVE), *unknown),
         keeper_pid=int(keepers[0].get("pid", 0)) if alive else 0,
         keeper_hash=_odd(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
         leases=tuple(lease for look in looks.values() for lease in look["leases"]),

@@ -19,16 +19,26 @@ Commands = tuple[Command, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What is known of a node. ``reachable``: it beats; ``alive``: its agent has not exited."""
+    """What is known of a node. ``reachable``: it beats; ``alive``: its agent has not exited; ``suspect``: its beat is late.
+
+    ``cut_off``: its host did not answer when it was looked at. ``condemned``: its end was ordered, though it is silent.
+    """
 
     incarnation: str
     ordinal: int
     alive: bool = True
     reachable: bool = True
+    suspect: bool = False
+    cut_off: bool = False
+    condemned: bool = False
 
     @property
     def usable(self) -> bool:
         return self.alive and self.reachable
+
+    @property
+    def silent(self) -> bool:
+        return self.alive and not self.reachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +59,7 @@ class Ending:
     outcome: Literal["finished", "failed", "interrupted"]
     reason: str = ""
     kind: Literal["", "finding", "infrastructure"] = ""
-    at: Literal["stop", "heal", "quiet", "restore", "gather", "end"] = "stop"
+    at: Literal["stop", "prove", "heal", "quiet", "restore", "gather", "end"] = "stop"
     restored: frozenset[str] = frozenset()
 
 
@@ -91,6 +101,16 @@ class State:
 
     def usable(self, name: str) -> bool:
         return self.nodes[name].usable
+
+    def host(self, name: str) -> str:
+        return self.plan.nodes[name].host
+
+    def silent_host(self, host: str) -> bool:
+        """Whether a host is believed to be gone: nothing on it beats any more, or it did not answer itself."""
+        there = [node for name, node in self.nodes.items() if self.host(name) == host and node.alive]
+        if any(node.cut_off for node in there):
+            return True
+        return any(node.silent for node in there) and all(node.silent or node.suspect for node in there)
 
     @property
     def active(self) -> bool:

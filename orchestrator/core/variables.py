@@ -157,10 +157,22 @@ def _network(value: Any) -> str:
     return str(value)
 
 
+def _switch(value: Any) -> Any:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _switched(value: Any) -> Any:
+    return [_switch(item) for item in value] if isinstance(value, list) else value
+
+
 def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
-    """A reader of a mapping from each of ``states`` to the argv that brings it about."""
+    """A reader of a mapping from each of ``states`` to the argv that brings it about.
+
+    YAML reads a bare ``off`` or ``on`` as a truth value, as a key and as an argument; it is what it says here.
+    """
 
     def read(value: Any) -> dict[str, tuple[str, ...]]:
+        value = {_switch(key): _switched(item) for key, item in value.items()} if isinstance(value, dict) else value
         if not isinstance(value, dict) or sorted(value) != sorted(states):
             raise ValueError(f"must be a mapping with {' and '.join(states)}, each a list: a program and its arguments")
         return {state: _list(value[state]) for state in states}
@@ -203,6 +215,7 @@ KNOWN: Mapping[str, Variable] = {
     "engine": Variable(read=_path, honoured_by=DOCKER),
     "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
+    "ssh_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=_text, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),

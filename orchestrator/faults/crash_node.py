@@ -1,15 +1,12 @@
-"""Kills every process of a node at once; where the bed owns the node's network, the link goes first, as in a power cut."""
+"""Kills every process of a node at once; where the node has a link of its own, that goes first, as in a power cut."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..model.act import Act, HostFacts, Primitive, Safety, Target
+from ..model.act import LEASE_S, Act, HostFacts, Primitive, Safety, Target
 
 SAFETY: Safety = "container"
-
-#: The node comes back by itself after this time, should nobody heal it.
-LEASE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +16,7 @@ class Params:
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
     """Power off, proved by no process being left; healed by power on. The agent dies too, so its keeper holds the lease."""
-    silent = "cut-link" in host.capabilities
+    silent = "own-link" in host.capabilities
     down = (Primitive(kind="link", args={"state": "down"}),) if silent else ()
     up = (Primitive(kind="link", args={"state": "up"}),) if silent else ()
     off = Primitive(kind="power", args={"state": "off"})

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from ..model.act import Act, HostFacts, Primitive, Safety, Target
+from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
 
 SAFETY: Safety = "container"
-
-#: The node goes on by itself so long after the time at which it should have been healed.
-MARGIN_S = 60.0
-#: The lease of a pause that lasts until the run ends.
-LEASE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +16,7 @@ class Params:
     for_s: float | None = None
 
     def __post_init__(self) -> None:
-        if self.for_s is not None and not (math.isfinite(self.for_s) and self.for_s > 0):
-            raise ValueError(f"for_s: must be > 0 (got {self.for_s:g})")
+        check_time(self.for_s)
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
@@ -35,7 +28,7 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
         verify=(on,),
         heal=(off,),
         verify_heal=(off,),
-        lease_s=LEASE_S if params.for_s is None else params.for_s + MARGIN_S,
+        lease_s=lease_s(params.for_s),
         safety=SAFETY,
         needs=("pause",),
         disables=("agent",),

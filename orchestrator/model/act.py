@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from .bed import HostSpec
+
 PrimitiveKind = Literal["signal", "argv", "write_file", "power", "link", "pause"]
 Safety = Literal["process", "container", "node", "cluster"]
 SAFETY_ORDER: tuple[Safety, ...] = ("process", "container", "node", "cluster")
+#: What an act takes away from a whole host; with one of the latter two nobody there can be told to heal any more.
+OF_HOSTS = ("engine", "host", "ssh")
+BEYOND_REACH = ("host", "ssh")
+#: The lease of a fault that lasts until the run ends, and how much later than its time any other is healed by its holder.
+LEASE_S = 120.0
+MARGIN_S = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +27,16 @@ class Primitive:
     power   {"state": "off" | "on"}        off: SIGKILL to every process of the node; on: the node is started again
     pause   {"state": "on" | "off"}        SIGSTOP / SIGCONT to every process of the node
     signal  {"signal": "TERM", "rank": 1}  a signal to one rank
-    argv, write_file, link                 for providers that have them
+    argv    {"run": [program, argument]}   runs it; as a proof: it leaves with exit code 0
+    write_file, link                       for providers that have them
+
+    With ``of`` it is about what a node lives in, and ``run`` is the argv that brings the state about:
+
+    power   {"state": "off" | "on", "of": "host" | "ssh", "run": [...], "address": "198.18.0.2", "port": 22}
+    link    {"state": "down" | "up", "of": "host", "run": [...], "address": "198.18.0.2", "port": 22}
+    power   {"state": "off" | "on", "of": "engine", "run": [...], "socket": "/var/run/docker.sock"}
+
+    Their proof is an observation of its own: whether anybody answers at that address, or at that socket.
     """
 
     kind: PrimitiveKind
@@ -36,19 +54,24 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What a fault may ask of the target's host: the provider's kind and its capabilities (kill, pause, stop, power-off …)."""
+    """What a fault may ask of the target's host: the provider's kind and its capabilities (kill, pause, stop, power-off …).
+
+    ``spec``: how it is reached, and the argv that control it; None where a bed has no hosts of its own.
+    """
 
     name: str
     provider: str
     capabilities: frozenset[str]
+    spec: HostSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     """An injection with its proof and its rollback; pure data.
 
-    ``disables``: what the fault takes away (``agent``: the node's agent cannot hold the lease, its keeper does).
-    ``heal_after_s``: healed on purpose after that time; None: when the run ends.
+    ``disables``: what the fault takes away (``agent``: the node's agent cannot hold the lease, its keeper does; ``engine``,
+    ``host``, ``ssh``: that of the whole host). ``heal_after_s``: healed on purpose after that time; None: when the run ends.
+    ``limit_s``: how long the injection with its proof, and the healing with its own, may take each.
     """
 
     inject: tuple[Primitive, ...]
@@ -60,3 +83,25 @@ class Act:
     needs: tuple[str, ...] = ()
     disables: tuple[str, ...] = ()
     heal_after_s: float | None = None
+    limit_s: float = 20.0
+
+    @property
+    def of_host(self) -> bool:
+        """Whether every node of the target's host is hit."""
+        return any(one in OF_HOSTS for one in self.disables)
+
+    @property
+    def outside(self) -> bool:
+        """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
+        return any(one in BEYOND_REACH for one in self.disables)
+
+
+def lease_s(for_s: float | None) -> float:
+    """The lease of a fault that is healed after ``for_s``, or when the run ends."""
+    return LEASE_S if for_s is None else for_s + MARGIN_S
+
+
+def check_time(for_s: float | None) -> None:
+    """Raises ValueError for a time that is none."""
+    if for_s is not None and not (math.isfinite(for_s) and for_s > 0):
+        raise ValueError(f"for_s: must be > 0 (got {for_s:g})")

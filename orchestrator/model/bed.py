@@ -29,8 +29,9 @@ class Inventory:
 class HostSpec:
     """A host as it is reached: this machine, or one behind SSH.
 
-    ``engine``: path of the container engine's socket there. ``power`` (off, on) and ``port`` (down, up) are argv that this
-    machine runs to cut the host's power or its switch port; ``engine_control`` (stop, start) is argv for the host itself.
+    ``engine``: path of the container engine's socket there. ``power`` (off, on), ``switch_port`` (down, up) and
+    ``ssh_control`` (stop, start) are argv that this machine runs to cut the host's power, its switch port, or its sshd by
+    another way than SSH; ``engine_control`` (stop, start) is argv for the host itself.
     """
 
     name: str
@@ -46,6 +47,7 @@ class HostSpec:
     power: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     switch_port: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     engine_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ssh_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,8 @@ class BedSpec:
         return next(node for node in self.nodes if node.name == name)
 
 
-NodeState = Literal["warm", "busy", "starting", "dead", "paused", "absent"]
+#: unreachable: its host does not answer, so nobody knows.
+NodeState = Literal["warm", "busy", "starting", "dead", "paused", "absent", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

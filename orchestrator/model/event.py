@@ -24,7 +24,8 @@ gather               {} -> {files, bytes, missing: [{node, path, reason}], cappe
 ===================  ============================================================================================
 observations         writer, value
 ===================  ============================================================================================
-run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address}}, cursors}
+run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address, host}}, cursors,
+                         clocks: {boot: {host, offset_s, uncertainty_s}}}
 run.resumed          ctl {pid, torn_bytes}
 run.interrupted      ctl {}                                  with the value of run.resumed where a journal was cut off before
 run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}
@@ -37,11 +38,12 @@ recovery.decided     ctl {lost: [node], failed: [rank], detector, policy: {node:
 recovery.refused     ctl {reason}                            no policy applies, budget spent, or a crash loop
 resume.chosen        ctl {name, step, epoch, sha256}         or {step: 0} for a fresh start
 node.suspect         ctl {silent_s}                          heart-beat late
-node.silent          ctl {silent_s}                          heart-beat lost: a detector
+node.silent          ctl {silent_s, seen}                    heart-beat lost: a detector; what an observation found then
+node.heard           ctl {silent_s}                          a suspect, or silent, node beats again
 gang.stalled         ctl {since_s}                           no progress: a detector
 controller.late      ctl {late_s}                            the controller itself slept; limits were scaled up
-node.exit            keeper {code, pid}                      a detector
-lease.armed          keeper {key, lease_s, holder}
+node.exit            keeper {code, pid, left}                a detector; left: 0 where nothing can outlive it
+lease.armed          keeper {key, lease_s, holder}           keeper, or ``outside``: the holder on the controller's machine
 lease.over           keeper {key}                            the lease ran out and the holder healed by itself
 fault.injected       keeper {id, evidence}
 fault.verified       keeper {id, evidence}

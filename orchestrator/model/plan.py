@@ -25,10 +25,20 @@ class PlanNode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostClock:
+    """A host's CLOCK_MONOTONIC plus ``offset_s`` is the orchestrator's, give or take ``uncertainty_s``, when it was measured."""
+
+    host: str
+    offset_s: float
+    uncertainty_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
-    ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps.
+    ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps;
+    ``clocks``: boot id of a host -> its clock, as preflight has measured it.
     """
 
     run: str
@@ -45,3 +55,4 @@ class Plan:
     acts: Mapping[str, Mapping[str, Act]] = field(default_factory=dict)
     threads: int = 1
     keep: int = 3
+    clocks: Mapping[str, HostClock] = field(default_factory=dict)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from .bed import BedSpec, BedStatus
+from .bed import BedSpec, BedStatus, NodeStatus
 from .event import Command, Event
 
 Cursors = Mapping[str, int]
@@ -23,12 +23,29 @@ class Fetched:
     reason: str = ""
 
 
+class Asker(Protocol):
+    """How hosts, and nodes with a network of their own, are asked: the operations of ``agent/checks.py``.
+
+    Used by several threads at once. Raises OSError, ValueError or RuntimeError with a sentence that says what is wrong.
+    """
+
+    def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any: ...
+
+    def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any: ...
+
+
 class Provider(Protocol):
     """One kind of bed. ``run`` binds the provider to a run: its commands are named by it and its events are polled."""
 
     def capabilities(self, host: str) -> frozenset[str]: ...
 
     def observe(self, bed: BedSpec) -> BedStatus: ...
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        """What one node is seen to be, within a second; ``unreachable`` where its host does not answer. Raises nothing."""
+
+    def asker(self, bed: BedSpec) -> Asker | None:
+        """How its hosts are asked before a trial; None where all there is to ask is this machine."""
 
     def prepare(self, bed: BedSpec) -> None:
         """Make everything below the nodes ready (directories, archive, keeper). Idempotent."""

@@ -6,8 +6,10 @@ import getpass
 import shutil
 import socket
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,11 +19,11 @@ from ..agent import mark as marks
 from ..agent.host import OURS
 from ..agent.warmth import HUGE_PAGES
 from ..core import containers, seen
-from ..model.bed import BedSpec, BedStatus, HostSpec
+from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, engines, sites
+from . import archive, asker, engines, outside, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -34,6 +36,8 @@ KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
 KEEPER_S = 30.0
 END_S = 30.0
+#: A host that takes longer to say what it has is not there, while a run is on.
+LOOK_S = 0.7
 
 T = TypeVar("T")
 
@@ -54,22 +58,38 @@ class DockerProvider:
         self._run = BED
         self._follower: Follower | None = None
         self._sites: dict[str, Site] = {}
+        self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
     def observe(self, bed: BedSpec) -> BedStatus:
-        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
-        memory = self._run == BED
+        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds.
 
-        def look(host: HostSpec) -> Any:
-            return self._site(bed, host).ask(
-                "look", hostdir=bed.hostdir, bed=bed.name, engine=host.engine, memory=memory
-            )
-
+        A run goes on without a host that does not answer; before one, that is a failure.
+        """
+        free = self._run == BED
+        looks, problems = self._tried(bed, lambda host: self._look(bed, host, memory=free))
+        if free:
+            _raise(bed, problems)
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
-        return replace(seen.bed_status(bed, self._each(bed, look)), open_run=str(open_run))
+        status = seen.bed_status(bed, looks, problems)
+        return replace(status, leases=(*status.leases, *outside.leases(bed)), open_run=str(open_run))
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        host = bed.host(bed.node(node).host)
+        try:
+            return seen.bed_status(bed, {host.name: self._look(bed, host, LOOK_S, memory=False)}).node(node)
+        except (OSError, ValueError, RuntimeError) as error:
+            return NodeStatus(name=node, state="unreachable", reason=str(error))
+
+    def _look(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
+        about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
+        return self._site(bed, host).ask("look", deadline_s, **about)
+
+    def asker(self, bed: BedSpec) -> asker.SiteAsker:
+        return asker.SiteAsker(bed, lambda host: self._site(bed, bed.host(host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
@@ -112,10 +132,11 @@ class DockerProvider:
             site.ask("remove", END_S, hostdir=bed.hostdir)
             return ended
 
+        first = outside.end(bed)
         ended = self._each(bed, end)
         self.close()
         _remove(bed)
-        return tuple(sorted(pid for pids in ended.values() for pid in pids))
+        return tuple(sorted((*first, *(pid for pids in ended.values() for pid in pids))))
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run. Events of the keepers count from now on, those of the run's own files from their beginning.
@@ -127,7 +148,7 @@ class DockerProvider:
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
         keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
-        logs = [path / EVENTS for path in (*keepers, *(nodes if run == BED else ()))]
+        logs = [*(path / EVENTS for path in (*keepers, *(nodes if run == BED else ()))), outside.log(bed)]
         directories = [] if run == BED else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,6 +178,9 @@ class DockerProvider:
         if command.f == "node.apply" and "hash" in command.value and request:
             command = _with(command, request=request)
         keeper = command.f in KEEPER_COMMANDS
+        if outside.concerns(command):
+            outside.perform(bed, self._run, command)
+            return
         directory = f"{bed.hostdir}/{'keeper' if keeper else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.file_name(self._run, command.key)}"
         self._site_of(node).write(path, inbox.encoded(self._run, command))
@@ -167,6 +191,7 @@ class DockerProvider:
         return self._follower.poll(cursors, timeout_s)
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        self._greet(self._bound)
         found = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
         return {name: beat for beats in found for name, beat in beats.items()}
 
@@ -179,6 +204,20 @@ class DockerProvider:
             self._site(bed, host).ask("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
 
         self._each(bed, forget)
+
+    def _greet(self, bed: BedSpec) -> None:
+        """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""
+        for host in bed.hosts:
+            connections = self._site(bed, host).connections
+            if connections > self._connections.get(host.name, connections):
+                path = f"{bed.hostdir}/agent/agent-{bed.agent}.pyz"
+                threading.Thread(target=self._revive, args=(bed, host, path), daemon=True).start()
+            self._connections[host.name] = connections
+
+    def _revive(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
+        """What goes wrong is seen by what is then not answered."""
+        with suppress(OSError, ValueError, RuntimeError):
+            self._site(bed, host).ask("keeper", KEEPER_S, **self._keeper(bed, host, archive))
 
     # --- hosts --------------------------------------------------------------------------------------------------------
 
@@ -199,6 +238,12 @@ class DockerProvider:
 
     def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
         """Do it on all hosts at once. Raises InfrastructureError with a line for each on which it went wrong."""
+        done, problems = self._tried(bed, work)
+        _raise(bed, problems)
+        return done
+
+    def _tried(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> tuple[dict[str, T], dict[str, str]]:
+        """Do it on all hosts at once: what came of it, and what went wrong, by host."""
         done: dict[str, T] = {}
         problems: dict[str, str] = {}
 
@@ -213,10 +258,7 @@ class DockerProvider:
         else:
             with ThreadPoolExecutor(max_workers=16) as pool:
                 list(pool.map(one, bed.hosts))
-        if problems:
-            lines = [f"host {host.name}: {problems[host.name]}" for host in bed.hosts if host.name in problems]
-            raise InfrastructureError(*lines, hint=f"then again: ccbed up {bed.inventory}")
-        return {host.name: done[host.name] for host in bed.hosts}
+        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, problems
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
         owner = f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
@@ -253,6 +295,13 @@ class DockerProvider:
 
 def _with(command: Command, **more: Any) -> Command:
     return replace(command, value={**command.value, **more})
+
+
+def _raise(bed: BedSpec, problems: Mapping[str, str]) -> None:
+    """Raises InfrastructureError where there are any."""
+    if problems:
+        lines = [f"host {host.name}: {problems[host.name]}" for host in bed.hosts if host.name in problems]
+        raise InfrastructureError(*lines, hint=f"then again: ccbed up {bed.inventory}")
 
 
 def _python(host: HostSpec) -> str:

@@ -1,4 +1,4 @@
-"""The nodes, gangs and the agenda of a bed in memory (see fake.py)."""
+"""The hosts, nodes, gangs and the agenda of a bed in memory (see fake.py)."""
 
 from __future__ import annotations
 
@@ -18,12 +18,39 @@ class FakeNode:
 
     name: str
     incarnation: str
+    host: str = "here"
     ordinal: int = 1
     alive: bool = True
     paused: bool = False
     done: Counter[str] = field(default_factory=Counter)
     inbox: list[Command] = field(default_factory=list)
     beats: int = 0
+    #: The heart-beat that the controller has heard last.
+    shown: tuple[str, int] = ("", 0)
+    #: It ended with its host, and nobody has told yet.
+    fell: bool = False
+
+
+@dataclass(kw_only=True)
+class FakeHost:
+    """A host: ``kept``: what was said there and not heard; ``waiting``: what was sent there and has not arrived."""
+
+    name: str
+    boot: str = "fake"
+    #: How far its clock is ahead of the controller's, in seconds.
+    ahead: float = 0.0
+    up: bool = True
+    linked: bool = True
+    ssh: bool = True
+    engine: bool = True
+    lost_for_good: bool = False
+    kept: list[Event] = field(default_factory=list)
+    waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the controller reaches it."""
+        return self.up and self.linked and self.ssh
 
 
 @dataclass(kw_only=True)
@@ -62,15 +89,19 @@ class Agenda:
 
 
 class Voices:
-    """Numbers what each writer says: (node, incarnation, writer). Its words stay in order, other writers' may overtake them."""
+    """Numbers what each writer says: an agent's or a rank's incarnation, the keeper of a host, the holder outside.
+
+    Its words stay in order, other writers' may overtake them.
+    """
 
     def __init__(self) -> None:
-        self._numbers: Counter[tuple[str, str, str]] = Counter()
-        self._last: dict[tuple[str, str, str], float] = {}
+        self._numbers: Counter[tuple[str, ...]] = Counter()
+        self._last: dict[tuple[str, ...], float] = {}
 
     def event(
         self,
-        by: tuple[str, str, str],
+        pen: tuple[str, ...],
+        by: tuple[str, str | None, str],
         type: EventType,
         f: str,
         value: Mapping[str, Any],
@@ -79,11 +110,11 @@ class Voices:
         key: str | None,
         epoch: int | None,
     ) -> Event:
-        self._numbers[by] += 1
+        self._numbers[pen] += 1
         node, incarnation, writer = by
-        source = Source(node=node, incarnation=incarnation, writer=writer, n=self._numbers[by])
+        source = Source(node=node, incarnation=incarnation, writer=writer, n=self._numbers[pen])
         return Event(type=type, f=f, key=key, node=node, epoch=epoch, value=dict(value), at=at, source=source)
 
-    def when(self, by: tuple[str, str, str], soonest: float) -> float:
-        self._last[by] = max(self._last.get(by, 0.0), soonest)
-        return self._last[by]
+    def when(self, pen: tuple[str, ...], soonest: float) -> float:
+        self._last[pen] = max(self._last.get(pen, 0.0), soonest)
+        return self._last[pen]

@@ -17,6 +17,8 @@ from .asking import BED
 
 #: Most bytes taken from one file at once; what is beyond comes with the next poll.
 CHUNK = 4 << 20
+#: They serve runs and the bed alike.
+KEEPERS = ("keeper", "outside")
 
 
 class Follower:
@@ -40,7 +42,7 @@ class Follower:
         if not events and timeout_s > 0:
             select.select([self._watcher.fd] if self._watcher.fd >= 0 else [], [], [], timeout_s)
             events, after = self._read(cursors)
-        return sorted(events, key=lambda event: event.at.mono), after
+        return in_order(events), after
 
     def close(self) -> None:
         self._watcher.close()
@@ -58,6 +60,14 @@ class Follower:
         yield from self._files
         for directory in self._directories:
             yield from directory.glob("*.jsonl")
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By the clocks of their writers; clocks of different boots say nothing of each other, so each boot's stay together."""
+    boots: dict[str, list[Event]] = {}
+    for event in events:
+        boots.setdefault(event.at.boot, []).append(event)
+    return [event for each in boots.values() for event in sorted(each, key=lambda event: event.at.mono)]
 
 
 def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
@@ -82,7 +92,7 @@ def decode(line: bytes, run: str) -> list[Event]:
     try:
         content: Mapping[str, Any] = json.loads(line)
         event = codec.build(Event, {name: item for name, item in content.items() if name != "run"})
-        answers_bed = event.source.writer == "keeper" and event.type != "note"
+        answers_bed = event.source.writer in KEEPERS and event.type != "note"
         return [event] if content.get("run", BED if answers_bed else run) == run else []
     except (ValueError, TypeError, KeyError, AttributeError):
         return []

@@ -11,14 +11,14 @@ from pathlib import Path
 from ..agent import host, inbox, label, launch, processes
 from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
-from ..model.bed import BedSpec, BedStatus
+from ..model.bed import BedSpec, BedStatus, NodeStatus
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
 from . import archive, files, observe
 from .follow import Follower
 
-CAPABILITIES = frozenset({"kill", "pause", "stop", "signal", "power-off"})
+CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
 #: The name under which commands go out that belong to no run.
@@ -42,6 +42,12 @@ class ProcessProvider:
     def observe(self, bed: BedSpec) -> BedStatus:
         """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
         return observe.bed_status(bed, memory=self._run == NO_RUN)
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        return self.observe(bed).node(node)
+
+    def asker(self, bed: BedSpec) -> None:
+        return None
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""

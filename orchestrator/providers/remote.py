@@ -43,6 +43,7 @@ class RemoteSite:
         self.host = host
         self.root = Path(bed.workdir)
         self.trouble = ""
+        self.connections = 0
         self.capped: set[str] = set()
         self._bed = bed
         self._mirror = Mirror(self.root, host.name)
@@ -197,6 +198,7 @@ class RemoteSite:
     def _resume(self, link: Link, deadline_s: float) -> None:
         """Bring a new helper to where the last one was."""
         self._clock = None
+        self.connections += 1
         if self._wheel:
             link.request({"do": "drive", "content": self._wheel}).result(deadline_s)
         link.request(self._watching(list(self._trees.values()))).result(deadline_s)

@@ -25,6 +25,10 @@ class Site(Protocol):
     @property
     def connected(self) -> bool: ...
 
+    @property
+    def connections(self) -> int:
+        """How many times it was connected; one more than before: the host may have been rebooted meanwhile."""
+
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
 
@@ -51,6 +55,7 @@ class LocalSite:
     """This machine: nothing is between."""
 
     connected = True
+    connections = 1
 
     def __init__(self, bed: BedSpec, host: HostSpec) -> None:
         self.root = Path(bed.hostdir)

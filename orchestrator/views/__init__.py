@@ -1,10 +1,10 @@
 """History -> what people and checkers want to know: status, milestones, timeline. Pure."""
 
-from .clock import before, clock, listing, mapping, names, number, text, whole
+from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
 from .failovers import failovers
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
-from .gangs import DETECTORS, Gang, abnormal, begin_nodes, epoch_at, epoch_of, gangs, slots_at
+from .gangs import DETECTORS, Gang, abnormal, begin_nodes, epoch_at, epoch_of, gangs, hosts_of, slots_at
 from .lineage import choices, commits, kept, kept_steps, resume_steps
 from .operations import Operation, operations, unasked
 from .order import disorder
@@ -14,9 +14,54 @@ from .shapes import MILESTONES, PHASES, Failover, FaultView, Milestone, RunView,
 from .timeline import timeline
 
 __all__ = [
-    "DETECTORS", "MILESTONES", "PHASES", "Failover", "FaultTrace", "FaultView", "Finding", "Gang", "Milestone",
-    "Operation", "RunView", "Span", "abnormal", "before", "begin_nodes", "caught_up", "choices", "clock", "commits",
-    "conclude", "disorder", "ending", "epoch_at", "epoch_of", "failovers", "faults", "found", "gangs", "goodput",
-    "kept", "kept_steps", "listing", "lost_steps", "mapping", "names", "number", "operations", "resume_steps",
-    "slots_at", "text", "timeline", "traces", "unasked", "unended", "unknown", "unstarted", "view", "whole",
+    "DETECTORS",
+    "MILESTONES",
+    "PHASES",
+    "Clocks",
+    "Failover",
+    "FaultTrace",
+    "FaultView",
+    "Finding",
+    "Gang",
+    "Milestone",
+    "Operation",
+    "RunView",
+    "Span",
+    "abnormal",
+    "begin_nodes",
+    "caught_up",
+    "choices",
+    "clock",
+    "clocks",
+    "commits",
+    "conclude",
+    "disorder",
+    "ending",
+    "epoch_at",
+    "epoch_of",
+    "failovers",
+    "faults",
+    "found",
+    "gangs",
+    "goodput",
+    "hosts_of",
+    "kept",
+    "kept_steps",
+    "listing",
+    "lost_steps",
+    "mapping",
+    "names",
+    "number",
+    "operations",
+    "resume_steps",
+    "slots_at",
+    "text",
+    "timeline",
+    "traces",
+    "unasked",
+    "unended",
+    "unknown",
+    "unstarted",
+    "view",
+    "whole",
 ]  # fmt: skip

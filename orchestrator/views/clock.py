@@ -2,30 +2,78 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..model.event import Event, History
 
+#: By how much two clocks may drift apart in the time since they were compared, as a part of that time.
+DRIFT = 1e-4
 
-def clock(history: History) -> Callable[[Event], float]:
-    """Event -> seconds since the run began.
 
-    Events of the controller's own boot are placed by CLOCK_MONOTONIC, which every process of a host shares; events of
-    other hosts by their arrival in the journal.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clocks:
+    """The clocks of a run: the controller's own, and those of other boots as preflight compared them with it.
+
+    ``hosts``: boot id -> (offset, uncertainty) in seconds: its CLOCK_MONOTONIC plus the offset is the controller's.
     """
+
+    boot: str = ""
+    mono: float = 0.0
+    start: float = 0.0
+    hosts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def at(self, event: Event) -> float:
+        """Seconds since the run began. What was written by a clock that nobody compared is placed by its arrival."""
+        mono = self._mono(event)
+        return event.t if mono is None else self.start + mono - self.mono
+
+    def doubt(self, event: Event) -> float:
+        """By how many seconds ``at`` may be wrong; infinite where only the arrival is known."""
+        if self.boot and event.at.boot == self.boot:
+            return 0.0
+        known = self.hosts.get(event.at.boot)
+        return known[1] + DRIFT * abs(self.at(event) - self.start) if known else math.inf
+
+    def before(self, one: Event, other: Event) -> bool | None:
+        """Whether ``one`` happened before ``other``; None where nobody can know.
+
+        By CLOCK_MONOTONIC on one boot; on two, where they lie further apart than the clocks are uncertain. Else only what
+        had arrived when the controller wrote something is known to have happened before that.
+        """
+        if one.at.boot and one.at.boot == other.at.boot:
+            return one.at.mono < other.at.mono
+        apart = self.at(other) - self.at(one)
+        if abs(apart) > self.doubt(one) + self.doubt(other):
+            return apart > 0
+        first, last = (one, other) if one.seq < other.seq else (other, one)
+        return first is one if last.source.writer == "ctl" else None
+
+    def _mono(self, event: Event) -> float | None:
+        if self.boot and event.at.boot == self.boot:
+            return event.at.mono
+        known = self.hosts.get(event.at.boot)
+        return event.at.mono + known[0] if known else None
+
+
+def clocks(history: History) -> Clocks:
+    """As the run began."""
     begin = history.first("run.begin") or next(iter(history.events), None)
     if begin is None:
-        return lambda event: event.t
-    boot, mono, start = begin.at.boot, begin.at.mono, begin.t
-    return lambda event: start + event.at.mono - mono if boot and event.at.boot == boot else event.t
+        return Clocks()
+    hosts = {}
+    for boot, measured in mapping(begin.value.get("clocks")).items():
+        offset, doubt = (number(mapping(measured).get(name)) for name in ("offset_s", "uncertainty_s"))
+        if offset is not None and doubt is not None:
+            hosts[boot] = (offset, doubt)
+    return Clocks(boot=begin.at.boot, mono=begin.at.mono, start=begin.t, hosts=hosts)
 
 
-def before(one: Event, other: Event) -> bool:
-    """Whether ``one`` happened before ``other``: by CLOCK_MONOTONIC on one boot, else by arrival in the journal."""
-    if one.at.boot and one.at.boot == other.at.boot:
-        return one.at.mono < other.at.mono
-    return one.seq < other.seq
+def clock(history: History) -> Callable[[Event], float]:
+    """Event -> seconds since the run began, by the controller's clock."""
+    return clocks(history).at
 
 
 def number(value: Any) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..model.event import Event, History
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import before, clock, listing, mapping, names, whole
+from .clock import Clocks, clocks, listing, mapping, names, whole
 from .faults import FaultTrace, traces
 from .gangs import Gang, abnormal, epoch_of, gangs
 from .lineage import choices, commits
@@ -52,20 +52,21 @@ def _case(history: History, decided: Event, unclaimed: Sequence[FaultTrace]) -> 
     named = epoch_of(decided)
     after = old.epoch + 1 if old else 0
     epoch = named if named is not None and named >= after else after
-    detector = _detector(history, decided, old, epoch)
+    times = clocks(history)
+    detector = _detector(history, decided, old, epoch, times)
     return _Case(
         history=history,
-        when=clock(history),
+        when=times.at,
         decided=decided,
         epoch=epoch,
         old=old,
         new=next((g for g in known if g.epoch == epoch), None),
         detector=detector,
-        fault=_cause(decided, detector, unclaimed),
+        fault=_cause(decided, detector, unclaimed, times),
     )
 
 
-def _detector(history: History, decided: Event, old: Gang | None, epoch: int) -> Event | None:
+def _detector(history: History, decided: Event, old: Gang | None, epoch: int, times: Clocks) -> Event | None:
     """The first detector that spoke of the epochs before ``epoch``, after any earlier decision."""
     since = max((e.seq for e in history.of("recovery.decided") if e.seq < decided.seq), default=0)
     oldest = old.epoch if old else 0
@@ -78,15 +79,15 @@ def _detector(history: History, decided: Event, old: Gang | None, epoch: int) ->
     ]
     nodes = {*(old.nodes if old else ()), *names(decided.value.get("lost"))}
     mine = [event for event in spoke if event.node is None or event.node in nodes] or spoke
-    return functools.reduce(lambda one, other: other if before(other, one) else one, mine) if mine else None
+    return functools.reduce(lambda one, other: other if times.before(other, one) else one, mine) if mine else None
 
 
-def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrace]) -> FaultTrace | None:
+def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrace], times: Clocks) -> FaultTrace | None:
     """The earliest injected fault that can be behind this recovery: on a node that was lost, else any before the detection."""
     lost = set(names(decided.value.get("lost"))) | ({detector.node} if detector else set())
     limit = detector or decided
     injected = [(trace, trace.first("fault.injected")) for trace in unclaimed]
-    possible = [trace for trace, event in injected if event is not None and not before(limit, event)]
+    possible = [trace for trace, event in injected if event is not None and not times.before(limit, event)]
     late = [trace for trace, event in injected if event is not None and event.seq < decided.seq and trace.node in lost]
     return next(iter([trace for trace in possible if trace.node in lost] or late or possible), None)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..model.event import Event, History
-from .clock import listing, mapping, names, whole
+from .clock import listing, mapping, names, text, whole
 from .operations import Operation, operations
 
 #: What tells that something of a gang is gone; recovery starts from nothing else.
@@ -97,10 +97,15 @@ def abnormal(event: Event) -> bool:
 
 
 def begin_nodes(history: History) -> Mapping[str, Mapping[str, object]]:
-    """name -> {incarnation, ordinal, pid, role, address} as the run found them."""
+    """name -> {incarnation, ordinal, pid, role, address, host} as the run found them."""
     begin = history.first("run.begin")
     nodes = mapping(begin.value.get("nodes")) if begin else {}
     return {name: mapping(facts) for name, facts in nodes.items()}
+
+
+def hosts_of(history: History) -> Mapping[str, str]:
+    """node -> its host as the run began; one and the same, without a name, where nothing is said."""
+    return {node: text(facts.get("host")) or "" for node, facts in begin_nodes(history).items()}
 
 
 def _gang(epoch: int, starts: list[Operation], notes: Mapping[str, list[Event]]) -> Gang:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from ..model.event import Event, History
 from .findings import Finding, found
+from .gangs import hosts_of
 from .operations import operations, unasked
 
 
@@ -15,10 +17,15 @@ def disorder(history: History) -> tuple[Finding, ...]:
     return (*_numbering(history), *_writers(history), *_clocks(history), *_answers(history))
 
 
-def writer(event: Event) -> tuple[str | None, ...]:
-    """Who numbers its events by itself: the controller, a host's keeper, an agent's incarnation, a rank of an epoch."""
+def writer(event: Event, hosts: Mapping[str, str] = MappingProxyType({})) -> tuple[str | None, ...]:
+    """Who numbers its events by itself: the controller, a host's keeper, an agent's incarnation, a rank of an epoch.
+
+    ``hosts``: node -> host; a node that is not in it is on the one host that there is.
+    """
     source = event.source
-    if source.writer in ("ctl", "keeper"):
+    if source.writer == "keeper":
+        return (source.writer, hosts.get(source.node or "", ""))
+    if source.writer in ("ctl", "outside"):
         return (source.writer,)
     return (source.node, source.incarnation, source.writer)
 
@@ -36,14 +43,14 @@ def _writers(history: History) -> Iterator[Finding]:
     While a run had no controller, others may have had the keeper do something of which its history knows nothing.
     """
     last: dict[tuple[str | None, ...], int] = {}
-    alone = False
+    alone, hosts = False, hosts_of(history)
     for event in history.events:
-        who, n = writer(event), event.source.n
+        who, n = writer(event, hosts), event.source.n
         alone = alone or event.f in ("run.interrupted", "run.resumed")
         before = last.get(who)
-        lasting = event.source.writer in ("keeper", "agent")
+        lasting = event.source.writer in ("keeper", "outside", "agent")
         expected = before + 1 if before is not None else n if lasting else 1
-        if n < expected or (n > expected and not (alone and who == ("keeper",))):
+        if n < expected or (n > expected and not (alone and who[0] in ("keeper", "outside"))):
             name = " of ".join(part for part in (event.source.writer, event.source.node) if part)
             yield found(f"{name} wrote its event {n} ({event.f}) where {expected} was due", event)
         last[who] = max(n, before or 0)
@@ -52,10 +59,11 @@ def _writers(history: History) -> Iterator[Finding]:
 def _clocks(history: History) -> Iterator[Finding]:
     """The clock of one writer on one boot never goes back. The controller stamps what it decides, then writes it in turn."""
     last: dict[tuple[str | None, ...], Event] = {}
+    hosts = hosts_of(history)
     for event in history.events:
         if event.source.writer == "ctl":
             continue
-        who = (*writer(event), event.at.boot)
+        who = (*writer(event, hosts), event.at.boot)
         before = last.get(who)
         if before is not None and event.at.mono < before.at.mono:
             yield found(f"{event.source.writer} wrote {event.f} with a time before its {before.f}", before, event)

@@ -10,21 +10,35 @@ import pytest
 
 from orchestrator.faults import pause_node
 from orchestrator.model import codec
-from orchestrator.model.act import SAFETY_ORDER, Act, HostFacts, PrimitiveKind, Target
+from orchestrator.model.act import OF_HOSTS, SAFETY_ORDER, Act, HostFacts, PrimitiveKind, Target
+from orchestrator.model.bed import HostSpec
 from orchestrator.model.plugin import Plugin
 
 from ..unit.catalogue import CATALOGUE
 
 FAULTS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.faults.items()]
-CAPABILITIES = ("kill", "pause", "stop", "power-off", "cut-link", "shape", "gpu")
+CAPABILITIES = ("kill", "pause", "stop", "own-link", "power-off", "cut-link", "stop-engine", "stop-ssh", "shape", "gpu")
+SPEC = HostSpec(
+    name="h",
+    connection="ssh",
+    address="198.18.0.2",
+    power={"off": ("pdu", "off"), "on": ("pdu", "on")},
+    switch_port={"down": ("switch", "down"), "up": ("switch", "up")},
+    engine_control={"stop": ("service", "stop"), "start": ("service", "start")},
+    ssh_control={"stop": ("console", "stop"), "start": ("console", "start")},
+)
 TARGETS = (Target(node="n2", rank=2), Target(node="n4", rank=None, role="spare"))
 #: Acts after which an agent cannot answer, so that somebody else must hold the lease.
 SILENCING = ("power", "pause")
 
 
 def hosts() -> list[HostFacts]:
-    every = itertools.chain.from_iterable(itertools.combinations(CAPABILITIES, n) for n in range(len(CAPABILITIES) + 1))
-    return [HostFacts(name="h", provider="process", capabilities=frozenset(some)) for some in every]
+    every = [some for n in (0, 1, 2, len(CAPABILITIES)) for some in itertools.combinations(CAPABILITIES, n)]
+    return [
+        HostFacts(name="h", provider=provider, capabilities=frozenset(some), spec=spec)
+        for provider, spec in (("process", None), ("docker", SPEC))
+        for some in every
+    ]
 
 
 def acts(plugin: Plugin) -> list[Act]:
@@ -79,9 +93,39 @@ def test_an_act_is_pure_data_and_the_same_each_time(plugin: Plugin) -> None:
         assert codec.build(Act, codec.plain(act)) == act
 
 
-def test_where_the_bed_owns_the_link_it_is_cut_before_the_node_is_killed_and_comes_back_first() -> None:
+OF_A_HOST = [name for name in CATALOGUE.faults if name in ("stop-engine", "cut-link", "power-off", "stop-ssh")]
+
+
+@pytest.mark.parametrize("name", OF_A_HOST)
+def test_what_takes_a_host_away_says_so_and_is_done_by_the_argv_of_the_inventory(name: str) -> None:
+    fault = CATALOGUE.faults[name].module
+    act = fault.plan(
+        fault.Params(), TARGETS[0], HostFacts(name="h", provider="docker", capabilities=frozenset(), spec=SPEC)
+    )
+    assert act.of_host
+    assert act.outside == (name != "stop-engine"), "the keeper of a host whose engine is stopped lives on"
+    assert fault.SAFETY == "node"
+    assert set(act.disables) & set(OF_HOSTS)
+    assert all(one.args["run"] for one in (*act.inject, *act.heal) if "of" in one.args)
+
+
+def test_the_link_goes_before_the_power_so_that_only_silence_can_tell() -> None:
+    fault = CATALOGUE.faults["power-off"].module
+    host = HostFacts(name="h", provider="docker", capabilities=frozenset({"power-off", "cut-link"}), spec=SPEC)
+    assert [one.kind for one in fault.plan(fault.Params(), TARGETS[0], host).inject] == ["link", "power"]
+
+
+def test_a_container_is_killed_by_the_engine_of_its_host_and_no_link_is_cut() -> None:
     crash = CATALOGUE.faults["crash-node"].module
-    host = HostFacts(name="h", provider="fabric", capabilities=frozenset({"kill", "cut-link"}))
+    host = HostFacts(name="h", provider="docker", capabilities=frozenset(CAPABILITIES) - {"own-link"}, spec=SPEC)
+    act = crash.plan(crash.Params(), TARGETS[0], host)
+    assert [one.kind for one in act.inject] == ["power"]
+    assert not act.outside
+
+
+def test_where_a_node_has_a_link_of_its_own_it_is_cut_before_the_node_is_killed_and_comes_back_first() -> None:
+    crash = CATALOGUE.faults["crash-node"].module
+    host = HostFacts(name="h", provider="fabric", capabilities=frozenset({"kill", "own-link"}))
     act = crash.plan(crash.Params(), TARGETS[0], host)
     assert [primitive.kind for primitive in act.inject] == ["link", "power"]
     assert [primitive.kind for primitive in act.heal] == ["link", "power"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,14 +22,30 @@ TRIALS = {
     "twice": (world.trial(world.crash(2), world.crash(1, id="f1", step=40)), None),
     "during recovery": (world.trial(world.crash(2), world.crash(1, id="f1", on="recovery.decided")), None),
     "paused": (world.trial(world.crash(2)), {"f0": world.pause(None)}),
+    "power cut": (world.trial(world.crash(2)), {"f0": world.host_act("power-off")}),
+    "partition": (world.trial(world.crash(2)), {"f0": world.host_act("cut-link")}),
+    "partition, healed": (world.trial(world.crash(2)), {"f0": world.host_act("cut-link", for_s=2.6)}),
+    "partition, restart": (
+        world.trial(world.crash(2), policy=("restart",)),
+        {"f0": world.host_act("cut-link", for_s=3.0)},
+    ),
+    "engine stopped": (world.trial(world.crash(2)), {"f0": world.host_act("stop-engine")}),
+    "sshd gone": (world.trial(world.crash(2)), {"f0": world.host_act("stop-ssh")}),
 }
+#: Those in which a host is lost need some.
+ON_HOSTS = ("power cut", "partition", "partition, healed", "partition, restart", "engine stopped", "sshd gone")
+
+
+def _hosts(name: str) -> Mapping[str, str]:
+    return world.HOSTS if name in ON_HOSTS else world.ONE_HOST
 
 
 def _finish(
     trial: Trial, acts: dict[str, Act] | None, bed: FakeBed, limits: list[int], away_s: float = 0.003
 ) -> tuple[State, world.Memory]:
     """Run, dying at each journal length of ``limits`` in turn, each time for ``away_s``, then to the end."""
-    plan, book = world.plan(trial, acts), world.Memory()
+    hosts = {node.name: node.host for node in bed.nodes.values()}
+    plan, book = world.plan(trial, acts, hosts), world.Memory()
     for limit in limits:
         book.limit = limit
         try:
@@ -51,6 +69,7 @@ def _assert_sound(trial: Trial, bed: FakeBed, book: world.Memory) -> None:
         assert all(count == 1 for key, count in node.done.items() if "/start/" in key)
         assert node.alive
         assert not node.paused
+    assert all(host.answers and host.engine for host in bed.hosts.values())
     invoked = [e.key for e in book.events if e.type == "invoke"]
     assert len(invoked) == len(set(invoked))
     assert [e.seq for e in book.events] == list(range(1, len(book.events) + 1))
@@ -59,9 +78,9 @@ def _assert_sound(trial: Trial, bed: FakeBed, book: world.Memory) -> None:
 @pytest.mark.parametrize("name", TRIALS)
 def test_killed_between_every_two_events(name: str) -> None:
     trial, acts = TRIALS[name]
-    reference, book = world.run(trial, world.bed(), acts)
+    reference, book = world.run(trial, world.bed(_hosts(name)), acts)
     for limit in range(2, len(book.events)):
-        bed = world.bed()
+        bed = world.bed(_hosts(name))
         state, resumed = _finish(trial, acts, bed, [limit])
         _assert_sound(trial, bed, resumed)
         assert state.epoch == reference.epoch, f"killed after event {limit}"
@@ -71,7 +90,7 @@ def test_killed_between_every_two_events(name: str) -> None:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_interleaving_across_writers_with_repeats(seed: int, name: str, doubled: float) -> None:
     trial, acts = TRIALS[name]
-    bed = world.bed(seed=seed, doubled=doubled)
+    bed = world.bed(_hosts(name), seed=seed, doubled=doubled)
     _, book = world.run(trial, bed, acts)
     _assert_sound(trial, bed, book)
 
@@ -84,7 +103,7 @@ def test_any_interleaving_across_writers_with_repeats(seed: int, name: str, doub
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_killed_several_times_in_one_run(seed: int, cuts: list[int], name: str) -> None:
     trial, acts = TRIALS[name]
-    bed = world.bed(seed=seed)
+    bed = world.bed(_hosts(name), seed=seed)
     _, book = _finish(trial, acts, bed, sorted(cuts))
     _assert_sound(trial, bed, book)
 
@@ -104,9 +123,9 @@ def test_an_interrupted_run_heals_the_bed_and_goes_on_when_resumed(after: int) -
 @pytest.mark.parametrize("name", TRIALS)
 def test_killed_anywhere_and_resumed_long_after_every_deadline(name: str) -> None:
     trial, acts = TRIALS[name]
-    reference, book = world.run(trial, world.bed(), acts)
+    reference, book = world.run(trial, world.bed(_hosts(name)), acts)
     for limit in range(2, len(book.events), 5):
-        bed = world.bed()
+        bed = world.bed(_hosts(name))
         state, resumed = _finish(trial, acts, bed, [limit], away_s=700.0)
         _assert_sound(trial, bed, resumed)
         assert state.epoch == reference.epoch, f"killed after event {limit}"

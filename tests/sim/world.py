@@ -8,13 +8,18 @@ from typing import Any
 
 from orchestrator.core import fold
 from orchestrator.core.state import State
+from orchestrator.faults import cut_link, power_off, stop_engine, stop_ssh
 from orchestrator.loop import Loop
-from orchestrator.model.act import Act, Primitive
+from orchestrator.model import codec
+from orchestrator.model.act import Act, HostFacts, Primitive, Target
 from orchestrator.model.event import Event, Source
-from orchestrator.model.plan import Plan, PlanNode
+from orchestrator.model.plan import HostClock, Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
 from orchestrator.providers.fake import FakeBed
 
+FAULTS: Mapping[str, Any] = {
+    "cut-link": cut_link, "power-off": power_off, "stop-engine": stop_engine, "stop-ssh": stop_ssh,
+}  # fmt: skip
 CRASH = Act(
     inject=(Primitive(kind="power", args={"state": "off"}),),
     verify=(Primitive(kind="power", args={"state": "off"}),),
@@ -57,14 +62,20 @@ class Memory:
         if event.source.identity in self.seen:
             return None
         self.seen.add(event.source.identity)
-        start = self.events[0].at.mono if self.events else event.at.mono
-        placed = replace(event, seq=len(self.events) + 1, t=event.at.mono - start)
+        placed = replace(event, seq=len(self.events) + 1, t=self._seconds(event))
         self.events.append(placed)
         if self.limit is not None and len(self.events) >= self.limit:
             raise Killed
         return placed
 
     def sync(self) -> None: ...
+
+    def _seconds(self, event: Event) -> float:
+        """As a real journal has it: by the clock of the controller's boot, else by arrival."""
+        if not self.events:
+            return 0.0
+        start = self.events[0].at
+        return event.at.mono - start.mono if event.at.boot == start.boot else self.events[-1].t
 
 
 def trial(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **more: Any) -> Trial:
@@ -76,12 +87,20 @@ def crash(node: int | str = 2, id: str = "f0", **at: Any) -> FaultPlan:
     return FaultPlan(id=id, fault="crash-node", node=node, at=Trigger(**(at or {"step": 30})))
 
 
-def plan(trial: Trial, acts: Mapping[str, Act] | None = None) -> Plan:
-    names = ("n0", "n1", "n2", "n3", "n4")
+#: Four hosts, each with a node and a standby of its own, and one with a spare; by name, so that nothing else orders them.
+HOSTS = {
+    "n0": "h0", "n1": "h1", "n2": "h2", "n3": "h3",
+    "n4": "h0", "n5": "h1", "n6": "h2", "n7": "h3", "n8": "h4",
+}  # fmt: skip
+ONE_HOST = dict.fromkeys(("n0", "n1", "n2", "n3", "n4"), "here")
+
+
+def plan(trial: Trial, acts: Mapping[str, Act] | None = None, hosts: Mapping[str, str] = ONE_HOST) -> Plan:
+    names = tuple(hosts)
     nodes = {
         name: PlanNode(
-            name=name, role="spare" if name == "n4" else "node", incarnation=f"{name}-1", ordinal=1, pid=1,
-            address="127.0.0.1", interface="lo", directory=f"/nodes/{name}",
+            name=name, role="node" if name in names[:4] else "spare", incarnation=f"{name}-1", ordinal=1, pid=1,
+            address="127.0.0.1", interface="lo", directory=f"/nodes/{name}", host=hosts[name],
         )
         for name in names
     }  # fmt: skip
@@ -92,12 +111,26 @@ def plan(trial: Trial, acts: Mapping[str, Act] | None = None) -> Plan:
     )  # fmt: skip
 
 
-def bed(**more: Any) -> FakeBed:
-    return FakeBed(("n0", "n1", "n2", "n3", "n4"), **more)
+def bed(hosts: Mapping[str, str] = ONE_HOST, **more: Any) -> FakeBed:
+    return FakeBed(tuple(hosts), hosts=hosts, **more)
+
+
+def host_act(fault: str, **params: Any) -> Act:
+    """What a fault of a whole host plans, on a host whose inventory offers everything."""
+    module = FAULTS[fault]
+    facts = HostFacts(name="h2", provider="docker", capabilities=frozenset({"cut-link"}))
+    made: Act = module.plan(module.Params(**params), Target(node="n2", rank=2), facts)
+    return made
 
 
 def loop(trial: Trial, plan: Plan, bed: FakeBed, book: Memory, **more: Any) -> Loop:
-    begin = Event(type="note", f="run.begin", at=bed.now(), source=Source(writer="ctl", n=0), value={"run": "r"})
+    nodes = {
+        node.name: {"incarnation": node.incarnation, "ordinal": 1, "pid": 1, "role": node.role, "host": node.host}
+        for node in plan.nodes.values()
+    }
+    own = Source(writer="ctl", n=0)
+    value = {"run": "r", "nodes": nodes, "clocks": codec.plain(plan.clocks)}
+    begin = Event(type="note", f="run.begin", at=bed.now(), source=own, value=value)
     if not book.events:
         book.append(begin)
     return Loop(
@@ -119,15 +152,27 @@ def resume(trial: Trial, plan: Plan, bed: FakeBed, book: Memory) -> State:
     book.append(
         Event(
             type="note", f="run.resumed", at=bed.now(), source=Source(writer="ctl", n=0),
-            value={"nodes": {n.name: {"incarnation": n.incarnation, "ordinal": n.ordinal} for n in bed.nodes.values() if n.alive}},
+            value={"nodes": _found(bed)},
         )
     )  # fmt: skip
     return loop(trial, plan, bed, book).run()
 
 
-def run(trial: Trial, bed: FakeBed, acts: Mapping[str, Act] | None = None) -> tuple[State, Memory]:
+def run(
+    trial: Trial,
+    bed: FakeBed,
+    acts: Mapping[str, Act] | None = None,
+    clocks: Mapping[str, HostClock] | None = None,
+) -> tuple[State, Memory]:
     book = Memory()
-    return loop(trial, plan(trial, acts), bed, book).run(), book
+    hosts = {node.name: node.host for node in bed.nodes.values()}
+    planned = replace(plan(trial, acts, hosts), clocks=clocks or {})
+    return loop(trial, planned, bed, book).run(), book
+
+
+def _found(bed: FakeBed) -> dict[str, dict[str, object]]:
+    living = [n for n in bed.nodes.values() if bed.status(n.name).state in ("warm", "paused")]
+    return {n.name: {"incarnation": n.incarnation, "ordinal": n.ordinal} for n in living}
 
 
 def names(book: Memory, *fs: str) -> list[str]:

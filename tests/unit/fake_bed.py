@@ -31,6 +31,12 @@ class FakeProvider:
         pid = 99 if self.keeper else 0
         return BedStatus(name=bed.name, nodes=tuple(self.nodes.values()), keeper_pid=pid, keeper_hash=self.keeper)
 
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        return self.observe(bed).node(node)
+
+    def asker(self, bed: BedSpec) -> None:
+        return None
+
     def prepare(self, bed: BedSpec) -> None:
         self.keeper = bed.agent
 

@@ -265,7 +265,7 @@ def test_status_is_read_by_programs(ccbed: Desk) -> None:
 
 def test_list_tells_every_plugin_with_its_first_line(ccbed: Desk) -> None:
     assert ccbed("list") == 0
-    assert "crash-node  Kills every process of a node" in ccbed.out
+    assert "crash-node   Kills every process of a node" in ccbed.out
     assert ccbed("list", "faults", "--json") == 0
     assert {row["name"] for row in json.loads(ccbed.out)} >= {"crash-node", "pause-node"}
 

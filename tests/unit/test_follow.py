@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent.events import EventLog, lines
+from orchestrator.model.event import Clock, Event, Source
 from orchestrator.providers import follow
 
 
@@ -65,6 +66,16 @@ def test_events_of_several_writers_come_in_the_order_of_their_clocks(root: Path)
     for number in range(6):
         logs[number % 2].append("note", str(number), {})
     assert [e.f for e in _follower(root).poll({}, 0)[0]] == list("012345")
+
+
+def test_clocks_of_different_boots_are_not_compared() -> None:
+    def said(boot: str, mono: float, n: int) -> Event:
+        source = Source(writer="agent", n=n, node=boot)
+        return Event(type="note", f="x", at=Clock(boot=boot, mono=mono, wall=0.0), source=source)
+
+    one, two, rebooted = said("a", 900.0, 1), said("b", 5.0, 2), said("a", 901.0, 3)
+    later = said("c", 1.0, 4)
+    assert follow.in_order([rebooted, later, two, one]) == [one, rebooted, later, two]
 
 
 def test_the_first_line_of_a_new_file_ends_the_wait(root: Path) -> None:

@@ -87,6 +87,39 @@ def test_faults_on_real_hosts_need_to_be_allowed() -> None:
     assert allowed.acts["f0"]["n2"].safety == "container"
 
 
+DOCKER = """all:
+  hosts: {h1: {ansible_host: 198.18.0.1}, h2: {ansible_host: 198.18.0.2}}
+  vars:
+    ccbed_provider: docker
+    ccbed_nodes: 2
+    ccbed_allow_faults: node
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "variable"),
+    [
+        ("power-off", "ccbed_power: {off: [pdu, off], on: [pdu, on]}"),
+        ("cut-link", "ccbed_switch_port: {down: [sw, down], up: [sw, up]}"),
+        ("stop-engine", "ccbed_engine_control: {stop: [sv, stop], start: [sv, start]}"),
+        ("stop-ssh", "ccbed_ssh_control: {stop: [con, stop], start: [con, start]}"),
+    ],
+)
+def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowed(fault: str, variable: str) -> None:
+    text = f"faults: [{fault}: {{node: 1}}]\nworld: {{nodes: 2}}"
+    can: dict[str, Any] = {"capabilities": {"h1": frozenset({"kill"}), "h2": frozenset({"kill"})}}
+    bare, name = beds.local(DOCKER), variable.partition(":")[0]
+    with pytest.raises(UsageError, match=f"needs {fault}; host h1 .* can: kill; {name} gives it"):
+        planned(trial(text), bare, **can)
+    given = beds.local(f"{DOCKER}    {variable}\n")
+    act = planned(trial(text), given, **can).acts["f0"]["n1"]
+    assert act.of_host
+    assert all(isinstance(part, str) for one in act.inject for part in one.args["run"])
+    careful = dataclasses.replace(given, allow_faults="container")
+    with pytest.raises(UsageError, match="is of class node; bed local allows container"):
+        planned(trial(text), careful, **can)
+
+
 def test_nccl_where_every_rank_and_every_spare_has_a_gpu() -> None:
     bed = beds.local(beds.LOCAL.replace("ccbed_spares: 1", "ccbed_spares: 1, ccbed_gpus: 2"))
     assert planned(trial("world: {ranks_per_node: 2}"), bed).backend == "nccl"

@@ -1,4 +1,4 @@
-"""What a trial will need of a bed, tried before it starts; each finding carries its fix."""
+"""What a trial needs of this machine, where all nodes are its processes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from ..model.bed import BedSpec, BedStatus
+from ...model.bed import BedSpec, BedStatus
+from .finding import MIB, Finding, agent, space
 
-MIB = 1024**2
 SHM_NEEDED = 64 * MIB
 DISK_NEEDED = 256 * MIB
 #: A peer's name that takes longer to look up delays every start of a gang.
@@ -21,26 +19,14 @@ LOOKUP_S = 0.5
 _PORTS = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One thing that was tried: what came of it in a word or two, and what to do if it is not ok."""
-
-    name: str
-    outcome: Literal["ok", "warn", "fail"]
-    text: str
-    fix: str = ""
-
-
 def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
     """All findings; takes about a millisecond, at most ``LOOKUP_S`` where names are looked up slowly."""
-    if bed.provider != "process":
-        return (_agent(bed, status),)
     return (
         *_addresses(bed),
         *_ports(bed),
         _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it"),
         _space("disk", _there(Path(bed.workdir)), DISK_NEEDED, "free space, or set ccbed_workdir to another disk"),
-        _agent(bed, status),
+        agent(bed, status),
         *_lookups(bed),
     )
 
@@ -71,20 +57,7 @@ def _space(name: str, path: Path, needed: int, fix: str) -> Finding:
         found = os.statvfs(path)
     except OSError as error:
         return Finding(name=name, outcome="warn", text=f"{path}: {error.strerror}", fix=fix)
-    free = found.f_bavail * found.f_frsize
-    text = f"{free / 1024**3:.0f} GiB" if free >= 1024**3 else f"{free / MIB:.0f} MiB"
-    if free >= needed:
-        return Finding(name=name, outcome="ok", text=f"{text} ok")
-    return Finding(name=name, outcome="fail", text=f"{text} free, {needed // MIB} MiB needed", fix=fix)
-
-
-def _agent(bed: BedSpec, status: BedStatus) -> Finding:
-    name = f"agent {bed.agent[:6]}"
-    wrong = [node.name for node in bed.nodes if status.node(node.name).spec_hash != node.hash]
-    if status.keeper_hash == bed.agent and not wrong:
-        return Finding(name=name, outcome="ok", text="on all ok")
-    who = ", ".join(wrong) or "keeper"
-    return Finding(name=name, outcome="fail", text=f"not on {who}", fix=f"ccbed up {bed.inventory}")
+    return space(name, found.f_bavail * found.f_frsize, needed, fix)
 
 
 def _lookups(bed: BedSpec) -> Iterable[Finding]:

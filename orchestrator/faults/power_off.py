@@ -1,0 +1,53 @@
+"""Cuts the power of a node's host, its link first where that can be cut; nothing says good-bye, only silence detects it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
+
+SAFETY: Safety = "node"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """``for_s``: seconds until it is healed; None: when the run ends. ``back_s``: how long the host may take
+    to answer again once its power is back."""
+
+    for_s: float | None = None
+    back_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_time(self.for_s)
+
+
+def plan(params: Params, target: Target, host: HostFacts) -> Act:
+    """``ccbed_power``, on the orchestrator's machine; proved by the host's address: nobody answers there."""
+    cut = "cut-link" in host.capabilities
+    down, up = ((_link(host, "down"),), (_link(host, "up"),)) if cut else ((), ())
+    return Act(
+        inject=(*down, _power(host, "off")),
+        verify=(_power(host, "off"),),
+        heal=(*up, _power(host, "on")),
+        verify_heal=(_power(host, "on"),),
+        lease_s=lease_s(params.for_s),
+        safety=SAFETY,
+        needs=("power-off",),
+        disables=("agent", "host"),
+        heal_after_s=params.for_s,
+        limit_s=params.back_s,
+    )
+
+
+def _power(host: HostFacts, state: str) -> Primitive:
+    run = host.spec.power.get(state, ()) if host.spec else ()
+    return Primitive(kind="power", args={"state": state, "of": "host", "run": list(run), **_where(host)})
+
+
+def _link(host: HostFacts, state: str) -> Primitive:
+    run = host.spec.switch_port.get(state, ()) if host.spec else ()
+    return Primitive(kind="link", args={"state": state, "of": "host", "run": list(run), **_where(host)})
+
+
+def _where(host: HostFacts) -> dict[str, str | int]:
+    return {"address": host.spec.address, "port": host.spec.port} if host.spec else {}

@@ -1,0 +1,48 @@
+"""Stops the container engine of a node's host, and with it whatever the engine takes along; node.exit detects it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
+
+SAFETY: Safety = "node"
+
+#: Stopping an engine ends its containers one after the other.
+LIMIT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """``for_s``: seconds until it is healed; None: when the run ends."""
+
+    for_s: float | None = None
+
+    def __post_init__(self) -> None:
+        check_time(self.for_s)
+
+
+def plan(params: Params, target: Target, host: HostFacts) -> Act:
+    """``ccbed_engine_control``, on the host; proved by its socket: nobody answers. Healed when it answers and the node is up.
+
+    The keeper of the host is no container and lives on, so it acts and holds the lease.
+    """
+    return Act(
+        inject=(_engine(host, "off"),),
+        verify=(_engine(host, "off"),),
+        heal=(_engine(host, "on"), Primitive(kind="power", args={"state": "on"})),
+        verify_heal=(_engine(host, "on"), Primitive(kind="power", args={"state": "on"})),
+        lease_s=lease_s(params.for_s),
+        safety=SAFETY,
+        needs=("stop-engine",),
+        disables=("agent", "engine"),
+        heal_after_s=params.for_s,
+        limit_s=LIMIT_S,
+    )
+
+
+def _engine(host: HostFacts, state: str) -> Primitive:
+    control = host.spec.engine_control if host.spec else {}
+    run = control.get("stop" if state == "off" else "start", ())
+    socket = host.spec.engine if host.spec else ""
+    return Primitive(kind="power", args={"state": state, "of": "engine", "run": list(run), "socket": socket})

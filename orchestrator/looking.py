@@ -1,0 +1,48 @@
+"""Looks at nodes that may be lost, without holding up whoever drives the run: begun when one is suspect, needed when it is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .model.bed import NodeStatus
+
+#: A look that takes longer shows that nobody answers.
+OVERDUE_S = 1.5
+
+
+@dataclass(kw_only=True)
+class _Look:
+    begun: float
+    status: NodeStatus | None = None
+
+
+class Looks:
+    """``look`` may take a second; it is called in a thread of its own, and nobody waits for it."""
+
+    def __init__(self, look: Callable[[str], NodeStatus], clock: Callable[[], float] = time.monotonic) -> None:
+        self._look = look
+        self._clock = clock
+        self._under_way: dict[str, _Look] = {}
+
+    def ahead(self, node: str) -> None:
+        """Begin to look, unless that is under way."""
+        if node in self._under_way:
+            return
+        found = self._under_way[node] = _Look(begun=self._clock())
+
+        def work() -> None:
+            found.status = self._look(node)
+
+        threading.Thread(target=work, daemon=True).start()
+
+    def now(self, node: str) -> NodeStatus:
+        """What was seen, each look once; ``starting`` while nobody can tell yet."""
+        self.ahead(node)
+        found = self._under_way[node]
+        if found.status is None and self._clock() - found.begun < OVERDUE_S:
+            return NodeStatus(name=node, state="starting", reason="being looked at")
+        del self._under_way[node]
+        return found.status or NodeStatus(name=node, state="unreachable", reason="its host does not answer")

@@ -1,0 +1,28 @@
+"""What a trial will need of a bed, tried before it starts; each finding carries its fix."""
+
+from __future__ import annotations
+
+from ...model.bed import BedSpec, BedStatus
+from ...model.provider import Asker
+from . import around, here
+from .finding import Checked, Finding
+
+__all__ = ["NOTHING", "Checked", "Finding", "check", "examine"]
+
+#: Nothing was looked at.
+NOTHING = Checked(findings=())
+
+
+def check(bed: BedSpec, status: BedStatus, asker: Asker | None = None) -> tuple[Finding, ...]:
+    """All findings."""
+    return examine(bed, status, asker).findings
+
+
+def examine(bed: BedSpec, status: BedStatus, asker: Asker | None = None) -> Checked:
+    """All findings, and what was measured on the way. ``asker``: how hosts are asked; a bed of this machine needs none.
+
+    Takes about a millisecond here, some tenths of a second on several hosts.
+    """
+    if bed.hosts:
+        return around.examine(bed, status, asker) if asker else NOTHING
+    return Checked(findings=here.check(bed, status))

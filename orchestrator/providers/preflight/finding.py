@@ -1,0 +1,53 @@
+"""What preflight says: one thing that was tried, what came of it, and how to mend it; and what it has measured for the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ...model.bed import BedSpec, BedStatus
+from ...model.plan import HostClock
+
+MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was tried: what came of it in a word or two, and what to do if it is not ok."""
+
+    name: str
+    outcome: Literal["ok", "warn", "fail"]
+    text: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """``clocks``: boot id -> where that clock stands against this machine's. ``apart``: why hosts share no directory."""
+
+    findings: tuple[Finding, ...]
+    clocks: Mapping[str, HostClock] = field(default_factory=dict)
+    apart: str = ""
+
+
+def ok(name: str, text: str = "ok") -> Finding:
+    return Finding(name=name, outcome="ok", text=text)
+
+
+def space(name: str, free: int, needed: int, fix: str) -> Finding:
+    """Free bytes against what is needed."""
+    text = f"{free / 1024**3:.0f} GiB" if free >= 1024**3 else f"{free / MIB:.0f} MiB"
+    if free >= needed:
+        return ok(name, f"{text} ok")
+    return Finding(name=name, outcome="fail", text=f"{text} free, {needed // MIB} MiB needed", fix=fix)
+
+
+def agent(bed: BedSpec, status: BedStatus) -> Finding:
+    """The same archive everywhere, and no node by another spec than is wanted."""
+    name = f"agent {bed.agent[:6]}"
+    wrong = [node.name for node in bed.nodes if status.node(node.name).spec_hash != node.hash]
+    if status.keeper_hash == bed.agent and not wrong:
+        return Finding(name=name, outcome="ok", text="on all ok")
+    who = ", ".join(wrong) or "keeper"
+    return Finding(name=name, outcome="fail", text=f"not on {who}", fix=f"ccbed up {bed.inventory}")

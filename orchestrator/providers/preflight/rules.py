@@ -1,0 +1,224 @@
+"""What was seen of the places of a bed -> findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...model.bed import BedSpec, BedStatus
+from ...model.plan import HostClock
+from .finding import MIB, Finding, agent, ok, space
+
+DISK_NEEDED = 256 * MIB
+#: A peer's name that takes longer to look up delays every start of a gang.
+LOOKUP_S = 0.5
+#: Wall clocks that differ by more make logs of several hosts hard to read, and certificates fail.
+WALL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where nodes share one network: a host, or a node that has one of its own. ``addresses``: node -> its address."""
+
+    name: str
+    host: str
+    addresses: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """A connection that was tried: from a place to a node."""
+
+    place: str
+    node: str
+    address: str
+    port: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """By name of the place: what its survey gave, or why there is none. ``tokens``: whose token each place reads.
+
+    ``clocks``: by host, with its boot id; ``walls``: seconds by which its wall clock is ahead of ours.
+    """
+
+    places: tuple[Place, ...]
+    surveys: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+    reaches: tuple[Reach, ...] = ()
+    tokens: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    clocks: Mapping[str, tuple[str, HostClock]] = field(default_factory=dict)
+    walls: Mapping[str, float] = field(default_factory=dict)
+    gpus: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]:
+    """All of them; what is well is said in one line for each kind."""
+    return (
+        *_silent(seen),
+        *(_or_ok("address", _addresses(bed, seen), "ok")),
+        *_ports(seen),
+        *(_or_ok("reach", _unreached(seen), f"{len(seen.reaches)} connections ok")),
+        *(_or_ok("names", _names(seen), _slowest(seen))),
+        *_or_ok("clocks", _clocks(seen), _spread(seen)),
+        *_spaces(bed, seen),
+        *_shared(bed, seen),
+        *_gpus(bed, seen),
+        *_or_ok("image", _images(bed, seen), "the same on all ok"),
+        agent(bed, status),
+    )
+
+
+def apart(seen: Seen) -> str:
+    """Why the directory for checkpoints is not shared; empty where it is, or where there is one place only."""
+    for name, survey in seen.surveys.items():
+        if survey["unwritable"]:
+            return f"{name} cannot write there: {survey['unwritable']}"
+    for place in (place for place in seen.places if place.name in seen.surveys):
+        missing = [name for name, read in seen.tokens.items() if place.name not in read]
+        if missing:
+            return f"{missing[0]} does not see what {place.name} writes there"
+    return ""
+
+
+def _or_ok(name: str, found: Iterable[Finding], text: str) -> tuple[Finding, ...]:
+    return tuple(found) or (ok(name, text),)
+
+
+def _silent(seen: Seen) -> Iterable[Finding]:
+    for name, problem in seen.problems.items():
+        yield Finding(name=f"host {name}", outcome="fail", text=problem, fix="ccbed doctor tells what each host lacks")
+
+
+def _addresses(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    for place in seen.places:
+        interfaces: Mapping[str, str] = seen.surveys.get(place.name, {}).get("interfaces", {})
+        for node, address in place.addresses.items() if interfaces else ():
+            there = ", ".join(f"{name} {own}" for name, own in interfaces.items())
+            wanted = bed.node(node).interface
+            if address not in interfaces.values():
+                text = f"{node}: {address or 'no address'} is on no interface of {place.name}; there are: {there}"
+            elif wanted and interfaces.get(wanted) != address:
+                text = f"{node}: {address} is not on {wanted} of {place.name}; there are: {there}"
+            else:
+                continue
+            yield Finding(
+                name="address", outcome="fail", text=text, fix="set ccbed_address or ccbed_interface of that host"
+            )
+
+
+def _ports(seen: Seen) -> Iterable[Finding]:
+    """A store and the connections of ranks need free ports."""
+    for place, survey in seen.surveys.items():
+        for address, held in survey["ports"].items():
+            if isinstance(held, str) and address in survey["interfaces"].values():
+                text = f"{place} cannot take connections at {address}: {held}"
+                yield Finding(name="ports", outcome="fail", text=text, fix=f"see what holds them on {place}: ss -tlnp")
+
+
+def _unreached(seen: Seen) -> Iterable[Finding]:
+    fix = "let every TCP port through between the bed's hosts (ccbed_prepare does), or set ccbed_address to another network"
+    for one in seen.reaches:
+        if one.problem:
+            text = f"{one.place} cannot reach {one.node} at {one.address}:{one.port}: {one.problem}"
+            yield Finding(name="reach", outcome="fail", text=text, fix=fix)
+
+
+def _names(seen: Seen) -> Iterable[Finding]:
+    for place, survey in seen.surveys.items():
+        for one in survey["names"]:
+            address, name = one["address"], one["name"]
+            slow = max(one["reverse_s"], one.get("forward_s", 0.0))
+            if slow >= LOOKUP_S:
+                text = f"{place} takes over {LOOKUP_S:g} s to look up {address}"
+                fix = f"every start of a gang may wait 10 s for it: add a line for {address} to /etc/hosts of {place}"
+                yield Finding(name="names", outcome="warn", text=text, fix=fix)
+            elif name and one.get("back") and address not in one["back"]:
+                text = f"on {place} {address} is {name}, and {name} is {', '.join(one['back'])}"
+                yield Finding(
+                    name="names", outcome="warn", text=text, fix=f"mend the line of {name} in /etc/hosts of {place}"
+                )
+
+
+def _slowest(seen: Seen) -> str:
+    each = [one["reverse_s"] for survey in seen.surveys.values() for one in survey["names"]]
+    return f"{len(each)} look-ups, slowest {max(each, default=0.0) * 1000:.0f} ms ok"
+
+
+def _clocks(seen: Seen) -> Iterable[Finding]:
+    for host, ahead in seen.walls.items():
+        if abs(ahead) > WALL_S:
+            text = f"{host} is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine"
+            yield Finding(
+                name="clocks",
+                outcome="warn",
+                text=text,
+                fix=f"synchronise the time of {host} (chrony, systemd-timesyncd)",
+            )
+
+
+def _spread(seen: Seen) -> str:
+    widest = max((clock.uncertainty_s for _, clock in seen.clocks.values()), default=0.0)
+    return f"measured to {widest * 1000:.2g} ms ok" if seen.clocks else "one clock ok"
+
+
+def _spaces(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    """The place with the least; what cannot be looked at is told apart."""
+    least: dict[str, tuple[int, str]] = {}
+    for place, survey in seen.surveys.items():
+        for path, free in survey["space"].items():
+            if isinstance(free, str):
+                yield Finding(name="disk", outcome="warn", text=f"{place}: {free}", fix="give access to it")
+            elif path not in least or free < least[path][0]:
+                least[path] = (free, place)
+    if least:
+        path, (free, place) = min(least.items(), key=lambda item: item[1][0])
+        yield space(
+            "disk", free, DISK_NEEDED, f"free space below {path} on {place}, or set ccbed_workdir to another disk"
+        )
+
+
+def _shared(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    if len(seen.places) < 2:
+        return
+    reason = apart(seen)
+    if not reason:
+        yield ok("shared", "directory seen by all ok")
+        return
+    fix = "mount one file system there on all hosts, or set ccbed_shared_dir; without it no node can be replaced or restarted"
+    yield Finding(name="shared", outcome="warn", text=f"{bed.shared_dir}: {reason}", fix=fix)
+
+
+def _gpus(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    for host, found in seen.gpus.items():
+        wanted = sum(max(node.gpus, 0) for node in bed.nodes if node.host == host)
+        reason = found.get("reason", "")
+        if reason:
+            yield Finding(
+                name=f"gpus {host}", outcome="fail", text=str(reason), fix="ccbed doctor; or set ccbed_gpus: 0"
+            )
+        elif found["count"] < wanted:
+            text = f"{found['count']} found, {wanted} wanted"
+            yield Finding(
+                name=f"gpus {host}", outcome="fail", text=text, fix=f"set ccbed_gpus of {host} to what it has"
+            )
+        for problem in found.get("problems", ()):
+            fix = f"take it out of ccbed_gpus of {host}, and have it looked at (nvidia-smi -q)"
+            yield Finding(name=f"gpus {host}", outcome="fail", text=str(problem), fix=fix)
+    if seen.gpus and not any(found.get("reason") or found.get("problems") for found in seen.gpus.values()):
+        yield ok("gpus", f"{sum(found['count'] for found in seen.gpus.values())} healthy ok")
+
+
+def _images(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    ids: dict[str, dict[str, str]] = {}
+    for host, found in seen.images.items():
+        for image, id in found.items():
+            ids.setdefault(image, {})[host] = id
+    for image, by_host in ids.items():
+        if len(set(by_host.values())) > 1:
+            listed = ", ".join(f"{host} {id.removeprefix('sha256:')[:12]}" for host, id in by_host.items())
+            fix = f"get the same one to all hosts: ccbed up {bed.inventory}"
+            yield Finding(name="image", outcome="fail", text=f"{image} is not the same everywhere: {listed}", fix=fix)

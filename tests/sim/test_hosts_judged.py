@@ -1,0 +1,146 @@
+"""What the checkers say of runs in which hosts were lost: nothing is blamed on anybody, and nothing is overlooked."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+
+from orchestrator.core import judge
+from orchestrator.model.event import Event, History
+from orchestrator.model.plan import HostClock
+from orchestrator.model.run import Run
+from orchestrator.model.trial import CheckSpec, Trial
+from orchestrator.model.verdict import Verdict
+from orchestrator.providers.fake import FakeBed
+
+from ..unit.catalogue import CATALOGUE
+from ..unit.synthetic import Files
+from . import world
+
+#: Those that need nothing but the history.
+CHECKS = (
+    "finished",
+    "fault-verified",
+    "planned-faults-only",
+    "membership",
+    "no-orphans",
+    "no-hang",
+    "recovered-within",
+)
+FAULTS = ("power-off", "cut-link", "stop-ssh", "stop-engine")
+SHARED = {"n0": "h0", "n1": "h1", "n2": "h2", "n3": "h2", "n4": "h0", "n5": "h1"}
+
+
+def judged(trial: Trial, book: world.Memory, *more: CheckSpec) -> dict[str, Verdict]:
+    run = Run(directory="r", trial=trial, history=History(tuple(book.events)), files=Files())
+    chosen = (*(CheckSpec(name=name) for name in CHECKS), *more)
+    return {verdict.check: verdict for verdict in judge.judge(run, CATALOGUE, chosen)}
+
+
+def bad(verdicts: dict[str, Verdict]) -> list[str]:
+    return [f"{v.outcome} {v.check}: {v.text}" for v in verdicts.values() if v.outcome != "pass"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("for_s", [None, 3.0])
+@pytest.mark.parametrize("hosts", [world.HOSTS, SHARED], ids=["one node a host", "two on one"])
+def test_a_host_that_is_lost_on_purpose_and_given_back_passes(
+    fault: str, for_s: float | None, hosts: dict[str, str]
+) -> None:
+    trial = world.trial(world.crash(2))
+    _, book = world.run(trial, world.bed(hosts, steps=300), {"f0": world.host_act(fault, for_s=for_s)})
+    assert bad(judged(trial, book)) == []
+
+
+def _own_clocks(bed: FakeBed, off_s: float = 0.0005) -> dict[str, HostClock]:
+    """Each host booted at another time; as preflight would have measured it, half a millisecond wrong."""
+    measured = {}
+    for index, host in enumerate(bed.hosts.values(), start=1):
+        host.boot, host.ahead = f"boot-{host.name}", -1000.0 * index
+        measured[host.boot] = HostClock(host=host.name, offset_s=1000.0 * index + off_s, uncertainty_s=0.001)
+    return measured
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("for_s", [None, 3.0])
+def test_hosts_with_clocks_of_their_own_are_judged_by_what_was_measured(fault: str, for_s: float | None) -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
+    _, book = world.run(trial, bed, {"f0": world.host_act(fault, for_s=for_s)}, _own_clocks(bed))
+    assert bad(judged(trial, book)) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_clocks_that_nobody_compared_convict_nobody(fault: str) -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
+    _own_clocks(bed)
+    _, book = world.run(trial, bed, {"f0": world.host_act(fault, for_s=3.0)})
+    assert [one for one in bad(judged(trial, book)) if one.startswith("fail")] == []
+
+
+def test_what_a_host_tells_late_of_an_epoch_that_is_over_is_unknown_where_no_clock_was_compared() -> None:
+    """n0 is cut off: what rank 0 said of epoch 0 arrives when epoch 1 trains."""
+    trial, bed = world.trial(world.crash(0, after_s=0.2)), world.bed(world.HOSTS, steps=300)
+    _own_clocks(bed)
+    said = functools.partial(bed._say, "n0", "rank-0.e0", "progress", {"rank": 0, "step": 1}, epoch=0)
+    bed.at(0.7, said)
+    act = {"f0": world.host_act("cut-link", for_s=3.0)}
+    _, book = world.run(trial, bed, act)
+    verdict = judged(trial, book)["membership"]
+    assert verdict.outcome == "unknown"
+    assert "no clock tells whether progress of epoch 0 came before epoch 1 had begun" in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("fault", "detectors"),
+    [
+        ("power-off", {"node.silent"}),
+        ("cut-link", {"node.silent"}),
+        ("stop-ssh", {"node.silent"}),
+        ("stop-engine", {"node.exit", "rank.exit"}),
+    ],
+)
+def test_each_fault_has_its_detector(fault: str, detectors: set[str]) -> None:
+    """An exit is told by the keeper of the node and by its neighbours, whoever is first."""
+    trial = world.trial(world.crash(2))
+    _, book = world.run(trial, world.bed(world.HOSTS), {"f0": world.host_act(fault)})
+    passed = set()
+    for name in ("node.exit", "rank.exit", "node.silent", "gang.stalled"):
+        spec = CheckSpec(name="detected-within", params={"seconds": 2.5, "detector": name})
+        passed |= {name} if judged(trial, book, spec)["detected-within"].outcome == "pass" else set()
+    assert passed
+    assert passed <= detectors
+
+
+def test_a_host_lost_beside_the_one_that_was_meant_is_a_finding() -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
+    bed.at(1.5, functools.partial(bed.power_off, "h1"))
+    bed.at(9.0, functools.partial(bed.power_on, "h1"))
+    _, book = world.run(trial, bed, {"f0": world.host_act("power-off")})
+    verdict = judged(trial, book)["planned-faults-only"]
+    assert verdict.outcome == "fail"
+    assert "n1 fell silent, which nothing planned" in verdict.text
+
+
+def test_a_node_that_exits_on_a_host_that_was_given_back_whole_is_a_finding() -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=600)
+    bed.at(4.0, functools.partial(bed.kill, "n2"))
+    _, book = world.run(trial, bed, {"f0": world.host_act("cut-link", for_s=1.2)})
+    verdict = judged(trial, book)["planned-faults-only"]
+    assert verdict.outcome == "fail"
+    assert "n2 exited, which nothing planned" in verdict.text
+
+
+def test_an_engine_that_does_not_answer_is_no_proof_that_its_containers_have_ended() -> None:
+    trial = world.trial(world.crash(2))
+    _, book = world.run(trial, world.bed(world.HOSTS), {"f0": world.host_act("stop-engine")})
+    uncounted = [_without_count(event) for event in book.events if event.f != "node.kill"]
+    verdict = judged(trial, dataclasses.replace(book, events=uncounted))["no-orphans"]
+    assert verdict.outcome == "unknown"
+    assert "nobody counted" in verdict.text
+
+
+def _without_count(event: Event) -> Event:
+    value = {name: item for name, item in event.value.items() if name != "left"}
+    return dataclasses.replace(event, value=value) if event.f == "node.exit" else event

@@ -1,0 +1,126 @@
+"""What is gathered: all nodes at once, capped, and nothing silently absent."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator import gathering
+from orchestrator.model.provider import Fetched
+from orchestrator.providers import files
+
+EACH = (("agent.log", "agent.log"), ("runs/r", ""))
+
+
+@dataclass
+class Nodes:
+    """Directories of nodes; ``slow`` ones answer when they are let, ``dead`` ones never."""
+
+    root: Path
+    dead: tuple[str, ...] = ()
+    slow: dict[str, threading.Event] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+
+    def add(self, name: str, **texts: str) -> None:
+        for path, text in {"agent.log": f"log of {name}", "runs/r/rank-0.log": f"rank of {name}", **texts}.items():
+            target = self.root / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text)
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        self.asked.append(node)
+        if node in self.slow:
+            self.slow[node].wait(10)
+        if node in self.dead:
+            raise OSError(errno.EHOSTUNREACH, f"host of {node} does not answer")
+        return files.fetch([self.root / node], path, to, limit)
+
+
+@pytest.fixture
+def nodes(tmp_path: Path) -> Nodes:
+    made = Nodes(root=tmp_path / "nodes")
+    for name in ("n0", "n1", "n2"):
+        made.add(name)
+    return made
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    directory = tmp_path / "runs" / "r"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def test_each_node_has_its_own_files(nodes: Nodes, bundle: Path) -> None:
+    told = gathering.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
+    assert (told["files"], told["missing"], told["capped"]) == (6, [], [])
+    for name in ("n0", "n1", "n2"):
+        assert (bundle / "nodes" / name / "agent.log").read_text() == f"log of {name}"
+        assert (bundle / "nodes" / name / "rank-0.log").read_text() == f"rank of {name}"
+    assert list(bundle.parent.iterdir()) == [bundle], "nothing is left beside the bundle"
+
+
+def test_a_dead_host_is_marked_missing_with_its_reason_and_the_others_are_there(nodes: Nodes, bundle: Path) -> None:
+    nodes.dead = ("n1",)
+    told = gathering.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
+    assert [(one["node"], one["path"]) for one in told["missing"]] == [("n1", "agent.log"), ("n1", "runs/r")]
+    assert "does not answer" in told["missing"][0]["reason"]
+    assert (bundle / "nodes" / "n2" / "rank-0.log").exists()
+
+
+def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(nodes: Nodes, bundle: Path) -> None:
+    nodes.slow = {"n1": threading.Event()}
+    begun = time.monotonic()
+    told = gathering.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle, patience_s=0.3)
+    assert time.monotonic() - begun < 2.0
+    assert {one["reason"] for one in told["missing"]} == {"not fetched within 0.3 s"}
+    nodes.slow["n1"].set()
+    until = time.monotonic() + 5
+    while nodes.asked.count("n1") < 2 and time.monotonic() < until:
+        time.sleep(0.01)
+    time.sleep(0.05)
+    assert not (bundle / "nodes" / "n1").exists()
+
+
+def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
+    nodes.slow = {name: threading.Event() for name in ("n0", "n1", "n2")}
+    done = threading.Thread(target=gathering.gather, args=(nodes, dict.fromkeys(nodes.slow, EACH), bundle))
+    done.start()
+    until = time.monotonic() + 5
+    while len(nodes.asked) < 3 and time.monotonic() < until:
+        time.sleep(0.005)
+    assert sorted(nodes.asked) == ["n0", "n1", "n2"]
+    for event in nodes.slow.values():
+        event.set()
+    done.join(5)
+
+
+def test_the_cap_is_of_the_node_and_is_recorded(nodes: Nodes, bundle: Path) -> None:
+    nodes.add("n1", **{"runs/r/rank-1.log": "x" * 500})
+    told = gathering.gather(nodes, dict.fromkeys(("n0", "n1"), EACH), bundle, limit=100)
+    assert told["capped"] == [{"node": "n1", "path": "runs/r", "limit": 100}]
+    assert sum(file.stat().st_size for file in (bundle / "nodes" / "n1").rglob("*.log")) == 100
+
+
+def test_a_second_attempt_takes_the_place_of_the_first(nodes: Nodes, bundle: Path) -> None:
+    (bundle / "nodes" / "n0").mkdir(parents=True)
+    (bundle / "nodes" / "n0" / "torn").touch()
+    (bundle.parent / ".gather-r-left").mkdir()
+    gathering.gather(nodes, {"n0": EACH}, bundle)
+    assert not (bundle / "nodes" / "n0" / "torn").exists()
+    assert list(bundle.parent.iterdir()) == [bundle]
+
+
+class _Full(Nodes):
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_here_is_no_fault_of_the_nodes(tmp_path: Path, bundle: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        gathering.gather(_Full(root=tmp_path), {"n0": EACH}, bundle)

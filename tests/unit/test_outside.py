@@ -1,0 +1,385 @@
+"""The holder on the orchestrator's machine: programs of the inventory, sshd that answer or do not, leases that heal by themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import inbox, label, launch, processes, running, surroundings
+from orchestrator.agent import mark as marks
+from orchestrator.agent.acts import Acts
+from orchestrator.agent.lease import Lease, Leases
+from orchestrator.agent.loop import Loop
+from orchestrator.agent.outside import Places
+from orchestrator.faults import stop_ssh
+from orchestrator.model import codec
+from orchestrator.model.act import Act, HostFacts, Primitive, Target
+from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.event import Command, Event
+from orchestrator.providers import follow, outside
+
+#: An "sshd" that is started and stopped by argv: it introduces itself and writes down its pid.
+SSHD = """
+    import os, socket, sys
+    listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+    with open(sys.argv[2], "w") as file:
+        file.write(str(os.getpid()))
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"SSH-2.0-test\\r\\n")
+"""
+CONTROL = """
+    import os, signal, subprocess, sys, time
+    what, port, pidfile = sys.argv[1:4]
+    with open(pidfile + ".log", "a") as log:
+        log.write(what + "\\n")
+    if what == "stop":
+        os.kill(int(open(pidfile).read()), signal.SIGKILL)
+        os.unlink(pidfile)
+    else:
+        subprocess.Popen([sys.executable, os.path.dirname(pidfile) + "/sshd.py", port, pidfile], start_new_session=True)
+        while not os.path.exists(pidfile):
+            time.sleep(0.01)
+"""
+
+
+@dataclass
+class Host:
+    """A host whose sshd is a process of ours."""
+
+    directory: Path
+    port: int
+
+    def control(self, what: str) -> tuple[str, ...]:
+        return (sys.executable, str(self.directory / "control.py"), what, str(self.port), str(self.directory / "pid"))
+
+    @property
+    def orders(self) -> list[str]:
+        log = self.directory / "pid.log"
+        return log.read_text().split() if log.exists() else []
+
+    @property
+    def pid(self) -> int:
+        return int((self.directory / "pid").read_text()) if (self.directory / "pid").exists() else 0
+
+    def act(self, for_s: float | None = None, **change: Any) -> Act:
+        control = {"stop": self.control("stop"), "start": self.control("start")}
+        spec = HostSpec(name="h", connection="ssh", address="127.0.0.1", port=self.port, ssh_control=control)
+        facts = HostFacts(name="h", provider="docker", capabilities=frozenset(), spec=spec)
+        return replace(stop_ssh.plan(stop_ssh.Params(for_s=for_s), Target(node="n2", rank=2), facts), **change)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = int(free.getsockname()[1])
+    made = Host(directory=tmp_path, port=port)
+    (tmp_path / "sshd.py").write_text(textwrap.dedent(SSHD))
+    (tmp_path / "control.py").write_text(textwrap.dedent(CONTROL))
+    subprocess.run(made.control("start"), check=True, timeout=10)
+    (tmp_path / "pid.log").unlink()
+    yield made
+    if made.pid:
+        os.kill(made.pid, 9)
+
+
+@dataclass
+class Holder:
+    """Acts without nodes, in this process."""
+
+    directory: Path
+    driven: bool = True
+    loop: Loop = field(default_factory=Loop)
+    notes: list[str] = field(default_factory=list)
+    answers: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        def note(f: str, lease: Lease, value: Mapping[str, Any]) -> None:
+            self.notes.append(f)
+
+        self.acts = Acts(
+            self.loop, Leases(self.directory), Places().get, note, lambda run: self.driven, holder="outside"
+        )
+
+    def do(self, f: str, act: Act, key: str = "") -> None:
+        value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
+        command = Command(f=f, key=key or f"f/f0/{f}", node="n2", incarnation="i1", value=value)
+        do = self.acts.act if f == "fault.act" else self.acts.heal
+        do("r", command, lambda kind, answer: self.answers.append((kind, answer)))
+
+    def wait(self, count: int) -> None:
+        until = time.monotonic() + 10
+        self.loop.every(0.01, lambda: None)
+        while len(self.answers) < count and time.monotonic() < until:
+            self.loop.turn()
+        assert len(self.answers) == count, self.answers
+
+    def wait_for(self, note: str) -> None:
+        until = time.monotonic() + 10
+        self.loop.every(0.01, lambda: None)
+        while note not in self.notes and time.monotonic() < until:
+            self.loop.turn()
+        assert note in self.notes
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Holder:
+    return Holder(directory=tmp_path / "leases")
+
+
+def test_a_fault_is_proved_by_what_answers_and_so_is_its_healing(host: Host, holder: Holder) -> None:
+    holder.do("fault.act", host.act())
+    holder.wait(1)
+    assert host.pid == 0
+    holder.do("fault.heal", host.act())
+    holder.wait(2)
+    (acted, evidence), (healed, after) = holder.answers
+    assert (acted, healed) == ("ok", "ok")
+    assert evidence["evidence"] == {f"127.0.0.1:{host.port}": "refuses connections"}
+    assert after["evidence"] == {f"127.0.0.1:{host.port}": "SSH-2.0-test"}
+    assert host.orders == ["stop", "start"], "each program is run once, however often is looked"
+    assert holder.notes == ["lease.armed", "fault.injected", "fault.verified", "fault.healed", "heal.verified"]
+
+
+def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder) -> None:
+    nothing = replace(host.act().inject[0], args={**host.act().inject[0].args, "run": ["true"]})
+    holder.do("fault.act", host.act(inject=(nothing,), limit_s=0.1))
+    holder.wait(1)
+    assert holder.answers[0][0] == "fail"
+    assert holder.answers[0][1]["reason"] == "not verified"
+    assert "fault.verified" not in holder.notes
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (["false"], "false left with exit code 1: it said nothing"),
+        (["no-such-program-here"], "no-such-program-here: No such file or directory"),
+        (
+            [sys.executable, "-c", "print('the PDU is locked'); raise SystemExit(3)"],
+            "left with exit code 3: the PDU is locked",
+        ),
+        (["sleep", "30"], "sleep did not end within 0.2 s"),
+    ],
+)
+def test_a_program_that_fails_is_told_and_nothing_is_called_proved(
+    host: Host, holder: Holder, run: Sequence[str], said: str
+) -> None:
+    broken = replace(host.act().inject[0], args={**host.act().inject[0].args, "run": list(run)})
+    limit_s = 0.2 if run[0] == "sleep" else 5.0
+    holder.do("fault.act", host.act(inject=(broken, host.act().inject[0]), limit_s=limit_s))
+    holder.wait(1)
+    assert holder.answers[0][0] == "fail"
+    assert said in holder.answers[0][1]["reason"]
+    assert host.orders == [], "what comes after it is left out"
+
+
+def test_a_healing_never_overtakes_the_injection_that_it_undoes(host: Host, holder: Holder) -> None:
+    slow = Primitive(kind="argv", args={"run": ["sleep", "0.3"]})
+    act = host.act(inject=(slow, host.act().inject[0]))
+    holder.do("fault.act", act)
+    holder.do("fault.heal", act)
+    holder.wait(2)
+    assert [kind for kind, _ in holder.answers] == ["fail", "ok"]
+    assert holder.answers[0][1]["evidence"] == {"overtaken": "healed before it was verified"}
+    assert host.orders in (["start"], ["stop", "start"])
+    assert holder.notes.index("fault.injected") < holder.notes.index("fault.healed")
+
+
+def test_what_an_argv_leaves_with_may_be_the_proof(host: Host, holder: Holder, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    run, look, undo = ["touch", str(mark)], ["test", "-e", str(mark)], ["rm", str(mark)]
+    act = host.act(
+        inject=(Primitive(kind="argv", args={"run": run}),),
+        verify=(Primitive(kind="argv", args={"run": look}),),
+        heal=(Primitive(kind="argv", args={"run": undo}),),
+        verify_heal=(Primitive(kind="argv", args={"run": ["test", "!", "-e", str(mark)]}),),
+    )
+    holder.do("fault.act", act)
+    holder.wait(1)
+    assert mark.exists()
+    holder.do("fault.heal", act)
+    holder.wait(2)
+    assert [kind for kind, _ in holder.answers] == ["ok", "ok"]
+    assert not mark.exists()
+
+
+def test_a_lease_that_nobody_drives_heals_the_host_by_itself(host: Host, holder: Holder) -> None:
+    holder.driven = False
+    holder.do("fault.act", host.act(lease_s=0.5))
+    holder.wait_for("heal.verified")
+    assert host.orders == ["stop", "start"]
+    assert holder.notes[-3:] == ["lease.over", "fault.healed", "heal.verified"]
+
+
+def test_what_cannot_be_carried_out_is_refused_before_anything_is_done(host: Host, holder: Holder) -> None:
+    for one in (Primitive(kind="power", args={"state": "off", "of": "moon", "run": ["true"]}), Primitive(kind="argv")):
+        with pytest.raises(Exception, match=r"no primitive power of moon|needs a program"):
+            holder.do("fault.act", host.act(inject=(one,)))
+    assert holder.notes == []
+
+
+def test_a_program_is_not_marked_as_ours_and_what_it_starts_lives_on(tmp_path: Path) -> None:
+    loop, done = Loop(), list[str]()
+    os.environ[marks.NAME] = "bed/keeper/x"
+    try:
+        running.start(loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem))
+    finally:
+        del os.environ[marks.NAME]
+    while not done:
+        loop.turn()
+    assert done == [""]
+    assert marks.NAME not in (tmp_path / "env").read_text()
+
+
+GONE = {"state": "off", "of": "host", "address": "198.18.0.9", "port": 22}
+
+
+@pytest.mark.parametrize(
+    ("error", "off", "why"),
+    [
+        (TimeoutError("timed out"), True, "does not answer"),
+        (OSError(113, "No route to host"), True, "No route to host"),
+        (ConnectionRefusedError(111, "Connection refused"), False, "refuses connections"),
+        (socket.gaierror(-2, "Name or service not known"), False, "Name or service not known"),
+    ],
+)
+def test_a_host_that_refuses_or_has_no_address_is_not_proved_to_be_gone(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, off: bool, why: str
+) -> None:
+    def connect(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    reached, evidence = surroundings.holds(Primitive(kind="power", args=GONE))
+    assert (reached, list(evidence.values())) == (off, [why])
+    assert not surroundings.holds(Primitive(kind="power", args={**GONE, "state": "on"}))[0]
+
+
+def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
+    path = tmp_path / "engine.sock"
+    on, off = (Primitive(kind="power", args={"state": s, "of": "engine", "socket": str(path)}) for s in ("on", "off"))
+    assert surroundings.holds(off)[0]
+    assert not surroundings.holds(on)[0]
+    script = (
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\nprint(flush=True)\n"
+        "while True:\n c, _ = s.accept(); c.recv(99); c.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\nOK'); c.close()\n"
+    )
+    engine = subprocess.Popen([sys.executable, "-c", script, str(path)], stdout=subprocess.PIPE)
+    assert engine.stdout
+    engine.stdout.readline()
+    try:
+        assert surroundings.holds(on)[0]
+        assert not surroundings.holds(off)[0]
+    finally:
+        engine.kill()
+        engine.communicate()
+
+
+def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_is_over(
+    host: Host, tmp_path: Path
+) -> None:
+    """A real one, detached: the run is not driven by anybody."""
+    workdir = tmp_path / "bed" / "outside"
+    (workdir / "keeper").mkdir(parents=True)
+    read, write = os.pipe()
+    arguments = [
+        "--workdir",
+        str(workdir),
+        "--bed",
+        "b",
+        "--archive",
+        "a",
+        "--ready",
+        str(write),
+        "--backend",
+        "outside",
+    ]
+    mark = marks.padded(marks.mark(marks.tag("b", str(workdir)), marks.KEEPER, "starting"))
+    subprocess.run(
+        [sys.executable, "-m", "orchestrator.agent", "keeper", *arguments],
+        env={**os.environ, marks.NAME: mark, "PYTHONPATH": str(Path(__file__).parents[2])},
+        pass_fds=[write], check=True, timeout=20,
+    )  # fmt: skip
+    os.close(write)
+    assert os.read(read, 16)
+    os.close(read)
+    found = processes.find(label.holder(workdir / "keeper"))
+    assert found
+    try:
+        value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act(lease_s=0.8))}
+        inbox.post(
+            workdir / "keeper", "r", Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
+        )
+        until = time.monotonic() + 15
+        while "heal.verified" not in _said(workdir) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert [f for f in _said(workdir) if f != "fault.act"] == [
+            "lease.armed", "fault.injected", "fault.verified", "lease.over", "fault.healed", "heal.verified",
+        ]  # fmt: skip
+        assert host.orders == ["stop", "start"]
+    finally:
+        processes.kill([found])
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[BedSpec]:
+    made = BedSpec(
+        name="b", provider="docker", nodes=(), inventory="b.yml", workdir=str(tmp_path / "bed"), shared_dir="", agent=""
+    )
+    yield made
+    launch.end(tmp_path / "bed" / "outside" / "keeper")
+
+
+def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, bed: BedSpec) -> None:
+    value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act())}
+    order = Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
+    assert outside.concerns(order)
+    assert not outside.concerns(Command(f="node.kill", key="k", node="n2"))
+    outside.perform(bed, "r1", order)
+    follower = follow.Follower(Path(bed.workdir), "r1", [], [outside.log(bed)])
+    cursors: Mapping[str, int] = {}
+    heard: list[Event] = []
+    until = time.monotonic() + 15
+    while not any(event.type == "ok" for event in heard) and time.monotonic() < until:
+        events, cursors = follower.poll(cursors, 0.1)
+        heard += events
+    assert [event.f for event in heard] == ["lease.armed", "fault.injected", "fault.verified", "fault.act"]
+    assert {event.source.writer for event in heard} == {"outside"}
+    assert outside.leases(bed) == ("stop-ssh on n2: heals by itself in 120 s",)
+    assert host.pid == 0
+    assert len(outside.end(bed)) == 1
+    assert host.pid != 0, "what it still held is given back before it is ended"
+    assert outside.end(bed) == ()
+    assert not (Path(bed.workdir) / "outside").exists()
+
+
+def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Host, bed: BedSpec) -> None:
+    stuck = Primitive(kind="argv", args={"run": ["false"]})
+    act = host.act(heal=(stuck,), verify_heal=(stuck,), limit_s=0.3)
+    value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
+    outside.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
+    until = time.monotonic() + 10
+    while not outside.leases(bed) and time.monotonic() < until:
+        time.sleep(0.02)
+    with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false left with exit code 1"):
+        outside.end(bed)
+    assert label.holder(Path(bed.workdir) / "outside" / "keeper")
+
+
+def _said(workdir: Path) -> list[str]:
+    log = workdir / "keeper" / "events.jsonl"
+    return [json.loads(line)["f"] for line in log.read_text().splitlines()] if log.exists() else []

@@ -1,0 +1,283 @@
+"""Preflight of several hosts: real connections, look-ups, tokens and clocks; here every host is an address of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import checks
+from orchestrator.core import plan
+from orchestrator.model.bed import BedSpec, BedStatus, ContainerSpec, HostSpec, NodeSpec
+from orchestrator.model.errors import UsageError
+from orchestrator.model.plan import HostClock
+from orchestrator.providers import preflight
+
+from . import beds
+from .test_plan import CATALOGUE, trial
+
+Answer = Callable[..., Any]
+
+
+@dataclass
+class Hosts:
+    """Asks this machine in the name of each host; ``odd``: (host, op) -> another answer. ``roots``: a host's own shared dir."""
+
+    odd: dict[tuple[str, str], Answer] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+
+    def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
+        self.asked.append((host, op))
+        args |= {"shared_dir": self.roots[host]} if "shared_dir" in args and host in self.roots else {}
+        if (host, op) in self.odd:
+            return self.odd[host, op](**args)
+        if op == "images":
+            return {"ccbed/cpu": "sha256:aa"}
+        answer = checks.OPS[op](**args)
+        if op == "survey":
+            number = int(host.removeprefix("h")) + 2
+            answer["interfaces"] = {"eth0": f"127.0.0.{number}"}
+        return answer
+
+    def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
+        self.asked.append((node, f"{op} inside"))
+        number = int(node.removeprefix("n"))
+        answer: Any = checks.OPS[op](**args)
+        return {**answer, "interfaces": {"eth0": f"127.0.0.{number + 2}"}} if op == "survey" else answer
+
+
+@pytest.fixture(autouse=True)
+def _no_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Addresses here have no names, and nobody far away is asked for them."""
+
+    def nameless(address: tuple[str, int], flags: int) -> tuple[str, str]:
+        raise OSError("no name")
+
+    monkeypatch.setattr(socket, "getnameinfo", nameless)
+
+
+def bed(tmp_path: Path, count: int = 3, **change: Any) -> BedSpec:
+    hosts = tuple(HostSpec(name=f"h{i}", connection="ssh", address=f"127.0.0.{i + 2}") for i in range(count))
+    box = ContainerSpec(image="ccbed/cpu")
+    nodes = tuple(
+        NodeSpec(
+            name=f"n{i}", host=f"h{i}", role="node", address=f"127.0.0.{i + 2}", hash="a", interface="", container=box
+        )
+        for i in range(count)
+    )
+    (tmp_path / "shared").mkdir(exist_ok=True)
+    made = BedSpec(
+        name="b", provider="docker", nodes=nodes, inventory="b.yml", workdir=str(tmp_path), shared_dir=str(tmp_path / "shared"),
+        agent="f" * 12, hosts=hosts, hostdir=str(tmp_path), network="host",
+    )  # fmt: skip
+    return dataclasses.replace(made, **change)
+
+
+def examined(of: BedSpec, hosts: Hosts) -> preflight.Checked:
+    return preflight.examine(of, BedStatus(**{**vars_of(beds.up(of)), "keeper_hash": of.agent}), hosts)
+
+
+def unreachable(*problems: str) -> Answer:
+    return lambda **args: {**checks.meet(**args), "problems": list(problems)}
+
+
+def vars_of(status: BedStatus) -> dict[str, Any]:
+    return {name.name: getattr(status, name.name) for name in dataclasses.fields(status)}
+
+
+def wrong(checked: preflight.Checked) -> list[tuple[str, str, str]]:
+    return [(one.name, one.outcome, one.text) for one in checked.findings if one.outcome != "ok"]
+
+
+def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path) -> None:
+    hosts = Hosts()
+    begun = time.monotonic()
+    checked = examined(bed(tmp_path), hosts)
+    assert time.monotonic() - begun < 1.0
+    assert wrong(checked) == []
+    names = [one.name for one in checked.findings]
+    assert names == ["address", "reach", "names", "clocks", "disk", "shared", "image", "agent ffffff"]
+    assert next(one.text for one in checked.findings if one.name == "reach") == "6 connections ok"
+    assert checked.apart == ""
+    assert list((tmp_path / "shared").iterdir()) == [], "no token is left"
+
+
+def test_every_finding_that_is_not_ok_has_its_fix(tmp_path: Path) -> None:
+    hosts = Hosts(roots={"h2": str(tmp_path / "own")})
+    hosts.odd["h1", "meet"] = unreachable("No route to host", "No route to host")
+    hosts.odd["h0", "images"] = lambda engine, wanted: {"ccbed/cpu": "sha256:bb"}
+    checked = examined(bed(tmp_path), hosts)
+    assert {one.name for one in checked.findings if one.outcome != "ok"} == {"reach", "image", "shared"}
+    assert all(one.fix for one in checked.findings if one.outcome != "ok")
+
+
+def test_who_cannot_be_reached_from_where_is_named(tmp_path: Path) -> None:
+    hosts = Hosts()
+    hosts.odd["h1", "meet"] = unreachable("", "No route to host")
+    (found,) = wrong(examined(bed(tmp_path), hosts))
+    assert found[:2] == ("reach", "fail")
+    assert found[2].startswith("h1 cannot reach n2 at 127.0.0.4:")
+    assert found[2].endswith(": No route to host")
+
+
+def test_a_host_that_is_not_there_is_one_finding_and_the_others_are_looked_at(tmp_path: Path) -> None:
+    def silent(**_: Any) -> Any:
+        raise TimeoutError("does not answer")
+
+    hosts = Hosts()
+    hosts.odd["h1", "survey"] = silent
+    checked = examined(bed(tmp_path), hosts)
+    assert wrong(checked) == [("host h1", "fail", "does not answer")]
+    assert next(one.text for one in checked.findings if one.name == "reach") == "2 connections ok"
+
+
+def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_path: Path) -> None:
+    hosts = Hosts(roots={"h2": str(tmp_path / "own")})
+    checked = examined(bed(tmp_path), hosts)
+    assert wrong(checked)[0][:2] == ("shared", "warn")
+    assert checked.apart == "h2 does not see what h0 writes there"
+
+
+def test_a_directory_that_cannot_be_written_is_not_shared_either(tmp_path: Path) -> None:
+    hosts = Hosts(roots={"h1": "/proc/nowhere"})
+    assert examined(bed(tmp_path), hosts).apart.startswith("h1 cannot write there: ")
+
+
+@pytest.mark.parametrize("policy", ["spare", "restart", "[spare, restart]"])
+def test_a_policy_that_needs_the_directory_is_refused_with_the_reason(policy: str) -> None:
+    of = beds.local()
+    given: dict[str, Any] = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill", "pause"})}}
+    asked = trial(f"recovery: {{policy: {policy}}}")
+    with pytest.raises(UsageError, match=r"needs a directory that all nodes share; .* is none: h2 does not see"):
+        plan.plan(asked, of, beds.up(of), CATALOGUE, apart="h2 does not see what h0 writes there", **given)
+
+
+def test_without_the_directory_a_trial_without_faults_runs_and_recovers_from_nothing() -> None:
+    of = beds.local()
+    given: dict[str, Any] = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill", "pause"})}}
+    assert plan.plan(trial(), of, beds.up(of), CATALOGUE, apart="h2", **given).policy == ("none",)
+    with pytest.raises(UsageError, match="recovery auto needs a directory"):
+        plan.plan(trial(fail="2"), of, beds.up(of), CATALOGUE, apart="h2", **given)
+
+
+def test_an_address_that_is_on_no_interface_or_on_another_one_is_named(tmp_path: Path) -> None:
+    of = bed(tmp_path)
+    first = dataclasses.replace(of.nodes[0], address="127.0.0.9")
+    second = dataclasses.replace(of.nodes[1], interface="eth7")
+    found = wrong(examined(dataclasses.replace(of, nodes=(first, second, of.nodes[2])), Hosts()))
+    assert [text for name, outcome, text in found if (name, outcome) == ("address", "fail")] == [
+        "n0: 127.0.0.9 is on no interface of h0; there are: eth0 127.0.0.2",
+        "n1: 127.0.0.3 is not on eth7 of h1; there are: eth0 127.0.0.3",
+    ]
+
+
+def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asleep = threading.Event()
+
+    def slow(address: tuple[str, int], flags: int) -> tuple[str, str]:
+        if address[0] == "127.0.0.3":
+            asleep.wait(5)
+        raise OSError("no name")
+
+    monkeypatch.setattr(socket, "getnameinfo", slow)
+    checked = examined(bed(tmp_path), Hosts())
+    asleep.set()
+    found = [one for one in checked.findings if one.outcome == "warn"]
+    assert [one.text for one in found] == [f"h{i} takes over 0.5 s to look up 127.0.0.3" for i in range(3)]
+    assert "add a line for 127.0.0.3 to /etc/hosts of h0" in found[0].fix
+
+
+def test_a_name_that_leads_elsewhere_is_told(tmp_path: Path) -> None:
+    hosts = Hosts()
+
+    def survey(**args: Any) -> Any:
+        answer = checks.survey(**args)
+        names = [
+            {"address": "127.0.0.3", "name": "n1.lab", "reverse_s": 0.001, "back": ["10.9.9.9"], "forward_s": 0.001}
+        ]
+        return {**answer, "interfaces": {"eth0": "127.0.0.2"}, "names": names}
+
+    hosts.odd["h0", "survey"] = survey
+    assert wrong(examined(bed(tmp_path), hosts)) == [
+        ("names", "warn", "on h0 127.0.0.3 is n1.lab, and n1.lab is 10.9.9.9")
+    ]
+
+
+def test_clocks_of_other_boots_are_measured_with_what_nobody_knows(tmp_path: Path) -> None:
+    hosts = Hosts()
+
+    def clock() -> dict[str, Any]:
+        time.sleep(0.004)
+        return {"boot": "other", "mono": time.monotonic() - 5000.0, "wall": time.time() - 7.0}
+
+    hosts.odd["h1", "clock"] = clock
+    checked = examined(bed(tmp_path), hosts)
+    assert list(checked.clocks) == ["other"]
+    measured: HostClock = checked.clocks["other"]
+    assert measured.host == "h1"
+    assert abs(measured.offset_s - 5000.0) <= measured.uncertainty_s
+    assert 0.001 < measured.uncertainty_s < 0.05
+    assert [text for name, _, text in wrong(checked) if name == "clocks"] == ["h1 is 7.0 s behind this machine"]
+
+
+def test_gpus_that_are_missing_or_ill_are_told(tmp_path: Path) -> None:
+    of = bed(tmp_path)
+    nodes = tuple(dataclasses.replace(node, gpus=1) for node in of.nodes)
+    hosts = Hosts()
+    hosts.odd["h0", "gpus"] = lambda: {"count": 1, "problems": []}
+    hosts.odd["h1", "gpus"] = lambda: {"count": 1, "problems": ["GPU 0 (H200): retired_pages.pending is Yes"]}
+    hosts.odd["h2", "gpus"] = lambda: {"reason": "nvidia-smi: not found"}
+    found = wrong(examined(dataclasses.replace(of, nodes=nodes), hosts))
+    assert found == [
+        ("gpus h1", "fail", "GPU 0 (H200): retired_pages.pending is Yes"),
+        ("gpus h2", "fail", "nvidia-smi: not found"),
+    ]
+
+
+def test_the_table_of_nvidia_smi_is_read() -> None:
+    text = "0, GPU-1, NVIDIA H200, 0, No\n1, GPU-2, NVIDIA H200, 3, No\n2, GPU-3, NVIDIA H200, [N/A], Yes\n"
+    assert checks.gpu_health(text) == {
+        "count": 3,
+        "problems": [
+            "GPU 1 (NVIDIA H200): ecc.errors.uncorrected.volatile.total is 3",
+            "GPU 2 (NVIDIA H200): retired_pages.pending is Yes",
+        ],
+    }
+
+
+def test_containers_with_a_network_of_their_own_are_asked_each_inside_of_it(tmp_path: Path) -> None:
+    hosts = Hosts()
+    checked = examined(bed(tmp_path, network="private"), hosts)
+    assert wrong(checked) == []
+    assert {node for node, op in hosts.asked if op == "survey inside"} == {"n0", "n1", "n2"}
+    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images"}
+
+
+def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:
+    port, pid, start = checks.hold("127.0.0.1", 30.0)
+    assert checks.connect([["127.0.0.1", port]], 1.0) == [""]
+    checks.let_go([[pid, start]])
+    assert checks.connect([["127.0.0.1", port]], 1.0) == ["Connection refused"]
+
+
+def test_tokens_cannot_leave_their_directory(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no plain name"):
+        checks.write_token(str(tmp_path), "../x", "h0")
+    with pytest.raises(ValueError, match="no plain name"):
+        checks.write_token(str(tmp_path), "abc", "../h0")
+
+
+def test_a_check_can_be_run_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.main("space", '{"paths": ["/nowhere/at/all"]}') == 0
+    assert checks.main("meet", '{"targets": [["127.0.0.1", "x"]], "limit_s": 1, "shared_dir": "/", "token": "t"}') == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith('{"value": {"/nowhere/at/all": ')
+    assert second.startswith('{"problem": ')

@@ -1,0 +1,69 @@
+"""Which spare takes the place of a lost node: hosts that can be trusted first, those that cannot never."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core import engine, recovery
+from orchestrator.core.state import State
+
+from ..sim import world
+
+GONE = {"alive": False, "reachable": False}
+SILENT = {"reachable": False}
+SUSPECT = {"suspect": True}
+CUT_OFF = {"reachable": False, "cut_off": True}
+
+
+def state(changes: Mapping[str, Mapping[str, bool]], policy: tuple[str, ...] = ("spare", "restart")) -> State:
+    trial = world.trial(policy=policy)
+    begun, _ = engine.begin(trial, world.plan(trial, hosts=world.HOSTS))
+    nodes = {name: replace(node, **dict[str, Any](changes.get(name, {}))) for name, node in begun.nodes.items()}
+    return replace(begun, nodes=nodes)
+
+
+def decided(
+    changes: Mapping[str, Mapping[str, bool]], policy: tuple[str, ...] = ("spare", "restart")
+) -> tuple[str, str]:
+    found = recovery.decide(world.trial(policy=policy), state(changes, policy))
+    return (found.policies["n2"], found.slots[2]) if found.policies else ("refused", found.refused)
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        pytest.param({"n2": GONE}, "n6", id="an exit alone: the standby of the same host"),
+        pytest.param({"n2": GONE, "n6": GONE}, "n4", id="two exits on one host: another host"),
+        pytest.param({"n2": SILENT}, "n4", id="silence: another host"),
+        pytest.param({"n2": SILENT, "n6": SUSPECT}, "n4", id="silence, and the standby is late too: another host"),
+        pytest.param(
+            {"n2": GONE, "n4": SUSPECT, "n5": SUSPECT, "n6": GONE},
+            "n7",
+            id="a spare that beats before one that is late",
+        ),
+        pytest.param({"n2": GONE, "n6": SUSPECT}, "n4", id="an exit, and the standby is late: another host"),
+    ],
+)
+def test_the_spare(changes: Mapping[str, Mapping[str, bool]], chosen: str) -> None:
+    assert decided(changes) == ("spare", chosen)
+
+
+@pytest.mark.parametrize("standby", [SUSPECT, SILENT, CUT_OFF])
+def test_a_standby_on_a_silent_host_is_not_taken_even_if_it_is_the_only_one(standby: Mapping[str, bool]) -> None:
+    others = dict.fromkeys(("n4", "n5", "n7", "n8"), GONE)
+    assert decided({"n2": SILENT, "n6": standby, **others}, ("spare",))[0] == "refused"
+
+
+def test_a_standby_that_beats_beside_a_silent_node_shows_that_the_host_is_there() -> None:
+    others = dict.fromkeys(("n4", "n5", "n7", "n8"), GONE)
+    assert decided({"n2": SILENT, **others}, ("spare",)) == ("spare", "n6")
+
+
+def test_a_restart_is_the_last_resort_on_a_silent_host_and_the_first_choice_on_one_that_answers() -> None:
+    assert decided({"n2": CUT_OFF}, ("restart", "spare")) == ("spare", "n4")
+    assert decided({"n2": CUT_OFF}, ("restart",)) == ("restart", "n2")
+    assert decided({"n2": GONE}, ("restart", "spare")) == ("restart", "n2")
