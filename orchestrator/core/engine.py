@@ -116,8 +116,9 @@ def _node_silent(trial: Trial, state: State, event: Event) -> Result:
     name = str(event.node)
     if not state.nodes[name].usable:
         return state, ()
-    cut_off = event.value.get("seen") == "unreachable"
-    state = _with_node(state, name, replace(state.nodes[name], reachable=False, cut_off=cut_off))
+    seen = event.value.get("seen")
+    found = {"cut_off": seen == "unreachable", "looked_at": bool(seen) and seen != "unreachable"}
+    state = _with_node(state, name, replace(state.nodes[name], reachable=False, **found))
     return _lost(trial, state, event, name)
 
 

@@ -21,7 +21,7 @@ Commands = tuple[Command, ...]
 class Node:
     """What is known of a node. ``reachable``: it beats; ``alive``: its agent has not exited; ``suspect``: its beat is late.
 
-    ``cut_off``: its host did not answer when it was looked at. ``condemned``: its end was ordered, though it is silent.
+    ``cut_off``: its host did not answer when it was looked at; ``looked_at``: it did. ``condemned``: its end was ordered, though it is silent.
     """
 
     incarnation: str
@@ -30,6 +30,7 @@ class Node:
     reachable: bool = True
     suspect: bool = False
     cut_off: bool = False
+    looked_at: bool = False
     condemned: bool = False
 
     @property
@@ -110,6 +111,8 @@ class State:
         there = [node for name, node in self.nodes.items() if self.host(name) == host and node.alive]
         if any(node.cut_off for node in there):
             return True
+        if any(node.looked_at for node in there):
+            return False
         return any(node.silent for node in there) and all(node.silent or node.suspect for node in there)
 
     @property

@@ -252,3 +252,11 @@ def test_whoever_interrupts_does_not_wait_for_the_proof() -> None:
 
 def _acted(book: world.Memory) -> bool:
     return any(event.f == "fault.act" for event in book.events)
+
+
+def test_a_frozen_node_alone_on_its_host_is_ended_before_the_next_epoch_acts_because_its_host_answered() -> None:
+    hosts = {"n0": "h0", "n1": "h1", "n2": "h2", "n3": "h3", "n4": "h4"}
+    bed = world.bed(hosts)
+    _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.pause(None)})
+    ended = next(event for event in book.events if event.f == "node.kill" and event.type == "ok")
+    assert ended.seq < next(event.seq for event in book.events if event.f == "gang.start" and event.epoch == 1)
