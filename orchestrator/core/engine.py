@@ -117,8 +117,9 @@ def _node_silent(trial: Trial, state: State, event: Event) -> Result:
     if not state.nodes[name].usable:
         return state, ()
     seen = event.value.get("seen")
-    found = {"cut_off": seen == "unreachable", "looked_at": bool(seen) and seen != "unreachable"}
-    state = _with_node(state, name, replace(state.nodes[name], reachable=False, **found))
+    unreachable = seen == "unreachable"
+    silent = replace(state.nodes[name], reachable=False, cut_off=unreachable, looked_at=bool(seen) and not unreachable)
+    state = _with_node(state, name, silent)
     return _lost(trial, state, event, name)
 
 
