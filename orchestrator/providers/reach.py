@@ -57,9 +57,17 @@ class Reach:
         self.link: Link | None = None
         self.reason = "never opened"
 
-    def open(self, deadline_s: float) -> None:
-        """The first connection. Raises HostError; afterwards nothing does, and it is kept up until ``close``."""
-        self._once(deadline_s)
+    def open(self, deadline_s: float, *, patient: bool = False) -> None:
+        """The first connection. Raises HostError; afterwards nothing does, and it is kept up until ``close``.
+
+        ``patient``: where it cannot be made now it is made later, as one that was lost.
+        """
+        try:
+            self._once(deadline_s)
+        except HostError as error:
+            if not patient:
+                raise
+            self.reason, self._tries = str(error), 1
         threading.Thread(target=self._keep, daemon=True, name=f"ccbed-reach-{self._name}").start()
 
     @property

@@ -93,12 +93,12 @@ def keeper_directory(host: HostSpec) -> str:
     return "keeper" if host.connection == "local" else f"keeper-{host.name}"
 
 
-def connect(bed: BedSpec, host: HostSpec) -> Site:
-    """The site of a host. Raises OSError where it cannot be reached."""
+def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
+    """The site of a host. Raises OSError where it cannot be reached; ``patient``: it may be reached later as well."""
     if host.connection == "local":
         return LocalSite(bed, host)
     from .remote import RemoteSite
 
     site = RemoteSite(bed, host)
-    site.open()
+    site.open(patient=patient)
     return site

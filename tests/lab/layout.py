@@ -185,7 +185,7 @@ def inventory(lab: Lab, image: str = IMAGE) -> str:
     return f"""\
 # {lab.count} hosts on one Linux machine: `make lab-up` brings them up, `make lab-down` takes them down (tests/lab/README.md).
 # Each has its own SSH server, container engine, disk and link; {SHARED} is the directory that all of them share.
-# A node on each, and a warm spare on {last} for when another one is lost.
+# {"Four nodes" if lab.count == 3 else "A node on each"}, and a warm spare on {last} for when another one is lost.
 all:
   hosts:
 {hosts}  vars:
@@ -209,7 +209,8 @@ all:
 
 def _inventory_host(lab: Lab, host: Host) -> str:
     """``"off"`` and ``"on"`` in quotes: without them YAML reads them as false and true."""
-    spare = "      ccbed_spares: 1\n" if host == lab.hosts[-1] else ""
+    nodes = "      ccbed_nodes: 2\n" if host == lab.hosts[0] and lab.count == 3 else ""
+    spare = nodes + ("      ccbed_spares: 1\n" if host == lab.hosts[-1] else "")
     return f"""\
     {host.name}:
       ansible_host: {host.address}
