@@ -117,9 +117,9 @@ def _node_silent(trial: Trial, state: State, event: Event) -> Result:
     if not state.nodes[name].usable:
         return state, ()
     seen = event.value.get("seen")
-    unreachable = seen == "unreachable"
-    silent = replace(state.nodes[name], reachable=False, cut_off=unreachable, looked_at=bool(seen) and not unreachable)
-    state = _with_node(state, name, silent)
+    cut_off = seen == "unreachable"
+    node = replace(state.nodes[name], reachable=False, cut_off=cut_off, looked_at=bool(seen) and not cut_off)
+    state = _with_node(state, name, node)
     return _lost(trial, state, event, name)
 
 

@@ -21,7 +21,8 @@ Commands = tuple[Command, ...]
 class Node:
     """What is known of a node. ``reachable``: it beats; ``alive``: its agent has not exited; ``suspect``: its beat is late.
 
-    ``cut_off``: its host did not answer when it was looked at; ``looked_at``: it did. ``condemned``: its end was ordered, though it is silent.
+    ``cut_off``: its host did not answer when it was looked at; ``looked_at``: it did. ``condemned``: its end was ordered,
+    though it is silent.
     """
 
     incarnation: str

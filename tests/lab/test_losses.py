@@ -67,8 +67,8 @@ class Bed:
     runs: Path
     inventory: Path
 
-    def run(self, *faults: dict[str, Any], policy: str = "auto", **params: Any) -> Ran:
-        file = self._trial(*faults, policy=policy, **params)
+    def run(self, *faults: dict[str, Any], policy: str | list[str] = "auto", **params: Any) -> Ran:
+        file = self.trial(*faults, policy=policy, **params)
         begun = time.monotonic()
         code, said = ccbed(self.state, "run", str(file), "--runs-dir", str(self.runs))
         assert time.monotonic() - begun < RUN_S, said
@@ -79,7 +79,7 @@ class Bed:
         code, said = ccbed(self.state, "up", str(self.inventory))
         assert (code, "nothing to change" in said) == (0, True), said
 
-    def _trial(self, *faults: dict[str, Any], policy: str, **params: Any) -> Path:
+    def trial(self, *faults: dict[str, Any], policy: str | list[str], **params: Any) -> Path:
         document = {
             "trial": "loss", "workload": "train-dp", "world": {"nodes": 3},
             "params": {"model": "mnist-mlp", "algorithm": "ring", "batch": 63, "checkpoint_every": 5, **params},
@@ -160,7 +160,7 @@ def test_an_engine_that_is_stopped(bed: Bed) -> None:
 
 @slow
 def test_where_the_engine_is_stopped_a_restart_fails_and_the_spare_follows(bed: Bed) -> None:
-    ran = bed.run(fault("stop-engine"), policy="[restart, spare]")
+    ran = bed.run(fault("stop-engine"), policy=["restart", "spare"])
     assert ran.code == EXIT_PASS, ran.said
     policies = [next(iter(event.value["policy"].values())) for event in ran.history.of("recovery.decided")]
     assert policies == ["restart", "spare"]
@@ -201,7 +201,9 @@ def test_rank_0_may_be_lost_with_its_host(bed: Bed) -> None:
 
 @slow
 def test_two_losses_in_a_row(bed: Bed) -> None:
-    ran = bed.run(fault("crash-node", node=2, step=20), fault("power-off", node=1, step=40), policy="[spare, restart]")
+    ran = bed.run(
+        fault("crash-node", node=2, step=20), fault("power-off", node=1, step=40), policy=["spare", "restart"]
+    )
     assert ran.detectors <= EXITS | SILENCE
     assert ran.code in (EXIT_PASS, EXIT_FINDING), "the only spare is taken by the first loss"
 
@@ -215,7 +217,7 @@ def test_a_loss_that_nothing_replaces_is_a_finding_and_the_run_does_not_hang(bed
 
 @slow
 def test_an_orchestrator_that_is_killed_during_a_partition_is_taken_over_from(bed: Bed, lab: layout.Lab) -> None:
-    file = bed._trial(fault("cut-link"), policy="auto", step_min_ms=100)
+    file = bed.trial(fault("cut-link"), policy="auto", step_min_ms=100)
     environment = {**os.environ, "XDG_STATE_HOME": str(bed.state.parent), "PYTHONPATH": str(Path(__file__).parents[2])}
     argv = [sys.executable, "-m", "orchestrator.cli", "run", str(file), "--runs-dir", str(bed.runs), "--no-twin"]
     first = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
