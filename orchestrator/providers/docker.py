@@ -43,12 +43,12 @@ T = TypeVar("T")
 
 
 class DockerProvider:
-    """See model.provider.Provider. ``connect``: how a host is reached."""
+    """See model.provider.Provider. ``connect``: how a host is reached; while a run is on, one that is away may come later."""
 
     def __init__(
         self,
         state: Path,
-        connect: Callable[[BedSpec, HostSpec], Site] = sites.connect,
+        connect: Callable[[BedSpec, HostSpec, bool], Site] = sites.connect,
         engine: Callable[[HostSpec, docker.DockerClient | None], engines.Engine] = engines.Engine,
     ) -> None:
         self._state = state
@@ -145,6 +145,7 @@ class DockerProvider:
         """
         if self._follower:
             self._follower.close()
+        self._bed, self._run = bed, run
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
         keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
@@ -156,7 +157,6 @@ class DockerProvider:
             self._site(bed, host).watch(run, [node.name for node in bed.nodes if node.host == host.name])
         for log in logs:
             log.touch(mode=0o600)
-        self._bed, self._run = bed, run
         self._follower = Follower(workdir, run, directories, logs)
         return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
 
@@ -233,7 +233,7 @@ class DockerProvider:
 
     def _site(self, bed: BedSpec, host: HostSpec) -> Site:
         if host.name not in self._sites:
-            self._sites[host.name] = self._connect(bed, host)
+            self._sites[host.name] = self._connect(bed, host, self._run != BED)
         return self._sites[host.name]
 
     def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:

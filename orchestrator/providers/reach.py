@@ -57,9 +57,18 @@ class Reach:
         self.link: Link | None = None
         self.reason = "never opened"
 
-    def open(self, deadline_s: float) -> None:
-        """The first connection. Raises HostError; afterwards nothing does, and it is kept up until ``close``."""
-        self._once(deadline_s)
+    def open(self, deadline_s: float, *, patient: bool = False) -> None:
+        """The first connection. Raises HostError; afterwards nothing does, and it is kept up until ``close``.
+
+        ``patient``: it may come later as well, to a run that goes on without its host.
+        """
+        try:
+            self._once(deadline_s)
+        except HostError as error:
+            if not patient:
+                raise
+            with self.state:
+                self._tries, self.reason = 1, str(error)
         threading.Thread(target=self._keep, daemon=True, name=f"ccbed-reach-{self._name}").start()
 
     @property

@@ -65,10 +65,10 @@ class RemoteSite:
         self._astray: set[str] = set()
         self._clock: Reading | None = None
 
-    def open(self, deadline_s: float = ssh.CONNECT_S) -> None:
-        """Connect, and stay connected from now on. Raises HostError where the host cannot be used."""
+    def open(self, deadline_s: float = ssh.CONNECT_S, *, patient: bool = False) -> None:
+        """Connect, and stay connected from now on. Raises HostError where the host cannot be used. ``patient``: see Reach."""
         self._follow([Tree(path="keeper", node="")])
-        self._reach.open(deadline_s)
+        self._reach.open(deadline_s, patient=patient)
 
     @property
     def connected(self) -> bool:
