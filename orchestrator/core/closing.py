@@ -81,7 +81,8 @@ def _heal(trial: Trial, state: State) -> Result:
 
 
 def _quiet(trial: Trial, state: State) -> Result:
-    silent = [name for name, node in state.nodes.items() if node.alive and not node.reachable]
+    """Nodes whose end was ordered while they were silent are ended and started: the order may arrive at any time."""
+    silent = [name for name, node in state.nodes.items() if node.silent and not node.condemned]
     return _wait(trial, state, tuple(_stop(state, name, "quiet") for name in silent))
 
 

@@ -60,14 +60,15 @@ class Reach:
     def open(self, deadline_s: float, *, patient: bool = False) -> None:
         """The first connection. Raises HostError; afterwards nothing does, and it is kept up until ``close``.
 
-        ``patient``: where it cannot be made now it is made later, as one that was lost.
+        ``patient``: it may come later as well, to a run that goes on without its host.
         """
         try:
             self._once(deadline_s)
         except HostError as error:
             if not patient:
                 raise
-            self.reason, self._tries = str(error), 1
+            with self.state:
+                self._tries, self.reason = 1, str(error)
         threading.Thread(target=self._keep, daemon=True, name=f"ccbed-reach-{self._name}").start()
 
     @property

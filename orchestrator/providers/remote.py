@@ -66,7 +66,7 @@ class RemoteSite:
         self._clock: Reading | None = None
 
     def open(self, deadline_s: float = ssh.CONNECT_S, *, patient: bool = False) -> None:
-        """Connect, and stay connected from now on. Raises HostError where the host cannot be used, unless ``patient``."""
+        """Connect, and stay connected from now on. Raises HostError where the host cannot be used. ``patient``: see Reach."""
         self._follow([Tree(path="keeper", node="")])
         self._reach.open(deadline_s, patient=patient)
 

@@ -15,6 +15,9 @@ from . import files
 if TYPE_CHECKING:
     import docker
 
+#: A host that a run may go on without is given so long for the first connection.
+PATIENT_S = 2.0
+
 
 class Site(Protocol):
     """One host of a bed. What can go wrong on the way is raised as OSError with a sentence that says it."""
@@ -97,8 +100,9 @@ def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
     """The site of a host. Raises OSError where it cannot be reached; ``patient``: it may be reached later as well."""
     if host.connection == "local":
         return LocalSite(bed, host)
+    from . import ssh
     from .remote import RemoteSite
 
     site = RemoteSite(bed, host)
-    site.open(patient=patient)
+    site.open(PATIENT_S if patient else ssh.CONNECT_S, patient=patient)
     return site

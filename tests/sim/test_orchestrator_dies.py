@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.state import State
@@ -87,6 +87,7 @@ def test_killed_between_every_two_events(name: str) -> None:
 
 
 @given(seed=st.integers(0, 10_000), name=st.sampled_from(sorted(TRIALS)), doubled=st.sampled_from([0.0, 0.2, 1.0]))
+@example(seed=857, name="sshd gone", doubled=0.0)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_any_interleaving_across_writers_with_repeats(seed: int, name: str, doubled: float) -> None:
     trial, acts = TRIALS[name]
