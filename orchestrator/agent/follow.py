@@ -30,6 +30,8 @@ BEAT_S = 0.1
 SIGN_S = 0.5
 #: An orchestrator that lives asks something every second; a connection that was cut never says that it ended.
 SILENCE_S = 30.0
+#: What preparation leaves in a bed's directory.
+STAMP = "prepared.json"
 _BLOCK = 1 << 18
 
 
@@ -223,10 +225,13 @@ def main(hostdir: str, roots: Sequence[str]) -> int:
 
 
 def _tidy(hostdir: str) -> None:
-    """Where no bed is, or is no more, the archive that brought this helper leaves with it."""
+    """Where no bed is, or is no more, the archive that brought this helper leaves with it.
+
+    That the host is prepared (``STAMP``) stays known.
+    """
     with contextlib.suppress(OSError):
-        if os.listdir(hostdir) == ["agent"]:
-            shutil.rmtree(os.path.join(hostdir, "agent"))
+        if set(os.listdir(hostdir)) <= {"agent", STAMP}:
+            shutil.rmtree(os.path.join(hostdir, "agent"), ignore_errors=True)
             os.rmdir(hostdir)
 
 

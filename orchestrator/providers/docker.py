@@ -200,10 +200,12 @@ class DockerProvider:
         return self._site_of(node).fetch(node, path, to, limit)
 
     def forget(self, bed: BedSpec, run: str) -> None:
+        """On a host that does not answer just now it stays until the bed goes down: no run fails by that."""
+
         def forget(host: HostSpec) -> None:
             self._site(bed, host).ask("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
 
-        self._each(bed, forget)
+        self._tried(bed, forget)
 
     def _greet(self, bed: BedSpec) -> None:
         """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""

@@ -20,6 +20,8 @@ SLICE_S = 0.25
 QUIET_S = 1.5
 BACKOFF_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
 CONNECT_S = 6.0
+#: After so many attempts that failed a host counts as away.
+TRIES = 2
 #: What an error of a host is raised as here; all others are a RuntimeError.
 _KINDS: Mapping[str, type[Exception]] = {"OSError": OSError, "ValueError": ValueError}
 
@@ -68,7 +70,7 @@ class Reach:
             if not patient:
                 raise
             with self.state:
-                self._tries, self.reason = 1, str(error)
+                self._tries, self.reason = TRIES, str(error)
         threading.Thread(target=self._keep, daemon=True, name=f"ccbed-reach-{self._name}").start()
 
     @property
@@ -80,13 +82,13 @@ class Reach:
         return connection
 
     def ask(self, header: Mapping[str, Any], body: bytes, deadline_s: float) -> Answer:
-        """Ask and wait. A connection that was lost just now is waited for, one that could not be made again is not.
+        """Ask and wait. A connection that was lost just now is waited for, one that twice could not be made again is not.
 
         Raises what the host raised (OSError, ValueError, RuntimeError), or HostError where it does not answer.
         """
         until = time.monotonic() + deadline_s
         with self.state:
-            self.state.wait_for(lambda: self.link or self._tries or self._closed, deadline_s)
+            self.state.wait_for(lambda: self.link or self._tries >= TRIES or self._closed, deadline_s)
             link = self.link
         if link is None:
             raise self._lost_error()
