@@ -201,9 +201,17 @@ class Loop:
         if now - self._watch.looked < liveness.LOOK_S:
             return []
         before = self._watch
-        self._watch, late = liveness.look(before, now, self.provider.heartbeats())
+        self._watch, late = liveness.look(before, now, self._beats(state))
         found = [self._own("note", "controller.late", {"late_s": round(late, 3)})] if late > 0.5 else []
         return [*found, *self._heard(state, before), *self._silences(state), *self._standstill(state, now)]
+
+    def _beats(self, state: State) -> dict[str, tuple[str, int]]:
+        """The heart-beats of the incarnations that count. One that was never heard is silent from the first look on."""
+        found = dict(self.provider.heartbeats())
+        for name, node in state.nodes.items():
+            if node.usable and found.get(name, ("", 0))[0] != node.incarnation:
+                found[name] = (node.incarnation, -1)
+        return found
 
     def _heard(self, state: State, before: liveness.Watch) -> list[Event]:
         """Suspects that beat again, as the same incarnation."""

@@ -38,7 +38,7 @@ def _summary(run: Run) -> str:
 class _Damage:
     """What is broken at a point of the history: epochs, and nodes that a fault or we ourselves hit.
 
-    A host that was given back has not given back the nodes that ``fell`` with it: their ends may be told late.
+    What was healed has not given back the nodes that ``fell``, or whose end we ordered: that may be told late.
     """
 
     epochs: set[int] = field(default_factory=set)
@@ -49,13 +49,6 @@ class _Damage:
         if event.f in ("node.exit", "node.silent"):
             return event.node in self.nodes
         return epoch in self.epochs or event.node in self.nodes
-
-    def mend(self, node: str) -> None:
-        self.nodes.discard(node)
-        self.fell.discard(node)
-
-    def give_back(self, host: set[str]) -> None:
-        self.nodes -= host - self.fell
 
 
 def _unexplained(run: Run) -> Iterator[views.Finding]:
@@ -68,12 +61,14 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
         if event.type == "invoke" and event.f in ("fault.act", "node.kill"):
             damage.nodes |= reach.get(str(event.key), {event.node or ""})
             damage.epochs |= here if event.f == "fault.act" else set()
+            damage.fell |= {event.node or ""} if event.f == "node.kill" else set()
         elif event.type == "invoke" and event.f == "gang.stop":
             damage.epochs |= here
-        elif event.type == "ok" and event.f == "fault.heal" and event.key in reach:
-            damage.give_back(reach[event.key])
-        elif event.type == "ok" and event.f in ("node.apply", "fault.heal"):
-            damage.mend(event.node or "")
+        elif event.type == "ok" and event.f == "fault.heal":
+            damage.nodes -= reach.get(str(event.key), {event.node or ""}) - damage.fell
+        elif event.type == "ok" and event.f == "node.apply":
+            damage.nodes.discard(event.node or "")
+            damage.fell.discard(event.node or "")
         elif event.type == "note" and views.abnormal(event):
             damage.fell |= {event.node or ""}
             if not damage.explains(event, epoch):

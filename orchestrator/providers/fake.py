@@ -81,7 +81,14 @@ class FakeBed(Agents):
         return {
             node.name: (node.incarnation, node.beats) if self.hosts[node.host].answers else node.shown
             for node in self.nodes.values()
+            if self.hosts[node.host].answers or node.shown[0]
         }
+
+    def connect_anew(self) -> None:
+        """For an orchestrator that has just come: of hosts that do not answer it has heard nothing."""
+        for node in self.nodes.values():
+            if not self.hosts[node.host].answers:
+                node.shown = ("", 0)
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0)

@@ -260,3 +260,39 @@ def test_a_frozen_node_alone_on_its_host_is_ended_before_the_next_epoch_acts_bec
     _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.pause(None)})
     ended = next(event for event in book.events if event.f == "node.kill" and event.type == "ok")
     assert ended.seq < next(event.seq for event in book.events if event.f == "gang.start" and event.epoch == 1)
+
+
+def test_a_host_that_was_away_before_a_new_orchestrator_came_is_found_silent_by_it() -> None:
+    bed, book, trial = world.bed(world.HOSTS, steps=600), world.Memory(), world.trial()
+    plan = world.plan(trial, None, world.HOSTS)
+    book.limit = 60
+    with pytest.raises(world.Killed):
+        world.loop(trial, plan, bed, book).run()
+    bed.cut("h2")
+    world.wait(bed, 1.0)
+    book.limit = None
+    bed.at(12.0, lambda: bed.join("h2"))
+    away = bed.time
+    world.resume(trial, plan, bed, book)
+    silent = next(event for event in book.events if event.f == "node.silent")
+    assert silent.at.mono - away < 2.5
+    assert _end(book)["outcome"] == "finished"
+    _assert_as_up_left_it(bed)
+
+
+class _LateKill(FakeBed):
+    """What was sent to a host that was away arrives long after it is back."""
+
+    def perform(self, command: Command) -> None:
+        if command.f == "node.kill" and str(command.key).startswith("e1/"):
+            self._later(9.0, lambda: super(_LateKill, self).perform(command))
+        else:
+            super().perform(command)
+
+
+def test_a_node_whose_end_is_still_under_way_is_started_anew_whatever_it_answers() -> None:
+    bed = _LateKill(tuple(world.HOSTS), hosts=world.HOSTS)
+    _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.host_act("cut-link", for_s=2.4)})
+    world.wait(bed, 20.0)
+    assert _end(book)["outcome"] == "finished"
+    _assert_as_up_left_it(bed)

@@ -149,6 +149,7 @@ def resume(trial: Trial, plan: Plan, bed: FakeBed, book: Memory) -> State:
     """A new orchestrator takes the run over; one that finds it ended leaves it alone."""
     if book.events[-1].f == "run.end":
         return fold.open_commands(trial, plan, book.events)[0]
+    bed.connect_anew()
     book.append(
         Event(
             type="note", f="run.resumed", at=bed.now(), source=Source(writer="ctl", n=0),
