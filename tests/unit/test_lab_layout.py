@@ -19,10 +19,10 @@ def test_the_committed_inventory_is_the_default_lab() -> None:
     assert COMMITTED.read_text() == layout.inventory(layout.Lab())
 
 
-def test_the_inventory_asks_for_a_node_on_each_host_and_a_spare() -> None:
+def test_the_inventory_asks_for_four_nodes_and_a_spare() -> None:
     inventory = parse_inventory.parse(COMMITTED.read_text(), "inventories/lab.yml")
     bed = assemble.assemble(inventory, agent="3fa9c1", state="/state", home="/h")
-    assert [node.host for node in bed.nodes if node.role == "node"] == ["h1", "h2", "h3"]
+    assert [node.host for node in bed.nodes if node.role == "node"] == ["h1", "h1", "h2", "h3"]
     assert [node.host for node in bed.nodes if node.role == "spare"] == ["h3"]
     assert bed.host("h2").power["off"][1:] == ("power", "off", "h2")
     assert bed.host("h2").address == "198.18.0.2"
