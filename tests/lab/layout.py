@@ -216,4 +216,5 @@ def _inventory_host(lab: Lab, host: Host) -> str:
       ansible_host: {host.address}
 {spare}      ccbed_power: {{"off": [{lab.tool}, power, "off", {host.name}], "on": [{lab.tool}, power, "on", {host.name}]}}
       ccbed_switch_port: {{down: [{lab.tool}, port, down, {host.name}], up: [{lab.tool}, port, up, {host.name}]}}
+      ccbed_ssh_control: {{stop: [{lab.tool}, sshd, kill, {host.name}], start: [{lab.tool}, sshd, start, {host.name}]}}
 """
