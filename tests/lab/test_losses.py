@@ -95,7 +95,8 @@ def bed(lab: layout.Lab, image: str, tmp_path_factory: pytest.TempPathFactory) -
     state, runs = tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("runs")
     inventory = runs / "inventory.yml"
     document = yaml.safe_load(layout.inventory(lab, image))
-    document["all"]["hosts"]["h1"]["ccbed_nodes"] = 1  # so that the loss of a host is that of one node
+    for host in document["all"]["hosts"].values():
+        host["ccbed_nodes"] = 1  # so that the loss of a host is that of one node
     inventory.write_text(yaml.safe_dump(document))
     code, said = ccbed(state, "up", str(inventory))
     assert code == 0, said
