@@ -99,5 +99,5 @@ def _refusal(bed: BedSpec, failed: Iterable[tuple[str, str]]) -> InfrastructureE
     ]
     hints = [known.fix if known else f"ccbed logs {bed.name}/keeper" for _, _, known in told]
     return InfrastructureError(
-        *problems, hint="\n".join(dict.fromkeys([*hints, f"then again: ccbed up {bed.inventory}"]))
+        *problems, hint="\n".join(dict.fromkeys([*hints, f"to go on: ccbed up {bed.inventory}"]))
     )
