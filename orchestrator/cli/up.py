@@ -129,7 +129,7 @@ def _headline(bed: BedSpec) -> str:
     if any(host.connection == "ssh" for host in bed.hosts):
         images = dict.fromkeys(node.container.image for node in bed.nodes if node.container)
         hosts = f"{preparing.counted(bed)}: {preparing.names(host.name for host in bed.hosts)}"
-        return f"bed {bed.name} · {bed.provider} provider · {hosts} · {gpus or 'no'} GPUs · {', '.join(images)}"
+        return f"bed {bed.name} · {bed.provider} provider · {hosts} · {f'{gpus} GPUs' if gpus else 'no GPU'} · {', '.join(images)}"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     cores = len(os.sched_getaffinity(0))
     machine = f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
