@@ -31,6 +31,13 @@ def count(bed: BedSpec, status: BedStatus) -> str:
     return ", ".join(f"{number} {state}" for state, number in states.most_common())
 
 
+def keeper(bed: BedSpec, status: BedStatus) -> str:
+    """On one host its pid; on several that it is on all, or not."""
+    if len(bed.hosts) < 2:
+        return f"keeper pid {status.keeper_pid}" if status.keeper_pid else "no keeper"
+    return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else "not a keeper on every host"
+
+
 def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
     """One line per node."""
     known = {node.name for node in bed.nodes}
@@ -44,7 +51,8 @@ def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
 def _row(terminal: Terminal, name: str, bed: BedSpec, status: BedStatus, wanted: bool) -> tuple[str, ...]:
     found = status.node(name)
     role = bed.node(name).role if wanted else "-"
-    state = f"{found.state} ({found.reason})" if found.reason else found.state
+    said = found.reason and found.state != "unreachable"  # its host's reason is told once
+    state = f"{found.state} ({found.reason})" if said else found.state
     memory = f"{found.own_mib:.0f} / {found.shared_mib:.0f} MiB" if found.pid else "-"
     return (name, role, state, found.spec_hash[:6] or "-", str(found.pid or "-"), memory)
 

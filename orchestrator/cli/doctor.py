@@ -52,8 +52,9 @@ def _tell(session: Session, bed: BedSpec, found: Mapping[str, Sequence[Finding]]
         terminal.line(f"  {host:<{width}}  {fine or '-'}")
     for finding, hosts in _grouped(found):
         word = "lacks" if finding.outcome == "fail" else "note"
+        fix = f"; fix: {finding.fix}" if finding.fix else ""
         head = terminal.style(f"  {word:<5}", "bad" if finding.outcome == "fail" else "warn")
-        terminal.line(f"{head}  {preparing.names(hosts)}: {finding.name}: {finding.text}; fix: {finding.fix}")
+        terminal.line(f"{head}  {preparing.names(hosts)}: {finding.name}: {finding.text}{fix}")
     if lacking:
         count = f"{len(lacking)} of {_hosts(len(found))}"
         terminal.line(f"bed {bed.name}: something is lacking on {count} ({session.took()})")

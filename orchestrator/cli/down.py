@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
-from ..model.bed import BedSpec
-from ..model.errors import InfrastructureError, UsageError
+from ..model.bed import BedSpec, BedStatus
+from ..model.errors import InfrastructureError, OwnedError, UnreachedError, UsageError
+from ..model.provider import Provider
 from ..store import beds as store
 from . import beds, options, preparing
 from .session import Session
@@ -16,19 +18,20 @@ from .session import Session
 @options.command()
 @click.argument("bed", required=False, metavar="[BED|INVENTORY]")
 @click.option("--all", "every", is_flag=True, help="Every bed that is up.")
-@options.force("Also while a run is open on the bed.")
+@options.force("Also while a run is open on the bed, or if it is another's.")
+@click.option("--abandon", is_flag=True, help="Give up hosts that are not reached: what is on them stays.")
 @click.option(
     "--reset", is_flag=True, help="Also remove what preparation left on the hosts: the bed's directory there."
 )
 @options.vault
 @click.pass_obj
-def command(session: Session, bed: str | None, every: bool, force: bool, reset: bool) -> int:
+def command(session: Session, bed: str | None, every: bool, force: bool, abandon: bool, reset: bool) -> int:
     """End a bed: every process of it, and its directories; verified. Runs keep their bundles."""
     found = _meant(session, bed, every)
     if not found:
         session.terminal.line(f"bed {bed}: not up, nothing to end" if bed else "no bed is up, nothing to end")
     for spec in found:
-        _end(session, spec, force)
+        _end(session, spec, force, abandon)
     for spec in found or (_reset_alone(session, bed) if reset else ()):
         if reset:
             preparing.reset(session, spec)
@@ -66,18 +69,49 @@ def _of(session: Session, name: str) -> BedSpec:
     return store.read(session.state, name) or store.remembered(session.state, name)
 
 
-def _end(session: Session, bed: BedSpec, force: bool) -> None:
+def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:
     with store.lock(session.state, bed.name):
         if not force:
             beds.refuse_open(session, bed, "down")
         provider = session.provider(bed)
-        nodes = [node for node in provider.observe(bed).nodes if node.pid]
-        ended = provider.retire(bed)
-        left = [node for node in provider.observe(bed).nodes if node.state not in ("absent", "dead")]
-        if left:
-            lines = (f"node {node.name} is still {node.state} (pid {node.pid})" for node in left)
-            raise InfrastructureError(*lines, hint=f"again: ccbed down {bed.name}")
+        status, away = _found(provider, bed, force)
+        nodes = [node for node in status.nodes if node.pid]
+        ended = _retire(session, provider, bed, away, abandon)
         store.forget(session.state, bed.name)
     who = f" ({' '.join(node.name for node in nodes)})" if nodes else ""
     text = f"{len(ended)} processes ended{who}, none is left" if ended else "no process was left"
     session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")
+
+
+def _found(provider: Provider, bed: BedSpec, force: bool) -> tuple[BedStatus, tuple[str, ...]]:
+    """What is there, and the hosts that do not say it. Raises OwnedError for what is another's, unless forced."""
+    try:
+        return provider.observe(bed), ()
+    except UnreachedError as error:
+        return error.status, tuple(error.hosts)
+    except OwnedError:
+        if not force:
+            raise
+        return BedStatus(name=bed.name), ()
+
+
+def _retire(
+    session: Session, provider: Provider, bed: BedSpec, away: tuple[str, ...], abandon: bool
+) -> tuple[int, ...]:
+    """End what can be ended: the pids. Raises InfrastructureError with what is left, and the way to end that."""
+    if abandon and away:
+        session.terminal.warn(f"{preparing.names(away)}: given up; what of bed {bed.name} is there stays")
+        hosts = tuple(host for host in bed.hosts if host.name not in away)
+        bed = replace(bed, hosts=hosts, nodes=tuple(node for node in bed.nodes if node.host not in away))
+    try:
+        ended = provider.retire(bed)
+    except InfrastructureError as error:
+        rest = [host.name for host in bed.hosts if host.name not in away]
+        done = f"{preparing.names(rest)} ended; " if away and rest else ""
+        ways = f"{done}once it is back: ccbed down {bed.name}     or give up what is on it: ccbed down {bed.name} --abandon"
+        raise InfrastructureError(*error.problems, hint=ways if away else f"again: ccbed down {bed.name}") from error
+    left = [node for node in provider.observe(bed).nodes if node.state not in ("absent", "dead")]
+    if left:
+        lines = (f"node {node.name} is still {node.state} (pid {node.pid})" for node in left)
+        raise InfrastructureError(*lines, hint=f"again: ccbed down {bed.name}")
+    return ended

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..model.bed import BedSpec
-from ..model.errors import InfrastructureError
+from ..model.errors import InfrastructureError, UnpreparedError
 from . import beds
 from .session import Session
 
@@ -46,6 +46,24 @@ def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
     for reason in dict.fromkeys(one.reason for one in found):
         hosts = names(one.host for one in found if one.reason == reason)
         session.terminal.line(f"prepare: {hosts} ({reason})")
+
+
+def again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:
+    """Hosts that lost what they had been prepared with. Raises InfrastructureError, the one that was met for other hosts."""
+    from ..prepare import hosts as preparation
+
+    if len(lacking.problems) > len(lacking.hosts):
+        raise lacking
+    for problem in lacking.problems:
+        session.terminal.warn(f"{problem}: prepared again")
+    preparation.forget(session.state, bed, lacking.hosts)
+    _prepare(session, preparation.work(session.state, bed))
+    session.terminal.line()
+
+
+def counted(bed: BedSpec) -> str:
+    """``1 host``, ``3 hosts``."""
+    return f"{len(bed.hosts)} host" + ("s" if len(bed.hosts) != 1 else "")
 
 
 def reset(session: Session, bed: BedSpec) -> None:
@@ -99,7 +117,7 @@ def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playin
 def _raise(outcome: preparation.Outcome, others: str, again: str) -> None:
     if not outcome.failures:
         return
-    lines = [f"{host}: {f'{task}: ' if task else ''}{one.text}" for host, task, one in outcome.failures]
+    lines = [f"host {host}: {f'{task}: ' if task else ''}{one.text}" for host, task, one in outcome.failures]
     verb = "is" if len(outcome.ready) == 1 else "are"
     kept = f"{names(outcome.ready)} {verb} {others}; " if outcome.ready else ""
     fixes: dict[str, list[str]] = {}

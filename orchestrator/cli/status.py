@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,21 @@ import click
 from ..core import diff
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus
+from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UnreachedError
 from ..store import beds as store
 from . import beds, bedview, options
 from .session import Session
 from .terminal import age
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A bed. ``away``: why a host does not say what it has."""
+
+    spec: BedSpec
+    status: BedStatus
+    run: store.OpenRun | None
+    away: Mapping[str, str] = field(default_factory=dict)
 
 
 @options.command()
@@ -26,23 +39,31 @@ def command(session: Session, bed: str | None, as_json: bool) -> int:
     names = (bed,) if bed else (*store.names(session.state), *store.strays(session.state))
     found = [_look(session, name) for name in names]
     if as_json:
-        session.terminal.json([_plain(*one) for one in found])
-        return 0
+        session.terminal.json([_plain(one) for one in found])
+        return _code(found)
     if not found:
         session.terminal.line(f"no bed is up     try: ccbed up {beds.EXAMPLE}")
-    for spec, status, run in found:
-        _show(session, spec, status, run)
-    return 0
+    for one in found:
+        _show(session, one)
+    return _code(found)
 
 
-def _look(session: Session, name: str) -> tuple[BedSpec, BedStatus, store.OpenRun | None]:
+def _code(found: list[Found]) -> int:
+    return EXIT_INFRASTRUCTURE if any(one.away for one in found) else EXIT_PASS
+
+
+def _look(session: Session, name: str) -> Found:
     strays = store.strays(session.state)
     spec = store.remembered(session.state, name) if name in strays else beds.choose(session, name)
-    status = session.provider(spec).observe(spec)
-    return spec, status, store.open_run(Path(spec.workdir), time.time())
+    run = store.open_run(Path(spec.workdir), time.time())
+    try:
+        return Found(spec=spec, status=session.provider(spec).observe(spec), run=run)
+    except UnreachedError as error:
+        return Found(spec=spec, status=error.status, run=run, away=error.hosts)
 
 
-def _plain(spec: BedSpec, status: BedStatus, run: store.OpenRun | None) -> dict[str, Any]:
+def _plain(found: Found) -> dict[str, Any]:
+    spec, status, run = found.spec, found.status, found.run
     changes = diff.diff(spec, status)
     return {
         "bed": spec.name,
@@ -53,18 +74,20 @@ def _plain(spec: BedSpec, status: BedStatus, run: store.OpenRun | None) -> dict[
         "nodes": codec.plain(status.nodes),
         "leases": list(status.leases),
         "open_run": codec.plain(run) if run else None,
+        "away": dict(found.away),
     }
 
 
-def _show(session: Session, spec: BedSpec, status: BedStatus, run: store.OpenRun | None) -> None:
-    terminal = session.terminal
-    keeper = f"keeper pid {status.keeper_pid}" if status.keeper_pid else "no keeper"
+def _show(session: Session, found: Found) -> None:
+    terminal, spec, status, run = session.terminal, found.spec, found.status, found.run
     if spec.nodes:
         origin = f"{bedview.count(spec, status)} · from {beds.shown(spec.inventory)}"
     else:
         origin = f"its bed file is gone; end it with: ccbed down {spec.name}"
-    terminal.line(f"bed {spec.name} · {spec.provider} provider · {keeper} · {origin}")
+    terminal.line(f"bed {spec.name} · {spec.provider} provider · {bedview.keeper(spec, status)} · {origin}")
     bedview.table(terminal, spec, status)
+    for host, reason in found.away.items():
+        terminal.line(f"  host {host}: {reason}")
     for lease in status.leases:
         terminal.line(f"  lease     {lease}: a fault that is not healed yet     heal it: ccbed heal {spec.name}")
     if run:

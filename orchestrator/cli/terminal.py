@@ -24,7 +24,7 @@ _STYLES = {
 }
 #: Cells of tables that say how something is.
 _CELLS = {
-    "warm": "green", "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red",
+    "warm": "green", "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red", "unreachable": "red",
     "pass": "green", "fail": "red", "unknown": "yellow",
 }  # fmt: skip
 

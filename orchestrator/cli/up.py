@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import click
 
 from ..model.bed import BedSpec, BedStatus, Diff
-from ..model.errors import InfrastructureError, UsageError
+from ..model.errors import InfrastructureError, UnpreparedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
@@ -47,7 +48,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")
         store.write(session.state, bed)
-        _change(session, bed, diff, provider)
+        _change(session, bed, diff, provider, mend=prepare is not False)
     return 0
 
 
@@ -66,7 +67,8 @@ def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
     return status, diff.diff(bed, status, before), provider
 
 
-def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
+def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider, *, mend: bool) -> None:
+    """``mend``: hosts that turn out to lack what preparation brings are prepared again, once."""
     from ..providers import apply
 
     terminal = session.terminal
@@ -81,12 +83,21 @@ def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> N
             terminal.status(f"  nodes       {len(ready)}/{count} warm")
 
     def prepared(seconds: float) -> None:
-        if diff.keeper:
+        if diff.keeper and bed.hosts:
+            terminal.line(f"  keepers     {len(bed.hosts)} of {preparing.counted(bed)}{'':<20} {seconds:.2f} s")
+        elif diff.keeper:
             pid = provider.observe(bed).keeper_pid
             terminal.line(f"  keeper      torch imported once              {seconds:.2f} s   pid {pid}")
 
-    terminal.status("  keeper      imports torch …")
-    done = apply.apply(provider, bed, diff, token=secrets.token_hex(3), heard=heard, prepared=prepared)
+    terminal.status("  keepers     …" if bed.hosts else "  keeper      imports torch …")
+    work = functools.partial(apply.apply, provider, bed, diff, heard=heard, prepared=prepared)
+    try:
+        done = work(token=secrets.token_hex(3))
+    except UnpreparedError as error:
+        if not mend:
+            raise
+        preparing.again(session, bed, error)
+        done = work(token=secrets.token_hex(3))
     status = provider.observe(bed)
     terminal.line(f"  nodes       {bedview.count(bed, status)}{'':<21} {done.nodes_s:.2f} s")
     _preflight(session, bed, status, provider)
@@ -115,6 +126,10 @@ def _headline(bed: BedSpec) -> str:
     from ..store import fingerprint
 
     gpus = sum(node.gpus for node in bed.nodes)
+    if any(host.connection == "ssh" for host in bed.hosts):
+        images = dict.fromkeys(node.container.image for node in bed.nodes if node.container)
+        hosts = f"{preparing.counted(bed)}: {preparing.names(host.name for host in bed.hosts)}"
+        return f"bed {bed.name} · {bed.provider} provider · {hosts} · {f'{gpus} GPUs' if gpus else 'no GPU'} · {', '.join(images)}"
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     cores = len(os.sched_getaffinity(0))
     machine = f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"

@@ -30,6 +30,8 @@ def _keeper(bed: BedSpec, status: BedStatus) -> Change | None:
 def _change(wanted: NodeSpec, found: NodeStatus, keeper: Change | None, before: BedSpec | None) -> Change:
     if found.state == "absent":
         return Change(action="create", node=wanted.name, reason=found.reason or "not there")
+    if found.state == "unreachable":
+        return Change(action="replace", node=wanted.name, reason="its host is not reached: nobody knows")
     if found.state == "dead":
         return Change(action="create", node=wanted.name, reason=found.reason or "dead")
     if keeper is not None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .bed import BedStatus
 
 EXIT_PASS = 0
 EXIT_FINDING = 1
@@ -34,6 +38,27 @@ class InfrastructureError(CcbedError):
     """The bed is not up or not held, a node or the journal failed."""
 
     exit_code = EXIT_INFRASTRUCTURE
+
+
+class UnreachedError(InfrastructureError):
+    """Not every host of a bed says what it has. ``status``: what the others say; ``hosts``: why, for each of the rest."""
+
+    def __init__(self, *problems: str, status: BedStatus, hosts: Mapping[str, str], hint: str = "") -> None:
+        super().__init__(*problems, hint=hint)
+        self.status = status
+        self.hosts = hosts
+
+
+class UnpreparedError(InfrastructureError):
+    """``hosts`` lack what preparation brings; the problems are those of all hosts."""
+
+    def __init__(self, *problems: str, hosts: Sequence[str], hint: str = "") -> None:
+        super().__init__(*problems, hint=hint)
+        self.hosts = hosts
+
+
+class OwnedError(InfrastructureError):
+    """The bed on the hosts is another orchestrator's."""
 
 
 class Interrupted(CcbedError):

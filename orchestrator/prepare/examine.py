@@ -45,9 +45,8 @@ def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | diagnosis.Finding:
         with reaching.reach(host) as way:
             return _read(bed, host, way)
     except reaching.UnreachableError as error:
-        advised = advice.advise(host, str(error))
         name = "ssh" if host.connection == "ssh" else "host"
-        return diagnosis.Finding(name=name, outcome="fail", text=advised.text, fix=advised.fix)
+        return diagnosis.Finding(name=name, outcome="fail", text=str(error))
 
 
 def _read(bed: BedSpec, host: HostSpec, way: reaching.Reach) -> diagnosis.Looked | diagnosis.Finding:

@@ -16,6 +16,8 @@ from . import asking
 
 KILL_S = 15.0
 APPLY_S = 60.0
+#: So many looks in a row that fail: a host is lost.
+LOST_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +86,33 @@ def _starts(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[Comman
 
 
 def _all(ask: asking.Asking, commands: tuple[Command, ...], bed: BedSpec, heard: Callable[[Event], None]) -> None:
-    answers = ask.all(commands, heard)
-    wrong = [(command.node, asking.problem(answers[command.key], command)) for command in commands]
-    if failed := [(str(node), text) for node, text in wrong if text]:
+    lost = _Lost(ask.provider, bed)
+    answers = ask.all(commands, heard, vain=lost)
+    wrong = [(str(one.node), lost.reason(one) or asking.problem(answers[one.key], one)) for one in commands]
+    if failed := [(node, text) for node, text in wrong if text]:
         raise _refusal(bed, failed)
+
+
+class _Lost:
+    """Nodes whose host is not reached any more, several times in a row: nothing is waited for from there."""
+
+    def __init__(self, provider: Provider, bed: BedSpec) -> None:
+        self._provider = provider
+        self._bed = bed
+        self._missed: dict[str, list[str]] = {}
+
+    def __call__(self, command: Command) -> bool:
+        node = str(command.node)
+        found = self._provider.look(self._bed, node)
+        self._missed[node] = [*self._missed.get(node, ()), found.reason] if found.state == "unreachable" else []
+        return len(self._missed[node]) >= LOST_AFTER
+
+    def reason(self, command: Command) -> str:
+        """Why nothing came from the node's host; empty where it was not lost."""
+        node = str(command.node)
+        missed = self._missed.get(node, ())
+        host = self._bed.node(node).host if any(one.name == node for one in self._bed.nodes) else "?"
+        return f"its host {host} was lost: {missed[-1]}" if len(missed) >= LOST_AFTER else ""
 
 
 def _refusal(bed: BedSpec, failed: Iterable[tuple[str, str]]) -> InfrastructureError:
@@ -99,5 +124,5 @@ def _refusal(bed: BedSpec, failed: Iterable[tuple[str, str]]) -> InfrastructureE
     ]
     hints = [known.fix if known else f"ccbed logs {bed.name}/keeper" for _, _, known in told]
     return InfrastructureError(
-        *problems, hint="\n".join(dict.fromkeys([*hints, f"then again: ccbed up {bed.inventory}"]))
+        *problems, hint="\n".join(dict.fromkeys([*hints, f"to go on: ccbed up {bed.inventory}"]))
     )

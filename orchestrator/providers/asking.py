@@ -13,6 +13,7 @@ from ..model.provider import Cursors, Provider
 #: The name under which commands that belong to no run are filed.
 BED = "bed"
 _SLICE_S = 0.25
+_LOOK_S = 2.0
 
 
 @dataclass(kw_only=True)
@@ -28,16 +29,25 @@ class Asking:
         commands: Iterable[Command],
         heard: Callable[[Event], None] = lambda event: None,
         waiting: Callable[[], None] = lambda: None,
+        vain: Callable[[Command], bool] = lambda command: False,
     ) -> Mapping[str, Event | None]:
-        """Answers by key; None for a command that was not answered within its deadline. ``waiting`` is called meanwhile."""
+        """Answers by key; None for a command that was not answered within its deadline. ``waiting`` is called meanwhile.
+
+        ``vain``: asked now and then whether an answer can still come.
+        """
         sent = tuple(commands)
         answers: dict[str, Event | None] = {command.key: None for command in sent}
         start = self.clock()
         for command in sent:
             self.provider.perform(command)
         due = {command.key: start + command.deadline_s for command in sent}
+        looked = start
         while open_keys := [key for key, answer in answers.items() if answer is None]:
-            left = max(due[key] for key in open_keys) - self.clock()
+            now = self.clock()
+            if now - looked > _LOOK_S:
+                looked = now
+                due |= {one.key: now for one in sent if one.key in open_keys and vain(one)}
+            left = max(due[key] for key in open_keys) - now
             if left <= 0:
                 break
             self._poll(min(left, _SLICE_S), answers, heard)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import shutil
-import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +18,9 @@ from ..agent.host import OURS
 from ..agent.warmth import HUGE_PAGES
 from ..core import containers, seen
 from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
-from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, asker, engines, outside, sites
+from . import archive, asker, engines, outside, problems, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -60,6 +57,7 @@ class DockerProvider:
         self._sites: dict[str, Site] = {}
         self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
+        self._away: problems.Problems = {}
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
@@ -67,15 +65,17 @@ class DockerProvider:
     def observe(self, bed: BedSpec) -> BedStatus:
         """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds.
 
-        A run goes on without a host that does not answer; before one, that is a failure.
+        A run goes on without a host that does not answer; before one, that is a failure. Raises UnreachedError, OwnedError.
         """
         free = self._run == BED
-        looks, problems = self._tried(bed, lambda host: self._look(bed, host, memory=free))
-        if free:
-            _raise(bed, problems)
+        looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free))
+        problems.refuse_foreign(bed, looks)
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
-        status = seen.bed_status(bed, looks, problems)
-        return replace(status, leases=(*status.leases, *outside.leases(bed)), open_run=str(open_run))
+        status = seen.bed_status(bed, looks, problems.texts(self._away))
+        status = replace(status, leases=(*status.leases, *outside.leases(bed)), open_run=str(open_run))
+        if free and self._away:
+            raise problems.unreached(bed, self._away, status)
+        return status
 
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         host = bed.host(bed.node(node).host)
@@ -122,9 +122,11 @@ class DockerProvider:
             self._requests.update(requests)
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
-        """Keepers and containers, networks, then directories."""
+        """Keepers and containers, networks, then directories. What was away a moment ago is not waited for again."""
 
         def end(host: HostSpec) -> list[int]:
+            if host.name in self._away:
+                raise self._away[host.name]
             site = self._site(bed, host)
             ended: list[int] = site.ask("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
             if bed.network == "private":
@@ -153,8 +155,8 @@ class DockerProvider:
         directories = [] if run == BED else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for host in bed.hosts:
-            self._site(bed, host).watch(run, [node.name for node in bed.nodes if node.host == host.name])
+        names = {host.name: [node.name for node in bed.nodes if node.host == host.name] for host in bed.hosts}
+        self._each(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
         for log in logs:
             log.touch(mode=0o600)
         self._follower = Follower(workdir, run, directories, logs)
@@ -240,31 +242,30 @@ class DockerProvider:
 
     def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
         """Do it on all hosts at once. Raises InfrastructureError with a line for each on which it went wrong."""
-        done, problems = self._tried(bed, work)
-        _raise(bed, problems)
+        done, wrong = self._tried(bed, work)
+        problems.refuse(bed, wrong)
         return done
 
-    def _tried(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> tuple[dict[str, T], dict[str, str]]:
+    def _tried(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> tuple[dict[str, T], problems.Problems]:
         """Do it on all hosts at once: what came of it, and what went wrong, by host."""
         done: dict[str, T] = {}
-        problems: dict[str, str] = {}
+        wrong: dict[str, Exception] = {}
 
         def one(host: HostSpec) -> None:
             try:
                 done[host.name] = work(host)
             except (OSError, ValueError, RuntimeError) as error:
-                problems[host.name] = str(error)
+                wrong[host.name] = error
 
         if len(bed.hosts) == 1:
             one(bed.hosts[0])
         else:
             with ThreadPoolExecutor(max_workers=16) as pool:
                 list(pool.map(one, bed.hosts))
-        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, problems
+        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
-        owner = f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
-        python = _python(host)
+        owner, python = problems.owner(bed), _python(host)
         return {
             "hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine, "python": python, "owner": owner
         }  # fmt: skip
@@ -277,10 +278,7 @@ class DockerProvider:
             there = engine.images(images)
             missing = [image for image in dict.fromkeys(images) if image not in there]
             if missing:
-                listed = ", ".join(missing)
-                raise engines.EngineProblem(
-                    f"image {listed} is not there: ccbed image build, or docker pull {missing[0]}"
-                )
+                raise problems.absent(host, missing)
             if bed.network != "private":
                 return {node.name: node.address for node in bed.nodes if node.address}
             return engines.addresses(bed, engine.network(bed, site.ask("routes")))
@@ -297,13 +295,6 @@ class DockerProvider:
 
 def _with(command: Command, **more: Any) -> Command:
     return replace(command, value={**command.value, **more})
-
-
-def _raise(bed: BedSpec, problems: Mapping[str, str]) -> None:
-    """Raises InfrastructureError where there are any."""
-    if problems:
-        lines = [f"host {host.name}: {problems[host.name]}" for host in bed.hosts if host.name in problems]
-        raise InfrastructureError(*lines, hint=f"then again: ccbed up {bed.inventory}")
 
 
 def _python(host: HostSpec) -> str:

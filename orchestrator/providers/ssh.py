@@ -22,6 +22,8 @@ from . import hostkeys
 from .refusals import Goal, HostError, explained
 
 CONNECT_S = 10.0
+#: A machine that is on answers a first packet at once; three are sent in this time.
+REACH_S = 4.0
 KEEPALIVE_S = 5
 #: How long what was sent may stay without acknowledgement before the kernel gives the connection up.
 UNACKNOWLEDGED_S = 10
@@ -29,6 +31,11 @@ UNACKNOWLEDGED_S = 10
 WINDOW = 512 << 10
 _TCP_USER_TIMEOUT = 18
 _TRANSIENT = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError, TimeoutError)
+
+
+class SilentError(TimeoutError):
+    """Nothing came back from the host's address."""
+
 
 #: What the host, or its name, has said clearly: asking again, or waiting longer, changes nothing.
 _SAID = (
@@ -38,6 +45,7 @@ _SAID = (
     hostkeys.UnknownHostKeyError,
     FileNotFoundError,
     PermissionError,
+    SilentError,
 )
 
 
@@ -120,7 +128,8 @@ def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, co
         return attempts(_connected, goal, proxy, until)
     except Exception as error:
         late = not isinstance(error, _SAID) and time.monotonic() > until - 0.1
-        raise explained(goal, TimeoutError() if late else error, deadline_s) from error
+        within_s = min(deadline_s, REACH_S) if isinstance(error, SilentError) else deadline_s
+        raise explained(goal, TimeoutError() if late else error, within_s) from error
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -201,7 +210,10 @@ def _connected(goal: Goal, proxy: str, until: float) -> Connection:
 
 
 def _socket(goal: Goal, until: float) -> socket.socket:
-    sock = socket.create_connection((goal.address, goal.port), timeout=_left(until))
+    try:
+        sock = socket.create_connection((goal.address, goal.port), timeout=min(_left(until), REACH_S))
+    except TimeoutError:
+        raise SilentError from None
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, UNACKNOWLEDGED_S * 1000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,13 @@ def write(state: Path, bed: str, hosts: Mapping[str, Mapping[str, Any]]) -> None
     paths.write_json(_file(state, bed), {**read(state, bed), **hosts})
 
 
-def forget(state: Path, bed: str) -> None:
-    """Nothing is known any more."""
-    _file(state, bed).unlink(missing_ok=True)
+def forget(state: Path, bed: str, hosts: Collection[str] | None = None) -> None:
+    """Nothing is known any more of these hosts, or of all of them."""
+    kept = {host: found for host, found in read(state, bed).items() if hosts is not None and host not in hosts}
+    if kept:
+        paths.write_json(_file(state, bed), kept)
+    else:
+        _file(state, bed).unlink(missing_ok=True)
 
 
 def _file(state: Path, bed: str) -> Path:
