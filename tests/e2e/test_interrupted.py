@@ -176,7 +176,17 @@ def test_exec_has_the_commands_own_code_and_keeps_its_streams_apart(bed: Bed) ->
 
 
 def test_ctrl_c_ends_what_exec_started(bed: Bed) -> None:
-    threading.Timer(0.5, ctrl_c).start()
+    directory = Path(bed.spec.workdir) / "nodes" / "n1" / "exec"
+    before = set(directory.glob("*/stdout"))
+
+    def once_it_runs() -> None:
+        until = time.monotonic() + 30
+        while set(directory.glob("*/stdout")) == before and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        ctrl_c()
+
+    threading.Thread(target=once_it_runs).start()
     assert bed.ccbed("exec", "n1", "--", "sh", "-c", "sleep 1000; true")[0] == 130
     assert bed.unchanged()
     assert "busy" not in bed.ccbed("status")[1]
