@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -130,7 +131,7 @@ class Containers:
 
         def created(answer: Any, error: EngineError | None) -> None:
             if error:
-                self._failed(node, error, image=str(body.get("Image")))
+                self._failed(node, error)
             else:
                 path = engine.container(answer["Id"], "start")
                 self._calls.ask("POST", path, partial(started, str(answer["Id"])), deadline_s=READY_S)
@@ -173,11 +174,8 @@ class Containers:
         for answer in waiting:
             answer(kind, value)
 
-    def _failed(self, node: Node, error: EngineError, image: str = "") -> None:
-        reason = str(error)
-        if image and error.status == engine.GONE:
-            reason = f"image {image} is not on this engine: ccbed image build, or docker pull {image}"
-        self._started(node, "fail", {"reason": reason})
+    def _failed(self, node: Node, error: EngineError) -> None:
+        self._started(node, "fail", {"reason": str(error)})
 
     def _overdue(self, node: Node, attempt: int) -> None:
         if node.starting and node.attempt == attempt:
@@ -216,8 +214,10 @@ class Containers:
     ) -> None:
         state = found.get("State", {}) if found else {}
         mine = found is not None and found["Config"]["Labels"].get(names.INCARNATION) == incarnation
-        if mine and incarnation == node.label.get("incarnation"):
-            node.keep_exit({"code": state.get("ExitCode"), "oom": bool(state.get("OOMKilled"))})
+        if mine and incarnation == node.label.get("incarnation") and not state.get("Running"):
+            how = {"code": _code(state), "oom": bool(state.get("OOMKilled"))}
+            node.keep_exit(how)
+            self._note("node.ended", node, {**how, "pid": node.pid})
         if failed and node.starting and incarnation == node.label.get("incarnation"):
             self._tell_failure(node, state, error)
 
@@ -247,7 +247,7 @@ class Containers:
         running = {one["Labels"][names.NODE]: one["Id"] for one in found if one["State"] in ("running", "paused")}
         for name, id in running.items():
             node = self.get(name)
-            if not node.alive and not node.starting:
+            if not node.alive and not node.starting and not node.reported():
                 self._calls.ask("GET", engine.container(id), partial(self._adopted, node))
         for file in sorted(self._records.glob("*.json")):
             node = self.get(file.stem)
@@ -273,6 +273,12 @@ def _removal(node: Node) -> str:
 def _taken(node: Node) -> str:
     name = node.container
     return f"container {name} is not of this bed: docker rm -f {name} if nobody needs it, or choose another ccbed_bed"
+
+
+def _code(state: Mapping[str, Any]) -> int:
+    """Of the main process: negative for a signal, as an init tells it by 128 and the signal's number."""
+    code = int(state.get("ExitCode", 0))
+    return 128 - code if 128 < code < 128 + signal.NSIG else code
 
 
 def _plain(said: Any) -> str:

@@ -61,5 +61,5 @@ def _started(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            process_group=0,
+            start_new_session=True,
         )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..agent import engine as protocol
 from ..agent import mark as marks
+from ..core import devices
 from ..model import container as names
-from ..model.bed import BedSpec, HostSpec
+from ..model.bed import BedSpec, ContainerSpec, HostSpec
 
 if TYPE_CHECKING:
     import docker
@@ -111,6 +113,39 @@ class Engine:
                 if "overlap" not in refused.lower():
                     break
         raise EngineProblem(f"no private network can be made: {refused or 'no free subnet'}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """An engine that can have a bed's containers: its version, the id of each image by name, the addresses of nodes."""
+
+    version: str
+    images: Mapping[str, str]
+    addresses: Mapping[str, str]
+
+
+def ready(
+    engine: Engine,
+    bed: BedSpec,
+    wanted: Sequence[ContainerSpec],
+    routes: Callable[[], Sequence[str]],
+    absent: Callable[[Sequence[str]], EngineProblem],
+) -> Ready:
+    """See that it can have these containers, and make the network of the bed. Raises EngineProblem."""
+    version = engine.version()
+    for spec in wanted:
+        if reason := devices.unfit(spec, version):
+            raise EngineProblem(reason)
+    images = [spec.image for spec in wanted]
+    there = engine.images(images)
+    missing = [image for image in dict.fromkeys(images) if image not in there]
+    if missing:
+        raise absent(missing)
+    if bed.network == "private":
+        found = addresses(bed, engine.network(bed, routes()))
+    else:
+        found = {node.name: node.address for node in bed.nodes if node.address}
+    return Ready(version=version, images=there, addresses=found)
 
 
 def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:
