@@ -107,7 +107,8 @@ class Containers:
             elif error:
                 self._failed(node, error)
             elif (found.get("Config", {}).get("Labels") or {}).get(names.BED) != self._tag:
-                self._started(node, "fail", {"reason": _taken(node)})
+                theirs = found["Config"]["Labels"] or {}
+                self._started(node, "fail", {"reason": _taken(node, theirs.get(names.OWNER, ""))})
             elif time.monotonic() > until:
                 self._started(node, "fail", {"reason": f"the engine does not remove container {node.container}"})
             else:
@@ -270,8 +271,10 @@ def _removal(node: Node) -> str:
     return engine.query(f"/containers/{quote(node.container)}", force=1, v=1)
 
 
-def _taken(node: Node) -> str:
+def _taken(node: Node, owner: str) -> str:
     name = node.container
+    if owner:
+        return f"container {name} is of another bed, {owner}; end it there, or choose another ccbed_bed"
     return f"container {name} is not of this bed: docker rm -f {name} if nobody needs it, or choose another ccbed_bed"
 
 

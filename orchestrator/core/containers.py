@@ -38,6 +38,7 @@ def request(
     addresses: Mapping[str, str],
     tag: str,
     env: Mapping[str, str] | None = None,
+    whose: str = "",
 ) -> dict[str, Any]:
     """The body of the request. Its incarnation is left open: ``model.container.filled`` puts it in.
 
@@ -45,6 +46,7 @@ def request(
     with root squashed knows no other. ``addresses``: of every node and spare, as far as they are known; in a private
     network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process,
     such as the id of its image and its engine's version (model/container.py).
+    ``whose``: for people who find its name taken.
     The directory HOME lies in the node's directory; the agent makes it (agent/home.py). Raises ValueError where the
     container could not read what lies there.
     """
@@ -59,7 +61,7 @@ def request(
         "Cmd": [],
         "WorkingDir": directory(bed, node),
         "Env": _environment(bed, node, spec, env or {}),
-        "Labels": _labels(node, tag),
+        "Labels": _labels(node, tag, whose),
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": STOP_S,
         "HostConfig": _host_config(bed, node, spec, addresses),
@@ -82,7 +84,7 @@ def directory(bed: BedSpec, node: NodeSpec) -> str:
     return f"{bed.hostdir}/nodes/{node.name}"
 
 
-def _labels(node: NodeSpec, tag: str) -> dict[str, str]:
+def _labels(node: NodeSpec, tag: str, whose: str) -> dict[str, str]:
     return {
         container.BED: tag,
         container.NODE: node.name,
@@ -90,6 +92,7 @@ def _labels(node: NodeSpec, tag: str) -> dict[str, str]:
         container.SPEC: node.hash,
         container.INCARNATION: "",
         container.ORDINAL: "",
+        **({container.OWNER: whose} if whose else {}),
     }
 
 

@@ -261,10 +261,8 @@ class DockerProvider:
         return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
-        owner, python = problems.owner(bed), _python(host)
-        return {
-            "hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine, "python": python, "owner": owner
-        }  # fmt: skip
+        given = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
+        return {**given, "python": _python(host), "owner": engines.owner(bed)}
 
     def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
         engine = self._engine(host, self._site(bed, host).client())
@@ -286,6 +284,7 @@ def _request(
         addresses=found.addresses,
         tag=marks.tag(bed.name, bed.hostdir),
         env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: found.version},
+        whose=engines.owner(bed),
     )
 
 
