@@ -91,7 +91,8 @@ class Containers:
                 return
             if node.alive and not living:
                 self._ended(node)
-            self._calls.ask("DELETE", _removal(node), lambda answer, error: None)
+            if node.id:  # never by name: the name may be somebody else's
+                self._calls.ask("DELETE", _removal(node.id), lambda answer, error: None)
             then(killed, len(living))
 
         look()
@@ -112,7 +113,7 @@ class Containers:
             elif time.monotonic() > until:
                 self._started(node, "fail", {"reason": f"the engine does not remove container {node.container}"})
             else:
-                self._calls.ask("DELETE", _removal(node), removed)
+                self._calls.ask("DELETE", _removal(str(found["Id"])), removed)
 
         def removed(answer: Any, error: EngineError | None) -> None:
             if error and error.status not in (engine.GONE, engine.CONFLICT):
@@ -267,8 +268,8 @@ class Containers:
             self._ended(node)
 
 
-def _removal(node: Node) -> str:
-    return engine.query(f"/containers/{quote(node.container)}", force=1, v=1)
+def _removal(id: str) -> str:
+    return engine.query(f"/containers/{quote(id)}", force=1, v=1)
 
 
 def _taken(node: Node, owner: str) -> str:
