@@ -17,16 +17,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator import plugins
+from orchestrator import plugins, run
 from orchestrator.agent import label, processes
+from orchestrator.model.errors import Interrupted
 from orchestrator.model.launch import Request
 from orchestrator.model.trial import FaultPlan, Trial, World
 from orchestrator.providers.docker import DockerProvider
 from orchestrator.store import beds, bundle
 
+from ..unit.test_engine_versions import OLD, answering
 from . import trials
 from .conftest import ROOT, Bed, ccbed, ran
-from .test_interrupted import at
+from .test_interrupted import at, ctrl_c
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -233,6 +235,20 @@ def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_pa
     assert box.unchanged()
 
 
+def test_a_run_that_nobody_goes_on_with_is_healed(box: Box) -> None:
+    told = at("fault.verified", lambda: ctrl_c(2))
+    where: list[str] = []
+    with pytest.raises(Interrupted):
+        run.launch(box.request(dp(trials.pause(1)), began=where.append, told=told))
+    assert box.container("n1").status == "paused"
+    code, said = box.ccbed("heal", NAME)
+    assert code == 0, said
+    assert box.container("n1").status == "running"
+    assert "busy" not in box.ccbed("status")[1]
+    assert box.unchanged()
+    assert box.ccbed("resume", where[-1])[0] == 3
+
+
 def written(runs: Path) -> bytes:
     return b"".join(file.read_bytes() for file in runs.glob(f"*/{bundle.HISTORY}"))
 
@@ -299,6 +315,15 @@ def test_what_is_missing_is_one_sentence_with_the_fix(
     if "engine" not in given:
         assert ccbed(tmp_path / "state", "down", "boxless")[0] == 0
         nothing_is_left(engine, tmp_path / "state", "boxless")
+
+
+def test_an_engine_that_is_too_old_is_one_sentence(image: str, tmp_path: Path) -> None:
+    with answering(tmp_path / "old.sock", OLD):
+        code, said = ccbed(
+            tmp_path / "state", "up", str(inventory(tmp_path, image, "boxold", 1, engine=tmp_path / "old.sock"))
+        )
+    assert code == 4
+    assert "the container engine is too old (its API is 1.40): install Docker 20.10 or newer" in said
 
 
 def test_who_may_not_use_the_socket_is_told_the_group(engine: Any, image: str, tmp_path: Path) -> None:
