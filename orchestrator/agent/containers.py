@@ -229,7 +229,8 @@ class Containers:
 
         def read(said: Any, error: EngineError | None) -> None:
             log = node.log_tail() or _plain(said)
-            self._started(node, "fail", {"reason": f"its agent ended while it started, {how}", "log": log})
+            last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it said nothing")
+            self._started(node, "fail", {"reason": f"its agent ended while it started, {how}: {last}", "log": log})
 
         self._calls.ask(
             "GET", engine.query(engine.container(node.container, "logs"), stderr=1, stdout=1, tail=20), read
