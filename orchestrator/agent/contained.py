@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from . import engine, label, primitives, processes
 from .calls import Calls
 from .engine import EngineError
-from .nodes import Answer
 from .processes import Process
 
 if TYPE_CHECKING:
     from .containers import Containers
+    from .nodes import Answer
 
 #: Written by the agent of a container into the node's directory once it takes commands.
 READY = "ready.json"
