@@ -23,6 +23,8 @@ from .nodes import Answer
 READY_S = 60.0
 END_S = 8.0
 AGAIN_S = 0.005
+#: How long the engine may take to see that a container has ended.
+EXPLAIN_S, EXPLAIN_AGAIN_S = 3.0, 0.1
 #: An engine that is not there when the keeper starts may come.
 ADOPT_AGAIN_S = 1.0
 
@@ -208,15 +210,25 @@ class Containers:
         self._note("node.exit", node, {"code": code, "pid": node.pid, "left": 0})
         node.keep_exit({"code": code})
         failed = node.starting and node.begun
-        path = engine.container(node.container)
-        self._calls.ask("GET", path, partial(self._explain, node, node.label.get("incarnation"), failed))
+        self._ask_how(node, node.label.get("incarnation"), failed, time.monotonic() + EXPLAIN_S)
+
+    def _ask_how(self, node: Node, incarnation: str | None, failed: bool, until: float) -> None:
+        """The kernel tells of an exit before the engine has seen it: then it is asked again."""
+
+        def answered(found: Any, error: EngineError | None) -> None:
+            mine = found is not None and (found["Config"]["Labels"] or {}).get(names.INCARNATION) == incarnation
+            state = found["State"] if mine else {}
+            if state.get("Running") and time.monotonic() < until:
+                self._loop.later(EXPLAIN_AGAIN_S, lambda: self._ask_how(node, incarnation, failed, until))
+            else:
+                self._explain(node, incarnation, failed, state, error)
+
+        self._calls.ask("GET", engine.container(node.container), answered)
 
     def _explain(
-        self, node: Node, incarnation: str | None, failed: bool, found: Any, error: EngineError | None
+        self, node: Node, incarnation: str | None, failed: bool, state: Mapping[str, Any], error: EngineError | None
     ) -> None:
-        state = found.get("State", {}) if found else {}
-        mine = found is not None and found["Config"]["Labels"].get(names.INCARNATION) == incarnation
-        if mine and incarnation == node.label.get("incarnation") and not state.get("Running"):
+        if state and incarnation == node.label.get("incarnation") and not state.get("Running"):
             how = {"code": _code(state), "oom": bool(state.get("OOMKilled"))}
             node.keep_exit(how)
             self._note("node.ended", node, {**how, "pid": node.pid})
