@@ -1,4 +1,4 @@
-"""Entry of the archive, one role each: ``keeper``, ``follow`` and ``check`` on a host, ``node`` in a container."""
+"""Entry of the archive, one role each: ``keeper`` and ``follow`` on a host, ``node`` in a container."""
 
 from __future__ import annotations
 
@@ -16,9 +16,8 @@ def main(arguments: Sequence[str]) -> int:
     _keeper_options(roles.add_parser("keeper"))
     _follow_options(roles.add_parser("follow"))
     roles.add_parser("node").add_argument("--directory", type=Path, required=True)
-    _check_options(roles.add_parser("check"))
     options = parser.parse_args(arguments)
-    performed = {"keeper": _keep, "follow": _follow, "node": _node, "check": _check}
+    performed = {"keeper": _keep, "follow": _follow, "node": _node}
     result: int = performed[options.role](options)
     return result
 
@@ -37,11 +36,6 @@ def _follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hostdir", required=True)
     parser.add_argument("--bed", required=True, help="for whoever looks at the processes of a host")
     parser.add_argument("--root", action="append", default=[], help="another directory that may be read and written")
-
-
-def _check_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("op")
-    parser.add_argument("arguments")
 
 
 def _keep(options: argparse.Namespace) -> int:
@@ -75,12 +69,6 @@ def _node(options: argparse.Namespace) -> int:
     from . import main_process
 
     return main_process.main(options.directory)
-
-
-def _check(options: argparse.Namespace) -> int:
-    from . import checks
-
-    return checks.main(options.op, options.arguments)
 
 
 def _say_ready(fd: int) -> None:

@@ -40,7 +40,7 @@ class Agent:
         self._inbox = Inbox(directory)
         self._gangs = Gangs(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
         self._stores = stores.Stores(self._loop)
-        self._execs = execs.Execs()
+        self._execs = execs.Execs(self._loop)
         self._system = system.System(directory, mine)
 
     def run(self, ready: Callable[[], None]) -> None:

@@ -27,9 +27,9 @@ class Calls:
             failure = error
             self._loop.later(0.0, lambda: then(None, failure))
             return
-        self._await(asked, then, deadline_s)
+        self._await(asked, then, deadline_s, lambda: self.ask(method, path, then, body, deadline_s=deadline_s))
 
-    def _await(self, asked: Asked, then: Then, deadline_s: float) -> None:
+    def _await(self, asked: Asked, then: Then, deadline_s: float, ask_again: Callable[[], None]) -> None:
         fd = asked.fd
 
         def over() -> None:
@@ -43,7 +43,10 @@ class Calls:
             try:
                 answer = asked.answer()
             except EngineError as error:
-                then(None, error)
+                if error.again:
+                    ask_again()
+                else:
+                    then(None, error)
             else:
                 then(answer, None)
 

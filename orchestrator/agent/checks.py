@@ -260,10 +260,10 @@ OPS: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def main(op: str, arguments: str) -> int:
-    """One operation from the command line, inside of a container: ``{"value": …}`` or ``{"problem": sentence}`` as a line."""
+def main(op: str, arguments: Mapping[str, Any]) -> int:
+    """One operation inside of a container: ``{"value": …}`` or ``{"problem": sentence}`` as a line."""
     try:
-        told = {"value": OPS[op](**json.loads(arguments))}
+        told = {"value": OPS[op](**arguments)}
     except (OSError, ValueError, RuntimeError) as error:
         told = {"problem": str(error)}
     print(json.dumps(told), flush=True)

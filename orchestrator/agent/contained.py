@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from . import engine, label, primitives, processes
 from .calls import Calls
 from .engine import EngineError
-from .nodes import Answer
 from .processes import Process
 
 if TYPE_CHECKING:
     from .containers import Containers
+    from .nodes import Answer
 
 #: Written by the agent of a container into the node's directory once it takes commands.
 READY = "ready.json"
@@ -63,6 +63,11 @@ class Node:
         return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
 
     @property
+    def id(self) -> str:
+        """Of the newest incarnation's container; empty until it was started."""
+        return str(self.label.get("container", ""))
+
+    @property
     def pid(self) -> int:
         """Of the container's main process, as its host sees it."""
         return int(self.label.get("pid", 0))
@@ -100,7 +105,7 @@ class Node:
             return True, {"container": self.container, "left": []}  # it has ended meanwhile: nothing stands still
         if not self._looking:
             self._looking = True
-            self._calls.ask("GET", engine.container(self.container), self._looked, deadline_s=2.0)
+            self._calls.ask("GET", engine.container(self.id or self.container), self._looked, deadline_s=2.0)
         seen = {"container": self.container, "paused": self._paused}
         return self._paused is on, {**seen, "problem": self.problem} if self.problem else seen
 
@@ -151,7 +156,7 @@ class Node:
         if now - self._orders.get(verb, -PATIENCE_S) < PATIENCE_S:
             return False
         self._orders = {verb: now}
-        self._calls.ask("POST", engine.container(self.container, verb), self._ordered)
+        self._calls.ask("POST", engine.container(self.id or self.container, verb), self._ordered)
         return True
 
     def _ordered(self, answer: Any, error: EngineError | None) -> None:

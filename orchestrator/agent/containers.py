@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,6 +23,8 @@ from .nodes import Answer
 READY_S = 60.0
 END_S = 8.0
 AGAIN_S = 0.005
+#: How long the engine may take to see that a container has ended.
+EXPLAIN_S, EXPLAIN_AGAIN_S = 3.0, 0.1
 #: An engine that is not there when the keeper starts may come.
 ADOPT_AGAIN_S = 1.0
 
@@ -90,7 +93,8 @@ class Containers:
                 return
             if node.alive and not living:
                 self._ended(node)
-            self._calls.ask("DELETE", _removal(node), lambda answer, error: None)
+            if node.id:  # never by name: the name may be somebody else's
+                self._calls.ask("DELETE", _removal(node.id), lambda answer, error: None)
             then(killed, len(living))
 
         look()
@@ -106,11 +110,12 @@ class Containers:
             elif error:
                 self._failed(node, error)
             elif (found.get("Config", {}).get("Labels") or {}).get(names.BED) != self._tag:
-                self._started(node, "fail", {"reason": _taken(node)})
+                theirs = found["Config"]["Labels"] or {}
+                self._started(node, "fail", {"reason": _taken(node, theirs.get(names.OWNER, ""))})
             elif time.monotonic() > until:
                 self._started(node, "fail", {"reason": f"the engine does not remove container {node.container}"})
             else:
-                self._calls.ask("DELETE", _removal(node), removed)
+                self._calls.ask("DELETE", _removal(str(found["Id"])), removed)
 
         def removed(answer: Any, error: EngineError | None) -> None:
             if error and error.status not in (engine.GONE, engine.CONFLICT):
@@ -130,7 +135,7 @@ class Containers:
 
         def created(answer: Any, error: EngineError | None) -> None:
             if error:
-                self._failed(node, error, image=str(body.get("Image")))
+                self._failed(node, error)
             else:
                 path = engine.container(answer["Id"], "start")
                 self._calls.ask("POST", path, partial(started, str(answer["Id"])), deadline_s=READY_S)
@@ -173,11 +178,8 @@ class Containers:
         for answer in waiting:
             answer(kind, value)
 
-    def _failed(self, node: Node, error: EngineError, image: str = "") -> None:
-        reason = str(error)
-        if image and error.status == engine.GONE:
-            reason = f"image {image} is not on this engine: ccbed image build, or docker pull {image}"
-        self._started(node, "fail", {"reason": reason})
+    def _failed(self, node: Node, error: EngineError) -> None:
+        self._started(node, "fail", {"reason": str(error)})
 
     def _overdue(self, node: Node, attempt: int) -> None:
         if node.starting and node.attempt == attempt:
@@ -208,16 +210,28 @@ class Containers:
         self._note("node.exit", node, {"code": code, "pid": node.pid, "left": 0})
         node.keep_exit({"code": code})
         failed = node.starting and node.begun
-        path = engine.container(node.container)
-        self._calls.ask("GET", path, partial(self._explain, node, node.label.get("incarnation"), failed))
+        self._ask_how(node, node.label.get("incarnation"), failed, time.monotonic() + EXPLAIN_S)
+
+    def _ask_how(self, node: Node, incarnation: str | None, failed: bool, until: float) -> None:
+        """The kernel tells of an exit before the engine has seen it: then it is asked again."""
+
+        def answered(found: Any, error: EngineError | None) -> None:
+            mine = found is not None and (found["Config"]["Labels"] or {}).get(names.INCARNATION) == incarnation
+            state = found["State"] if mine else {}
+            if state.get("Running") and time.monotonic() < until:
+                self._loop.later(EXPLAIN_AGAIN_S, lambda: self._ask_how(node, incarnation, failed, until))
+            else:
+                self._explain(node, incarnation, failed, state, error)
+
+        self._calls.ask("GET", engine.container(node.container), answered)
 
     def _explain(
-        self, node: Node, incarnation: str | None, failed: bool, found: Any, error: EngineError | None
+        self, node: Node, incarnation: str | None, failed: bool, state: Mapping[str, Any], error: EngineError | None
     ) -> None:
-        state = found.get("State", {}) if found else {}
-        mine = found is not None and found["Config"]["Labels"].get(names.INCARNATION) == incarnation
-        if mine and incarnation == node.label.get("incarnation"):
-            node.keep_exit({"code": state.get("ExitCode"), "oom": bool(state.get("OOMKilled"))})
+        if state and incarnation == node.label.get("incarnation") and not state.get("Running"):
+            how = {"code": _code(state), "oom": bool(state.get("OOMKilled"))}
+            node.keep_exit(how)
+            self._note("node.ended", node, {**how, "pid": node.pid})
         if failed and node.starting and incarnation == node.label.get("incarnation"):
             self._tell_failure(node, state, error)
 
@@ -227,7 +241,8 @@ class Containers:
 
         def read(said: Any, error: EngineError | None) -> None:
             log = node.log_tail() or _plain(said)
-            self._started(node, "fail", {"reason": f"its agent ended while it started, {how}", "log": log})
+            last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it said nothing")
+            self._started(node, "fail", {"reason": f"its agent ended while it started, {how}: {last}", "log": log})
 
         self._calls.ask(
             "GET", engine.query(engine.container(node.container, "logs"), stderr=1, stdout=1, tail=20), read
@@ -247,7 +262,7 @@ class Containers:
         running = {one["Labels"][names.NODE]: one["Id"] for one in found if one["State"] in ("running", "paused")}
         for name, id in running.items():
             node = self.get(name)
-            if not node.alive and not node.starting:
+            if not node.alive and not node.starting and not node.reported():
                 self._calls.ask("GET", engine.container(id), partial(self._adopted, node))
         for file in sorted(self._records.glob("*.json")):
             node = self.get(file.stem)
@@ -266,13 +281,21 @@ class Containers:
             self._ended(node)
 
 
-def _removal(node: Node) -> str:
-    return engine.query(f"/containers/{quote(node.container)}", force=1, v=1)
+def _removal(id: str) -> str:
+    return engine.query(f"/containers/{quote(id)}", force=1, v=1)
 
 
-def _taken(node: Node) -> str:
+def _taken(node: Node, owner: str) -> str:
     name = node.container
+    if owner:
+        return f"container {name} is of another bed, {owner}; end it there, or choose another ccbed_bed"
     return f"container {name} is not of this bed: docker rm -f {name} if nobody needs it, or choose another ccbed_bed"
+
+
+def _code(state: Mapping[str, Any]) -> int:
+    """Of the main process: negative for a signal, as an init tells it by 128 and the signal's number."""
+    code = int(state.get("ExitCode", 0))
+    return 128 - code if 128 < code < 128 + signal.NSIG else code
 
 
 def _plain(said: Any) -> str:

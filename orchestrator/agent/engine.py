@@ -5,14 +5,17 @@ from __future__ import annotations
 import errno
 import http.client
 import json
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-#: The version that is spoken; Engine 20.10 is the first that has it.
+#: The version that is spoken, where the engine has it; Engine 20.10 is the first. Engine 29 wants 1.44.
 VERSION = "1.41"
+_TOO_NEW = re.compile(r"client version \S+ is too old\. Minimum supported API version is (\d+\.\d+)")
+_TOO_OLD = re.compile(r"client version \S+ is too new\. Maximum supported API version is (\d+\.\d+)")
 OLDEST = "20.10"
 #: An answer is some kilobytes; a list of all containers of a large host some more.
 LIMIT = 64 << 20
@@ -23,15 +26,28 @@ CONNECT_S = 1.0
 
 
 class EngineError(OSError):
-    """What the engine said, or why it could not be asked, in a sentence. ``status``: of HTTP; 0: it was not reached."""
+    """What the engine said, or why it could not be asked, in a sentence. ``status``: of HTTP; 0: it was not reached.
 
-    def __init__(self, sentence: str, status: int = 0) -> None:
+    ``again``: it was asked in a version that it has no more; from now on it is asked in another one.
+    """
+
+    def __init__(self, sentence: str, status: int = 0, *, again: bool = False) -> None:
         super().__init__(sentence)
         self.sentence = sentence
         self.status = status
+        self.again = again
 
     def __str__(self) -> str:
         return self.sentence
+
+
+#: Path of a socket -> the version that its engine wants, where that is another one.
+_wanted: dict[str, str] = {}
+
+
+def spoken(path: str) -> str:
+    """The version of the API that the engine at ``path`` is asked in."""
+    return _wanted.get(path, VERSION)
 
 
 class Asked:
@@ -46,7 +62,7 @@ class Asked:
         if data is not None:
             headers["Content-Type"] = "application/json"
         try:
-            self._connection.request(method, f"/v{VERSION}{path}", data, headers)
+            self._connection.request(method, f"/v{spoken(socket_path)}{path}", data, headers)
         except OSError as error:
             self.close()
             raise unreachable(socket_path, error, deadline_s) from error
@@ -70,7 +86,7 @@ class Asked:
             self.close()
         content = _content(data, response.getheader("Content-Type") or "")
         if response.status >= 400:
-            raise EngineError(_said(content), response.status)
+            raise _refusal(self._path, _said(content), response.status)
         return content
 
     def close(self) -> None:
@@ -85,6 +101,11 @@ class Engine:
 
     def ask(self, method: str, path: str, body: Any = None, *, deadline_s: float = 5.0) -> Any:
         """Ask and wait for the answer. Raises EngineError."""
+        try:
+            return self.send(method, path, body, deadline_s=deadline_s).answer()
+        except EngineError as error:
+            if not error.again:
+                raise
         return self.send(method, path, body, deadline_s=deadline_s).answer()
 
     def send(self, method: str, path: str, body: Any = None, *, deadline_s: float = 5.0) -> Asked:
@@ -106,6 +127,17 @@ class _Connection(http.client.HTTPConnection):
         except OSError:
             self.sock.close()
             raise
+
+
+def _refusal(path: str, said: str, status: int) -> EngineError:
+    if wanted := _TOO_NEW.search(said):
+        again = _wanted.get(path) != wanted[1]
+        _wanted[path] = wanted[1]
+        return EngineError(said, status, again=again)
+    if known := _TOO_OLD.search(said):
+        text = f"the container engine is too old (its API is {known[1]}): install Docker {OLDEST} or newer"
+        return EngineError(text, status)
+    return EngineError(said, status)
 
 
 def unreachable(path: str, error: OSError, deadline_s: float) -> EngineError:

@@ -1,4 +1,4 @@
-"""Programs run inside a node on the user's behalf (`ccbed exec`): own process group, output into files."""
+"""Programs run inside a node on the user's behalf (`ccbed exec`), and checks of preflight: own group, output into files."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import checks, forks
+from .loop import Loop
+
 Answer = Callable[[str, Mapping[str, Any]], None]
 
 
 class Execs:
     """The programs that run now. They are no part of a gang: gang.stop leaves them alone."""
 
-    def __init__(self) -> None:
-        self._running: dict[int, tuple[subprocess.Popen[bytes], Answer]] = {}
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._running: dict[int, tuple[subprocess.Popen[bytes] | None, Answer]] = {}
         self._outs: dict[str, int] = {}
 
     @property
@@ -24,9 +28,15 @@ class Execs:
         return tuple(self._running)
 
     def start(self, value: Mapping[str, Any], answer: Answer) -> None:
-        """{argv, env, out, cwd}: stdout and stderr go to files in ``out``; answers {code} when the program ends."""
+        """{argv, env, out, cwd}: stdout and stderr go to files in ``out``; answers {code} when the program ends.
+
+        {check: {op, args}, out}: an operation of ``checks`` instead of a program.
+        """
         out = Path(value["out"])
         out.mkdir(parents=True, exist_ok=True)
+        if "check" in value:
+            self._running[self._check(value["check"], out)] = (None, answer)
+            return
         try:
             process = _started(value, out)
         except OSError as error:
@@ -35,6 +45,19 @@ class Execs:
             return
         self._running[process.pid] = (process, answer)
         self._outs[str(out)] = process.pid
+
+    def _check(self, asked: Mapping[str, Any], out: Path) -> int:
+        """A check (``{op, args}``) by a fork of this process: no interpreter has to start for it. Its pid."""
+
+        def body() -> int:
+            os.setsid()
+            for name, fd in (("stdout", 1), ("stderr", 2)):
+                file = os.open(out / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+                os.dup2(file, fd)
+                os.close(file)
+            return checks.main(str(asked["op"]), asked["args"])
+
+        return forks.fork(self._loop, (), body)
 
     def stop(self, out: str) -> None:
         """Kill what writes into ``out``, with all of its process group, if it still runs."""
@@ -45,9 +68,10 @@ class Execs:
     def exited(self, pid: int, code: int) -> bool:
         """A child was reaped: answer if it was one of these."""
         process, answer = self._running.pop(pid, (None, None))
-        if process is None or answer is None:
+        if answer is None:
             return False
-        process.returncode = code
+        if process is not None:
+            process.returncode = code
         answer("ok", {"code": code})
         return True
 
@@ -61,5 +85,5 @@ def _started(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
-            process_group=0,
+            start_new_session=True,
         )

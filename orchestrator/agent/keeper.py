@@ -205,6 +205,8 @@ def main(
         "start": processes.start_of(pid),
         "boot": label.boot_id(),
         "owner": owner,
+        "backend": backend,
+        "engine": engine,
     }
     keeper = Keeper(workdir, bed, archive, backend, engine)
     label.write(directory / label.KEEPER, own)

@@ -18,6 +18,7 @@ from .contained import READY
 SIOCGIFADDR = 0x8915
 #: The engine's init and the agent: what a node has while it only waits.
 IDLE = 2
+AGAIN = "started again by hand, and not by its keeper"
 
 
 def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str, Any]:
@@ -28,6 +29,7 @@ def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str,
         "nodes": nodes(hostdir, containers(hostdir, bed, engine), engine, memory),
         "leases": list(lease.texts(directory / "leases")),
         "interfaces": interfaces(),
+        "engine": _version(engine) if memory else "",
     }
 
 
@@ -40,6 +42,10 @@ def containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]:
     return found
 
 
+def _version(engine: str) -> str:
+    return str(engines.Engine(engine).ask("GET", "/version").get("Version", ""))
+
+
 def nodes(hostdir: str, found: Sequence[Mapping[str, Any]], engine: str, memory: bool = False) -> list[dict[str, Any]]:
     """The node of each container."""
     return [_node(hostdir, one, engine, memory) for one in found]
@@ -49,13 +55,14 @@ def _node(hostdir: str, found: Mapping[str, Any], engine: str, memory: bool) -> 
     labels = found["Labels"]
     name = labels[names.NODE]
     running = found["State"] in ("running", "paused")
+    again = running and _is_over(hostdir, labels)
     pid = _pid(hostdir, found, engine) if running else 0
     living = [one for one in (processes.find(pid), *processes.descendants(pid)) if one] if pid else []
     pages = [processes.memory(one.pid) for one in living] if memory else []
     return {
         "name": name,
-        "state": _state(hostdir, found, len(living)),
-        "reason": "" if running else str(found["Status"]).lower(),
+        "state": "dead" if again else _state(hostdir, found, len(living)),
+        "reason": AGAIN if again else "" if running else str(found["Status"]).lower(),
         "spec_hash": labels.get(names.SPEC, ""),
         "incarnation": labels.get(names.INCARNATION, ""),
         "ordinal": int(labels.get(names.ORDINAL) or 0),
@@ -65,6 +72,12 @@ def _node(hostdir: str, found: Mapping[str, Any], engine: str, memory: bool) -> 
         "address": _address(found),
         "image": found.get("ImageID", ""),
     }
+
+
+def _is_over(hostdir: str, labels: Mapping[str, str]) -> bool:
+    """Has a keeper reported the end of this incarnation? What runs under its name nevertheless is nobody's node."""
+    record = Path(hostdir) / marks.KEEPER / "nodes" / f"{labels[names.NODE]}.exit"
+    return bool(labels.get(names.INCARNATION)) and label.read(record).get("incarnation") == labels[names.INCARNATION]
 
 
 def _state(hostdir: str, found: Mapping[str, Any], living: int) -> str:

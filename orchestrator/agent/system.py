@@ -88,7 +88,7 @@ class System:
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=subprocess.DEVNULL,
-                    process_group=0,
+                    start_new_session=True,
                 )
         except OSError as error:
             self._told(f"nvidia-smi: {error.strerror}")

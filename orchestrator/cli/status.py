@@ -13,7 +13,7 @@ import click
 from ..core import diff
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus
-from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UnreachedError
+from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UnreachedError, UsageError
 from ..store import beds as store
 from . import beds, bedview, options
 from .session import Session
@@ -37,7 +37,7 @@ class Found:
 def command(session: Session, bed: str | None, as_json: bool) -> int:
     """Show beds, nodes, leases, leftover faults and open runs."""
     names = (bed,) if bed else (*store.names(session.state), *store.strays(session.state))
-    found = [_look(session, name) for name in names]
+    found = [_look(session, name) for name in names if not _is_unknown(session, name)]
     if as_json:
         session.terminal.json([_plain(one) for one in found])
         return _code(found)
@@ -50,6 +50,17 @@ def command(session: Session, bed: str | None, as_json: bool) -> int:
 
 def _code(found: list[Found]) -> int:
     return EXIT_INFRASTRUCTURE if any(one.away for one in found) else EXIT_PASS
+
+
+def _is_unknown(session: Session, name: str) -> bool:
+    """A bed whose hosts nobody knows any more is told, and does not hide the others."""
+    try:
+        if name in store.strays(session.state):
+            store.remembered(session.state, name)
+    except UsageError as error:
+        session.terminal.warn(f"{error}; {error.hint}")
+        return True
+    return False
 
 
 def _look(session: Session, name: str) -> Found:

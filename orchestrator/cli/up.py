@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import secrets
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from ..model.errors import InfrastructureError, UnpreparedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
-from . import beds, bedview, options, preparing
+from . import beds, bedview, headline, options, preparing
 from .session import Session
 
 
@@ -48,7 +47,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")
         store.write(session.state, bed)
-        _change(session, bed, diff, provider, mend=prepare is not False)
+        _change(session, bed, status, diff, provider, mend=prepare is not False)
     return 0
 
 
@@ -67,12 +66,12 @@ def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
     return status, diff.diff(bed, status, before), provider
 
 
-def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider, *, mend: bool) -> None:
+def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provider: Provider, *, mend: bool) -> None:
     """``mend``: hosts that turn out to lack what preparation brings are prepared again, once."""
     from ..providers import apply
 
     terminal = session.terminal
-    terminal.line(_headline(bed))
+    terminal.line(headline.of(bed, status))
     bedview.plan(terminal, bed, diff)
     count = len(diff.of("create")) + len(diff.of("replace"))
     ready: list[str] = []
@@ -83,13 +82,12 @@ def _change(session: Session, bed: BedSpec, diff: Diff, provider: Provider, *, m
             terminal.status(f"  nodes       {len(ready)}/{count} warm")
 
     def prepared(seconds: float) -> None:
-        if diff.keeper and bed.hosts:
+        if diff.keeper and len(bed.hosts) > 1:
             terminal.line(f"  keepers     {len(bed.hosts)} of {preparing.counted(bed)}{'':<20} {seconds:.2f} s")
         elif diff.keeper:
-            pid = provider.observe(bed).keeper_pid
-            terminal.line(f"  keeper      torch imported once              {seconds:.2f} s   pid {pid}")
+            terminal.lines(headline.keepers(bed, provider.observe(bed), seconds))
 
-    terminal.status("  keepers     …" if bed.hosts else "  keeper      imports torch …")
+    terminal.status(headline.preparing(bed))
     work = functools.partial(apply.apply, provider, bed, diff, heard=heard, prepared=prepared)
     try:
         done = work(token=secrets.token_hex(3))
@@ -120,21 +118,6 @@ def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Prov
     fixes = [finding.fix for finding in findings if finding.outcome == "fail"]
     if failed:
         raise InfrastructureError(*failed, hint="\n".join(fixes))
-
-
-def _headline(bed: BedSpec) -> str:
-    from ..store import fingerprint
-
-    gpus = sum(node.gpus for node in bed.nodes)
-    if any(host.connection == "ssh" for host in bed.hosts):
-        images = dict.fromkeys(node.container.image for node in bed.nodes if node.container)
-        hosts = f"{preparing.counted(bed)}: {preparing.names(host.name for host in bed.hosts)}"
-        return f"bed {bed.name} · {bed.provider} provider · {hosts} · {f'{gpus} GPUs' if gpus else 'no GPU'} · {', '.join(images)}"
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
-    cores = len(os.sched_getaffinity(0))
-    machine = f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
-    torch = fingerprint.version("torch")
-    return f"bed {bed.name} · {bed.provider} provider · {machine} · torch {torch.partition('+')[0]}"
 
 
 def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:

@@ -38,6 +38,7 @@ def request(
     addresses: Mapping[str, str],
     tag: str,
     env: Mapping[str, str] | None = None,
+    whose: str = "",
 ) -> dict[str, Any]:
     """The body of the request. Its incarnation is left open: ``model.container.filled`` puts it in.
 
@@ -45,7 +46,9 @@ def request(
     with root squashed knows no other. ``addresses``: of every node and spare, as far as they are known; in a private
     network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process,
     such as the id of its image and its engine's version (model/container.py).
-    The directory HOME lies in the node's directory; the agent makes it (agent/home.py).
+    ``whose``: for people who find its name taken.
+    The directory HOME lies in the node's directory; the agent makes it (agent/home.py). Raises ValueError where the
+    container could not read what lies there.
     """
     spec = node.container
     if spec is None:
@@ -53,12 +56,12 @@ def request(
     return {
         "Image": spec.image,
         "Hostname": node.name,
-        "User": spec.user or f"{owner[0]}:{owner[1]}",
+        "User": _user(spec, owner),
         "Entrypoint": ["python3", archive, "node", "--directory", directory(bed, node)],
         "Cmd": [],
         "WorkingDir": directory(bed, node),
         "Env": _environment(bed, node, spec, env or {}),
-        "Labels": _labels(node, tag),
+        "Labels": _labels(node, tag, whose),
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": STOP_S,
         "HostConfig": _host_config(bed, node, spec, addresses),
@@ -66,12 +69,22 @@ def request(
     }
 
 
+def _user(spec: ContainerSpec, owner: tuple[int, int]) -> str:
+    """The owner of the bed's directory: nobody else may read what lies there. Raises ValueError."""
+    if spec.user and spec.user.partition(":")[0] != str(owner[0]):
+        raise ValueError(
+            f"ccbed_user {spec.user}: the bed's directory belongs to uid {owner[0]}, and nobody else may read it; leave "
+            f"ccbed_user out, set it to {owner[0]}, or run ccbed as that user (on hosts elsewhere: ansible_user)"
+        )
+    return spec.user or f"{owner[0]}:{owner[1]}"
+
+
 def directory(bed: BedSpec, node: NodeSpec) -> str:
     """The node's own: the same path on its host and in its container."""
     return f"{bed.hostdir}/nodes/{node.name}"
 
 
-def _labels(node: NodeSpec, tag: str) -> dict[str, str]:
+def _labels(node: NodeSpec, tag: str, whose: str) -> dict[str, str]:
     return {
         container.BED: tag,
         container.NODE: node.name,
@@ -79,6 +92,7 @@ def _labels(node: NodeSpec, tag: str) -> dict[str, str]:
         container.SPEC: node.hash,
         container.INCARNATION: "",
         container.ORDINAL: "",
+        **({container.OWNER: whose} if whose else {}),
     }
 
 

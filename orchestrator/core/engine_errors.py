@@ -63,6 +63,16 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "take an image with Python and PyTorch: ccbed image build, or any PyTorch image",
     ),
     (
+        r"Python (?P<name>[\d.]+) is too old",
+        "the image has Python {name}",
+        "take an image with Python 3.10 or newer and PyTorch: ccbed image build, or any newer PyTorch image",
+    ),
+    (
+        r"No module named '(?P<name>torch)'",
+        "the image has no PyTorch",
+        "take an image with PyTorch: ccbed image build, or any PyTorch image",
+    ),
+    (
         r"[Nn]o such image: (?P<name>\S+)",
         "image {name} is not on this host",
         "ccbed up brings it there; ccbed image build makes it; or mend ccbed_image",

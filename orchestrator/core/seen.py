@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ..model.bed import BedSpec, BedStatus, NodeSpec, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostStatus, NodeSpec, NodeStatus
 
 ALIVE = ("warm", "busy", "starting", "paused")
 
@@ -30,7 +30,14 @@ def bed_status(
         keeper_hash=_odd(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
         leases=tuple(lease for look in looks.values() for lease in look["leases"]),
         detached=True,
+        hosts=tuple(_host(name, look) for name, look in looks.items()),
     )
+
+
+def _host(name: str, look: Mapping[str, Any]) -> HostStatus:
+    keeper = look["keeper"]
+    pid = int(keeper.get("pid", 0)) if keeper["alive"] else 0
+    return HostStatus(name=name, keeper_pid=pid, engine=str(look.get("engine", "")))
 
 
 def _odd(wanted: str, hashes: Iterable[str]) -> str:

@@ -125,7 +125,13 @@ class Story:
         yield self._line(event, "healed", f"{event.node}; {how}")
 
     def _node_exit(self, event: Event) -> Iterator[Line]:
-        yield from self._found(event, f"node.exit {event.node}, code {event.value.get('code')}")
+        code = event.value.get("code")
+        yield from self._found(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
+
+    def _node_ended(self, event: Event) -> Iterator[Line]:
+        """Only what was not told by then."""
+        if event.value.get("oom"):
+            yield self._line(event, "memory", f"{event.node} was ended by the kernel: its container was out of memory")
 
     def _node_silent(self, event: Event) -> Iterator[Line]:
         yield from self._found(event, f"node.silent {event.node}, for {event.value.get('silent_s', 0):.1f} s")

@@ -138,6 +138,15 @@ class NodeStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostStatus:
+    """What a host has of a bed of containers. ``keeper_pid``: 0 where none lives; ``engine``: its version."""
+
+    name: str
+    keeper_pid: int = 0
+    engine: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BedStatus:
     """What exists of a bed. ``detached``: its nodes outlive their keeper, so that a new one takes them over."""
 
@@ -148,6 +157,7 @@ class BedStatus:
     leases: tuple[str, ...] = ()
     open_run: str = ""
     detached: bool = False
+    hosts: tuple[HostStatus, ...] = ()
 
     def node(self, name: str) -> NodeStatus:
         found = (node for node in self.nodes if node.name == name)

@@ -8,6 +8,8 @@ from typing import Any
 
 BED, NODE, ROLE = "ccbed.bed", "ccbed.node", "ccbed.role"
 SPEC, INCARNATION, ORDINAL = "ccbed.spec", "ccbed.incarnation", "ccbed.ordinal"
+#: Whose bed it is, for whoever finds its name taken: user, machine and directory.
+OWNER = "ccbed.owner"
 #: Environment of the main process: the mark (agent/mark.py), and the label of the incarnation as JSON (agent/label.py).
 MARK_VARIABLE, LABEL_VARIABLE = "CCBED_NODE", "CCBED_LABEL"
 #: What a container cannot find out itself, for system.json: the id of its image, the version of its engine.

@@ -43,6 +43,7 @@ node.heard           ctl {silent_s}                          a suspect, or silen
 gang.stalled         ctl {since_s}                           no progress: a detector
 controller.late      ctl {late_s}                            the controller itself slept; limits were scaled up
 node.exit            keeper {code, pid, left}                a detector; left: 0 where nothing can outlive it
+node.ended           keeper {code, oom, pid}                 what the container's engine knows of that exit, told a little later
 lease.armed          keeper {key, lease_s, holder}           keeper, or ``outside``: the holder on the controller's machine
 lease.over           keeper {key}                            the lease ran out and the holder healed by itself
 fault.injected       keeper {id, evidence}

@@ -10,7 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGES = ("model", "agent")
-MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+#: Any Python can read it, so that one that is too old says so.
+MAIN = b"""import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("Python %d.%d is too old: 3.10 or newer is needed" % sys.version_info[:2])
+
+from orchestrator.agent.__main__ import main
+
+sys.exit(main(sys.argv[1:]))
+"""
 #: The oldest date that a zip file can name: times of files would change the hash.
 DATE = (1980, 1, 1, 0, 0, 0)
 

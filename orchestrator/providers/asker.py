@@ -31,13 +31,11 @@ class SiteAsker:
         return self._site(host).ask(op, deadline_s, **args)
 
     def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
-        """In the container: its agent runs the archive once more, and what it prints is fetched."""
+        """In the container: a fork of its agent does it, and what that prints is fetched."""
         site, directory = self._site(self._bed.node(node).host), f"{self._bed.hostdir}/nodes/{node}"
         key = f"check/{op}-{secrets.token_hex(4)}"
         out = f"exec/{key.partition('/')[2]}"
-        archive = f"{self._bed.hostdir}/agent/agent-{self._bed.agent}.pyz"
-        argv = ["python3", archive, "check", op, json.dumps(args)]
-        value = {"argv": argv, "env": {}, "out": f"{directory}/{out}", "cwd": directory}
+        value = {"check": {"op": op, "args": args}, "out": f"{directory}/{out}"}
         name = inbox.file_name(BED, key)
         order = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
         site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, order))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +18,8 @@ from ..agent import mark as marks
 from ..agent.host import OURS
 from ..agent.warmth import HUGE_PAGES
 from ..core import containers, seen
-from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
+from ..model import container as names
+from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeStatus
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
 from . import archive, asker, engines, outside, problems, sites
@@ -100,23 +102,17 @@ class DockerProvider:
         def ready(host: HostSpec) -> dict[str, Any]:
             nodes = [node for node in bed.nodes if node.host == host.name]
             site = self._site(bed, host)
-            addresses = self._network(bed, host, site, [node.container.image for node in nodes if node.container])
-            names = [node.name for node in nodes]
-            owner = site.ask("prepare", hostdir=bed.hostdir, nodes=names, shared_dir=bed.shared_dir)
+            wanted = [node.container for node in nodes if node.container]
+            absent = partial(problems.absent, host)
+            found = self._with_engine(
+                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.ask("routes"), absent)
+            )
+            listed = [node.name for node in nodes]
+            owner = site.ask("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
+            requests = {node.name: _request(bed, node, path, (owner["uid"], owner["gid"]), found) for node in nodes}
             site.ask("place", path=path, data=content)
             site.ask("keeper", KEEPER_S, **self._keeper(bed, host, path))
-            return {
-                node.name: containers.request(
-                    bed,
-                    node,
-                    archive=path,
-                    owner=(owner["uid"], owner["gid"]),
-                    addresses=addresses,
-                    tag=marks.tag(bed.name, bed.hostdir),
-                    env=HUGE_PAGES,
-                )
-                for node in nodes
-            }
+            return requests
 
         for requests in self._each(bed, ready).values():
             self._requests.update(requests)
@@ -265,25 +261,8 @@ class DockerProvider:
         return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
-        owner, python = problems.owner(bed), _python(host)
-        return {
-            "hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine, "python": python, "owner": owner
-        }  # fmt: skip
-
-    def _network(self, bed: BedSpec, host: HostSpec, site: Site, images: Sequence[str]) -> Mapping[str, str]:
-        """The engine can be used and has the images; the addresses of nodes. Raises OSError."""
-
-        def ready(engine: engines.Engine) -> Mapping[str, str]:
-            engine.version()
-            there = engine.images(images)
-            missing = [image for image in dict.fromkeys(images) if image not in there]
-            if missing:
-                raise problems.absent(host, missing)
-            if bed.network != "private":
-                return {node.name: node.address for node in bed.nodes if node.address}
-            return engines.addresses(bed, engine.network(bed, site.ask("routes")))
-
-        return self._with_engine(bed, host, ready)
+        given = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
+        return {**given, "python": _python(host), "owner": engines.owner(bed)}
 
     def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
         engine = self._engine(host, self._site(bed, host).client())
@@ -291,6 +270,22 @@ class DockerProvider:
             return work(engine)
         finally:
             engine.close()
+
+
+def _request(
+    bed: BedSpec, node: NodeSpec, archive: str, owner: tuple[int, int], found: engines.Ready
+) -> Mapping[str, Any]:
+    image = found.images.get(node.container.image, "") if node.container else ""
+    return containers.request(
+        bed,
+        node,
+        archive=archive,
+        owner=owner,
+        addresses=found.addresses,
+        tag=marks.tag(bed.name, bed.hostdir),
+        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: found.version},
+        whose=engines.owner(bed),
+    )
 
 
 def _with(command: Command, **more: Any) -> Command:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import getpass
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..agent import engine as protocol
 from ..agent import mark as marks
+from ..core import devices
 from ..model import container as names
-from ..model.bed import BedSpec, HostSpec
+from ..model.bed import BedSpec, ContainerSpec, HostSpec
 
 if TYPE_CHECKING:
     import docker
@@ -39,7 +43,9 @@ class Engine:
 
         if self._client is None:
             url = f"unix://{self._host.engine}"
-            self._client = docker.DockerClient(base_url=url, version=protocol.VERSION, timeout=int(CALL_S))
+            self._client = docker.DockerClient(
+                base_url=url, version=protocol.spoken(self._host.engine), timeout=int(CALL_S)
+            )
         return self._client
 
     def version(self) -> str:
@@ -48,7 +54,7 @@ class Engine:
             protocol.Engine(self._host.engine).ask("GET", "/_ping")
         found = str(self.client.version().get("Version", ""))
         if protocol.is_old(found):
-            raise EngineProblem(f"container engine {found} is too old: {protocol.OLDEST} or newer is needed")
+            raise EngineProblem(f"container engine {found} is too old: install Docker {protocol.OLDEST} or newer")
         return found
 
     def images(self, wanted: Sequence[str]) -> Mapping[str, str]:
@@ -85,10 +91,7 @@ class Engine:
         found = self.client.networks.list(names=[names.network_name(bed.name)])
         named = [one for one in found if one.name == names.network_name(bed.name)]
         if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != marks.tag(bed.name, bed.hostdir):
-            name = names.network_name(bed.name)
-            raise EngineProblem(
-                f"network {name} is not of this bed: docker network rm {name} if nobody needs it, or choose another ccbed_bed"
-            )
+            raise EngineProblem(_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
         return named[0] if named else None
 
     def _make_network(self, bed: BedSpec, routes: Sequence[str]) -> str:
@@ -103,7 +106,7 @@ class Engine:
                     names.network_name(bed.name),
                     driver="bridge",
                     ipam=docker.types.IPAMConfig(pool_configs=[pool]),
-                    labels={names.BED: marks.tag(bed.name, bed.hostdir)},
+                    labels={names.BED: marks.tag(bed.name, bed.hostdir), names.OWNER: owner(bed)},
                 )
                 return str(subnet)
             except docker.errors.APIError as error:
@@ -111,6 +114,53 @@ class Engine:
                 if "overlap" not in refused.lower():
                     break
         raise EngineProblem(f"no private network can be made: {refused or 'no free subnet'}")
+
+
+def owner(bed: BedSpec) -> str:
+    """Whose bed it is, for others."""
+    return f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
+
+
+def _taken(bed: BedSpec, theirs: str) -> str:
+    name = names.network_name(bed.name)
+    if theirs:
+        return f"there is another bed {bed.name} on this engine, {theirs}; end it there, or choose another ccbed_bed"
+    return (
+        f"network {name} is not of this bed: docker network rm {name} if nobody needs it, or choose another ccbed_bed"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """An engine that can have a bed's containers: its version, the id of each image by name, the addresses of nodes."""
+
+    version: str
+    images: Mapping[str, str]
+    addresses: Mapping[str, str]
+
+
+def ready(
+    engine: Engine,
+    bed: BedSpec,
+    wanted: Sequence[ContainerSpec],
+    routes: Callable[[], Sequence[str]],
+    absent: Callable[[Sequence[str]], EngineProblem],
+) -> Ready:
+    """See that it can have these containers, and make the network of the bed. Raises EngineProblem."""
+    version = engine.version()
+    for spec in wanted:
+        if reason := devices.unfit(spec, version):
+            raise EngineProblem(reason)
+    images = [spec.image for spec in wanted]
+    there = engine.images(images)
+    missing = [image for image in dict.fromkeys(images) if image not in there]
+    if missing:
+        raise absent(missing)
+    if bed.network == "private":
+        found = addresses(bed, engine.network(bed, routes()))
+    else:
+        found = {node.name: node.address for node in bed.nodes if node.address}
+    return Ready(version=version, images=there, addresses=found)
 
 
 def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:

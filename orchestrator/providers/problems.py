@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..model.bed import BedSpec, BedStatus, HostSpec
 from ..model.errors import InfrastructureError, OwnedError, UnpreparedError, UnreachedError
+from . import engines
 from .engines import EngineProblem
 
 Problems = Mapping[str, Exception]
@@ -41,14 +40,9 @@ def texts(problems: Problems) -> dict[str, str]:
     return {host: str(problem) for host, problem in problems.items()}
 
 
-def owner(bed: BedSpec) -> str:
-    """Who has the bed: whoever knows it by this directory."""
-    return f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
-
-
 def refuse_foreign(bed: BedSpec, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises OwnedError with a line for each host on which another orchestrator has a bed of this name."""
-    own = owner(bed)
+    own = engines.owner(bed)
     keepers = {host: look["keeper"] for host, look in looks.items() if look["keeper"]["alive"]}
     others = {host: str(keeper["owner"]) for host, keeper in keepers.items() if keeper.get("owner", own) != own}
     if others:

@@ -10,7 +10,7 @@ from ..agent import host as operations
 from ..agent.inbox import place
 from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
-from . import files
+from . import deadlines, files
 
 if TYPE_CHECKING:
     import docker
@@ -66,7 +66,7 @@ class LocalSite:
         self._shared = Path(bed.shared_dir)
 
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
-        return operations.OPS[op](**args)
+        return deadlines.within(deadline_s, op, lambda: operations.OPS[op](**args))
 
     def write(self, path: str, content: bytes) -> None:
         place(Path(path), content)

@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..model import codec
-from ..model.bed import BedSpec
+from ..model.bed import BedSpec, HostSpec
 from ..model.errors import InfrastructureError, UsageError
 from . import paths
 
@@ -76,17 +76,31 @@ def forget(state: Path, name: str) -> None:
 
 
 def remembered(state: Path, name: str) -> BedSpec:
-    """The least that is needed to end a bed whose bed file is gone: its name and where it lived."""
+    """The least that is needed to end a bed whose bed file is gone: its name and where it lived.
+
+    Containers and networks are found by their labels. Raises UsageError where its hosts are elsewhere.
+    """
     workdir = state / "beds" / name
-    return BedSpec(
+    if any(workdir.glob("keeper-*")):
+        raise UsageError(
+            f"bed {name}: its bed file is gone, and its hosts are not known without it",
+            hint="ccbed down INVENTORY, with the inventory that it was brought up with",
+        )
+    keeper = _json(workdir / "keeper" / "keeper.json") or {}
+    contained = keeper.get("backend") == "containers"
+    bed = BedSpec(
         name=name,
-        provider="process",
+        provider="docker" if contained else "process",
         nodes=(),
         inventory="",
         workdir=str(workdir),
         shared_dir=str(workdir / "shared"),
         agent="",
     )
+    if not contained:
+        return bed
+    host = HostSpec(name="localhost", engine=str(keeper.get("engine") or HostSpec(name="").engine))
+    return replace(bed, hosts=(host,), hostdir=str(workdir), network="private")
 
 
 @contextmanager

@@ -76,13 +76,19 @@ BODIES = {
     "gpu-uuid": lambda: of(gpu_devices=("GPU-8f6c1a52-0b1c-4c3e-9d2e-111111111111",)),
     "gpu-cdi": lambda: of(gpu_devices=("nvidia.com/gpu=0", "nvidia.com/gpu=1")),
     "rdma": lambda: of(rdma=True, gpu_devices=("0", "1")),
-    "limits": lambda: of(cpus="2.5", memory="1.5g", mounts=("/a:/b:ro", "/c:/d"), user="7:8"),
+    "limits": lambda: of(cpus="2.5", memory="1.5g", mounts=("/a:/b:ro", "/c:/d"), user="1000:8"),
 }
 
 
 @pytest.mark.parametrize("case", BODIES)
 def test_the_request_is_as_it_was_last_read(case: str) -> None:
     same_as_golden(f"containers/{case}.json", json.dumps(BODIES[case](), indent=1) + "\n")
+
+
+@pytest.mark.parametrize("user", ["7", "7:1000", "root", "ccbed"])
+def test_who_could_not_read_the_beds_directory_is_refused_by_name(user: str) -> None:
+    with pytest.raises(ValueError, match=f"ccbed_user {user}: .* belongs to uid 1000"):
+        of(user=user)
 
 
 @pytest.mark.parametrize("case", BODIES)

@@ -275,9 +275,9 @@ def test_tokens_cannot_leave_their_directory(tmp_path: Path) -> None:
         checks.write_token(str(tmp_path), "abc", "../h0")
 
 
-def test_a_check_can_be_run_from_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert checks.main("space", '{"paths": ["/nowhere/at/all"]}') == 0
-    assert checks.main("meet", '{"targets": [["127.0.0.1", "x"]], "limit_s": 1, "shared_dir": "/", "token": "t"}') == 0
+def test_a_check_says_its_value_or_its_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    assert checks.main("space", {"paths": ["/nowhere/at/all"]}) == 0
+    assert checks.main("meet", {"targets": [["127.0.0.1", "x"]], "limit_s": 1, "shared_dir": "/", "token": "t"}) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith('{"value": {"/nowhere/at/all": ')
     assert second.startswith('{"problem": ')

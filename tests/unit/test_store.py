@@ -163,6 +163,23 @@ def test_nodes_without_a_bed_file_are_still_found(tmp_path: Path) -> None:
     (tmp_path / "beds/lab/nodes").mkdir(parents=True)
     assert beds.strays(tmp_path) == ("lab",)
     assert beds.remembered(tmp_path, "lab").workdir == str(tmp_path / "beds/lab")
+    assert beds.remembered(tmp_path, "lab").provider == "process"
+
+
+def test_a_bed_of_containers_without_its_file_is_known_by_its_keeper(tmp_path: Path) -> None:
+    keeper = tmp_path / "beds/box/keeper"
+    keeper.mkdir(parents=True)
+    (keeper / "keeper.json").write_text(json.dumps({"backend": "containers", "engine": "/e.sock"}))
+    found = beds.remembered(tmp_path, "box")
+    assert (found.provider, found.network, found.hostdir) == ("docker", "private", str(tmp_path / "beds/box"))
+    assert [(host.connection, host.engine) for host in found.hosts] == [("local", "/e.sock")]
+
+
+def test_a_bed_on_hosts_elsewhere_without_its_file_is_refused_with_what_helps(tmp_path: Path) -> None:
+    (tmp_path / "beds/far/keeper-h1").mkdir(parents=True)
+    with pytest.raises(UsageError, match="hosts are not known") as told:
+        beds.remembered(tmp_path, "far")
+    assert "ccbed down INVENTORY" in str(told.value.hint)
 
 
 def test_only_one_changes_a_bed_at_a_time(tmp_path: Path) -> None:

@@ -1,0 +1,290 @@
+"""A bed of containers on this machine's engine: lost nodes, a lost keeper, a lost orchestrator, others' containers, and down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import plugins, run
+from orchestrator.agent import label, processes
+from orchestrator.model.errors import Interrupted
+from orchestrator.model.launch import Request
+from orchestrator.model.trial import FaultPlan, Trial, World
+from orchestrator.providers.docker import DockerProvider
+from orchestrator.store import beds, bundle
+
+from . import trials
+from .conftest import ROOT, Bed, ccbed, ran
+from .test_interrupted import at, ctrl_c
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+NAME = "boxtest"
+#: All runs have the same run to compare with.
+SLOW = {"step_min_ms": 20}
+
+
+@dataclass(kw_only=True)
+class Box(Bed):
+    """Two nodes and a spare, each a container."""
+
+    engine: Any
+    inventory: Path
+
+    def request(self, trial: Trial, **more: Any) -> Request:
+        return super().request(trial, **{"provider": DockerProvider(self.state), **more})
+
+    def unchanged(self) -> bool:
+        return "nothing to change" in self.ccbed("up", str(self.inventory))[1]
+
+    def container(self, node: str) -> Any:
+        return self.engine.containers.get(f"ccbed-{NAME}-{node}")
+
+    def containers(self) -> dict[str, str]:
+        """Name -> id."""
+        return {str(one.name): str(one.id) for one in labelled(self.engine, NAME)}
+
+    def state_of(self, node: str) -> dict[str, Any]:
+        """What `status` says of a node."""
+        said = json.loads(self.ccbed("status", NAME, "--json")[1])
+        return dict(next(one for one in said[0]["nodes"] if one["name"] == node))
+
+
+def labelled(engine: Any, bed: str) -> list[Any]:
+    return [one for one in engine.containers.list(all=True) if one.name.startswith(f"ccbed-{bed}-")]
+
+
+def networks(engine: Any, bed: str) -> list[str]:
+    return [one.name for one in engine.networks.list() if one.name == f"ccbed-{bed}"]
+
+
+def inventory(directory: Path, image: str, name: str, nodes: int = 2, **more: object) -> Path:
+    file = directory / f"{name}.yml"
+    given = {"provider": "docker", "bed": name, "image": image, "nodes": nodes, **more}
+    variables = ", ".join(f"ccbed_{field}: {value}" for field, value in given.items())
+    file.write_text(f"all: {{hosts: {{localhost: {{ansible_connection: local}}}}, vars: {{{variables}}}}}\n")
+    return file
+
+
+def dp(*faults: FaultPlan, **more: Any) -> Trial:
+    return trials.dp(*faults, params=SLOW, world=World(nodes=2), **more)
+
+
+@pytest.fixture(scope="module")
+def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
+    directory = tmp_path_factory.mktemp("box")
+    state, file = directory / "state" / "ccbed", inventory(directory, image, NAME, spares=1)
+    code, said = ccbed(state, "up", str(file))
+    assert code == 0, said
+    assert f"image {image} · a private network" in said and "torch imported once" not in said
+    spec = beds.read(state, NAME)
+    assert spec is not None
+    runs = directory / "runs"
+    runs.mkdir()
+    yield Box(state=state, runs=runs, spec=spec, catalogue=plugins.discover(()), engine=engine, inventory=file)
+    code, said = ccbed(state, "down", NAME, "--force")
+    assert code == 0, said
+    nothing_is_left(engine, state, NAME)
+
+
+def nothing_is_left(engine: Any, state: Path, name: str) -> None:
+    """No container, network, process or directory."""
+    assert labelled(engine, name) == [] and networks(engine, name) == []
+    assert [one.pid for one in processes.scan() if one.mark.startswith(f"{name}-")] == []
+    assert not (state / "beds" / name).exists() and beds.names(state) == ()
+
+
+# --- the bed ----------------------------------------------------------------------------------------------------------
+
+
+def test_up_again_changes_nothing(box: Box) -> None:
+    before = box.containers()
+    assert box.unchanged()
+    assert (len(before), box.containers()) == (3, before)
+
+
+def test_a_node_tells_its_image_and_engine_and_runs_without_rights(box: Box) -> None:
+    told = json.loads((Path(box.spec.workdir) / "nodes/n1/system.json").read_text())
+    attrs = box.container("n1").attrs
+    assert (told["image"], told["engine"]) == (attrs["Image"], box.engine.version()["Version"])
+    assert attrs["HostConfig"]["CapDrop"] == ["ALL"] and attrs["Config"]["User"].startswith(f"{os.getuid()}:")
+
+
+def test_exec_and_logs_reach_into_the_container(box: Box) -> None:
+    code, said = box.ccbed("exec", f"{NAME}/n1", "--", "sh", "-c", "hostname; exit 3")
+    assert (code, said) == (3, "n1\n")
+    assert box.ccbed("exec", f"{NAME}/n0", "--", "sh", "-c", "test ! -e /var/run/docker.sock")[0] == 0
+    code, _ = box.ccbed("exec", f"{NAME}/n0", "--", "ls", str(Path(box.spec.workdir) / "nodes/n1"))
+    assert code != 0, "it sees its own directory only"
+    assert box.ccbed("logs", f"{NAME}/n1")[0] == 0
+    assert box.ccbed("logs", f"{NAME}/keeper")[0] == 0
+
+
+def test_a_container_that_somebody_started_again_is_nobodys_node(box: Box) -> None:
+    before = box.containers()
+    box.container("n0").kill()
+    until(lambda: box.state_of("n0")["state"] == "dead")
+    box.container("n0").start()
+    found = box.state_of("n0")
+    assert (found["state"], "started again by hand" in found["reason"]) == ("dead", True)
+    repaired(box, before, "n0")
+
+
+def test_a_container_that_somebody_removed_is_made_again(box: Box) -> None:
+    before = box.containers()
+    box.container("n1").remove(force=True)
+    repaired(box, before, "n1")
+
+
+def test_after_the_keeper_was_killed_up_starts_one_and_keeps_all_containers(box: Box) -> None:
+    before, keeper = box.containers(), Path(box.spec.workdir) / "keeper"
+    killed = int(label.read(keeper / label.KEEPER)["pid"])
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: not label.living(keeper, label.KEEPER))
+    code, said = box.ccbed("up", str(box.inventory))
+    assert code == 0, said
+    assert label.living(keeper, label.KEEPER)["pid"] != killed
+    assert box.containers() == before
+    assert box.unchanged()
+
+
+def repaired(box: Box, before: dict[str, str], node: str) -> None:
+    """`up` makes this node anew, and no other."""
+    code, said = box.ccbed("up", str(box.inventory))
+    assert code == 0, said
+    changed = {name for name, id in box.containers().items() if before[name] != id}
+    assert changed == {f"ccbed-{NAME}-{node}"}
+    assert box.unchanged()
+
+
+def until(true: Callable[[], object], limit_s: float = 15.0) -> None:
+    end = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.02)
+
+
+# --- runs -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_node_on_the_command_line(box: Box) -> None:
+    args = ["--bed", NAME, "--nodes", "2", "--epochs", "1", "--runs-dir", str(box.runs)]
+    code, said = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
+    assert code == 0, said
+    assert "weights equal to the twin" in said
+    assert box.unchanged()
+
+
+def test_a_frozen_container_that_thaws_in_time_costs_nothing_but_time(box: Box) -> None:
+    done = box.run(dp(trials.pause(1, for_s=0.5)))
+    assert done.bad() == []
+    assert done.of("recovery.decided") == ()
+    assert box.unchanged()
+
+
+def test_a_frozen_container_is_found_by_silence(box: Box) -> None:
+    done = box.run(dp(trials.pause(1)))
+    assert done.bad() == []
+    assert [dict(event.value["policy"]) for event in done.of("recovery.decided")] == [{"n1": "spare"}]
+    assert box.unchanged()
+
+
+def test_a_container_removed_in_a_run_is_detected_and_recovered_and_said(box: Box) -> None:
+    done = box.run(dp(), told=at("checkpoint.commit", lambda: box.container("n1").remove(force=True)))
+    assert (done.outcome("finished"), done.outcome("bit-exact")) == ("pass", "pass")
+    assert [event.node for event in done.of("node.exit")] == ["n1"]
+    assert done.outcome("planned-faults-only") == "fail"
+    assert box.unchanged()
+
+
+def test_no_node_shows_what_another_wrote(box: Box) -> None:
+    done = box.run(dp())
+    for node in ("n0", "n1"):
+        (kept,) = (done.directory / "nodes" / node).glob("i*/rank-*.log")
+        assert f"{done.directory.name} node {node} " in kept.read_text() and kept.name == f"rank-{node[1]}.log"
+        assert json.loads((done.directory / "nodes" / node / "system.json").read_text())["hostname"] == node
+
+
+def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_path: Path) -> None:
+    env = {**os.environ, "XDG_STATE_HOME": str(box.state.parent), "PYTHONPATH": str(ROOT)}
+    args = ["run", "dp-ring", "--fail-node", "1", "--bed", NAME, "--nodes", "2", "--epochs", "1", "--no-twin"]
+    argv = [sys.executable, "-m", "orchestrator.cli", *args, "--recovery", "restart", "--runs-dir", str(tmp_path)]
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        until(lambda: b'"recovery.decided"' in written(tmp_path), 60)
+        process.kill()
+    directory = (tmp_path / "latest").resolve()
+    code, said = box.ccbed("run", "dp-ring", "--bed", NAME, "--nodes", "2")
+    assert (code, "whose orchestrator is gone" in said) == (3, True)
+    code, said = box.ccbed("resume", str(directory))
+    assert code == 0, said
+    done = ran(str(directory), box)
+    assert len([event for event in done.of("fault.act") if event.type == "invoke"]) == 1
+    assert box.unchanged()
+
+
+def test_a_run_that_nobody_goes_on_with_is_healed(box: Box) -> None:
+    told = at("fault.verified", lambda: ctrl_c(2))
+    where: list[str] = []
+    with pytest.raises(Interrupted):
+        run.launch(box.request(dp(trials.pause(1)), began=where.append, told=told))
+    assert box.container("n1").status == "paused"
+    code, said = box.ccbed("heal", NAME)
+    assert code == 0, said
+    assert box.container("n1").status == "running"
+    assert "busy" not in box.ccbed("status")[1]
+    assert box.unchanged()
+    assert box.ccbed("resume", where[-1])[0] == 3
+
+
+def written(runs: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in runs.glob(f"*/{bundle.HISTORY}"))
+
+
+# --- others ----------------------------------------------------------------------------------------
+
+
+def test_a_bed_of_somebody_else_with_our_name_is_refused_with_its_owner(box: Box, tmp_path: Path) -> None:
+    before = box.containers()
+    code, said = ccbed(tmp_path / "state", "up", str(box.inventory))
+    assert code == 4
+    assert f"there is another bed {NAME} on this engine" in said and box.spec.workdir in said
+    assert box.containers() == before
+    assert ccbed(tmp_path / "state", "down", NAME)[0] in (0, 4)
+    assert box.containers() == before and box.unchanged()
+
+
+def test_down_without_the_bed_file_leaves_nothing(engine: Any, image: str, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    code, said = ccbed(state, "up", str(inventory(tmp_path, image, "boxlost", 1)))
+    assert code == 0, said
+    (state / "beds" / "boxlost.json").unlink()
+    code, said = ccbed(state, "status")
+    assert (code, "its bed file is gone" in said) == (0, True)
+    code, said = ccbed(state, "down", "boxlost")
+    assert code == 0, said
+    nothing_is_left(engine, state, "boxlost")
+
+
+def test_events_of_a_node_killed_by_hand_say_how_it_ended(box: Box) -> None:
+    log = Path(box.spec.workdir) / "keeper/events.jsonl"
+    size = log.stat().st_size
+    box.container("n2").kill()
+
+    def said() -> list[dict[str, Any]]:
+        lines = log.read_bytes()[size:].splitlines()
+        return [one for one in map(json.loads, lines) if one["f"] == "node.ended"]
+
+    until(said)
+    (told,) = said()
+    assert (told["node"], told["value"]["code"], told["value"]["oom"]) == ("n2", -9, False)
+    assert box.ccbed("up", str(box.inventory))[0] == 0

@@ -1,0 +1,89 @@
+"""Engines of other versions than the one that is spoken: asked again in theirs, or refused in a sentence."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import calls, engine
+from orchestrator.agent.engine import EngineError
+from orchestrator.agent.loop import Loop
+
+OLD = "client version 1.41 is too new. Maximum supported API version is 1.40"
+NEW = "client version 1.41 is too old. Minimum supported API version is 1.44, please upgrade your client to a newer version"
+
+
+class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+    refusal: str
+    asked: list[str]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        refused = self.path.startswith("/v1.41/")
+        body = json.dumps({"message": self.server.refusal} if refused else {"Version": "29.0.1"}).encode()
+        self.send_response(400 if refused else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "unix"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing is told."""
+
+
+@contextmanager
+def answering(path: Path, refusal: str) -> Iterator[list[str]]:
+    """An engine that refuses version 1.41 with these words; the paths that it is asked for."""
+    with _Server(str(path), _Handler) as server:
+        server.refusal, server.asked = refusal, []
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield server.asked
+        server.shutdown()
+        thread.join()
+
+
+def test_an_engine_that_wants_a_newer_version_is_asked_in_it_from_then_on(tmp_path: Path) -> None:
+    with answering(tmp_path / "s", NEW) as asked:
+        one = engine.Engine(str(tmp_path / "s"))
+        assert one.ask("GET", "/version") == {"Version": "29.0.1"}
+        assert one.ask("GET", "/version") == {"Version": "29.0.1"}
+    assert asked == ["/v1.41/version", "/v1.44/version", "/v1.44/version"]
+
+
+def test_a_keepers_loop_asks_again_too(tmp_path: Path) -> None:
+    found: list[Any] = []
+    with answering(tmp_path / "s", NEW):
+        loop = Loop()
+
+        def told(answer: Any, error: EngineError | None) -> None:
+            found.append((answer, error))
+
+        calls.Calls(loop, engine.Engine(str(tmp_path / "s"))).ask("GET", "/version", told)
+        while not found:
+            loop.turn()
+    assert found == [({"Version": "29.0.1"}, None)]
+
+
+def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) -> None:
+    with (
+        answering(tmp_path / "s", OLD),
+        pytest.raises(EngineError, match=r"too old .*1\.40.*install Docker 20\.10"),
+    ):
+        engine.Engine(str(tmp_path / "s")).ask("GET", "/version")
