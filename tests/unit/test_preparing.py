@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli import preparing, terminal
 from orchestrator.cli.session import Session
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.prepare import hosts, playing
+from orchestrator.prepare import hosts, playing, reaching
 
 from .test_preparation import bed, host
 
@@ -25,6 +25,7 @@ class Ansible:
     def __init__(self) -> None:
         self.played: list[playing.Play] = []
         self.failing: Mapping[str, playing.Step] = {}
+        self.away: dict[str, str] = {}
 
     def play(self, wanted: playing.Play, told: playing.Told) -> playing.Played:
         self.played.append(wanted)
@@ -41,6 +42,7 @@ def ansible(monkeypatch: pytest.MonkeyPatch) -> Ansible:
     fake = Ansible()
     monkeypatch.setattr(playing, "play", fake.play)
     monkeypatch.setattr(hosts, "local_image", lambda _: None)
+    monkeypatch.setattr(reaching, "away", lambda _: fake.away)
     return fake
 
 
@@ -96,6 +98,17 @@ def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansi
     ansible.failing = {}
     preparing.ready(session, bed())
     assert ansible.played[1].hosts == ["h2"]
+
+
+def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_prepared(
+    session: Session, ansible: Ansible
+) -> None:
+    ansible.away = {"h2": "root@h2 does not answer within 4 s; see the host's power"}
+    with pytest.raises(InfrastructureError) as refused:
+        preparing.ready(session, BED)
+    assert list(refused.value.problems) == ["host h2: root@h2 does not answer within 4 s; see the host's power"]
+    assert refused.value.hint.startswith("h1 is ready and kept; to go on: ccbed up")
+    assert [list(play.hosts) for play in ansible.played] == [["h1"]]
 
 
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
