@@ -110,7 +110,7 @@ class _Lost:
     def reason(self, command: Command) -> str:
         """Why nothing came from the node's host; empty where it was not lost."""
         node = str(command.node)
-        missed = self._missed.get(node, ())
+        missed = self._missed.get(node, [])
         host = self._bed.node(node).host if any(one.name == node for one in self._bed.nodes) else "?"
         return f"its host {host} was lost: {missed[-1]}" if len(missed) >= LOST_AFTER else ""
 
