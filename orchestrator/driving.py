@@ -49,8 +49,6 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
             book.sync()
         except (JournalError, OSError) as error:
             raise _cut(request, plan, directory, book.history, error) from error
-        finally:
-            request.provider.close()
 
 
 def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: bool) -> Event:

@@ -64,7 +64,7 @@ def resume(request: Request, directory: Path) -> Result:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     request.began(str(directory))
     workdir = Path(request.bed.workdir)
-    with beds.run_lock(workdir, plan.run, directory), _resumable(directory):
+    with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _let_go(request):
         open_run = beds.OpenRun(run=plan.run, directory=str(directory))
         if not _ended(directory):
             open_run = _still_open(workdir, directory)
@@ -85,6 +85,15 @@ def _still_open(workdir: Path, directory: Path) -> beds.OpenRun:
             hint=f"again: ccbed run {directory}/trial.json",
         )
     return open_run
+
+
+@contextmanager
+def _let_go(request: Request) -> Iterator[None]:
+    """Its hosts are let go of once the run is finished: what it left there is removed over the same connections."""
+    try:
+        yield
+    finally:
+        request.provider.close()
 
 
 @contextmanager
@@ -157,7 +166,7 @@ def _one(run: _Run) -> Result:
     directory = bundle.create(Path(request.runs), run.trial.name + run.suffix)
     with _locked(run.workdir, directory):
         plan = _begin(run, directory)
-        with _resumable(directory):
+        with _resumable(directory), _let_go(request):
             request.began(str(directory))
             driving.drive(request, run.trial, plan, directory)
             return _finish(request, directory)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from .vault import Vault
 
 #: Where this machine's own engine listens; its images are the ones that are meant.
 ENGINE = "/var/run/docker.sock"
-_MOST = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +59,7 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    away = _away([bed.host(one.host) for one in work.due])
+    away = reaching.away([bed.host(one.host) for one in work.due])
     failures = tuple((host, "", advice.Advice(text=text, fix="")) for host, text in away.items())
     hosts = [one.host for one in work.due if one.host not in away]
     if not hosts:
@@ -77,21 +75,6 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
 def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
     """They will be prepared again."""
     prepared.forget(state, bed.name, hosts)
-
-
-def _away(hosts: Sequence[HostSpec]) -> dict[str, str]:
-    """Hosts that are not reached, and why: in the words of whoever works with them afterwards, and sooner than Ansible."""
-
-    def one(host: HostSpec) -> str:
-        try:
-            with reaching.reach(host):
-                return ""
-        except reaching.UnreachableError as error:
-            return str(error)
-
-    with ThreadPoolExecutor(max_workers=min(len(hosts), _MOST)) as pool:
-        reasons = list(pool.map(one, hosts))
-    return {host.name: reason for host, reason in zip(hosts, reasons, strict=True) if reason}
 
 
 def reset(state: Path, bed: BedSpec, vault: Vault, told: playing.Told) -> Outcome:

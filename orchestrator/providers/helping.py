@@ -12,6 +12,7 @@ from .link import Channel
 from .ssh import Connection
 
 #: Runs on whatever Python there is, so that one that is too old can be named. What it prints is a header, as any frame.
+#: Unpacked, what it imports is compiled once: from an archive it would be every time, which is most of a start.
 BOOT = """
 import json, os, sys
 def say(**value):
@@ -34,7 +35,15 @@ try:
         os.replace(path + "." + str(os.getpid()), path)
 except OSError as error:
     say(refused=error.strerror or str(error)); sys.exit(0)
-sys.path.insert(0, path)
+library = path[:-4]
+try:
+    if not os.path.isdir(library):
+        import zipfile
+        zipfile.ZipFile(path).extractall(library + "." + str(os.getpid()))
+        os.rename(library + "." + str(os.getpid()), library)
+except OSError:
+    library = path
+sys.path.insert(0, library)
 from orchestrator.agent.__main__ import main
 sys.exit(main(sys.argv[5:]))
 """

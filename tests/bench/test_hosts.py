@@ -24,8 +24,8 @@ ROUNDS = min(table.ROUNDS, 3)
 PLAYBOOKS = Path(__file__).parents[2] / "playbooks"
 NOOP = torchrun.PROGRAMS / "noop.py"
 PORTS = itertools.count(29700)
-#: What a container of a bed has when it is up: torch is imported.
-WARM = "import torch, torch.distributed, time; print('warm', flush=True); time.sleep(600)"
+#: What a container of a bed has when it is up: torch is imported, and what the first optimizer step would import.
+WARM = "import torch, torch.distributed, torch._dynamo, time; print('warm', flush=True); time.sleep(600)"
 
 
 class Hosts(Bed):
@@ -42,6 +42,10 @@ class Hosts(Bed):
         self.inventory = folder / "hosts.yml"
         self.inventory.write_text(yaml.safe_dump(document))
         shutil.copy(NOOP, lab.root / "shared" / NOOP.name)
+
+    def _env(self) -> dict[str, str]:
+        """Compiled once, as an installed program is."""
+        return {name: value for name, value in super()._env().items() if name != "PYTHONDONTWRITEBYTECODE"}
 
     def anew(self) -> None:
         """As it was before the first `up`; the hosts stay prepared."""

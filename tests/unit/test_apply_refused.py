@@ -19,7 +19,7 @@ def test_nodes_of_an_engine_are_told_in_plain_words_and_each_fix_once() -> None:
         f"node n1: GPUs are asked for, and the engine has no NVIDIA runtime ({GPUS})",
         "node n2: the moon is wrong",
     )
-    assert [line.split()[0] for line in found.hint.splitlines()] == ["install", "ccbed", "then"]
+    assert [line.split()[0] for line in found.hint.splitlines()] == ["install", "ccbed", "to"]
 
 
 def test_nodes_that_are_processes_have_their_keepers_log() -> None:

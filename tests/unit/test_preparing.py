@@ -12,7 +12,7 @@ import pytest
 from orchestrator.cli import preparing, terminal
 from orchestrator.cli.session import Session
 from orchestrator.model.errors import InfrastructureError
-from orchestrator.prepare import hosts, playing
+from orchestrator.prepare import hosts, playing, reaching
 
 from .test_preparation import bed, host
 
@@ -25,6 +25,7 @@ class Ansible:
     def __init__(self) -> None:
         self.played: list[playing.Play] = []
         self.failing: Mapping[str, playing.Step] = {}
+        self.away: dict[str, str] = {}
 
     def play(self, wanted: playing.Play, told: playing.Told) -> playing.Played:
         self.played.append(wanted)
@@ -41,6 +42,7 @@ def ansible(monkeypatch: pytest.MonkeyPatch) -> Ansible:
     fake = Ansible()
     monkeypatch.setattr(playing, "play", fake.play)
     monkeypatch.setattr(hosts, "local_image", lambda _: None)
+    monkeypatch.setattr(reaching, "away", lambda _: fake.away)
     return fake
 
 
@@ -89,7 +91,7 @@ def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansi
     ansible.failing = {"h2": playing.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
     with pytest.raises(InfrastructureError) as found:
         preparing.ready(session, bed())
-    assert found.value.problems == ("h2: look: nothing listens on 198.18.0.2 port 22",)
+    assert found.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
     assert found.value.hint.splitlines()[0] == "h2: start sshd there, or set ansible_port"
     assert found.value.hint.splitlines()[1].startswith("h1 is ready and kept; to go on: ccbed up ")
     assert "  prepare     h2  look not reached" in said(session)
@@ -98,12 +100,23 @@ def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansi
     assert ansible.played[1].hosts == ["h2"]
 
 
+def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_prepared(
+    session: Session, ansible: Ansible
+) -> None:
+    ansible.away = {"h2": "root@h2 does not answer within 4 s; see the host's power"}
+    with pytest.raises(InfrastructureError) as refused:
+        preparing.ready(session, bed())
+    assert list(refused.value.problems) == ["host h2: root@h2 does not answer within 4 s; see the host's power"]
+    assert refused.value.hint.startswith("h1 is ready and kept; to go on: ccbed up")
+    assert [list(play.hosts) for play in ansible.played] == [["h1"]]
+
+
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
     text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
     ansible.failing = {"h1": playing.Step(host="h1", task="check", state="failed", said=text)}
     with pytest.raises(InfrastructureError) as found:
         preparing.ready(session, bed())
-    assert found.value.problems == ("h1: engine 19.03 is too old", "h1: no GPU")
+    assert found.value.problems == ("host h1: engine 19.03 is too old", "host h1: no GPU")
     assert found.value.hint.splitlines()[:2] == ["h1: upgrade Docker", "h1: set ccbed_gpus: 0"]
 
 
