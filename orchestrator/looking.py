@@ -11,6 +11,8 @@ from .model.bed import NodeStatus
 
 #: A look that takes longer shows that nobody answers.
 OVERDUE_S = 1.5
+#: What was seen so long ago says nothing about now.
+STALE_S = 3.0
 
 
 @dataclass(kw_only=True)
@@ -28,8 +30,9 @@ class Looks:
         self._under_way: dict[str, _Look] = {}
 
     def ahead(self, node: str) -> None:
-        """Begin to look, unless that is under way."""
-        if node in self._under_way:
+        """Begin to look, unless that is under way; what was seen and asked for by nobody is of then, not of now."""
+        before = self._under_way.get(node)
+        if before and self._clock() - before.begun < STALE_S:
             return
         found = self._under_way[node] = _Look(begun=self._clock())
 

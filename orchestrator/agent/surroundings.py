@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import subprocess
 from collections.abc import Callable, Mapping
@@ -11,7 +12,10 @@ from ..model.act import Primitive
 
 #: How long an answer may take. A host that is there accepts a connection at once: its kernel does.
 ANSWER_S = 1.0
-CHECK_S = 2.0
+CHECK_S = 3.0
+#: What connecting to a host says that is not there; and to the socket of an engine that is not.
+ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
+STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
 
 Seen = tuple[bool, dict[str, Any]]
 
@@ -45,16 +49,31 @@ def _network(args: Mapping[str, Any]) -> Seen:
     where, gone = (str(args["address"]), int(args["port"])), args["state"] in ("off", "down")
     name = f"{where[0]}:{where[1]}"
     try:
-        connection = socket.create_connection(where, ANSWER_S)
+        connection = _connected(where)
     except ConnectionRefusedError:
         return gone and args["of"] == "ssh", {name: "refuses connections"}
     except socket.gaierror as error:
         return False, {name: error.strerror}
     except OSError as error:
-        return gone, {name: error.strerror or "does not answer"}
+        return gone and _is_absence(error), {name: error.strerror or "does not answer"}
     with connection:
         banner = _banner(connection)
     return not gone and banner.startswith("SSH-"), {name: banner or "accepts connections and says nothing"}
+
+
+def _connected(where: tuple[str, int]) -> socket.socket:
+    """Twice: that one packet was lost on the way is no proof of anything."""
+    try:
+        return socket.create_connection(where, ANSWER_S)
+    except OSError as error:
+        if not _is_absence(error):
+            raise
+        return socket.create_connection(where, ANSWER_S)
+
+
+def _is_absence(error: OSError) -> bool:
+    """Whether it says something of who was asked; this machine's own troubles (no network, no descriptor) do not."""
+    return isinstance(error, TimeoutError) or error.errno in ABSENT
 
 
 def _banner(connection: socket.socket) -> str:
@@ -74,7 +93,7 @@ def _engine(args: Mapping[str, Any]) -> Seen:
             connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
             said = connection.recv(256).decode(errors="replace").partition("\r\n")[0]
     except OSError as error:
-        return args["state"] == "off", {path: error.strerror or "does not answer"}
+        return args["state"] == "off" and error.errno in STOPPED, {path: error.strerror or "does not answer"}
     return args["state"] == "on" and " 200 " in said, {path: said or "answers nothing"}
 
 

@@ -201,13 +201,19 @@ def _workdir(path: str) -> dict[str, Any]:
     }
 
 
+#: What a bed has in its directory on a host (``agent/host.py``), and what preparation leaves there.
+OURS = ("prepared.json", "keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
+#: The ends of names of images on their way.
+SENT = (".tar", ".tar.gz", ".tar.zst")
+
+
 def _ours(path: str) -> bool:
-    """Whether a directory is empty, or has what ccbed puts there: anything else is not removed."""
+    """Whether a directory holds nothing but what ccbed puts there: any other is neither taken nor removed."""
     try:
-        names = set(os.listdir(path))
+        names = os.listdir(path)
     except OSError:
         return False
-    return not names or bool(names & {"prepared.json", "keeper", "nodes"})
+    return all(name in OURS or name.endswith(SENT) for name in names)
 
 
 def _space(path: str) -> dict[str, int]:

@@ -119,6 +119,11 @@ class Reach:
             link = Link(started.channel, self._handle, self._lost, started.rest)
             self._greeted(link, deadline_s)
             self._use(connection, link)
+        except (OSError, ValueError) as error:
+            connection.close()
+            if isinstance(error, HostError):
+                raise
+            raise HostError(self._name, f"the connection was lost in its beginning: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -172,7 +177,7 @@ class Reach:
                 return
         try:
             self._once(CONNECT_S)
-        except HostError as error:
+        except Exception as error:  # noqa: BLE001 whatever it is: this thread is all that brings the host back
             with self.state:
                 self._tries += 1
                 self.reason = str(error)

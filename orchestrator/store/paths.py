@@ -82,10 +82,11 @@ def document(root: Path, path: str) -> Any:
 
 
 def write(file: Path, content: bytes) -> None:
-    """Whole or not at all: a temporary file beside it, then renamed."""
+    """Whole or not at all: a temporary file beside it, then renamed. For its owner's eyes: inventories hold secrets."""
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
+        temporary.touch(mode=0o600)
         temporary.write_bytes(content)
         temporary.replace(file)
     except BaseException:

@@ -52,3 +52,12 @@ def test_each_look_counts_once() -> None:
     looks.ahead("n2")
     looks.ahead("n2")
     assert [settled(looks, "n2"), settled(looks, "n2")] == ["busy", "dead"]
+
+
+def test_what_was_seen_long_ago_is_not_what_is() -> None:
+    states, now = iter(("unreachable", "busy")), [0.0]
+    looks = Looks(lambda node: NodeStatus(name=node, state=next(states)), lambda: now[0])  # type: ignore[arg-type]
+    looks.ahead("n2")
+    now[0] = 600.0
+    looks.ahead("n2")
+    assert settled(looks, "n2") == "busy"

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core import advice, preparation
 from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
-from orchestrator.prepare import hosts, playing
+from orchestrator.prepare import facts, hosts, playing
 from orchestrator.store import prepared, shipped
 
 IDS = {"ccbed/cpu:2.13.0": "sha256:aa"}
@@ -180,3 +180,11 @@ def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
 def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
     found = advice.advise(host("h1"), "cannot remove /x: Permission denied", reached=True)
     assert found.text == "cannot remove /x: Permission denied"
+
+
+def test_a_directory_with_files_of_others_is_not_the_beds(tmp_path: Path) -> None:
+    (tmp_path / "prepared.json").touch()
+    (tmp_path / "nodes").mkdir()
+    assert facts._ours(str(tmp_path))
+    (tmp_path / "thesis.tex").touch()
+    assert not facts._ours(str(tmp_path))
