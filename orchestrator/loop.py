@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from .core import engine, fold, liveness
 from .core.state import State
+from .model import redaction
 from .model.bed import NodeStatus
 from .model.event import Clock, Command, Event, EventType, Source
 from .model.plan import Plan
@@ -121,7 +122,7 @@ class Loop:
                 self._abandon()
             self._write(self._own("note", command.value["f"], command.value["value"], **about))
             return
-        value = {**command.value, "deadline_s": command.deadline_s}
+        value = {**_shown(command.value), "deadline_s": command.deadline_s}
         placed = self.book.append(self._own("invoke", command.f, value, **about))
         if placed is not None:
             self._perform(command, placed.at.mono)
@@ -310,6 +311,11 @@ class Loop:
     def _own(self, type: EventType, f: str, value: Mapping[str, Any], **about: Any) -> Event:
         """An event of the controller's own; the journal numbers it."""
         return Event(type=type, f=f, value=value, at=self.now(), source=Source(writer="ctl", n=0), **about)
+
+
+def _shown(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What is written down of a command: an inventory's secrets are not. It is never sent again from there."""
+    return {**value, "env": redaction.redacted(value["env"])} if isinstance(value.get("env"), Mapping) else value
 
 
 def _since(command: Command, sent: float, now: float) -> float:

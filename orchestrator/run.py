@@ -59,7 +59,7 @@ def launch(request: Request) -> Result:
 
 def resume(request: Request, directory: Path) -> Result:
     """Take over a run whose orchestrator is gone, or that was interrupted; a finished one is judged again."""
-    plan: Plan = codec.build(Plan, paths.document(directory, bundle.PLAN))
+    plan = planning.restored(codec.build(Plan, paths.document(directory, bundle.PLAN)), request.bed)
     if plan.bed != request.bed.name:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     request.began(str(directory))
@@ -261,7 +261,7 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
     )
     documents: dict[str, Any] = {
         bundle.TRIAL: run.trial,
-        bundle.PLAN: plan,
+        bundle.PLAN: planning.shown(plan),
         bundle.FINGERPRINT: _fingerprint(run, plan),
         bundle.BUNDLE: about,
     }

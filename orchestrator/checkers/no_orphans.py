@@ -72,6 +72,5 @@ def _powers_off(run: Run, id: object) -> bool:
 
 
 def _of_node(primitive: Mapping[str, object]) -> bool:
-    """Power of the node itself, or of its host with everything on it; an engine or an sshd may be gone alone."""
-    of = views.mapping(primitive.get("args")).get("of", "node")
-    return primitive.get("kind") == "power" and of in ("node", "host")
+    """Power of the node itself. That a host does not answer says nothing about what still runs there."""
+    return primitive.get("kind") == "power" and views.mapping(primitive.get("args")).get("of", "node") == "node"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from ..model import redaction
 from ..model.act import SAFETY_ORDER, Act, HostFacts, Target
 from ..model.bed import BedSpec, BedStatus, NodeSpec
 from ..model.errors import InfrastructureError, UsageError
@@ -63,6 +65,21 @@ def plan(
         keep=int(trial.params.get("keep", 3)),
         clocks=clocks,
     )
+
+
+def shown(plan: Plan) -> Plan:
+    """The plan as a bundle keeps it: without the secrets of the inventory."""
+    return _with_env(plan, {name: redaction.redacted(node.env) for name, node in plan.nodes.items()})
+
+
+def restored(plan: Plan, bed: BedSpec) -> Plan:
+    """The plan of a bundle as it was: what it does not show is in the bed."""
+    return _with_env(plan, {node.name: node.env for node in bed.nodes if node.name in plan.nodes})
+
+
+def _with_env(plan: Plan, env: Mapping[str, Mapping[str, str]]) -> Plan:
+    nodes = {name: replace(node, env=env.get(name, node.env)) for name, node in plan.nodes.items()}
+    return replace(plan, nodes=nodes)
 
 
 def last_step(trial: Trial, catalogue: Catalogue, data_dir: str | None) -> int | None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from ..model import gang as gang_model
+from ..model.redaction import redacted
 
-SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|COOKIE", re.IGNORECASE)
+__all__ = ("redacted", "variables")
+
 #: What cuBLAS needs to give the same bits again (the NVIDIA cuBLAS documentation, "Results Reproducibility").
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
 
 
 def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> dict[str, str]:
@@ -65,11 +64,4 @@ def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
         "TORCHELASTIC_MAX_RESTARTS": gang.max_restarts,
         "TORCHELASTIC_RUN_ID": gang.run,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
-
-
-def redacted(environ: Mapping[str, str]) -> dict[str, str]:
-    """A copy that may be shown: values of names that look secret, and passwords in URLs, are ``***``."""
-    return {
-        name: "***" if SECRET.search(name) else USERINFO.sub("***@", value) for name, value in sorted(environ.items())
     }

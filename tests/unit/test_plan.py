@@ -126,3 +126,13 @@ def test_nccl_where_every_rank_and_every_spare_has_a_gpu() -> None:
     assert planned(trial("world: {ranks_per_node: 3}"), bed).backend == "gloo"
     with pytest.raises(UsageError, match="backend nccl needs 1 GPU per node"):
         planned(trial("world: {backend: nccl}"))
+
+
+def test_a_bundles_plan_keeps_no_secret_and_goes_on_with_the_beds() -> None:
+    env = {"WANDB_API_KEY": "abc", "LEVEL": "3"}
+    bed = beds.local()
+    bed = dataclasses.replace(bed, nodes=tuple(dataclasses.replace(node, env=env) for node in bed.nodes))
+    made = planned(trial(), bed)
+    kept = plan.shown(made)
+    assert kept.nodes["n1"].env == {"WANDB_API_KEY": "***", "LEVEL": "3"}
+    assert plan.restored(kept, bed) == made
