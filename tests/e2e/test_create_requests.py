@@ -23,13 +23,9 @@ NO_GPU_RUNTIME = 'could not select device driver "" with capabilities: [[gpu]]'
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Any]:
+def engine(engine: Any) -> Iterator[Any]:
     """The local engine, spoken to in the API version that the requests are written in."""
     client = docker.APIClient(base_url="unix:///var/run/docker.sock", version="1.41", timeout=20)
-    try:
-        client.ping()
-    except Exception as error:  # noqa: BLE001
-        pytest.skip(f"needs a Docker engine on /var/run/docker.sock: {error}")
     yield client
     client.close()
 

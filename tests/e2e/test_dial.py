@@ -20,19 +20,11 @@ from . import sshd
 SOCKET = Path(dial.DEFAULT)
 
 
-def lacking() -> str:
-    if sshd.lacking():
-        return sshd.lacking()
-    if not (SOCKET.exists() and sshd.program("docker")):
-        return "needs a container engine and its command line"
-    return ""
-
-
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(lacking()), reason=lacking())]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=sshd.lacking())]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
+def server(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
     with sshd.running(tmp_path_factory.mktemp("sshd")) as one:
         yield one
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,20 +13,7 @@ import pytest
 from . import sshd
 from .conftest import ccbed
 
-IMAGE = "ccbed/cpu:2.13.0"
-
-
-def lacking() -> str:
-    if sshd.lacking():
-        return sshd.lacking()
-    docker = sshd.program("docker")
-    if not docker:
-        return "needs a container engine"
-    done = subprocess.run([docker, "image", "inspect", IMAGE], capture_output=True, timeout=30, check=False)
-    return f"needs the image {IMAGE}: ccbed image build" if done.returncode else ""
-
-
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(lacking()), reason=lacking())]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=sshd.lacking())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,11 +34,11 @@ class Remote:
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+def remote(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
     directory = tmp_path_factory.mktemp("remote")
     with sshd.running(directory / "sshd") as server:
         inventory = directory / "faraway.yml"
-        inventory.write_text(_inventory(server, directory / "host"))
+        inventory.write_text(_inventory(server, directory / "host", image))
         one = Remote(
             server=server,
             state=directory / "state" / "ccbed",
@@ -71,7 +57,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
             time.sleep(0.05)
 
 
-def _inventory(server: sshd.Sshd, hostdir: Path) -> str:
+def _inventory(server: sshd.Sshd, hostdir: Path, image: str) -> str:
     host = server.host()
     return f"""
 all:
@@ -86,7 +72,7 @@ all:
     ccbed_known_hosts: {host.known_hosts}
     ccbed_bed: faraway
     ccbed_provider: docker
-    ccbed_image: {IMAGE}
+    ccbed_image: {image}
     ccbed_nodes: 2
     ccbed_network: host
     ccbed_address: 127.0.0.1
