@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import run
+from orchestrator import plugins, run
 from orchestrator.agent import label, processes
+from orchestrator.agent import mark as marks
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
-from orchestrator.model.trial import FaultPlan
+from orchestrator.model.trial import World
 from orchestrator.store import beds
 
 from . import trials
@@ -152,25 +154,46 @@ def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(b
     assert untouched(bed)
 
 
-@pytest.mark.parametrize("faults", [(), (trials.crash(1, step=5),)], ids=["undisturbed", "before a fault"])
-def test_after_the_keeper_was_killed_in_a_run_down_leaves_no_process(
-    tmp_path: Path, faults: tuple[FaultPlan, ...]
-) -> None:
-    """Two nodes of a bed of their own: nobody can be started any more, but what trains goes on."""
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Bed]:
+    """A node and a spare of their own; whatever came over their keeper, `down` leaves no process."""
     state = tmp_path / "state" / "ccbed"
     inventory = tmp_path / "small.yml"
     inventory.write_text("all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 1, ccbed_spares: 1}}}\n")
     assert ccbed(state, "up", str(inventory))[0] == 0
-    pid = int(label.read(state / "beds/small/keeper" / label.KEEPER)["pid"])
-    os.kill(pid, signal.SIGKILL)
-    if not faults:
-        code, said = ccbed(state, "run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(tmp_path / "runs"))
-        assert code in (2, 4), said
+    spec = beds.read(state, "small")
+    assert spec is not None
+    yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
     code, said = ccbed(state, "down", "small", "--force")
     assert code == 0, said
-    left = [one.pid for one in processes.scan() if one.mark.startswith("small-")]
-    assert left == []
+    assert [one.pid for one in processes.scan() if one.mark.startswith(f"{marks.tag('small', spec.workdir)}/")] == []
     assert beds.names(state) == ()
+
+
+def test_a_run_on_a_bed_without_its_keeper_is_refused(small: Bed) -> None:
+    _kill_keeper(small)
+    code, said = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(small.runs))
+    assert (code, "not on keeper" in said, "ccbed up" in said) == (4, True, True), said
+
+
+def test_what_trains_goes_on_when_its_keeper_is_killed(small: Bed) -> None:
+    kill = at("gang.joined", lambda: _kill_keeper(small))
+    done = small.run(trials.dp(params=SLOW, world=World(nodes=1)), told=kill)
+    assert done.outcome("finished") == "pass"
+
+
+def _kill_keeper(bed: Bed) -> None:
+    _killed(int(label.read(Path(bed.spec.workdir) / "keeper" / label.KEEPER)["pid"]))
+
+
+def _killed(pid: int) -> None:
+    """A signal only asks for the end: until it has come, the process holds its lock and looks alive."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        assert select.select([descriptor], [], [], 10)[0], f"process {pid} is still there"
+    finally:
+        os.close(descriptor)
 
 
 # --- what the other verbs say -----------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ def engine() -> Iterator[Any]:
             client.close()
         finally:
             _stop(process)
+            _unmount(Path(folder))
 
 
 @pytest.fixture(scope="session")
@@ -131,3 +132,10 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _unmount(folder: Path) -> None:
+    """What an engine leaves mounted when it ends: the network namespace that its containers shared with the host."""
+    mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    for one in sorted((one for one in mounted if Path(one).is_relative_to(folder)), reverse=True):
+        subprocess.run(["umount", "--lazy", one], check=True)
