@@ -18,7 +18,7 @@ OFFERS: Mapping[str, tuple[str, ...]] = {
     "faults": ("Params", "SAFETY", "plan"),
     "checkers": ("Params", "ALWAYS", "TWIN", "check"),
     "reports": ("render",),
-    "algorithms": ("OPERATION", "chunks", "schedule"),
+    "algorithms": ("OPERATIONS", "chunks", "schedule", "cost"),
     "workloads": ("Params", "METRICS", "CHECKS", "last_step", "run"),
 }
 _HERE = Path(__file__).parent

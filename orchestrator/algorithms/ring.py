@@ -1,5 +1,6 @@
-"""All-reduce on a ring: reduce-scatter, then all-gather; 2(p-1) steps, 2(p-1)/p of the buffer per rank.
+"""Neighbours on a ring: every step sends one chunk to the right and receives one from the left.
 
+All-reduce is reduce-scatter, then all-gather: 2(p-1)a + 2((p-1)/p) n b; each half alone (p-1)a + ((p-1)/p) n b with n in all.
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009).
 """
 
@@ -7,25 +8,36 @@ from __future__ import annotations
 
 from ..model import schedule as model
 
-OPERATION = "all-reduce"
+OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
-def chunks(world: int) -> int:
-    """Into how many chunks the buffer is cut."""
+def chunks(operation: str, world: int) -> int:
+    """One for each rank."""
+    del operation
     return world
 
 
-def schedule(rank: int, world: int) -> model.Schedule:
-    """The steps of ``rank``: every step sends one chunk to the right and receives the one before it from the left."""
+def schedule(operation: str, rank: int, world: int) -> model.Schedule:
+    """p-1 steps for each half. All-reduce sums up chunk ``rank + 1`` here, reduce-scatter alone chunk ``rank``."""
+    if operation == "all-gather":
+        return _half(rank, world, offset=0, reduce=False)
+    if operation == "reduce-scatter":
+        return _half(rank, world, offset=-1, reduce=True)
     return _half(rank, world, offset=0, reduce=True) + _half(rank, world, offset=1, reduce=False)
+
+
+def cost(operation: str, world: int) -> model.Cost:
+    """Every step is one message of n/p bytes."""
+    steps = (world - 1) * (2 if operation == "all-reduce" else 1)
+    return model.Cost(steps, steps / world)
 
 
 def _half(rank: int, world: int, offset: int, reduce: bool) -> model.Schedule:
     right, left = (rank + 1) % world, (rank - 1) % world
     return tuple(
         model.Step(
-            sends=(model.Send(right, (rank + offset - index) % world),),
-            recvs=(model.Recv(left, (rank + offset - index - 1) % world, reduce),),
+            sends=(model.Send(right, ((rank + offset - index) % world,)),),
+            recvs=(model.Recv(left, ((rank + offset - index - 1) % world,), reduce),),
         )
         for index in range(world - 1)
     )

@@ -137,7 +137,7 @@ def _own_check(module: Any, params: Any) -> Iterable[str]:
 def _algorithm(found: draft.Draft, good: dict[str, Any], catalogue: Catalogue) -> None:
     chosen = good.get("algorithm")
     known = (*catalogue.algorithms, LIBRARY)
-    if isinstance(chosen, str) and chosen not in known:
+    if isinstance(chosen, str) and chosen.partition(":")[0] not in known:
         found.say(("params", "algorithm"), f"unknown algorithm; known: {', '.join(sorted(known))}", chosen)
         del good["algorithm"]  # the rest of the values can still be judged
 

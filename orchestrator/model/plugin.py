@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from .act import Act, HostFacts, Safety, Target
 from .run import Run
-from .schedule import Schedule
+from .schedule import Cost, Schedule
 from .verdict import Verdict
 
 
@@ -56,13 +56,25 @@ class Workload(Protocol):
 
 
 class Algorithm(Protocol):
-    """``algorithms/<name>.py``: OPERATION and schedule."""
+    """``algorithms/<name>.py``: OPERATIONS that it does, chunks, schedule and cost; schedules are written for root 0.
 
-    OPERATION: str
+    Chunks of the buffer: all-reduce, broadcast, reduce: any number. all-gather, reduce-scatter, gather, scatter: exactly
+    ``world``, rank by rank. all-to-all: input by destination, then output by source, then scratch, ``world`` each.
+    send-recv: 0 goes to the right neighbour, 1 comes from the left. barrier: none. ``cost`` is for the size n, which is the
+    buffer per rank; for all-gather, reduce-scatter, gather and scatter that of all ranks.
 
-    def chunks(self, world: int) -> int: ...
+    Optional: ``Params`` (a frozen dataclass with defaults; then each function takes one as its last argument),
+    ``refuses(operation, world)`` (why it cannot do that; empty: it can), ``EVEN`` (operations whose chunks must have one size).
+    ``model/algorithm.py`` hides the difference.
+    """
 
-    def schedule(self, rank: int, world: int) -> Schedule: ...
+    OPERATIONS: tuple[str, ...]
+
+    def chunks(self, operation: str, world: int) -> int: ...
+
+    def schedule(self, operation: str, rank: int, world: int) -> Schedule: ...
+
+    def cost(self, operation: str, world: int) -> Cost: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ..model import algorithm as chosen_model
 from ..model import gang as gang_model
 from . import checkpoint, commit, digest, exchange, generators, hold, record, share
 
@@ -57,7 +58,7 @@ class RankContext:
         self._lines = record.Steps(str(Path(gang.out) / f"steps-r{rank}.jsonl"))
         recording = getattr(params, "record", True)
         self._chunks = record.Chunks(str(Path(gang.out) / f"chunks-r{rank}.bin")) if recording else None
-        self._exchanges: dict[str, exchange.Exchange] = {}
+        self._exchanges: dict[str, tuple[chosen_model.Chosen, exchange.Exchange]] = {}
         self._parent = gang.resume.name if gang.resume else None
         self.begun = self._told = 0.0
         self._first, self._op = True, 0
@@ -121,7 +122,9 @@ class RankContext:
         if algorithm == "library":
             self._library(flat, passed)
         else:
-            self._exchange(algorithm).run(flat, step=self.step, op=self._op, first=passed)
+            chosen, carrier = self._exchange(algorithm)
+            parts = exchange.cut(flat, chosen.chunks("all-reduce", self.world))
+            carrier.run(parts, step=self.step, op=self._op, first=passed)
         passed()
         self._op += 1
 
@@ -173,12 +176,13 @@ class RankContext:
         }
         self.result = {"steps": self.steps, "loss": self.loss.hex(), "digest": found, "metrics": metrics, **more}
 
-    def _exchange(self, algorithm: str) -> exchange.Exchange:
+    def _exchange(self, algorithm: str) -> tuple[chosen_model.Chosen, exchange.Exchange]:
         if algorithm not in self._exchanges:
-            package = __name__.split(".")[0]
-            module = importlib.import_module(f"{package}.algorithms.{algorithm.replace('-', '_')}")
-            schedule = module.schedule(self.rank, self.world)
-            self._exchanges[algorithm] = exchange.Exchange(schedule, module.chunks(self.world), self._chunks)
+            package, (name, _) = __name__.split(".")[0], chosen_model.parse(algorithm)
+            module = importlib.import_module(f"{package}.algorithms.{name.replace('-', '_')}")
+            chosen = chosen_model.choose(algorithm, module)
+            schedule = chosen.schedule("all-reduce", self.rank, self.world)
+            self._exchanges[algorithm] = chosen, exchange.Exchange(schedule, chunks=self._chunks)
         return self._exchanges[algorithm]
 
     def _library(self, flat: torch.Tensor, passed: _Once) -> None:

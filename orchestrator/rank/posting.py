@@ -1,11 +1,14 @@
 """When each receive of a schedule may be posted: as early as nothing can be overwritten. Pure.
 
 A receive that is posted late makes its sender wait for a round trip first; on loopback with busy cores that tripled the time
-of a ring. Added receives go to scratch memory and can be posted at once. A replacing one must wait until its chunk is
-no longer read or written by an earlier step. Receives from one peer keep their order, because transports match them by it.
+of a ring. A staged receive goes to scratch memory and can be posted at once, as far as scratch reaches: about the size of
+the buffer. Others must wait until their chunks are no longer read or written by an earlier step. Receives from one peer
+keep their order, because transports match them by it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from ..model import schedule as model
 
@@ -18,11 +21,52 @@ def plan(schedule: model.Schedule) -> tuple[tuple[Place, ...], ...]:
     posted: list[list[Place]] = [[] for _ in schedule]
     last_use: dict[int, int] = {}
     last_post: dict[int, int] = {}
+    scratch = _Scratch(schedule)
     for index, step in enumerate(schedule):
+        last_use.update((chunk, index - 1) for copy in step.copies for chunk in (copy.source, copy.target))
         for number, recv in enumerate(step.recvs):
-            free = 0 if recv.reduce else last_use.get(recv.chunk, -1) + 1
-            at = last_post[recv.peer] = max(free, last_post.get(recv.peer, 0))
+            at = last_post.get(recv.peer, 0)
+            if staged(step, recv):
+                at = scratch.take(len(recv.chunks), at, index)
+            else:
+                at = max(at, *(last_use.get(chunk, -1) + 1 for chunk in recv.chunks))
+            last_post[recv.peer] = at
             posted[at].append((index, number))
-        last_use.update((send.chunk, index) for send in step.sends)
-        last_use.update((recv.chunk, index) for recv in step.recvs)
+        last_use.update((chunk, index) for chunk in _used(step))
     return tuple(tuple(places) for places in posted)
+
+
+def staged(step: model.Step, recv: model.Recv) -> bool:
+    """Whether a receive goes to scratch first: what is combined, scattered over the buffer, sent in the same step, or a token."""
+    if recv.reduce or not recv.chunks:
+        return True
+    first = recv.chunks[0]
+    if recv.chunks != tuple(range(first, first + len(recv.chunks))):
+        return True
+    return any(chunk in send.chunks for send in step.sends for chunk in recv.chunks)
+
+
+def _used(step: model.Step) -> Iterator[int]:
+    for send in step.sends:
+        yield from send.chunks
+    for recv in step.recvs:
+        yield from recv.chunks
+
+
+class _Scratch:
+    """How many chunks of scratch are taken at each step."""
+
+    def __init__(self, schedule: model.Schedule) -> None:
+        messages = [recv.chunks for step in schedule for recv in step.recvs]
+        self._limit = max([len({chunk for one in messages for chunk in one}), *(2 * len(one) for one in messages)])
+        self._taken = [0] * len(schedule)
+
+    def take(self, chunks: int, earliest: int, index: int) -> int:
+        """From which step on there is room until the end of step ``index``; at the latest from that step itself."""
+        at = index + 1
+        while at > earliest and self._taken[at - 1] + chunks <= self._limit:
+            at -= 1
+        at = min(at, index)
+        for step in range(at, index + 1):
+            self._taken[step] += chunks
+        return at

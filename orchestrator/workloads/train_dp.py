@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..model import algorithm as model
+
 if TYPE_CHECKING:
     import torch
 
@@ -75,7 +77,7 @@ def check(params: Params) -> list[str]:
         for name, known in (("model", MODELS), ("dataset", DATASETS))
         if getattr(params, name) not in known
     ]
-    if params.algorithm != "library" and _operation(params.algorithm) != "all-reduce":
+    if params.algorithm != "library" and "all-reduce" not in _operations(params.algorithm):
         problems.append(f"algorithm: must be an all-reduce of algorithms/ or library (got {params.algorithm!r})")
     return problems
 
@@ -248,10 +250,11 @@ def _folder(params: Params, data: str | None) -> Any:
     return rank_data.directory(None if params.dataset == "digits" else data)
 
 
-def _operation(algorithm: str) -> str | None:
+def _operations(algorithm: str) -> tuple[str, ...]:
     package = __name__.split(".")[0]
     try:
-        module = importlib.import_module(f"{package}.algorithms.{algorithm.replace('-', '_')}")
-    except ImportError:
-        return None
-    return getattr(module, "OPERATION", None)
+        name, _ = model.parse(algorithm)
+        module = importlib.import_module(f"{package}.algorithms.{name.replace('-', '_')}")
+        return model.choose(algorithm, module).operations
+    except (ImportError, ValueError):
+        return ()

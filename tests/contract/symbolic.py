@@ -28,7 +28,7 @@ def execute(schedules: list[Any], chunks: int) -> Outcome:
     """Run all ranks until they have ended. Raises Broken on a deadlock, a message nobody takes, or a wrong pairing."""
     world = len(schedules)
     content = [[Counter({rank: 1}) for _ in range(chunks)] for rank in range(world)]
-    mail: dict[tuple[int, int], deque[tuple[int, Counter[int]]]] = {}
+    mail: dict[tuple[int, int], deque[list[tuple[int, Counter[int]]]]] = {}
     position, entered = [0] * world, [False] * world
     sent: list[list[int]] = [[] for _ in range(world)]
     moved = True
@@ -60,14 +60,12 @@ def verify_all_reduce(schedules: list[Any], chunks: int) -> Outcome:
 
 
 def _leave(rank: int, step: Any, content: Any, mail: Any, sent: Any, world: int, chunks: int) -> None:
-    written = {recv.chunk for recv in step.recvs if not recv.reduce}
     for send in step.sends:
-        if not (0 <= send.peer < world and send.peer != rank and 0 <= send.chunk < chunks):
+        if not (0 <= send.peer < world and send.peer != rank and all(0 <= chunk < chunks for chunk in send.chunks)):
             raise Broken(f"rank {rank}: impossible {send}")
-        if send.chunk in written:
-            raise Broken(f"rank {rank}: chunk {send.chunk} is overwritten while it is sent")
-        mail.setdefault((rank, send.peer), deque()).append((send.chunk, content[rank][send.chunk].copy()))
-        sent[rank].append(send.chunk)
+        message = [(chunk, content[rank][chunk].copy()) for chunk in send.chunks]
+        mail.setdefault((rank, send.peer), deque()).append(message)
+        sent[rank].extend(send.chunks)
 
 
 def _needed(step: Any, peer: int) -> int:
@@ -76,10 +74,11 @@ def _needed(step: Any, peer: int) -> int:
 
 def _arrive(rank: int, step: Any, content: Any, mail: Any) -> None:
     for recv in step.recvs:
-        chunk, bag = mail[recv.peer, rank].popleft()
-        if chunk != recv.chunk:
-            raise Broken(f"rank {rank}: wants chunk {recv.chunk} of rank {recv.peer}, gets chunk {chunk}")
-        content[rank][chunk] = content[rank][chunk] + bag if recv.reduce else bag
+        message = mail[recv.peer, rank].popleft()
+        for wanted, (chunk, bag) in zip(recv.chunks, message, strict=True):
+            if chunk != wanted:
+                raise Broken(f"rank {rank}: wants chunk {wanted} of rank {recv.peer}, gets chunk {chunk}")
+            content[rank][chunk] = content[rank][chunk] + bag if recv.reduce else bag
 
 
 def _closed(schedules: list[Any], position: list[int], mail: Any) -> None:

@@ -12,7 +12,7 @@ from tests.contract import symbolic
 @pytest.mark.parametrize("world", range(1, 33))
 def test_takes_two_p_minus_one_steps_of_one_send_and_one_receive(world: int) -> None:
     for rank in range(world):
-        schedule = ring.schedule(rank, world)
+        schedule = ring.schedule("all-reduce", rank, world)
         assert len(schedule) == 2 * (world - 1)
         assert all(len(step.sends) == len(step.recvs) == 1 for step in schedule)
 
@@ -21,7 +21,9 @@ def test_takes_two_p_minus_one_steps_of_one_send_and_one_receive(world: int) -> 
 @pytest.mark.parametrize("total", [242_762, 32 * 5])
 def test_moves_two_p_minus_one_pths_of_the_buffer(world: int, total: int) -> None:
     sizes = [stop - start for start, stop in share.bounds(total, world)]
-    outcome = symbolic.verify_all_reduce([ring.schedule(rank, world) for rank in range(world)], ring.chunks(world))
+    outcome = symbolic.verify_all_reduce(
+        [ring.schedule("all-reduce", rank, world) for rank in range(world)], ring.chunks("all-reduce", world)
+    )
     moved = sum(sizes[chunk] for chunks in outcome.sent for chunk in chunks)
     assert moved == 2 * (world - 1) * total
 
@@ -33,8 +35,8 @@ def test_the_reference_gradients_make_uneven_chunks_and_lose_no_byte() -> None:
 
 
 def test_a_ring_of_four_over_eight_trials_has_192_chunk_transfers() -> None:
-    assert 8 * sum(len(step.recvs) for rank in range(4) for step in ring.schedule(rank, 4)) == 192
+    assert 8 * sum(len(step.recvs) for rank in range(4) for step in ring.schedule("all-reduce", rank, 4)) == 192
 
 
 def test_world_one_has_nothing_to_do() -> None:
-    assert ring.schedule(0, 1) == ()
+    assert ring.schedule("all-reduce", 0, 1) == ()

@@ -23,13 +23,14 @@ def main(out: str) -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     chunks = record.Chunks(f"{out}.chunks-r{rank}")
-    parts, steps = ring.chunks(world), ring.schedule(rank, world)
-    ours, recorded = exchange.Exchange(steps, parts), exchange.Exchange(steps, parts, chunks)
+    steps = ring.schedule("all-reduce", rank, world)
+    ours, recorded = exchange.Exchange(steps), exchange.Exchange(steps, chunks=chunks)
     flat = torch.ones(ELEMENTS)
+    parts = exchange.cut(flat, ring.chunks("all-reduce", world))
     calls = {
         "library": lambda: dist.all_reduce(flat),
-        "ring": lambda: ours.run(flat, step=1, op=0),
-        "ring, recorded": lambda: recorded.run(flat, step=1, op=0),
+        "ring": lambda: ours.run(parts, step=1, op=0),
+        "ring, recorded": lambda: recorded.run(parts, step=1, op=0),
     }
     taken: dict[str, list[float]] = {name: [] for name in calls}
     for number in range(ROUNDS + 5):

@@ -1,0 +1,107 @@
+"""An algorithm with its parameters, as users choose it: ``ring``, ``chain:segments=16``."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .schedule import Cost, Schedule, rerooted
+
+#: Names that are no file: the backend's own algorithm, and the cost model's choice.
+LIBRARY, AUTO = "library", "auto"
+_TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A file of ``algorithms/`` with values for its Params (None where it has none)."""
+
+    name: str
+    module: Any
+    params: Any = None
+
+    @property
+    def label(self) -> str:
+        """As it is chosen: the name, and the parameters that are not the default."""
+        changed = [
+            f"{field.name}={_text(getattr(self.params, field.name))}"
+            for field in (dataclasses.fields(self.params) if self.params is not None else ())
+            if getattr(self.params, field.name) != field.default
+        ]
+        return ":".join([self.name, *([",".join(changed)] if changed else [])])
+
+    @property
+    def operations(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self.module.OPERATIONS
+        return found
+
+    def even(self, operation: str) -> bool:
+        """Whether its chunks must all have one size."""
+        return operation in getattr(self.module, "EVEN", ())
+
+    def chunks(self, operation: str, world: int) -> int:
+        """Into how many chunks the buffer is cut."""
+        found: int = self.module.chunks(operation, world, *self._params)
+        return found
+
+    def schedule(self, operation: str, rank: int, world: int, root: int = 0) -> Schedule:
+        """The steps of ``rank``."""
+        found: Schedule = self.module.schedule(operation, (rank - root) % world, world, *self._params)
+        return rerooted(found, operation, root, world) if root else found
+
+    def cost(self, operation: str, world: int) -> Cost:
+        found: Cost = self.module.cost(operation, world, *self._params)
+        return found
+
+    def refuses(self, operation: str, world: int) -> str:
+        """Why it cannot do ``operation`` among ``world`` ranks; empty: it can."""
+        if operation not in self.operations:
+            return f"{self.name} does no {operation}; it does {', '.join(self.operations)}"
+        refuses = getattr(self.module, "refuses", None)
+        return refuses(operation, world, *self._params) if refuses else ""
+
+    @property
+    def _params(self) -> tuple[Any, ...]:
+        return () if self.params is None else (self.params,)
+
+
+def parse(text: str) -> tuple[str, dict[str, str]]:
+    """Name and parameters of ``name:key=value,key=value``. Raises ValueError."""
+    name, colon, rest = text.partition(":")
+    params: dict[str, str] = {}
+    for pair in rest.split(",") if colon else ():
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not (key and equals and value) or key in params:
+            raise ValueError(f"must be NAME or NAME:KEY=VALUE,… (got {text!r})")
+        params[key] = value
+    return name.strip(), params
+
+
+def choose(text: str, module: Any) -> Chosen:
+    """What ``text`` says, by the module of its name. Raises ValueError for parameters that the module does not have."""
+    name, given = parse(text)
+    cls = getattr(module, "Params", None)
+    hints = typing.get_type_hints(cls) if cls else {}
+    unknown = [key for key in given if key not in hints]
+    if unknown:
+        known = f"; it has {', '.join(hints)}" if hints else ""
+        raise ValueError(f"{name} has no parameter {', '.join(unknown)}{known}")
+    return Chosen(name, module, cls(**_values(name, given, hints)) if cls else None)
+
+
+def _values(name: str, given: Mapping[str, str], hints: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, text in given.items():
+        try:
+            found[key] = _TRUTH[text.lower()] if hints[key] is bool else hints[key](text)
+        except (KeyError, ValueError):
+            kind = "true or false" if hints[key] is bool else "a whole number" if hints[key] is int else "a number"
+            raise ValueError(f"{name}: {key}: must be {kind} (got {text!r})") from None
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
