@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checkpoints, execs, forks, label, processes, stores, system
+from . import checkpoints, execs, forks, label, plain, processes, stores, system
 from .events import EventLog
 from .gang import Gangs
 from .inbox import Inbox, Item
@@ -36,7 +36,7 @@ class Agent:
         self._logs: dict[str, EventLog] = {}
         self._epochs: dict[str, int] = {}
         self._beats = itertools.count(1)
-        self._heart = os.open(directory / "heartbeat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._heart = plain.made(directory / "heartbeat")
         self._inbox = Inbox(directory)
         self._gangs = Gangs(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
         self._stores = stores.Stores(self._loop)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import label, payloads, placing, processes
+from . import label, payloads, placing, plain, processes
 from .tails import CHUNK
 
 Operations = Mapping[str, Callable[..., Any]]
@@ -35,7 +35,7 @@ class Wheel:
         """
         self.leave()
         os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + _PATIENCE_S
         while not _locked(fd):
             other = label.read(Path(self._path))
@@ -117,7 +117,7 @@ class Desk:
 
     def _read(self, asked: Mapping[str, Any], body: bytes) -> Answer:
         path = placing.below(str(asked["path"]), self._roots)
-        with open(path, "rb") as file:
+        with open(plain.opened(path), "rb") as file:
             file.seek(int(asked.get("at", 0)))
             return None, file.read(min(int(asked.get("room", CHUNK)), CHUNK))
 

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import plain
+
 FENCE = "fence.json"
 FIELDS = ("name", "step", "epoch", "sha256", "parent", "bytes")
 _NAME = re.compile(r"^\.?(e(\d+)-s(\d+))\b(.*)$")
@@ -36,7 +38,7 @@ def write_fence(directory: Path, epoch: int) -> None:
 def fence(directory: Path) -> int | None:
     """The epoch that may act; None where none was named yet. Raises ValueError where there is no telling."""
     path = directory / FENCE
-    return int(json.loads(path.read_bytes())["epoch"]) if path.exists() else None
+    return int(json.loads(plain.read(path))["epoch"]) if path.exists() else None
 
 
 def newest(directory: Path, lineage: Lineage, beat: Beat = lambda: None) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def _candidates(directory: Path) -> Iterator[tuple[tuple[int, int], str]]:
 def _examine(directory: Path, name: str, epoch: int, step: int, beat: Beat) -> tuple[Mapping[str, Any], str]:
     """(manifest, what is wrong with the checkpoint; empty where nothing is)."""
     try:
-        manifest = json.loads((directory / f"{name}.json").read_bytes())
+        manifest = json.loads(plain.read(directory / f"{name}.json"))
         file = directory / f"{name}.pt"
         problem = _damage(manifest, file, epoch, step, beat)
     except FileNotFoundError as error:
@@ -94,7 +96,7 @@ def _damage(manifest: Mapping[str, Any], file: Path, epoch: int, step: int, beat
 
 def _sha256(path: Path, beat: Beat) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with open(plain.opened(path), "rb") as file:
         while block := file.read(8 << 20):
             digest.update(block)
             beat()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import engine, label, primitives, processes
+from . import engine, label, plain, primitives, processes
 from .calls import Calls
 from .engine import EngineError
 from .processes import Process
@@ -142,11 +141,9 @@ class Node:
 
     def log_tail(self) -> str:
         try:
-            fd = os.open(self.directory / "agent.log", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            return plain.tail(self.directory / "agent.log", 2000).decode(errors="replace")
         except OSError:
             return ""
-        with open(fd, errors="replace") as file:
-            return file.read(1 << 20)[-2000:]
 
     # --- orders to the engine -----------------------------------------------------------------------------------------
 

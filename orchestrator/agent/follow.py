@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from . import frames, label
@@ -68,7 +69,7 @@ class Beats:
     def changed(self, now: float) -> dict[str, tuple[str, int]]:
         if now < self._due:
             return {}
-        found = {node: _beat(os.path.join(self._hostdir, "nodes", node, "heartbeat")) for node in self._nodes}
+        found = {node: label.heartbeat(Path(self._hostdir, "nodes", node, "heartbeat")) for node in self._nodes}
         new = {node: beat for node, beat in found.items() if beat and beat != self._nodes[node]}
         self._nodes.update(new)
         if new:
@@ -233,15 +234,6 @@ def _tidy(hostdir: str) -> None:
         if set(os.listdir(hostdir)) <= {"agent", STAMP}:
             shutil.rmtree(os.path.join(hostdir, "agent"), ignore_errors=True)
             os.rmdir(hostdir)
-
-
-def _beat(path: str) -> tuple[str, int] | None:
-    try:
-        with open(path, "rb") as file:
-            incarnation, count = file.read(64).split()
-        return incarnation.decode(), int(count)
-    except (OSError, ValueError):
-        return None
 
 
 def _kind(error: Exception) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.gang import GangSpec
-from . import forks, label, processes
+from . import forks, label, plain, processes
 from .events import EventLog
 from .loop import Loop, Timer
 
@@ -188,9 +188,7 @@ class Gangs:
 def last_step(out: str, rank: int) -> int:
     """The number of the last whole line in a rank's step file; 0 where there is none."""
     try:
-        with open(Path(out) / f"steps-r{rank}.jsonl", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 4096))
-            tail = file.read()
+        tail = plain.tail(Path(out) / f"steps-r{rank}.jsonl", 4096)
     except OSError:
         return 0
     return next(_steps_backwards(tail), 0)

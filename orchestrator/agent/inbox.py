@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.event import Command
-from . import inotify, label
+from . import inotify, label, plain
 
 LIMIT = 16 << 20
 
@@ -97,9 +96,8 @@ def encoded(run: str, command: Command) -> bytes:
 def place(target: Path, data: bytes) -> None:
     """A file, written beside its place and renamed into it: its readers see all of it or nothing."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
-        with open(fd, "wb") as file:
+        with open(plain.made(temporary), "wb") as file:
             file.write(data)
         os.replace(temporary, target)
     except OSError:
@@ -119,15 +117,15 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
 def _read(path: Path) -> bytes:
     """The content of a command file. Raises PermissionError for links, other people's files and what is no plain file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = plain.opened(path)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise
         raise PermissionError(f"not opened: {error.strerror}") from error
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
-            raise PermissionError(f"owned by uid {status.st_uid} or not a plain file")
+        if status.st_uid != os.geteuid():
+            raise PermissionError(f"owned by uid {status.st_uid}")
         if status.st_size > LIMIT:
             raise PermissionError(f"{status.st_size} bytes are more than {LIMIT}")
         return _whole(fd, status.st_size)

@@ -10,13 +10,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import processes
+from . import plain, processes
 
 NODE = "node.json"
 KEEPER = "keeper.json"
 LOCK = "lock"
 #: Held (flock) by the orchestrator that drives a run on the bed; its content names the run.
 RUN_LOCK = "run.lock"
+#: A heartbeat is one short line.
+BEAT = 256
 
 #: struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid.
 _FLOCK = struct.Struct("hhqqi4x")
@@ -28,7 +30,7 @@ def take(directory: Path) -> int:
     A POSIX record lock: it dies with the process, no fork inherits it, and the kernel tells who holds it. The
     descriptor must stay open, and the file must not be opened a second time by the holder. Raises BlockingIOError.
     """
-    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -40,7 +42,7 @@ def take(directory: Path) -> int:
 def holder(directory: Path) -> int:
     """The pid that holds the lock of a directory; 0 where nobody does. Not for the holder itself."""
     try:
-        fd = os.open(directory / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(directory / LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return 0
     try:
@@ -54,15 +56,16 @@ def holder(directory: Path) -> int:
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Replace a JSON file in one step, so that readers see the old one or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(content))
+    with open(plain.made(temporary), "w") as file:
+        file.write(json.dumps(content))
     os.replace(temporary, path)
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a JSON file; empty where there is none or it is torn."""
+    """The content of a JSON file; empty where there is none, it is torn, or something else has its name."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        content = json.loads(plain.read(path))
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -70,7 +73,7 @@ def read(path: Path) -> dict[str, Any]:
 def living(directory: Path, name: str = NODE) -> dict[str, Any]:
     """The label in a directory if it is valid (lock, pid, start time and boot), else empty."""
     content = read(directory / name)
-    pid, start = int(content.get("pid", 0)), int(content.get("start", -1))
+    pid, start = _number(content, "pid"), _number(content, "start")
     if not pid or content.get("boot") != boot_id() or holder(directory) != pid:
         return {}
     return content if processes.alive(pid, start) else {}
@@ -79,13 +82,27 @@ def living(directory: Path, name: str = NODE) -> dict[str, Any]:
 def driven(workdir: Path) -> str:
     """The run that an orchestrator drives on the bed now; empty where none does."""
     try:
-        with (workdir / RUN_LOCK).open("rb") as file:
+        with open(plain.opened(workdir / RUN_LOCK), "rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return str(read(workdir / RUN_LOCK).get("run", ""))
     except OSError:
         pass
     return ""
+
+
+def heartbeat(path: Path) -> tuple[str, int] | None:
+    """(incarnation, count) as a node's agent wrote them; None where it did not."""
+    try:
+        incarnation, count = plain.read(path, BEAT).decode().split()
+        return incarnation, int(count)
+    except (OSError, ValueError):
+        return None
+
+
+def _number(content: Mapping[str, Any], name: str) -> int:
+    found = content.get(name)
+    return found if isinstance(found, int) else 0
 
 
 def boot_id() -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import agent, forks, label, primitives, processes, warmth
+from . import agent, forks, label, plain, primitives, processes, warmth
 from . import mark as marks
 from .loop import Loop
 from .processes import Process
@@ -110,7 +110,7 @@ class Nodes:
             if label.living(directory):
                 node.ready = True
                 self._watch(node)
-            elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label["incarnation"]:
+            elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label.get("incarnation"):
                 self._ended(node, None)
 
     def start(self, node: Node, wanted: Mapping[str, Any], answer: Answer) -> None:
@@ -232,7 +232,7 @@ class Nodes:
 
     def _log_tail(self, node: Node) -> str:
         try:
-            return (node.directory / "agent.log").read_text(errors="replace")[-2000:]
+            return plain.tail(node.directory / "agent.log", 2000).decode(errors="replace")
         except OSError:
             return ""
 

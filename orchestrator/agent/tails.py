@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import inotify
+from . import inotify, plain
 
 #: Most bytes of a file in one frame: so long may an event have to wait for bulk.
 CHUNK = 256 << 10
@@ -234,7 +234,7 @@ def end_hash(path: str, size: int) -> str:
 
 def _range(path: str, offset: int, room: int) -> tuple[bytes, int]:
     """(bytes from an offset, size of the file)."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = plain.opened(path)
     try:
         return os.pread(fd, room, offset), os.fstat(fd).st_size
     finally:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..agent import plain
 from ..agent.payloads import payload_hash, put
 from ..model.provider import Fetched
 
@@ -38,15 +39,6 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
     return Fetched(path=path, size=size, capped=capped)
 
 
-def heartbeat(path: Path) -> tuple[str, int] | None:
-    """(incarnation, count) as a node's agent wrote them; None where it did not."""
-    try:
-        incarnation, count = path.read_text().split()
-        return incarnation, int(count)
-    except (OSError, ValueError):
-        return None
-
-
 def _files(source: Path) -> Iterator[Path]:
     """The plain files of a tree, small ones first, so that a cap cuts the fewest; links are not followed."""
     if source.is_file():
@@ -60,7 +52,7 @@ def _copy(source: Path, target: Path, room: int) -> tuple[int, bool]:
     """(bytes copied, whether something was left behind)."""
     target.parent.mkdir(parents=True, exist_ok=True)
     copied = 0
-    with source.open("rb") as file, target.open("wb") as out:
+    with open(plain.opened(source), "rb") as file, target.open("wb") as out:
         while copied < room and (block := file.read(min(1 << 20, room - copied))):
             out.write(block)
             copied += len(block)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..agent import inotify
+from ..agent import inotify, plain
 from ..model import codec
 from ..model.event import Event
 from ..model.provider import Cursors
@@ -73,7 +73,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
     """The whole lines of a file from an offset, and the offset after the last of them."""
     try:
-        with path.open("rb") as file:
+        with open(plain.opened(path), "rb") as file:
             if file.seek(0, os.SEEK_END) <= offset:
                 return [], offset
             file.seek(offset)

@@ -110,7 +110,7 @@ class ProcessProvider:
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         nodes = self._bed.nodes if self._bed else ()
-        found = {node.name: files.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
+        found = {node.name: label.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
         return {name: beat for name, beat in found.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..agent import host as operations
+from ..agent import label
 from ..agent.inbox import place
 from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
@@ -78,7 +79,7 @@ class LocalSite:
         """They are read where they are written."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        found = {name: files.heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
+        found = {name: label.heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
         return {name: beat for name, beat in found.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
