@@ -102,18 +102,22 @@ class Desk:
         return str(payloads.put(Path(self._hostdir) / "payloads", content)), b""
 
     def _list(self, asked: Mapping[str, Any], body: bytes) -> Answer:
-        """[[relative name, size], …] of the plain files of a tree; [["", size]] of a file; None where nothing is."""
+        """[[relative name, size, ""], …] of the plain files of a tree; [["", size, ""]] of a file; None where nothing is.
+
+        A directory that cannot be looked into comes with its reason in the place of the empty one.
+        """
         top = placing.below(str(asked["path"]), self._roots)
         if os.path.isfile(top):
-            return [["", os.path.getsize(top)]], b""
+            return [["", os.path.getsize(top), ""]], b""
         if not os.path.isdir(top):
             return None, b""
-        found = []
-        for directory, _, names in os.walk(top):
+        closed: list[OSError] = []
+        found: list[list[Any]] = []
+        for directory, _, names in os.walk(top, onerror=closed.append):
             paths = (os.path.join(directory, name) for name in names)
-            plain = (path for path in paths if os.path.isfile(path) and not os.path.islink(path))
-            found += [[os.path.relpath(path, top), os.path.getsize(path)] for path in plain]
-        return found, b""
+            files = (path for path in paths if os.path.isfile(path) and not os.path.islink(path))
+            found += [[os.path.relpath(path, top), os.path.getsize(path), ""] for path in files]
+        return [*found, *([os.path.relpath(error.filename, top), 0, error.strerror] for error in closed)], b""
 
     def _read(self, asked: Mapping[str, Any], body: bytes) -> Answer:
         path = placing.below(str(asked["path"]), self._roots)

@@ -22,7 +22,8 @@ from typing import Any
 
 from . import frames, label
 from .asked import Desk, Operations
-from .tails import Tails, Tree
+from .tails import Tails
+from .trees import Tree
 
 LOOK_S = 0.25
 LOAD_S = 0.5
@@ -168,7 +169,7 @@ class Helper:
     def _sync(self, request: Mapping[str, Any]) -> None:
         """Answered once everything is out that is below a path now."""
         below = str(request.get("path", ""))
-        self._tails.look()
+        self._tails.look(sure=True)
         self._later(request, below, self._tails.sizes(below))
 
     def _anew(self, request: Mapping[str, Any]) -> None:
@@ -183,7 +184,9 @@ class Helper:
             self._waiting.remove(entry)
             number, below, sizes = entry
             there = os.path.exists(os.path.join(self._hostdir, below))
-            self._say({"id": number, "ok": {"files": len(sizes), "there": there, "capped": self._tails.capped(below)}})
+            unread = list(self._tails.unread(below).items())
+            found = {"files": len(sizes), "there": there, "capped": self._tails.capped(below)}
+            self._say({"id": number, "ok": {**found, "unread": unread}})
 
     def _say(self, header: Mapping[str, Any]) -> None:
         self._answers.append(frames.encode(header))

@@ -6,39 +6,28 @@ import hashlib
 import os
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import inotify, plain
+from . import inotify, plain, trees
+from .trees import Tree
 
 #: Most bytes of a file in one frame: so long may an event have to wait for bulk.
 CHUNK = 256 << 10
 #: The end of a file that is compared with what the other side has.
 TAIL = 4096
-#: What is in a node's directory and is no output of it; hidden names are temporary files.
-SKIPPED = frozenset({"heartbeat", "lock", "inbox", "done", "__pycache__"})
 #: Written anew rather than appended to: any change sends the whole file.
 REPLACED = (".json", ".xml", ".txt")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """A directory to follow (``path`` is relative). ``deep``: with what is below. ``cap``: bytes of bulk at most.
-
-    Its own *.jsonl files are events: they are watched, and go first. Everything else is bulk, found by looking.
-    """
-
-    path: str
-    node: str
-    deep: bool = False
-    cap: int = 1 << 40
 
 
 @dataclass(slots=True, kw_only=True)
 class Tail:
     """One file, and how far it was sent. ``stamp``: (inode, modification time) as last seen. ``fresh``: where to begin
     is not known yet.
+
+    ``last``: the end of what was sent of bulk. ``doubt``: a modification time with which it is as long as it was.
+    ``problem``: why it cannot be read.
     """
 
     name: str
@@ -48,10 +37,13 @@ class Tail:
     offset: int = 0
     size: int = 0
     stamp: tuple[int, int] = (0, 0)
+    last: bytes = b""
+    doubt: int = 0
     fresh: bool = True
     sent: bool = False
     ready: bool = False
     capped: bool = False
+    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -84,6 +76,7 @@ class Tails:
         self._bulk: dict[str, int] = {}
         self._events, self._rest = _Queue(), _Queue()
         self._caps: list[Tree] = []
+        self._closed: dict[str, str] = {}
         self._watcher = inotify.Watcher()
 
     @property
@@ -102,19 +95,24 @@ class Tails:
         if tail := self._tails.get(name):
             self._have.pop(name, None)
             self._have.update(have)
-            self._count(tail, -tail.offset)
-            tail.offset, tail.sent, tail.fresh = 0, False, True
+            self._begin(tail)
+            tail.fresh = True
             self._see(tail.tree, tail.path, name, event=tail.event)
 
-    def look(self) -> None:
-        """See what is there in all trees: for the slow poll, and where inotify is silent (network file systems)."""
+    def look(self, *, sure: bool = False) -> None:
+        """See what is there in all trees: for the slow poll, and where inotify is silent (network file systems).
+
+        ``sure``: nobody writes any more, so what was changed and is as long as before was written anew.
+        """
+        self._closed = {}
         for tree in self._trees.values():
             top = os.path.join(self._root, tree.path)
-            if os.path.realpath(top) != top:  # a link that leads elsewhere
+            if os.path.realpath(top) != top:
+                self._closed[tree.path] = "a link, which is not followed"
                 continue
             self._watcher.watch(top, inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO)
-            for path, name in _files(top, tree):
-                self._see(tree, path, name, event=_is_event(tree, name))
+            for path, name in trees.files(top, tree, self._closed):
+                self._see(tree, path, name, event=trees.is_event(tree, name), sure=sure)
 
     def woken(self) -> None:
         """See what inotify has reported."""
@@ -124,9 +122,9 @@ class Tails:
         by_top = {os.path.join(self._root, tree.path): tree for tree in self._trees.values()}
         for directory, file in found:
             tree = by_top.get(directory)
-            if tree and file and _followed(file):
+            if tree and file and trees.followed(file):
                 name = f"{tree.path}/{file}"
-                self._see(tree, os.path.join(directory, file), name, event=_is_event(tree, name))
+                self._see(tree, os.path.join(directory, file), name, event=trees.is_event(tree, name))
 
     def sizes(self, below: str) -> dict[str, int]:
         """The files below a path, and the size that each had when it was last seen."""
@@ -140,10 +138,17 @@ class Tails:
     def behind(self, sizes: Mapping[str, int]) -> bool:
         """Is any of these files not sent up to that size yet?"""
         found = ((self._tails.get(name), size) for name, size in sizes.items())
-        return any(tail and tail.ready and (tail.offset < size or not tail.sent) for tail, size in found)
+        return any(tail and _due(tail) and (tail.offset < size or not tail.sent) for tail, size in found)
 
     def capped(self, below: str) -> bool:
         return any(tail.capped for name, tail in self._tails.items() if name.startswith(below))
+
+    def unread(self, below: str) -> dict[str, str]:
+        """What is there below a path and cannot be read, each with its reason."""
+        inside = below.rstrip("/") + "/" if below else ""
+        files = {name: tail.problem for name, tail in self._tails.items() if tail.problem and trees.there(tail.path)}
+        found = {**self._closed, **files}
+        return {name: why for name, why in sorted(found.items()) if name == below or name.startswith(inside)}
 
     def caps(self) -> list[Tree]:
         """The trees whose cap was reached since the last call."""
@@ -162,10 +167,12 @@ class Tails:
     def close(self) -> None:
         self._watcher.close()
 
-    def _see(self, tree: Tree, path: str, name: str, *, event: bool) -> None:
+    def _see(self, tree: Tree, path: str, name: str, *, event: bool, sure: bool = False) -> None:
         try:
             status = os.lstat(path)
-        except OSError:
+        except OSError as error:
+            if error.errno not in trees.GONE:
+                self._closed[name] = trees.why(error)
             return
         if not stat.S_ISREG(status.st_mode):
             return
@@ -174,12 +181,14 @@ class Tails:
             tail = self._tails[name] = Tail(name=name, path=path, tree=tree, event=event)
         if tail.fresh:
             self._first(tail, status)
-        elif _other(tail, status):
-            self._count(tail, -tail.offset)
-            tail.offset, tail.sent = 0, False
+        elif _other(tail, status) or (_changed(tail, status) and (sure or tail.doubt == status.st_mtime_ns)):
+            self._begin(tail)
+        elif _changed(tail, status):  # or an append is seen in its middle: the next look tells
+            tail.doubt = status.st_mtime_ns
+            return
         tail.stamp, tail.size = (status.st_ino, status.st_mtime_ns), status.st_size
         if tail.size > tail.offset or not tail.sent:
-            (self._events if event else self._rest).add(tail)
+            self._again(tail)
 
     def _first(self, tail: Tail, status: os.stat_result) -> None:
         """Where to begin with a file: behind what the other side has, if that is what is here."""
@@ -190,15 +199,31 @@ class Tails:
             self._count(tail, size)
         tail.fresh = False
 
+    def _begin(self, tail: Tail) -> None:
+        """From its beginning, whatever of it was sent."""
+        self._count(tail, -tail.offset)
+        tail.offset, tail.sent, tail.capped, tail.last = 0, False, False, b""
+
+    def _again(self, tail: Tail) -> None:
+        (self._events if tail.event else self._rest).add(tail)
+
     def _read(self, tail: Tail) -> tuple[dict[str, Any], bytes] | None:
         room = CHUNK if tail.event else min(CHUNK, tail.tree.cap - self._bulk.get(tail.tree.path, 0))
         if room <= 0:
             self._cap(tail)
             return None
         try:
-            data, size = _range(tail.path, tail.offset, room)
-        except OSError:
-            self._tails.pop(tail.name, None)
+            data, status = _range(tail.path, tail.offset - len(tail.last), room + len(tail.last))
+        except OSError as error:
+            tail.problem = trees.why(error)  # nobody waits for it; every look tries it again
+            if error.errno in trees.GONE:
+                self._tails.pop(tail.name, None)
+            return None
+        tail.problem = ""
+        known, data, size = data[: len(tail.last)], data[len(tail.last) :], status.st_size
+        if known != tail.last:  # another file goes on behind what was sent of this one
+            self._begin(tail)
+            self._again(tail)
             return None
         if not data and tail.sent:
             return None
@@ -206,10 +231,12 @@ class Tails:
         tail.offset, tail.sent = tail.offset + len(data), True
         tail.size = max(tail.size, size)
         self._count(tail, len(data))
+        if _appended(tail):
+            tail.last, tail.stamp = (known + data)[-TAIL:], (status.st_ino, status.st_mtime_ns)
         if tail.offset >= size:
             header["end"] = True
         else:
-            (self._events if tail.event else self._rest).add(tail)
+            self._again(tail)
         return header, data
 
     def _count(self, tail: Tail, size: int) -> None:
@@ -232,11 +259,11 @@ def end_hash(path: str, size: int) -> str:
     return hashlib.sha256(data).hexdigest()[:16] if len(data) == size - begin else ""
 
 
-def _range(path: str, offset: int, room: int) -> tuple[bytes, int]:
-    """(bytes from an offset, size of the file)."""
+def _range(path: str, offset: int, room: int) -> tuple[bytes, os.stat_result]:
+    """(bytes from an offset, what the file is after they were read)."""
     fd = plain.opened(path)
     try:
-        return os.pread(fd, room, offset), os.fstat(fd).st_size
+        return os.pread(fd, room, offset), os.fstat(fd)
     finally:
         os.close(fd)
 
@@ -248,26 +275,16 @@ def _other(tail: Tail, status: os.stat_result) -> bool:
     return status.st_ino != inode or status.st_size < tail.offset or anew
 
 
-def _is_event(tree: Tree, name: str) -> bool:
-    return name.endswith(".jsonl") and "/" not in name[len(tree.path) + 1 :]
+def _changed(tail: Tail, status: os.stat_result) -> bool:
+    """Was bulk that is sent as far as it goes changed, without growing?"""
+    sent = _appended(tail) and tail.sent and tail.offset == status.st_size
+    return sent and status.st_mtime_ns != tail.stamp[1]
 
 
-def _followed(name: str) -> bool:
-    return not name.startswith(".") and name not in SKIPPED
+def _appended(tail: Tail) -> bool:
+    """Is it bulk that grows, as far as anybody knows? Events always do."""
+    return not tail.event and not tail.name.endswith(REPLACED)
 
 
-def _files(top: str, tree: Tree) -> Iterator[tuple[str, str]]:
-    """(path, relative name) of the files in a tree; links are not followed."""
-    left = [(top, tree.path)]
-    while left:
-        directory, name = left.pop()
-        try:
-            with os.scandir(directory) as entries:
-                found = [entry for entry in entries if _followed(entry.name)]
-        except OSError:
-            continue
-        for entry in found:
-            if entry.is_file(follow_symlinks=False):
-                yield entry.path, f"{name}/{entry.name}"
-            elif tree.deep and entry.is_dir(follow_symlinks=False):
-                left.append((entry.path, f"{name}/{entry.name}"))
+def _due(tail: Tail) -> bool:
+    return tail.ready and not tail.problem

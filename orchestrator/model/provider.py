@@ -15,7 +15,7 @@ Cursors = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What came of a fetch: bytes written, whether the cap cut it, and why nothing came (``reason``)."""
+    """What came of a fetch: bytes written, whether the cap cut it, and why not all of it came (``reason``)."""
 
     path: str
     size: int

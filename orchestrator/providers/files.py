@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from ..agent import plain
 from ..agent.payloads import payload_hash, put
@@ -13,6 +14,8 @@ from ..model.provider import Fetched
 
 __all__ = ["fetch", "payload_hash", "put"]
 
+#: Of what could not be read so many are named.
+NAMED = 3
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -27,33 +30,55 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
     if not source.exists():
         return Fetched(path=path, size=0, reason="not there")
     size, capped = 0, False
-    for file in _files(source):
+    wrong: list[str] = []
+    for file in _files(source, wrong):
         target = to / file.relative_to(source) if source.is_dir() else to
         try:
             copied, cut = _copy(file, target, limit - size)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise
-            return Fetched(path=path, size=size, capped=capped, reason=f"{file.name}: {error.strerror}")
+            wrong.append(f"{file.name}: {error.strerror}")
+            continue
         size, capped = size + copied, capped or cut
-    return Fetched(path=path, size=size, capped=capped)
+    return Fetched(path=path, size=size, capped=capped, reason=told(wrong))
 
 
-def _files(source: Path) -> Iterator[Path]:
-    """The plain files of a tree, small ones first, so that a cap cuts the fewest; links are not followed."""
-    if source.is_file():
+def told(wrong: Sequence[str]) -> str:
+    """What could not be read, the first few of it named."""
+    more = [f"and {len(wrong) - NAMED} more"] if len(wrong) > NAMED else []
+    return ", ".join([*wrong[:NAMED], *more])
+
+
+def _files(source: Path, wrong: list[str]) -> Iterator[Path]:
+    """The plain files of a tree, small ones first, so that a cap cuts the fewest; links are not followed.
+
+    ``wrong`` gets the directories that cannot be looked into.
+    """
+    if not source.is_dir():
         yield source
         return
-    found = [path for path in source.rglob("*") if path.is_file() and not path.is_symlink()]
+    found = []
+    for directory, _, names in os.walk(source, onerror=lambda error: wrong.append(_unread(error))):
+        paths = (Path(directory, name) for name in names)
+        found += [path for path in paths if path.is_file() and not path.is_symlink()]
     yield from sorted(found, key=lambda path: (path.stat().st_size, path))
+
+
+def _unread(error: OSError) -> str:
+    return f"{Path(error.filename).name}: {error.strerror}"
 
 
 def _copy(source: Path, target: Path, room: int) -> tuple[int, bool]:
     """(bytes copied, whether something was left behind)."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     copied = 0
-    with open(plain.opened(source), "rb") as file, target.open("wb") as out:
+    with open(plain.opened(source), "rb") as file, _target(target) as out:
         while copied < room and (block := file.read(min(1 << 20, room - copied))):
             out.write(block)
             copied += len(block)
         return copied, bool(file.read(1))
+
+
+def _target(path: Path) -> BinaryIO:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path.open("wb")

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..agent import tails
 from ..agent.mark import KEEPER
+from ..agent.trees import Tree
 
 Have = dict[str, tuple[int, str]]
 
@@ -29,7 +30,7 @@ class Mirror:
             raise ValueError(f"{name!r} is no file of a bed")
         return self.root.joinpath(self._keeper if parts[0] == KEEPER else parts[0], *parts[1:])
 
-    def have(self, trees: Iterable[tails.Tree]) -> Have:
+    def have(self, trees: Iterable[Tree]) -> Have:
         """(size, hash of the end) of each file that is here already."""
         found: Have = {}
         for tree in trees:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..agent.tails import Tree
+from ..agent.trees import Tree
 from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
 from . import clocks, files, helping, pulling, ssh
@@ -180,7 +180,8 @@ class RemoteSite:
         if not found["there"]:
             return Fetched(path=path, size=0, reason="not there")
         got = files.fetch([mirrored], path, to, limit)
-        return Fetched(path=path, size=got.size, capped=got.capped or bool(found["capped"]), reason=got.reason)
+        reason = "; ".join(part for part in (got.reason, _unread(found)) if part)
+        return Fetched(path=path, size=got.size, capped=got.capped or bool(found["capped"]), reason=reason)
 
     def client(self) -> docker.DockerClient:
         """A client of the host's engine over the same connection. Raises HostError."""
@@ -265,3 +266,9 @@ class RemoteSite:
         while self._astray:
             name = self._astray.pop()
             link.request({"do": "anew", "file": name, "have": self._mirror.at(name)})
+
+
+def _unread(found: Mapping[str, Any]) -> str:
+    """Which files the host itself cannot read; empty where it can read all."""
+    text = files.told([f"{name}: {why}" for name, why in found["unread"]])
+    return f"cannot be read there: {text}" if text else ""

@@ -1,0 +1,127 @@
+"""What a host cannot read of its own files is told as missing, wherever it is fetched from; all else comes."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import gathering
+from orchestrator.agent import plain
+from orchestrator.agent.asked import Desk
+from orchestrator.model.bed import BedSpec, HostSpec
+from orchestrator.model.provider import Fetched
+from orchestrator.providers import files, helping, pulling
+from orchestrator.providers.remote import RemoteSite
+
+from .piped import serving
+
+RUN = "nodes/n0/runs/R"
+CLOSED = "cannot.log"
+
+
+@pytest.fixture
+def hostdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host with a file that it cannot read, and a directory that it cannot look into; also where this is root."""
+    run = tmp_path / "host" / RUN
+    (run / "closed").mkdir(parents=True)
+    for name in ("i1-e0-can.log", CLOSED, "closed/inside.log"):
+        (run / name).write_text(f"{name}\n")
+    opened, scandir = plain.opened, os.scandir
+
+    def refused(path: object) -> OSError:
+        return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    def opening(path: str | Path) -> int:
+        if str(path).endswith(CLOSED):
+            raise refused(path)
+        return opened(path)
+
+    def scanning(path: Any = ".") -> Any:
+        if str(path).endswith("closed"):
+            raise refused(path)
+        return scandir(path)
+
+    monkeypatch.setattr(plain, "opened", opening)
+    monkeypatch.setattr(os, "scandir", scanning)
+    return tmp_path / "host"
+
+
+class Connection:
+    alive = True
+
+    def close(self) -> None:
+        """The pipes are closed by whoever made them."""
+
+
+@pytest.fixture
+def site(hostdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteSite]:
+    """A site whose host is a helper behind pipes."""
+    host = HostSpec(name="h1", connection="ssh")
+    bed = BedSpec(
+        name="b", provider="docker", nodes=(), inventory="", workdir=str(tmp_path / "mirror"),
+        shared_dir=str(hostdir / "shared"), agent="", hosts=(host,), hostdir=str(hostdir),
+    )  # fmt: skip
+    with serving(hostdir) as pipes:
+        monkeypatch.setattr(helping, "start", lambda *_: helping.Started(channel=pipes, hello={}, rest=b""))
+        made = RemoteSite(bed, host, lambda host, deadline_s: Connection())  # type: ignore[arg-type, return-value]
+        made.open()
+        yield made
+        made.close()
+
+
+def test_a_mirror_tells_what_its_host_cannot_read(site: RemoteSite, tmp_path: Path) -> None:
+    site.watch("R", ["n0"])
+    got = site.fetch("n0", "runs/R", tmp_path / "to", 1 << 20)
+    assert (tmp_path / "to/i1-e0-can.log").read_text() == "i1-e0-can.log\n"
+    assert got.reason == f"cannot be read there: {RUN}/{CLOSED}: Permission denied, {RUN}/closed: Permission denied"
+
+
+def test_it_is_told_no_more_once_it_is_gone_or_can_be_read(
+    site: RemoteSite, hostdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site.watch("R", ["n0"])
+    (hostdir / RUN / CLOSED).unlink()
+    got = site.fetch("n0", "runs/R", tmp_path / "to", 1 << 20)
+    assert CLOSED not in got.reason
+    (hostdir / RUN / CLOSED).write_text("again\n")
+    monkeypatch.undo()
+    assert site.fetch("n0", "runs/R", tmp_path / "to", 1 << 20).reason == ""
+    assert (tmp_path / "to" / CLOSED).read_text() == "again\n"
+
+
+def test_the_bundle_lists_it_as_missing(site: RemoteSite, tmp_path: Path) -> None:
+    site.watch("R", ["n0"])
+    (tmp_path / "bundle").mkdir()
+    told = gathering.gather(site, {"n0": (("runs/R", ""),)}, tmp_path / "bundle")
+    assert [(one["node"], one["path"]) for one in told["missing"]] == [("n0", "runs/R")]
+    assert f"{CLOSED}: Permission denied" in told["missing"][0]["reason"]
+    assert (tmp_path / "bundle/nodes/n0/i1-e0-can.log").exists()
+
+
+def _here(hostdir: Path, to: Path) -> Fetched:
+    return files.fetch([hostdir / "nodes/n0"], "runs/R", to, 1 << 20)
+
+
+def _pulled(hostdir: Path, to: Path) -> Fetched:
+    desk = Desk(str(hostdir), [], {})
+    return pulling.pull(
+        lambda asked, body, _: desk.quick[asked["do"]](asked, body), f"{hostdir}/{RUN}", to, 1 << 20, 5.0
+    )
+
+
+@pytest.mark.parametrize("fetch", [_here, _pulled])
+def test_one_that_cannot_be_read_keeps_no_other_away(
+    fetch: Callable[[Path, Path], Fetched], hostdir: Path, tmp_path: Path
+) -> None:
+    got = fetch(hostdir, tmp_path / "to")
+    assert CLOSED in got.reason and "closed: Permission denied" in got.reason
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["i1-e0-can.log"]
+
+
+def test_only_the_first_few_are_named() -> None:
+    assert files.told(["a", "b", "c", "d", "e"]) == "a, b, c, and 2 more"
