@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,13 +19,17 @@ LIMIT = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file of the inbox. ``outcome``: it was answered before. ``problem``: it is not a command that may be taken."""
+    """A file of the inbox, that lay there for ``age_s`` seconds. ``outcome``: it was answered before.
+
+    ``problem``: it is not a command that may be taken.
+    """
 
     name: str
     run: str = ""
     command: Command = field(default_factory=lambda: Command(f="", key=""))
     outcome: Mapping[str, Any] | None = None
     problem: str = ""
+    age_s: float = 0.0
 
 
 class Inbox:
@@ -70,7 +75,8 @@ class Inbox:
 
     def _open(self, name: str) -> Item | None:
         try:
-            content = json.loads(_read(self._inbox / name))
+            data, written = _read(self._inbox / name)
+            content = json.loads(data)
             run = str(content.pop("run", "bed"))
             if "/" in run or run.startswith("."):
                 raise ValueError(f"run {run!r} is not a name")
@@ -80,7 +86,8 @@ class Inbox:
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             return Item(name=name, problem=f"{type(error).__name__}: {error}")
         outcome = label.read(self._done / name)
-        return Item(name=name, run=run, command=command, outcome=outcome or None)
+        age_s = time.time() - written
+        return Item(name=name, run=run, command=command, outcome=outcome or None, age_s=age_s)
 
 
 def post(directory: Path, run: str, command: Command) -> None:
@@ -114,8 +121,11 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def _read(path: Path) -> bytes:
-    """The content of a command file. Raises PermissionError for links, other people's files and what is no plain file."""
+def _read(path: Path) -> tuple[bytes, float]:
+    """The content of a command file, and when it was written.
+
+    Raises PermissionError for links, other people's files and what is no plain file.
+    """
     try:
         fd = plain.opened(path)
     except OSError as error:
@@ -128,7 +138,7 @@ def _read(path: Path) -> bytes:
             raise PermissionError(f"owned by uid {status.st_uid}")
         if status.st_size > LIMIT:
             raise PermissionError(f"{status.st_size} bytes are more than {LIMIT}")
-        return _whole(fd, status.st_size)
+        return _whole(fd, status.st_size), status.st_mtime
     finally:
         os.close(fd)
 

@@ -106,6 +106,8 @@ class Keeper:
             node = self._nodes.get(str(command.node or ""))
         except ValueError as error:
             return str(error)
+        if command.f == "fault.act" and item.age_s > command.deadline_s:
+            return f"{item.age_s:.0f} s old when it was taken, and of use for {command.deadline_s:g} s"
         present = node.label.get("incarnation")
         if command.f in ("node.kill", "fault.act") and present and command.incarnation not in (None, present):
             return f"for incarnation {command.incarnation} of {node.name}; the newest is {present}"

@@ -38,7 +38,7 @@ class SiteAsker:
         value = {"check": {"op": op, "args": args}, "out": f"{directory}/{out}"}
         name = inbox.file_name(BED, key)
         order = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
-        site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, order))
+        site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, order), deadline_s)
         until = time.monotonic() + deadline_s
         with tempfile.TemporaryDirectory() as here:
             _awaited(site, node, f"done/{name}", Path(here) / "done", until)

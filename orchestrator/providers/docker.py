@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import threading
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+#: Right however late they come. What begins something must not come after its time: it counts as not answered then.
+ENDS = ("node.kill", "gang.stop", "fault.heal")
 EVENTS = "events.jsonl"
 KEEPER_S = 30.0
 END_S = 30.0
@@ -181,7 +184,8 @@ class DockerProvider:
             return
         directory = f"{bed.hostdir}/{'keeper' if keeper else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.file_name(self._run, command.key)}"
-        self._site_of(node).write(path, inbox.encoded(self._run, command))
+        within_s = math.inf if command.f in ENDS else command.deadline_s
+        self._site_of(node).write(path, inbox.encoded(self._run, command), within_s)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,14 @@ NODE_CAP = 256 << 20
 FLUSH_S = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A file that is to be placed. ``until``: afterwards nobody wants it there any more."""
+
+    content: bytes
+    until: float
+
+
 class RemoteSite:
     """See sites.Site. ``connect`` is called for each new connection; ``open`` makes the first one or raises HostError.
 
@@ -37,7 +47,11 @@ class RemoteSite:
     """
 
     def __init__(
-        self, bed: BedSpec, host: HostSpec, connect: Callable[[HostSpec, float], ssh.Connection] = ssh.connect
+        self,
+        bed: BedSpec,
+        host: HostSpec,
+        connect: Callable[[HostSpec, float], ssh.Connection] = ssh.connect,
+        now: Callable[[], float] = time.monotonic,
     ):
         roots = [root for root in (bed.shared_dir, bed.data_dir) if root]
         self.host = host
@@ -46,6 +60,7 @@ class RemoteSite:
         self.connections = 0
         self.capped: set[str] = set()
         self._bed = bed
+        self._now = now
         self._mirror = Mirror(self.root, host.name)
         self._reach = Reach(
             host.name,
@@ -61,7 +76,7 @@ class RemoteSite:
         self._trees: dict[str, Tree] = {}
         self._nodes: dict[str, None] = {}
         self._beats: dict[str, tuple[str, int]] = {}
-        self._unsent: dict[str, bytes] = {}
+        self._unsent: dict[str, _Order] = {}
         self._astray: set[str] = set()
         self._clock: Reading | None = None
 
@@ -106,12 +121,13 @@ class RemoteSite:
         self._clock = clocks.better(self._clock, reading)
         return reading
 
-    def write(self, path: str, content: bytes) -> None:
-        """Place a file; returns at once. Without a connection it goes out with the next one."""
+    def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
+        """Place a file; returns at once. Without a connection it goes out with the next one, unless that comes too late."""
+        order = _Order(content, self._now() + within_s)
         with self._reach.state:
-            self._unsent[path] = content
+            self._unsent[path] = order
             if self._reach.link:
-                self._send(self._reach.link, path, content)
+                self._send(self._reach.link, path, order)
 
     def put(self, content: Mapping[str, bytes], deadline_s: float = 60.0) -> str:
         path = f"{self._bed.hostdir}/payloads/{files.payload_hash(content)}"
@@ -205,10 +221,14 @@ class RemoteSite:
         link.request(self._watching(list(self._trees.values()))).result(deadline_s)
 
     def _send_all(self, link: Link) -> None:
-        for path, content in list(self._unsent.items()):
-            self._send(link, path, content)
+        for path, order in list(self._unsent.items()):
+            if self._now() > order.until:
+                del self._unsent[path]
+                self.trouble = f"{path}: not sent, its time was over"
+            else:
+                self._send(link, path, order)
 
-    def _send(self, link: Link, path: str, content: bytes) -> None:
+    def _send(self, link: Link, path: str, order: _Order) -> None:
         """A file that was placed is forgotten; one whose answer was lost goes out again: the same name, the same bytes."""
 
         def placed(future: Any) -> None:
@@ -216,13 +236,13 @@ class RemoteSite:
             if isinstance(error, ConnectionError):
                 return
             with self._reach.state:
-                if self._unsent.get(path) is content:
+                if self._unsent.get(path) is order:
                     del self._unsent[path]
                     self._reach.state.notify_all()
             if error is not None:
                 self.trouble = f"{path}: {error}"
 
-        link.request({"do": "write", "path": path}, content).add_done_callback(placed)
+        link.request({"do": "write", "path": path}, order.content).add_done_callback(placed)
 
     def _followed(self, name: str) -> bool:
         parent = name.rpartition("/")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -36,8 +37,11 @@ class Site(Protocol):
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
 
-    def write(self, path: str, content: bytes) -> None:
-        """A file on the host, renamed into place; returns at once where the host is elsewhere."""
+    def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
+        """A file on the host, renamed into place; returns at once where the host is elsewhere.
+
+        What could not be sent ``within_s`` never is.
+        """
 
     def put(self, content: Mapping[str, bytes]) -> str:
         """Place a payload; its path on the host."""
@@ -69,7 +73,7 @@ class LocalSite:
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         return deadlines.within(deadline_s, op, lambda: operations.OPS[op](**args))
 
-    def write(self, path: str, content: bytes) -> None:
+    def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         place(Path(path), content)
 
     def put(self, content: Mapping[str, bytes]) -> str:

@@ -13,12 +13,11 @@ import pytest
 from orchestrator import gathering
 from orchestrator.agent import plain
 from orchestrator.agent.asked import Desk
-from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.provider import Fetched
-from orchestrator.providers import files, helping, pulling
+from orchestrator.providers import files, pulling
 from orchestrator.providers.remote import RemoteSite
 
-from .piped import serving
+from . import piped_site
 
 RUN = "nodes/n0/runs/R"
 CLOSED = "cannot.log"
@@ -51,27 +50,11 @@ def hostdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "host"
 
 
-class Connection:
-    alive = True
-
-    def close(self) -> None:
-        """The pipes are closed by whoever made them."""
-
-
 @pytest.fixture
 def site(hostdir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RemoteSite]:
-    """A site whose host is a helper behind pipes."""
-    host = HostSpec(name="h1", connection="ssh")
-    bed = BedSpec(
-        name="b", provider="docker", nodes=(), inventory="", workdir=str(tmp_path / "mirror"),
-        shared_dir=str(hostdir / "shared"), agent="", hosts=(host,), hostdir=str(hostdir),
-    )  # fmt: skip
-    with serving(hostdir) as pipes:
-        monkeypatch.setattr(helping, "start", lambda *_: helping.Started(channel=pipes, hello={}, rest=b""))
-        made = RemoteSite(bed, host, lambda host, deadline_s: Connection())  # type: ignore[arg-type, return-value]
+    with piped_site.site(hostdir, tmp_path / "mirror", monkeypatch) as made:
         made.open()
         yield made
-        made.close()
 
 
 def test_a_mirror_tells_what_its_host_cannot_read(site: RemoteSite, tmp_path: Path) -> None:
