@@ -2,7 +2,8 @@
 
 Requests come on stdin, frames go out on stdout (see ``frames``). A request has an ``id`` and what to ``do``; its answer
 has the same id and ``ok`` or ``error``. Without an id: ``hello``, ``file`` (bytes ``at`` an offset; at 0 the file begins
-anew; ``end``: there is no more now), ``beats`` of nodes, ``capped`` (a node's bulk reached its cap).
+anew; ``end``: there is no more now; ``sum``: to be said back, by ``got``), ``beats`` of nodes, ``capped`` (a node's bulk
+reached its cap).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from . import frames, label
 from .asked import Desk, Operations
 from .tails import Tails
 from .trees import Tree
+from .window import Window
 
 LOOK_S = 0.25
 LOAD_S = 0.5
@@ -87,6 +89,8 @@ class Helper:
         self._tails = Tails(hostdir)
         self._beats = Beats(hostdir)
         self._answers: deque[bytes] = deque()
+        self._beating: dict[str, tuple[str, int]] | None = None
+        self._window = Window()
         self._waiting: list[tuple[int, str, Mapping[str, int]]] = []
         self._out = memoryview(b"")
         self._sign = 0.0
@@ -132,14 +136,18 @@ class Helper:
         beats = self._beats.changed(now)
         if beats or now > self._sign:
             self._sign = now + SIGN_S
-            self._say({"beats": beats})
+            self._beating = {
+                **(self._beating or {}),
+                **beats,
+            }  # the last of each counts, however slow the connection is
         for tree in self._tails.caps():
             self._say({"capped": tree.node, "tree": tree.path, "limit": tree.cap})
 
     def _perform(self, request: Mapping[str, Any], body: bytes) -> None:
         do = request.get("do")
-        if do in ("watch", "sync", "anew"):
-            {"watch": self._watch, "sync": self._sync, "anew": self._anew}[do](request)
+        own = {"watch": self._watch, "sync": self._sync, "anew": self._anew, "got": self._got}
+        if do in own:
+            own[do](request)
         elif do in self._desk.slow:
             threading.Thread(target=self._answer, args=(request, body), daemon=True).start()
         else:
@@ -176,6 +184,9 @@ class Helper:
         have = {str(request["file"]): (int(request["have"][0]), str(request["have"][1]))}
         self._tails.anew(str(request["file"]), have)
 
+    def _got(self, request: Mapping[str, Any]) -> None:
+        self._window.got(int(request["sum"]), time.monotonic())
+
     def _later(self, request: Mapping[str, Any], below: str, sizes: Mapping[str, int]) -> None:
         self._waiting.append((int(request["id"]), below, sizes))
 
@@ -192,18 +203,29 @@ class Helper:
         self._answers.append(frames.encode(header))
 
     def _fill(self) -> None:
-        """What goes out next: events, then answers and heartbeats, then a piece of bulk."""
+        """What goes out next: heartbeats, answers, then a piece of events or, after these, of bulk."""
         if self._out:
             return
-        frame = self._tails.take(events=True)
-        if frame is None:
-            self._settle()
-        if frame is None and self._answers:
-            self._out = memoryview(self._answers.popleft())
+        if self._beating is not None:
+            self._out, self._beating = memoryview(frames.encode({"beats": self._beating})), None
             return
-        frame = frame or self._tails.take(events=False)
-        if frame:
+        if not self._answers:
+            self._settle()
+        if self._answers:
+            self._out = memoryview(self._answers.popleft())
+        elif frame := self._piece():
             self._out = memoryview(frames.encode(*frame))
+
+    def _piece(self) -> tuple[dict[str, Any], bytes] | None:
+        """Of files, no more than is known to arrive soon."""
+        for events in (True, False):
+            room = self._window.room(events=events)
+            frame = self._tails.take(events=events, room=room) if room else None
+            if frame:
+                header, data = frame
+                mark = self._window.sent(len(data), time.monotonic())
+                return ({**header, "sum": mark} if mark is not None else header), data
+        return None
 
     def _flush(self, sink: int) -> None:
         try:

@@ -155,11 +155,14 @@ class Tails:
         found, self._caps = self._caps, []
         return found
 
-    def take(self, *, events: bool) -> tuple[dict[str, Any], bytes] | None:
-        """The next bytes of the files that are events, or of those that are bulk; None where nothing is to be sent."""
+    def take(self, *, events: bool, room: int = CHUNK) -> tuple[dict[str, Any], bytes] | None:
+        """The next bytes of the files that are events, or of those that are bulk; None where nothing is to be sent.
+
+        ``room``: how many at most.
+        """
         queue = self._events if events else self._rest
         while tail := queue.take():
-            frame = self._read(tail)
+            frame = self._read(tail, min(room, CHUNK))
             if frame:
                 return frame
         return None
@@ -207,8 +210,8 @@ class Tails:
     def _again(self, tail: Tail) -> None:
         (self._events if tail.event else self._rest).add(tail)
 
-    def _read(self, tail: Tail) -> tuple[dict[str, Any], bytes] | None:
-        room = CHUNK if tail.event else min(CHUNK, tail.tree.cap - self._bulk.get(tail.tree.path, 0))
+    def _read(self, tail: Tail, room: int) -> tuple[dict[str, Any], bytes] | None:
+        room = room if tail.event else min(room, tail.tree.cap - self._bulk.get(tail.tree.path, 0))
         if room <= 0:
             self._cap(tail)
             return None

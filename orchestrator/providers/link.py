@@ -76,6 +76,10 @@ class Link:
         self._out.put(frames.encode({"id": number, **header}, body))
         return future
 
+    def tell(self, header: Mapping[str, Any]) -> None:
+        """Send what is not answered."""
+        self._out.put(frames.encode(header))
+
     def close(self, reason: str = "closed") -> None:
         """End it, whatever is still open; the helper there ends with it."""
         with self._lock:
@@ -112,6 +116,8 @@ class Link:
 
     def _take(self, header: Mapping[str, Any], body: bytes) -> None:
         if "id" not in header:
+            if "sum" in header:  # so that only as much is on its way as arrives soon
+                self.tell({"do": "got", "sum": header["sum"]})
             self._handle(header, body)
             return
         with self._lock:

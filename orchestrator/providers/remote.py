@@ -285,7 +285,7 @@ class RemoteSite:
     def _retry_astray(self, link: Link) -> None:
         while self._astray:
             name = self._astray.pop()
-            link.request({"do": "anew", "file": name, "have": self._mirror.at(name)})
+            link.tell({"do": "anew", "file": name, "have": self._mirror.at(name)})
 
 
 def _unread(found: Mapping[str, Any]) -> str:

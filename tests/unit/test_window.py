@@ -1,0 +1,149 @@
+"""A slow link: heartbeats go first and are not late, events before bulk, and bulk in pieces no larger than the link bears."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from orchestrator.agent import window
+from orchestrator.agent.follow import Helper
+from orchestrator.agent.frames import Decoder
+from orchestrator.agent.window import Window
+
+from .test_helper import RUN
+
+LOG, EVENTS = f"{RUN}/i1-e0/rank-0.log", f"{RUN}/agent.a.jsonl"
+
+
+def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], int]:
+    """How long each piece is on its way over a link of so many bytes per second that buffers without end; what arrived."""
+    one, now, free, arrived = Window(), 0.0, 0.0, 0
+    under_way: deque[tuple[float, int | None, int]] = deque()
+    delays = []
+    while now < seconds:
+        while under_way and under_way[0][0] <= now:
+            _, mark, size = under_way.popleft()
+            arrived += size
+            if mark is not None:
+                one.got(mark, now)
+        if size := one.room(events=False):
+            free = max(free, now) + size / rate
+            under_way.append((free + trip_s, one.sent(size, now), size))
+            delays.append(free + trip_s - now)
+        else:
+            now = under_way[0][0]
+    return delays, arrived
+
+
+@pytest.mark.parametrize("rate", [50e3, 1e6, 10e6])
+@pytest.mark.parametrize("trip_s", [0.001, 0.1])
+def test_little_is_under_way_on_a_slow_link_and_it_is_used_all_the_same(rate: float, trip_s: float) -> None:
+    delays, arrived = _delays(rate, trip_s, 20.0)
+    later = sorted(delays[len(delays) // 2 :])
+    assert later[len(later) // 2] < trip_s + 2 * window.WANTED_S
+    assert later[-1] < trip_s + 4 * window.WANTED_S
+    assert arrived > 0.6 * rate * 20.0
+
+
+def test_it_opens_again_however_far_it_was_narrowed() -> None:
+    one, now = Window(), 0.0
+    one.got(one.sent(100, 0.0) or 0, 0.001)
+    for _ in range(50):
+        marks = []
+        while size := one.room(events=True):
+            marks.append(one.sent(size, now))
+        now += 30.0
+        for mark in filter(None, marks):
+            one.got(mark, now)
+        assert one.room(events=False)
+    assert one.size == window.LEAST
+
+
+def _said(helper: Helper) -> list[dict[str, object]]:
+    """The headers of what goes out, while the other side is silent."""
+    decoder = Decoder()
+    found: list[dict[str, object]] = []
+    while True:
+        helper._fill()
+        if not helper._out:
+            return found
+        found += [header for header, _ in decoder.feed(bytes(helper._out))]
+        helper._out = memoryview(b"")
+
+
+def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_pieces(tmp_path: Path) -> None:
+    for name, size in ((LOG, 3 << 20), (EVENTS, 10_000)):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x" * size)
+    (tmp_path / "nodes/n0/heartbeat").write_text("a 1\n")
+    helper = Helper(str(tmp_path), [], {})
+    trees = [{"path": RUN, "node": "n0", "deep": True}]
+    helper._perform({"id": 1, "do": "watch", "trees": trees, "beats": ["n0"]}, b"")
+    helper._perform({"id": 2, "do": "ping"}, b"")
+    helper._tell(time.monotonic())
+    headers = _said(helper)
+    kinds = ["beats" if "beats" in one else one.get("id") or one["file"] for one in headers]
+    assert kinds[:2] == ["beats", 2]
+    assert kinds.index(1) == kinds.index(LOG) - 1 > kinds.index(EVENTS)
+    assert all(int(str(one.get("size", 0))) <= window.START // window.PIECES for one in headers)
+    assert sum(int(str(one["size"])) for one in headers if one.get("file") == LOG) <= window.START
+    helper.close()
+
+
+def test_only_the_last_of_each_beat_waits_for_a_link_that_stands_still(tmp_path: Path) -> None:
+    heart = tmp_path / "nodes/n0/heartbeat"
+    heart.parent.mkdir(parents=True)
+    helper = Helper(str(tmp_path), [], {})
+    helper._perform({"id": 1, "do": "watch", "trees": [], "beats": ["n0"]}, b"")
+    for count in range(5):
+        heart.write_text(f"a {count}\n")
+        helper._tell(time.monotonic() + count)
+    assert [one["beats"] for one in _said(helper) if "beats" in one] == [{"n0": ["a", 4]}]
+    helper.close()
+
+
+def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Path) -> None:
+    """200 kB/s and a buffer of 1 MB, five seconds of it: what was written there before would be heard that much later."""
+    import fcntl
+
+    from orchestrator.providers.link import Link
+
+    from .piped import Heard, serving
+
+    (tmp_path / LOG).parent.mkdir(parents=True)
+    (tmp_path / LOG).write_bytes(os.urandom(20 << 20))
+    late: list[float] = []
+    done = threading.Event()
+
+    class Timed(Heard):
+        def frame(self, header, body):  # type: ignore[no-untyped-def]
+            for _, count in header.get("beats", {}).values():
+                late.append(time.monotonic() - count / 1000)
+
+    with serving(tmp_path) as pipes:
+        fcntl.fcntl(pipes._source, fcntl.F_SETPIPE_SZ, 1 << 20)
+        receive = pipes.recv
+
+        def slowly(size: int) -> bytes:
+            data = receive(4000)
+            done.wait(len(data) / 200e3)
+            return data
+
+        pipes.recv = slowly  # type: ignore[method-assign]
+        link = Link(pipes, Timed().frame, Heard().loss)
+        heart = tmp_path / "nodes/n0/heartbeat"
+        heart.write_text("a 0\n")
+        link.request({"do": "watch", "trees": [{"path": RUN, "node": "n0", "deep": True}], "beats": ["n0"]})
+        until = time.monotonic() + 4.0
+        while time.monotonic() < until:
+            (heart.parent / ".new").write_text(f"a {int(time.monotonic() * 1000)}\n")
+            (heart.parent / ".new").replace(heart)
+            done.wait(0.1)
+        done.set()
+        link.close()
+    assert max(late[3:]) < 1.5 and len(late) > 10, late
