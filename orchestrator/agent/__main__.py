@@ -29,7 +29,8 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ready", type=int, required=True)
     parser.add_argument("--backend", choices=["processes", "containers", "outside"], default="processes")
     parser.add_argument("--engine", default="/var/run/docker.sock")
-    parser.add_argument("--owner", default="")
+    parser.add_argument("--owner", default="", help="for people")
+    parser.add_argument("--owner-id", default="")
 
 
 def _follow_options(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +57,7 @@ def _keep(options: argparse.Namespace) -> int:
         backend=options.backend,
         engine=options.engine,
         owner=options.owner,
+        owner_id=options.owner_id,
     )
 
 

@@ -35,14 +35,16 @@ def place(path: str, data: bytes) -> None:
     inbox.place(Path(path), data)
 
 
-def keeper(hostdir: str, bed: str, archive: str, engine: str, python: str, owner: str) -> dict[str, Any]:
+def keeper(
+    hostdir: str, bed: str, archive: str, engine: str, python: str, owner: str, owner_id: str = ""
+) -> dict[str, Any]:
     """A keeper that runs ``archive``; ``{pid, hash}``. Raises RuntimeError where the bed is another owner's."""
     directory, path = Path(hostdir) / marks.KEEPER, Path(archive)
     present = label.read(directory / label.KEEPER)
-    if present.get("owner", owner) != owner:
-        raise RuntimeError(f"bed {bed} is {present['owner']}'s here; end it there, or choose another ccbed_bed")
+    if label.foreign(present, owner, owner_id):
+        raise RuntimeError(f"bed {bed} is {present.get('owner')}'s here; end it there, or choose another ccbed_bed")
     digest = path.stem.removeprefix("agent-")
-    more = ("--backend", "containers", "--engine", engine, "--owner", owner)
+    more = ("--backend", "containers", "--engine", engine, "--owner", owner, "--owner-id", owner_id)
     launch.ensure(Path(hostdir), bed, path, digest, python, more)
     return {"pid": label.living(directory, label.KEEPER).get("pid", 0), "hash": digest}
 

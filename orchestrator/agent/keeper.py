@@ -185,10 +185,11 @@ def main(
     backend: str = PROCESSES,
     engine: str = "",
     owner: str = "",
+    owner_id: str = "",
 ) -> int:
     """Become the keeper: take the lock, import what ranks need, write the label, serve. Runs detached already.
 
-    ``backend`` and ``engine``: see ``Keeper``; only what forks ranks itself imports torch. ``owner``: whose bed it is.
+    ``backend`` and ``engine``: see ``Keeper``; only what forks ranks itself imports torch. ``owner``: whose bed it is, for people.
     """
     directory = workdir / marks.KEEPER
     label.take(directory)
@@ -207,6 +208,7 @@ def main(
         "start": processes.start_of(pid),
         "boot": label.boot_id(),
         "owner": owner,
+        "owner_id": owner_id,
         "backend": backend,
         "engine": engine,
     }

@@ -91,6 +91,13 @@ def driven(workdir: Path) -> str:
     return ""
 
 
+def foreign(keeper: Mapping[str, Any], owner: str, owner_id: str) -> bool:
+    """Is a keeper's label another owner's? By their ids; by what people call them where it is from before there were any."""
+    if keeper.get("owner_id") and owner_id:
+        return bool(keeper["owner_id"] != owner_id)
+    return bool(keeper.get("owner", owner) != owner)
+
+
 def heartbeat(path: Path) -> tuple[str, int] | None:
     """(incarnation, count) as a node's agent wrote them; None where it did not."""
     try:

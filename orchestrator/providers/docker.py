@@ -23,7 +23,7 @@ from ..model import container as names
 from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeStatus
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, asker, engines, outside, problems, sites
+from . import archive, asker, engines, outside, owners, problems, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -74,7 +74,7 @@ class DockerProvider:
         """
         free = self._run == BED
         looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free))
-        problems.refuse_foreign(bed, looks)
+        problems.refuse_foreign(bed, owners.identity(self._state), looks)
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
         status = seen.bed_status(bed, looks, problems.texts(self._away))
         status = replace(status, leases=(*status.leases, *outside.leases(bed)), open_run=str(open_run))
@@ -266,7 +266,7 @@ class DockerProvider:
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
         given = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
-        return {**given, "python": _python(host), "owner": engines.owner(bed)}
+        return {**given, "python": _python(host), "owner": owners.text(bed), "owner_id": owners.identity(self._state)}
 
     def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
         engine = self._engine(host, self._site(bed, host).client())
@@ -288,7 +288,7 @@ def _request(
         addresses=found.addresses,
         tag=marks.tag(bed.name, bed.hostdir),
         env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: found.version},
-        whose=engines.owner(bed),
+        whose=owners.text(bed),
     )
 
 

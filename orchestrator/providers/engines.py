@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import ipaddress
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,6 +12,7 @@ from ..agent import mark as marks
 from ..core import devices
 from ..model import container as names
 from ..model.bed import BedSpec, ContainerSpec, HostSpec
+from . import owners
 
 if TYPE_CHECKING:
     import docker
@@ -106,7 +105,7 @@ class Engine:
                     names.network_name(bed.name),
                     driver="bridge",
                     ipam=docker.types.IPAMConfig(pool_configs=[pool]),
-                    labels={names.BED: marks.tag(bed.name, bed.hostdir), names.OWNER: owner(bed)},
+                    labels={names.BED: marks.tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
                 )
                 return str(subnet)
             except docker.errors.APIError as error:
@@ -114,11 +113,6 @@ class Engine:
                 if "overlap" not in refused.lower():
                     break
         raise EngineProblem(f"no private network can be made: {refused or 'no free subnet'}")
-
-
-def owner(bed: BedSpec) -> str:
-    """Whose bed it is, for others."""
-    return f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
 
 
 def _taken(bed: BedSpec, theirs: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..agent import label
 from ..model.bed import BedSpec, BedStatus, HostSpec
 from ..model.errors import InfrastructureError, OwnedError, UnpreparedError, UnreachedError
-from . import engines
+from . import owners
 from .engines import EngineProblem
 
 Problems = Mapping[str, Exception]
@@ -40,11 +41,11 @@ def texts(problems: Problems) -> dict[str, str]:
     return {host: str(problem) for host, problem in problems.items()}
 
 
-def refuse_foreign(bed: BedSpec, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_foreign(bed: BedSpec, own_id: str, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises OwnedError with a line for each host on which another orchestrator has a bed of this name."""
-    own = engines.owner(bed)
+    own = owners.text(bed)
     keepers = {host: look["keeper"] for host, look in looks.items() if look["keeper"]["alive"]}
-    others = {host: str(keeper["owner"]) for host, keeper in keepers.items() if keeper.get("owner", own) != own}
+    others = {host: str(keeper.get("owner")) for host, keeper in keepers.items() if label.foreign(keeper, own, own_id)}
     if others:
         told = [f"host {host}: bed {bed.name} is up there, and is {theirs}'s" for host, theirs in others.items()]
         ways = (

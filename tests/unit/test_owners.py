@@ -1,0 +1,66 @@
+"""Whose a bed is: an id that outlives the name of a machine, and what people are told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import host, label, launch
+from orchestrator.model.errors import OwnedError
+from orchestrator.providers import owners, problems
+
+from . import beds
+
+ANN = "ann@desk:/state/beds/b"
+
+
+def test_the_id_is_made_once_and_is_for_its_owner_alone(tmp_path: Path) -> None:
+    first = owners.identity(tmp_path / "state")
+    assert len(first) == 32 and owners.identity(tmp_path / "state") == first
+    assert (tmp_path / "state/owner").stat().st_mode & 0o777 == 0o600
+    assert owners.identity(tmp_path / "other") != first
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["owner"], "nothing is left beside it"
+
+
+def test_of_two_that_make_it_at_once_both_have_the_first(tmp_path: Path) -> None:
+    first = owners.identity(tmp_path)
+    owners._make(tmp_path / owners.FILE)
+    assert owners.identity(tmp_path) == first
+
+
+@pytest.mark.parametrize(
+    ("there", "foreign"),
+    [
+        ({"owner": "ann@renamed:/state/beds/b", "owner_id": "1"}, False),
+        ({"owner": ANN, "owner_id": "2"}, True),
+        ({"owner": ANN}, False),
+        ({"owner": "ben@desk:/state/beds/b"}, True),
+        ({"owner": "ben@desk:/state/beds/b", "owner_id": ""}, True),
+        ({}, False),
+    ],
+)
+def test_ids_are_compared_and_texts_where_a_label_has_none(there: dict[str, Any], foreign: bool) -> None:
+    assert label.foreign(there, ANN, "1") is foreign
+
+
+def test_whoever_is_refused_reads_whose_it_is() -> None:
+    bed = beds.local()
+    looks = {"h1": {"keeper": {"alive": True, "owner": "ben@desk:/x", "owner_id": "2"}}}
+    with pytest.raises(OwnedError, match="is ben@desk:/x's"):
+        problems.refuse_foreign(bed, "1", looks)
+    problems.refuse_foreign(bed, "2", looks)
+
+
+def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launch, "ensure", lambda *given: asked.append(given))
+    (tmp_path / "keeper").mkdir()
+    label.write(tmp_path / "keeper" / label.KEEPER, {"owner": ANN, "owner_id": "1"})
+    given = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}
+    with pytest.raises(RuntimeError, match=f"bed b is {ANN}'s here"):
+        host.keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
+    assert not asked
+    host.keeper(str(tmp_path), owner="ann@renamed:/x", owner_id="1", **given)
+    assert asked[0][-1][-1] == "1"
