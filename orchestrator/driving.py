@@ -14,7 +14,7 @@ from . import gathering
 from .looking import Looks
 from .loop import Loop
 from .model import codec
-from .model.errors import CcbedError, InfrastructureError
+from .model.errors import CcbedError, InfrastructureError, on_disk
 from .model.event import Event, History, Source
 from .model.launch import Request
 from .model.plan import Plan
@@ -22,6 +22,10 @@ from .model.trial import Trial
 from .providers import heal
 from .store import beds, bundle, clock, paths
 from .store.journal import Journal, JournalError
+
+
+class CutOffError(InfrastructureError):
+    """The bed could not be driven any further; the run was left where it stood."""
 
 
 def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
@@ -64,14 +68,16 @@ def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: 
 
 def _cut(
     request: Request, plan: Plan, directory: Path, history: History, error: JournalError | OSError
-) -> JournalError:
-    """What happens cannot be written down: order nothing more that belongs there, stop the gang and heal the bed."""
+) -> JournalError | CutOffError:
+    """What happens cannot be written down, or not be heard: order nothing more that belongs there, stop the gang and heal the bed."""
     workdir = Path(request.bed.workdir)
     known = error if isinstance(error, JournalError) else full(error, directory, f"ccbed resume {directory}")
+    kind = JournalError if isinstance(error, JournalError) or on_disk(error) else CutOffError
     if not history.events:
         beds.end_run(workdir, plan.run)
         paths.discard(directory)
-        return JournalError(*known.problems, hint=f"free space, or --runs-dir DIRECTORY; again: {request.command}")
+        first = "free space, or --runs-dir DIRECTORY; " if kind is JournalError else ""
+        return kind(*known.problems, hint=f"{first}again: {request.command}")
     with suppress(OSError):
         beds.cut_run(workdir, plan.run, directory)
     try:
@@ -80,7 +86,7 @@ def _cut(
     except (CcbedError, OSError) as worse:
         problems = (str(worse),)
     healed = () if problems else ("the gang is stopped and the bed is healed",)
-    return JournalError(*known.problems, *problems, *healed, hint=known.hint)
+    return kind(*known.problems, *problems, *healed, hint=known.hint)
 
 
 def _found(request: Request) -> dict[str, Any]:
@@ -123,6 +129,8 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def full(error: OSError, directory: Path, again: str) -> InfrastructureError:
+    if not on_disk(error):
+        return InfrastructureError(str(error), hint=f"once that is mended: {again}")
     place = error.filename or directory
     return InfrastructureError(
         f"{place}: {error.strerror or error}", hint=f"free space or restore the directory, then: {again}"

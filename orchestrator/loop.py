@@ -12,6 +12,7 @@ from .core import engine, fold, liveness
 from .core.state import State
 from .model import redaction
 from .model.bed import NodeStatus
+from .model.errors import on_disk
 from .model.event import Clock, Command, Event, EventType, Source
 from .model.plan import Plan
 from .model.provider import Cursors, Provider
@@ -137,7 +138,16 @@ class Loop:
         else:
             if command.f in _SYNCED:
                 self.book.sync()
+            self._send(command)
+
+    def _send(self, command: Command) -> None:
+        """Without a way to its host it was not sent, and the run goes on without it. What is wrong with a file is raised."""
+        try:
             self.provider.perform(command)
+        except OSError as error:
+            if on_disk(error):
+                raise
+            self._write(self._indeterminate(command, f"not sent: {error}"))
 
     def _gathered(self) -> Mapping[str, Any]:
         """Fetch, then hear what the fetched files say and was not heard yet: the history lacks nothing of them."""

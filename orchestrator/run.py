@@ -127,9 +127,10 @@ def _twin(run: _Run) -> Twin | None:
     quiet = replace(request, twin=False, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
     try:
         made = _one(_Run(request=quiet, trial=undisturbed, files=run.files, suffix="-twin"))
-    except JournalError as error:
+    except (JournalError, driving.CutOffError) as error:
         _drop_twin(run)
-        raise JournalError(*error.problems, hint=f"free space, then again: {request.command}") from error
+        first = "free space, then " if isinstance(error, JournalError) else ""
+        raise type(error)(*error.problems, hint=f"{first}again: {request.command}") from error
     if made.code == EXIT_INTERRUPTED:
         closing.close(Path(made.directory), "interrupted")
         _drop_twin(run)

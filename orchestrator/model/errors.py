@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ EXIT_INTERRUPTED = 130
 
 #: The first of these that applies is the exit code.
 PRECEDENCE = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_INFRASTRUCTURE, EXIT_FINDING, EXIT_UNKNOWN, EXIT_PASS)
+
+#: Of errors that name no file, these are of one all the same.
+_ON_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 class CcbedError(Exception):
@@ -65,3 +69,8 @@ class Interrupted(CcbedError):
     """The user ended it; the hint is the command that goes on."""
 
     exit_code = EXIT_INTERRUPTED
+
+
+def on_disk(error: OSError) -> bool:
+    """Is it of a file of this machine? Else it is of the way to another one."""
+    return error.filename is not None or error.errno in _ON_DISK

@@ -1,0 +1,106 @@
+"""What keeps a run from going on: a journal that cannot be written is one thing, a way that is cut another."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import driving
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.event import Command, Event
+from orchestrator.model.launch import Request
+from orchestrator.model.plan import Plan
+from orchestrator.model.provider import Cursors
+from orchestrator.plugins import discover
+from orchestrator.providers import fake
+from orchestrator.store import beds as bedfiles
+from orchestrator.store.journal import JournalError
+
+from ..sim import world
+from . import beds
+
+
+class Bed(fake.FakeBed):
+    """``poll`` and ``perform`` raise what they are given to raise."""
+
+    polled: OSError | None = None
+    performed: OSError | None = None
+    but: tuple[str, ...] = ()
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        if self.polled:
+            raise self.polled
+        return super().poll(cursors, timeout_s)
+
+    def perform(self, command: Command) -> None:
+        if self.performed and command.f in self.but:
+            raise self.performed
+        super().perform(command)
+
+
+TRIAL = world.trial(world.crash(2))
+AWAY = OSError("host h2: not connected")
+
+
+def _drive(tmp_path: Path, provider: Bed) -> None:
+    spec = replace(beds.local(), workdir=str(tmp_path / "bed"))
+    (tmp_path / "bed").mkdir()
+    (tmp_path / "run").mkdir()
+    request = Request(
+        trial=TRIAL, bed=spec, provider=provider, catalogue=discover(()), runs=str(tmp_path), state=str(tmp_path),
+        command="ccbed run dp-ring",
+    )  # fmt: skip
+    driving.drive(request, TRIAL, _plan(), tmp_path / "run")
+
+
+def _plan() -> Plan:
+    return world.plan(TRIAL)
+
+
+@pytest.mark.parametrize("error", [AWAY, ConnectionResetError(errno.ECONNRESET, "reset")], ids=["away", "reset"])
+def test_a_way_that_is_cut_is_no_journal_that_cannot_be_written(tmp_path: Path, error: OSError) -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.polled = error
+    with pytest.raises(InfrastructureError) as told:
+        _drive(tmp_path, provider)
+    assert not isinstance(told.value, JournalError)
+    assert told.value.problems[0] == str(error)
+    assert "space" not in told.value.hint and f"ccbed resume {tmp_path / 'run'}" in told.value.hint
+    left = bedfiles.open_run(tmp_path / "bed")
+    assert left is not None and left.cut, "the run can be gone on with"
+
+
+def test_a_disk_that_is_full_is_told_as_that(tmp_path: Path) -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.polled = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/some/where")
+    with pytest.raises(JournalError, match="/some/where: No space left on device") as told:
+        _drive(tmp_path, provider)
+    assert "free space" in told.value.hint
+
+
+def _run(provider: Bed) -> world.Memory:
+    book = world.Memory()
+    world.loop(TRIAL, _plan(), provider, book).run()
+    return book
+
+
+def test_what_cannot_be_sent_is_answered_at_once_and_the_run_goes_on() -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.performed, provider.but = AWAY, ("fault.act",)
+    book = _run(provider)
+    asked, answered = (event for event in book.events if event.f == "fault.act")
+    assert (answered.type, answered.value["reason"]) == ("info", "not sent: host h2: not connected")
+    assert answered.t - asked.t < 0.1
+    assert book.events[-1].value["outcome"] == "finished"
+
+
+def test_what_cannot_be_written_into_an_inbox_here_is_raised() -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.performed, provider.but = OSError(errno.ENOSPC, "No space left", "/bed/inbox"), ("fault.act",)
+    with pytest.raises(OSError, match="/bed/inbox"):
+        _run(provider)
