@@ -166,7 +166,7 @@ class DockerProvider:
             self._follower.close()
         for site in self._sites.values():
             site.close()
-        self._follower, self._sites = None, {}
+        self._follower, self._sites, self._connections, self._run = None, {}, {}, BED
 
     def put(self, content: Mapping[str, bytes]) -> str:
         bed = self._bound

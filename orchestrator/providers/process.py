@@ -137,4 +137,4 @@ class ProcessProvider:
     def close(self) -> None:
         if self._follower:
             self._follower.close()
-        self._follower = None
+        self._follower, self._run = None, NO_RUN
