@@ -12,7 +12,7 @@ from .core import engine, fold, liveness
 from .core.state import State
 from .model import redaction
 from .model.bed import NodeStatus
-from .model.errors import on_disk
+from .model.errors import KeeperGoneError, on_disk
 from .model.event import Clock, Command, Event, EventType, Source
 from .model.plan import Plan
 from .model.provider import Cursors, Provider
@@ -147,7 +147,8 @@ class Loop:
         except OSError as error:
             if on_disk(error):
                 raise
-            self._write(self._indeterminate(command, f"not sent: {error}"))
+            gone = {"gone": True} if isinstance(error, KeeperGoneError) else {}
+            self._write(self._indeterminate(command, f"not sent: {error}", **gone))
 
     def _gathered(self) -> Mapping[str, Any]:
         """Fetch, then hear what the fetched files say and was not heard yet: the history lacks nothing of them."""
@@ -178,9 +179,9 @@ class Loop:
         late = [command for command, due in self._open.values() if due <= now and command.f != "timer"]
         return [self._indeterminate(command, f"no answer within {command.deadline_s:g} s") for command in late]
 
-    def _indeterminate(self, command: Command, reason: str) -> Event:
+    def _indeterminate(self, command: Command, reason: str, **more: Any) -> Event:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        return self._own("info", command.f, {"reason": reason}, **about)
+        return self._own("info", command.f, {"reason": reason, **more}, **about)
 
     def _abandon(self) -> None:
         """Nothing is left open in the history of a run that has ended."""

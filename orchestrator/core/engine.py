@@ -259,6 +259,10 @@ def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
 def _acted(trial: Trial, state: State, event: Event) -> Result:
     if state.ending:
         return closing.answered(trial, faulting.settled(state, event), event)
+    if event.type == "info" and event.value.get("gone"):
+        reason = f"{event.f} on {event.node} was {event.value.get('reason')}; ccbed up brings it back"
+        ending = Ending(outcome="failed", reason=reason, kind="infrastructure")
+        return closing.close(trial, faulting.settled(state, event), ending)
     return faulting.acted(trial, state, event)
 
 

@@ -71,6 +71,10 @@ class Interrupted(CcbedError):
     exit_code = EXIT_INTERRUPTED
 
 
+class KeeperGoneError(OSError):
+    """Whoever would carry a command out has ended, and nobody brings it back while a run is on."""
+
+
 def on_disk(error: OSError) -> bool:
     """Is it of a file of this machine? Else it is of the way to another one."""
     return error.filename is not None or error.errno in _ON_DISK

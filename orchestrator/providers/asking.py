@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..model.bed import BedSpec
-from ..model.event import Command, Event
+from ..model.errors import KeeperGoneError
+from ..model.event import Clock, Command, Event, Source
 from ..model.provider import Cursors, Provider
 
 #: The name under which commands that belong to no run are filed.
@@ -39,7 +40,10 @@ class Asking:
         answers: dict[str, Event | None] = {command.key: None for command in sent}
         start = self.clock()
         for command in sent:
-            self.provider.perform(command)
+            try:
+                self.provider.perform(command)
+            except KeeperGoneError as error:
+                answers[command.key] = _vain(command, str(error))
         due = {command.key: start + command.deadline_s for command in sent}
         looked = start
         while open_keys := [key for key, answer in answers.items() if answer is None]:
@@ -65,6 +69,20 @@ class Asking:
 def bound(provider: Provider, bed: BedSpec, run: str = BED) -> Asking:
     """Bind the provider; what it said before is not told again."""
     return Asking(provider=provider, cursors=provider.open(bed, run))
+
+
+def _vain(command: Command, reason: str) -> Event:
+    """What is answered where nobody is who could."""
+    return Event(
+        type="info",
+        f=command.f,
+        key=command.key,
+        node=command.node,
+        epoch=command.epoch,
+        value={"reason": reason},
+        at=Clock(boot="", mono=0.0, wall=0.0),
+        source=Source(writer="ctl", n=0),
+    )
 
 
 def problem(answer: Event | None, command: Command) -> str:

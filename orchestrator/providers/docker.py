@@ -21,6 +21,7 @@ from ..agent.warmth import HUGE_PAGES
 from ..core import containers, seen
 from ..model import container as names
 from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeStatus
+from ..model.errors import KeeperGoneError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
 from . import archive, asker, engines, outside, owners, problems, sites
@@ -182,10 +183,18 @@ class DockerProvider:
         if outside.concerns(command):
             outside.perform(bed, self._run, command)
             return
+        self._refuse_vain(node, command)
         directory = f"{bed.hostdir}/{'keeper' if keeper else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.file_name(self._run, command.key)}"
         within_s = math.inf if command.f in ENDS else command.deadline_s
         self._site_of(node).write(path, inbox.encoded(self._run, command), within_s)
+
+    def _refuse_vain(self, node: str, command: Command) -> None:
+        """Of a keeper on this machine it is seen at once that it is gone. Raises KeeperGoneError."""
+        bed = self._bound
+        local = bed.host(bed.node(node).host).connection == "local"
+        if local and command.f in KEEPER_COMMANDS and not label.holder(Path(bed.hostdir) / marks.KEEPER):
+            raise KeeperGoneError("the keeper of this bed is gone")
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:

@@ -34,8 +34,8 @@ def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
     workdir = Path(bed.workdir)
     directories = [(workdir / marks.KEEPER, label.KEEPER), *((d, label.NODE) for d in (workdir / "nodes").glob("*"))]
     found = [content for content in (label.read(directory / name) for directory, name in directories) if content]
-    leaders = [(one.get("pid"), one.get("start")) for one in found if one.get("boot") == label.boot_id()]
-    leaders = [(pid, start) for pid, start in leaders if isinstance(pid, int) and isinstance(start, int)]
+    told = [(one.get("pid"), one.get("start")) for one in found if one.get("boot") == label.boot_id()]
+    leaders = [(pid, start) for pid, start in told if isinstance(pid, int) and isinstance(start, int)]
     return processes.select(everyone, f"{marks.tag(bed.name, bed.workdir)}/", processes.sessions(leaders))
 
 

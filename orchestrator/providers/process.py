@@ -12,7 +12,7 @@ from ..agent import host, inbox, label, launch, processes
 from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
 from ..model.bed import BedSpec, BedStatus, NodeStatus
-from ..model.errors import InfrastructureError
+from ..model.errors import InfrastructureError, KeeperGoneError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
 from . import archive, files, observe
@@ -101,6 +101,8 @@ class ProcessProvider:
     def perform(self, command: Command) -> None:
         keeper = command.f in KEEPER_COMMANDS
         directory = self._workdir / ("keeper" if keeper else f"nodes/{command.node}")
+        if keeper and not label.holder(directory):
+            raise KeeperGoneError("the keeper of this bed is gone")
         inbox.post(directory, self._run, command)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:

@@ -182,6 +182,15 @@ def test_what_trains_goes_on_when_its_keeper_is_killed(small: Bed) -> None:
     assert done.outcome("finished") == "pass"
 
 
+def test_a_fault_whose_keeper_is_gone_is_not_waited_for_and_is_no_finding(small: Bed) -> None:
+    kill = at("gang.joined", lambda: _kill_keeper(small))
+    done = small.run(trials.dp(trials.crash(0), params=SLOW, world=World(nodes=1)), told=kill)
+    asked, answered = done.of("fault.act")
+    assert (answered.type, answered.value["reason"]) == ("info", "not sent: the keeper of this bed is gone")
+    assert answered.t - asked.t < 1.0
+    assert done.code == 4
+
+
 def _kill_keeper(bed: Bed) -> None:
     _killed(int(label.read(Path(bed.spec.workdir) / "keeper" / label.KEEPER)["pid"]))
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from orchestrator import driving
-from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.errors import InfrastructureError, KeeperGoneError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.launch import Request
 from orchestrator.model.plan import Plan
 from orchestrator.model.provider import Cursors
 from orchestrator.plugins import discover
-from orchestrator.providers import fake
+from orchestrator.providers import asking, fake
+from orchestrator.providers.process import ProcessProvider
 from orchestrator.store import beds as bedfiles
 from orchestrator.store.journal import JournalError
 
@@ -104,3 +105,31 @@ def test_what_cannot_be_written_into_an_inbox_here_is_raised() -> None:
     provider.performed, provider.but = OSError(errno.ENOSPC, "No space left", "/bed/inbox"), ("fault.act",)
     with pytest.raises(OSError, match="/bed/inbox"):
         _run(provider)
+
+
+def test_an_injection_that_nobody_is_there_to_make_ends_the_run_at_once_and_is_no_finding() -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.performed, provider.but = KeeperGoneError("the keeper of this bed is gone"), ("fault.act", "fault.heal")
+    book = _run(provider)
+    (asked, answered), end = (event for event in book.events if event.f == "fault.act"), book.events[-1]
+    assert answered.type == "info" and end.t - asked.t < 2.0
+    assert (end.value["outcome"], end.value["kind"]) == ("failed", "infrastructure")
+    assert "the keeper of this bed is gone; ccbed up brings it back" in end.value["reason"]
+
+
+def test_who_is_asked_outside_of_a_run_is_not_waited_for_in_vain() -> None:
+    provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
+    provider.performed, provider.but = KeeperGoneError("the keeper of this bed is gone"), ("node.kill",)
+    order = Command(f="node.kill", key="k", node="n0", deadline_s=3600.0)
+    answers = asking.Asking(provider=provider, cursors={}).all([order])
+    assert asking.problem(answers["k"], order) == "the keeper of this bed is gone"
+
+
+def test_a_keeper_of_this_machine_that_is_gone_is_seen_at_once(tmp_path: Path) -> None:
+    bed = replace(beds.local(), workdir=str(tmp_path / "bed"), hostdir=str(tmp_path / "bed"))
+    provider = ProcessProvider(tmp_path)
+    provider.open(bed, "R")
+    with pytest.raises(KeeperGoneError):
+        provider.perform(Command(f="fault.act", key="k", node="n0"))
+    assert not list((tmp_path / "bed").rglob("*.json")), "and nothing is left for the next keeper to find"
+    provider.close()

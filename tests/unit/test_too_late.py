@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import inbox, keeper
+from orchestrator.agent import inbox, keeper, label
+from orchestrator.model.bed import HostSpec
 from orchestrator.model.event import Command
 from orchestrator.providers.docker import DockerProvider
 
@@ -60,9 +61,11 @@ class Away:
 def test_only_what_ends_something_may_come_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     away = Away()
     provider = DockerProvider(tmp_path)
-    bed = replace(beds.local(), provider="docker")
+    bed = beds.local()
+    bed = replace(bed, provider="docker", hosts=(HostSpec(name=bed.nodes[0].host),))
     monkeypatch.setattr(provider, "_bed", bed)
     monkeypatch.setattr(provider, "_site_of", lambda node: away)
+    monkeypatch.setattr(label, "holder", lambda directory: 1)
     for f in ("fault.act", "fault.heal", "node.apply", "node.kill", "gang.start", "gang.stop", "store.open"):
         provider.perform(Command(f=f, key=f, node=bed.nodes[0].name, deadline_s=7.0))
     assert {f for f, within_s in away.given.items() if within_s == 7.0} == {
