@@ -1,0 +1,196 @@
+"""Chakra execution traces in JSON: what chakra_jsonizer writes, a feeder's workload graph, and what PyTorch's observer writes.
+
+The first two hold nodes whose attributes name a collective (``comm_type``, ``comm_size`` in bytes of a rank's input,
+``pg_name``); the third holds ``record_param_comms`` nodes with ``collective_name``, ``in_msg_nelems`` and ``dtype``.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from . import recorded
+from .described import DTYPES
+from .recorded import Event, Recording, TraceError
+
+#: CollectiveCommType of Chakra's schema, by number.
+_COLLECTIVES = (
+    "ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER",
+    "REDUCE_SCATTER_BLOCK", "BARRIER",
+)  # fmt: skip
+_NODE_TYPES = {5: "COMM_SEND_NODE", 6: "COMM_RECV_NODE", 7: "COMM_COLL_NODE"}
+_GROUPS = "process_group:init"
+Groups = dict[str, tuple[int, ...]]
+
+
+def is_one(document: Any) -> bool:
+    """Whether a JSON document, or the list of a file's documents, is in one of these forms."""
+    if isinstance(document, dict):
+        return "workload_graph" in document or ("nodes" in document and "schema" in document)
+    return isinstance(document, list) and any(isinstance(one, dict) and ("attr" in one or "type" in one) for one in document)
+
+
+def read(document: Any, file: str, rank: int | None) -> Recording:
+    """Raises TraceError with a line per wrong node."""
+    if isinstance(document, dict) and "nodes" in document:
+        nodes, convert = document["nodes"], _observed
+    else:
+        nodes = document["workload_graph"] if isinstance(document, dict) else document
+        convert = _node
+    nodes = [one for one in nodes if isinstance(one, dict)]
+    groups = _groups(nodes)
+    events: list[Event] = []
+    problems: list[str] = []
+    for node in nodes:
+        where = f"{file}: node {_get(node, 'id', 'Id')}"
+        try:
+            events += convert(node, where, groups, rank)
+        except (TraceError, TypeError, ValueError, LookupError) as error:
+            problems.append(f"{where}: {error}")
+    if problems:
+        raise TraceError("\n".join(problems))
+    ranks = [one + 1 for group in groups.values() for one in group]
+    ranks += [one + 1 for event in events for one in event.peer or ()]
+    ordered = sorted(events, key=lambda event: event.start or 0.0)
+    return Recording(file=file, rank=rank, events=tuple(ordered), world=max(ranks, default=None))
+
+
+def _node(node: Mapping[str, Any], where: str, groups: Groups, rank: int | None) -> Iterable[Event]:
+    """A node of Chakra's own schema, in the names of protobuf's JSON, of its fields, or of a workload graph."""
+    kind = _get(node, "type", "NodeType")
+    kind = _NODE_TYPES.get(kind, "") if isinstance(kind, int) else str(kind)
+    if kind not in _NODE_TYPES.values():
+        return ()
+    attributes = {**node, **_attributes(node)}
+    name = str(_get(node, "name", "Name"))
+    operation = {"COMM_SEND_NODE": "send", "COMM_RECV_NODE": "recv"}.get(kind) or _collective(attributes, name)
+    if operation != "barrier" and attributes.get("comm_size") is None:
+        raise TraceError(f"{name} lacks comm_size")
+    group = groups.get(str(attributes.get("pg_name", "")), ())
+    start, length = (int(_get(node, *keys) or 0) / 1e6 for keys in (_START, _LENGTH))
+    given = int(attributes.get("comm_size") or 0)
+    return (
+        Event(
+            operation=operation,
+            size=_scaled(operation, given, group, groups),
+            dtype="uint8",
+            where=f"{where} ({name})",
+            group=() if operation in ("send", "recv") else group,
+            peer=_peer(attributes, operation, name, rank) if operation in ("send", "recv") else None,
+            start=start or None,
+            end=start + length if start else None,
+        ),
+    )
+
+
+_START = ("startTimeMicros", "start_time_micros")
+_LENGTH = ("durationMicros", "duration_micros", "runtime")
+
+
+def _collective(attributes: Mapping[str, Any], name: str) -> str:
+    kind = attributes.get("comm_type")
+    if kind is None:
+        raise TraceError(f"{name} lacks comm_type")
+    if str(kind).isdecimal():
+        kind = _COLLECTIVES[int(kind)] if int(kind) < len(_COLLECTIVES) else kind
+    found = recorded.operation(str(kind))
+    if not found:
+        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {recorded.known()}")
+    return found
+
+
+def _scaled(operation: str, given: int, group: Sequence[int], groups: Groups) -> int:
+    """S from a rank's input: the total where every rank gives a part of it. The size of an unnamed group: the largest known."""
+    if operation not in ("all-gather", "gather"):
+        return given
+    ranks = len(group) or max((len(one) for one in groups.values()), default=0)
+    # Without a group the total follows from the number of ranks, which the caller knows: said by a negative size.
+    return given * ranks if ranks else -given
+
+
+def _peer(attributes: Mapping[str, Any], operation: str, name: str, rank: int | None) -> tuple[int, int]:
+    source, target = attributes.get("comm_src"), attributes.get("comm_dst")
+    source = rank if source is None and operation == "send" else source
+    target = rank if target is None and operation == "recv" else target
+    if source is None or target is None:
+        lacking = "comm_src" if source is None else "comm_dst"
+        raise TraceError(f"{name} lacks its peer: {lacking}; the observer's trace, before chakra_converter, has it")
+    return int(source), int(target)
+
+
+def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | None) -> Iterable[Event]:
+    """A node of PyTorch's ExecutionTraceObserver; times are there in traces that chakra_trace_link has linked."""
+    if node.get("name") != "record_param_comms":
+        return ()
+    attributes = _attributes(node)
+    name = attributes.get("collective_name")
+    if name is None:
+        raise TraceError("record_param_comms lacks collective_name: a schema before 1.0.4; record it with a newer PyTorch")
+    operation = recorded.operation(str(name))
+    if operation is None:
+        raise TraceError(f"unknown operation {name}; known: {recorded.known()}")
+    if not operation:
+        return ()
+    dtype = recorded.dtype(str(attributes.get("dtype", "byte")))
+    if dtype is None:
+        raise TraceError(f"unknown dtype {attributes.get('dtype')}")
+    group = groups.get(str(attributes.get("pg_name", "")), ()) or tuple(range(int(attributes.get("pg_size") or 0)))
+    start = node.get("ts")
+    elements = [int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems")]
+    sizes = 0 if operation == "barrier" else recorded.size(operation, *elements, len(group) or 1)
+    return (
+        Event(
+            operation=operation,
+            size=sizes * DTYPES[dtype],
+            dtype=dtype,
+            where=f"{where} ({name})",
+            group=() if operation in ("send", "recv") else group,
+            peer=_observed_peer(node, operation, group, rank) if operation in ("send", "recv") else None,
+            start=None if start is None else float(start) / 1e6,
+            end=None if start is None else (float(start) + float(node.get("inclusive_dur") or 0)) / 1e6,
+        ),
+    )
+
+
+def _observed_peer(node: Mapping[str, Any], operation: str, group: Sequence[int], rank: int | None) -> tuple[int, int]:
+    """The inputs hold the peer's place in the group behind the number of the request and the group."""
+    values = node["inputs"]["values"]
+    first = values[0]
+    at = 2 if isinstance(first, int) or (len(first) == 2 and isinstance(first[1], bool)) else 3
+    if rank is None:
+        raise TraceError(f"{operation}: whose trace is it? name the file rank-N.json, and give the folder of all ranks")
+    peer = group[int(values[at])]
+    return (rank, peer) if operation == "send" else (peer, rank)
+
+
+def _groups(nodes: Iterable[Mapping[str, Any]]) -> Groups:
+    """Ranks of the process groups by name; a group without a list has all ranks."""
+    found: Groups = {}
+    for node in nodes:
+        if _GROUPS not in str(_get(node, "name", "Name")):
+            continue
+        values = (node.get("inputs") or {}).get("values", [])
+        try:
+            listed = json.loads((ast.literal_eval(values) if isinstance(values, str) else values)[0])
+        except (ValueError, SyntaxError, LookupError):
+            continue  # the observer cuts off long texts
+        for one in listed:
+            found[str(one["pg_name"])] = tuple(one.get("ranks") or range(int(one["group_size"])))
+    return found
+
+
+def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
+    """``attr`` (protobuf: one of many value fields) or ``attrs`` (the observer: value) as a mapping."""
+    found: dict[str, Any] = {one["name"]: one.get("value") for one in node.get("attrs") or ()}
+    for one in node.get("attr") or ():
+        found[one["name"]] = next((value for key, value in one.items() if key not in _ABOUT), None)
+    return found
+
+
+_ABOUT = ("name", "docString", "doc_string")
+
+
+def _get(node: Mapping[str, Any], *names: str) -> Any:
+    return next((node[name] for name in names if name in node), None)

@@ -1,0 +1,112 @@
+"""A model as sizing sees it: layers of parameters in the order of the forward pass, and what passes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+#: Bytes of an element.
+DTYPES: Mapping[str, int] = {
+    "float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor of parameters. ``kind``: split by tensor parallelism, held whole by every rank of it, or an expert's."""
+
+    name: str
+    elements: int
+    kind: Literal["split", "whole", "expert"] = "split"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """``output``: elements that one sample leaves behind it, which is what a pipeline stage sends on; None: not known.
+
+    ``block``: whether it is one of the repeated blocks that pipeline stages share out.
+    """
+
+    name: str
+    parts: tuple[Part, ...]
+    output: int | None = None
+    block: bool = True
+
+    @property
+    def elements(self) -> int:
+        return sum(part.elements for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The shape of a transformer that communication and activations follow from. ``topk`` of ``experts``: 0 experts, dense."""
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    vocabulary: int
+    kv_heads: int
+    ffn: int
+    experts: int = 0
+    topk: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """``sample_bytes``: input and label of one sample; ``activation_bytes``: what one sample leaves in a forward pass.
+
+    Both None where they are not known; a transformer's activations follow from its ``shape``. ``source``: where the
+    description is from.
+    """
+
+    name: str
+    dtype: str
+    layers: tuple[Layer, ...]
+    source: str
+    shape: Shape | None = None
+    sample_bytes: int | None = None
+    activation_bytes: int | None = None
+    activation_source: str = ""
+
+    @property
+    def parameters(self) -> int:
+        return sum(layer.elements for layer in self.layers)
+
+    @property
+    def element(self) -> int:
+        """Bytes of one parameter."""
+        return DTYPES[self.dtype]
+
+    @property
+    def bytes(self) -> int:
+        return self.parameters * self.element
+
+    @property
+    def gradients(self) -> tuple[tuple[str, int], ...]:
+        """(layer, bytes) in the order of the backward pass: the last layer first."""
+        return tuple((layer.name, layer.elements * self.element) for layer in reversed(self.layers) if layer.elements)
+
+
+def classifier() -> Model:
+    """The reference classifier: Linear 784-256-128-64-10 on images of 28 x 28 float32 with an int64 label."""
+    widths = (784, 256, 128, 64, 10)
+    layers = tuple(
+        Layer(
+            name=f"fc{index + 1}",
+            parts=(Part("weight", before * after), Part("bias", after)),
+            output=after,
+        )
+        for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False))
+    )
+    outputs = 2 * sum(widths[1:])  # every linear layer, and the ReLU or log-softmax behind it
+    return Model(
+        name="mnist-mlp",
+        dtype="float32",
+        layers=layers,
+        source="Linear 784-256-128-64-10, ReLU, log-softmax",
+        sample_bytes=784 * 4 + 8,
+        activation_bytes=outputs * 4,
+        activation_source="outputs of the linear layers, of ReLU and of log-softmax",
+    )

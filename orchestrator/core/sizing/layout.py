@@ -1,0 +1,146 @@
+"""How ranks are arranged: sizes of the data, tensor, pipeline and expert groups, and which ranks each group has.
+
+Rank = (stage x dp + replica) x tp + shard: tensor-parallel neighbours lie closest together, then data-parallel ones, then
+stages, the order of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", arXiv:2104.04473.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from .described import Model
+
+Groups = tuple[tuple[int, ...], ...]
+STRATEGIES = ("dp", "ddp", "fsdp", "tp", "pp", "ep", "hybrid")
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """``zero``: 0 no sharding, 1 optimizer state, 2 and gradients, 3 and parameters, over the data-parallel ranks.
+
+    ``buckets``: gradients travel in buckets as DistributedDataParallel makes them. ``gathered``: tensor parallelism that
+    gathers the inputs of a batch, which the reference classifier's emulation has. ``microbatches``: of one replica's batch.
+    """
+
+    strategy: str
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    zero: int = 0
+    buckets: bool = False
+    gathered: bool = False
+    sequence_parallel: bool = False
+    microbatches: int = 1
+    recompute: Recompute = "none"
+
+    @property
+    def gpus(self) -> int:
+        return self.dp * self.tp * self.pp
+
+    @property
+    def label(self) -> str:
+        """``fsdp, ZeRO 3`` or ``hybrid: dp 2 x tp 2 x pp 2``."""
+        zero = f", ZeRO {self.zero}" if self.zero else ""
+        if self.strategy in ("hybrid", "ep"):
+            sizes = [f"{name} {size}" for name, size in (("dp", self.dp), ("tp", self.tp), ("pp", self.pp)) if size > 1]
+            experts = f", ep {self.ep} within dp" if self.ep > 1 else ""
+            return f"{self.strategy}: {' x '.join(sizes) or 'one GPU'}{experts}{zero}"
+        return f"{self.strategy}{zero}"
+
+    def groups(self, axis: str) -> Groups:
+        """The concurrent groups of ``axis``: dp, tp, ep (blocks within dp) or expert-dp (the same expert of all blocks)."""
+        rows = [self._row(stage, shard) for stage in range(self.pp) for shard in range(self.tp)]
+        if axis == "dp":
+            return tuple(rows)
+        if axis == "tp":
+            return tuple(tuple(range(first, first + self.tp)) for first in range(0, self.gpus, self.tp))
+        if axis == "ep":
+            return tuple(row[first : first + self.ep] for row in rows for first in range(0, self.dp, self.ep))
+        return tuple(row[first :: self.ep] for row in rows for first in range(self.ep))
+
+    def pairs(self, stage: int) -> Groups:
+        """The pairs of ranks on both sides of the boundary behind ``stage``."""
+        width = self.dp * self.tp
+        return tuple((rank, rank + width) for rank in range(stage * width, (stage + 1) * width))
+
+    def _row(self, stage: int, shard: int) -> tuple[int, ...]:
+        return tuple((stage * self.dp + replica) * self.tp + shard for replica in range(self.dp))
+
+
+def arrange(strategy: str, gpus: int, given: Mapping[str, int | None], model: Model, **rest: object) -> Layout:
+    """The layout of a strategy on ``gpus`` ranks. ``given``: the options tp, pp, ep, zero, microbatches where set.
+
+    Raises ValueError with one line per problem.
+    """
+    problems = [f"--{name}: not with --strategy {strategy}" for name in _foreign(strategy, given)]
+    sizes = _sizes(strategy, gpus, given)
+    if any(value < 1 for value in (gpus, *sizes.values())):
+        raise ValueError("\n".join([*problems, "--gpus, --tp, --pp and --ep: must be >= 1"]))
+    if gpus % (sizes["tp"] * sizes["pp"]):
+        text = f"--gpus: must be a multiple of tp x pp = {sizes['tp']} x {sizes['pp']} (got {gpus})"
+        raise ValueError("\n".join([*problems, text]))
+    zero = given.get("zero")
+    layout = Layout(
+        strategy=strategy,
+        dp=gpus // (sizes["tp"] * sizes["pp"]),
+        **sizes,
+        zero=(3 if strategy == "fsdp" else 0) if zero is None else zero,
+        buckets=strategy == "ddp",
+        gathered=strategy == "tp" and model.shape is None,
+        microbatches=given.get("microbatches") or sizes["pp"],
+        **rest,  # type: ignore[arg-type]
+    )
+    problems += _problems(layout, model)
+    if problems:
+        raise ValueError("\n".join(problems))
+    return layout
+
+
+def _foreign(strategy: str, given: Mapping[str, int | None]) -> list[str]:
+    """Options that mean nothing for the strategy."""
+    allowed = {
+        "dp": (), "ddp": (), "fsdp": ("zero",), "tp": (), "pp": ("microbatches",), "ep": ("ep", "microbatches", "zero"),
+        "hybrid": ("tp", "pp", "ep", "zero", "microbatches"),
+    }[strategy]  # fmt: skip
+    return [name for name, value in given.items() if value is not None and name not in allowed]
+
+
+def _sizes(strategy: str, gpus: int, given: Mapping[str, int | None]) -> dict[str, int]:
+    tp, pp = {"tp": (gpus, 1), "pp": (1, gpus)}.get(strategy, (1, 1))
+    if strategy == "hybrid":
+        tp, pp = given.get("tp") or 1, given.get("pp") or 1
+    ep = given.get("ep") or (gpus if strategy == "ep" else 1)
+    return {"tp": tp, "pp": pp, "ep": ep}
+
+
+def _problems(layout: Layout, model: Model) -> list[str]:
+    shape = model.shape
+    blocks = sum(layer.block for layer in model.layers)
+    found = []
+    if layout.dp % layout.ep:
+        found.append(f"--ep: must divide the data-parallel size {layout.dp} (got {layout.ep})")
+    if layout.ep > 1 and (shape is None or not shape.experts):
+        found.append(f"--strategy ep: {model.name} has no experts; --experts N --topk K, or --model mixtral-8x7b")
+    elif shape is not None and shape.experts and shape.experts % layout.ep:
+        found.append(f"--ep: must divide the {shape.experts} experts (got {layout.ep})")
+    if layout.tp > 1 and shape is not None and shape.heads % layout.tp:
+        found.append(f"--tp: must divide the {shape.heads} heads (got {layout.tp})")
+    if layout.tp > 1 and shape is None and (not layout.gathered or model.sample_bytes is None):
+        found.append(
+            f"tensor parallelism needs a transformer's figures, which {model.name} does not have; "
+            "--model transformer --layers … --hidden …, or --strategy fsdp"
+        )
+    if layout.pp > blocks:
+        found.append(f"--pp: {model.name} has {blocks} layers for {layout.pp} stages")
+    elif layout.pp > 1 and any(layer.output is None for layer in model.layers if layer.block):
+        found.append(f"pipeline stages need the size of what {model.name} passes on: --input SHAPE of one sample")
+    if layout.sequence_parallel and (layout.tp == 1 or shape is None):
+        found.append("--sequence-parallel: only with tensor parallelism of a transformer")
+    if layout.recompute != "none" and shape is None:
+        found.append(f"--recompute {layout.recompute}: only for transformers")
+    return found

@@ -1,0 +1,192 @@
+"""Collectives of several ranks' traces put together: who was in which, what ran at the same time, who is missing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from .items import Item
+from .layout import Groups
+from .recorded import Event, Recording, TraceError
+
+#: (operation, ranks) -> the algorithm that replays it.
+Algorithms = Callable[[str, int], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Collectives of one kind that run at the same time in ``groups`` (empty group: all ranks), after ``gap`` seconds."""
+
+    operation: str
+    size: int
+    dtype: str
+    groups: Groups
+    gap: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    ranks: int
+    steps: tuple[Step, ...]
+    timed: bool
+    notes: tuple[str, ...]
+
+
+def item(step: Step, ranks: int, algorithms: Algorithms) -> Item:
+    """The step as one trial of an item."""
+    everyone = tuple(range(ranks))
+    groups = () if step.groups in ((), ((),), (everyone,)) else step.groups
+    members = len(groups[0]) if groups else ranks
+    return Item(
+        operation=step.operation, bytes=step.size, trials=1, gap_ms=step.gap * 1e3, dtype=step.dtype, groups=groups,
+        algorithm=algorithms(step.operation, members),
+    )  # fmt: skip
+
+
+def alone(recording: Recording, gpus: int | None) -> Matched:
+    """One trace: every rank does what it says; sends and receives must all be in it."""
+    ranks = max(recording.world or 0, gpus or 0)
+    if ranks < 2:
+        raise TraceError(f"{recording.file}: does not say how many ranks there were: --gpus N")
+    _pair(recording.events)
+    events = [event for event in recording.events if event.operation != "recv"]
+    gaps = _gaps(recording.events)
+    steps = tuple(
+        Step(operation=_name(event), size=_size(event, ranks), dtype=event.dtype, groups=(_group(event, ranks),),
+             gap=gaps[id(event)])
+        for event in events
+    )  # fmt: skip
+    return Matched(ranks=ranks, steps=steps, timed=_timed(recording.events), notes=_notes(recording.events))
+
+
+def together(found: Sequence[Recording], gpus: int | None) -> Matched:
+    """One trace per rank. Raises TraceError where ranks do not meet."""
+    ranks = max(gpus or 0, len(found))
+    events = tuple(event for recording in found for event in recording.events)
+    _pair(events)
+    steps = tuple(_meet({one.rank: one.events for one in found if one.rank is not None}, ranks))
+    return Matched(ranks=ranks, steps=steps, timed=_timed(events), notes=_notes(events))
+
+
+def _pair(events: Sequence[Event]) -> None:
+    """Every send has its receive, in order, and the other way round."""
+    ends: dict[str, dict[tuple[int, int], list[Event]]] = {"send": defaultdict(list), "recv": defaultdict(list)}
+    for event in events:
+        if event.peer:
+            ends[event.operation][event.peer].append(event)
+    problems = []
+    for pair in sorted({*ends["send"], *ends["recv"]}):
+        sent, received = ends["send"][pair], ends["recv"][pair]
+        for here, there in zip(sent, received, strict=False):
+            if here.size != there.size:
+                problems.append(f"{here.where}: {here.size:,} bytes to rank {pair[1]}, which receives {there.size:,}: {there.where}")
+        problems += [f"{one.where}: rank {pair[0]} sends to rank {pair[1]}, which has no recv for it" for one in sent[len(received) :]]
+        problems += [f"{one.where}: rank {pair[1]} receives from rank {pair[0]}, which has no send for it" for one in received[len(sent) :]]
+    if problems:
+        raise TraceError("\n".join(problems[:20]))
+
+
+def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
+    """Round by round the collectives whose members have all come to them; equal ones of a round run at the same time."""
+    at = dict.fromkeys(queues, 0)
+    gaps = {key: gap for events in queues.values() for key, gap in _gaps(events).items()}
+    while any(at[rank] < len(queues[rank]) for rank in at):
+        ready = _ready(queues, at, ranks)
+        if not ready:
+            raise TraceError("\n".join(_stuck(queues, at, ranks)))
+        kinds: dict[tuple[str, int, str], dict[tuple[int, ...], float]] = {}
+        for group, events in ready:
+            event = events[0]
+            place = kinds.setdefault((_name(event), _size(event, ranks), event.dtype), {})
+            place[group] = max(gaps[id(one)] for one in events)
+        yield from (
+            Step(operation=name, size=size, dtype=dtype, groups=tuple(sorted(groups)), gap=max(groups.values()))
+            for (name, size, dtype), groups in kinds.items()
+        )
+
+
+def _ready(
+    queues: dict[int, tuple[Event, ...]], at: dict[int, int], ranks: int
+) -> list[tuple[tuple[int, ...], list[Event]]]:
+    """The collectives that can run now, taken off their queues. A send waits for nobody, a receive has it already."""
+    heads = {rank: queues[rank][at[rank]] for rank in at if at[rank] < len(queues[rank])}
+    found: list[tuple[tuple[int, ...], list[Event]]] = []
+    taken: set[int] = set()
+    for rank, event in sorted(heads.items()):
+        if rank in taken:
+            continue
+        group = _group(event, ranks)
+        members = (rank,) if event.peer else group
+        meets = [heads.get(one) for one in members]
+        if any(one is None or (_name(one), _group(one, ranks)) != (_name(event), group) for one in meets):
+            continue
+        taken |= set(members)
+        if event.operation != "recv":
+            found.append((group, [one for one in meets if one is not None]))
+        for one in members:
+            at[one] += 1
+    moved = bool(taken)
+    # A round of receives alone moves on without a step of its own.
+    return found or (_ready(queues, at, ranks) if moved and _left(queues, at) else [])
+
+
+def _left(queues: dict[int, tuple[Event, ...]], at: dict[int, int]) -> bool:
+    return any(at[rank] < len(queues[rank]) for rank in at)
+
+
+def _stuck(queues: dict[int, tuple[Event, ...]], at: dict[int, int], ranks: int) -> Iterator[str]:
+    """Who is at what, and whom it lacks."""
+    heads = {rank: queues[rank][at[rank]] if at[rank] < len(queues[rank]) else None for rank in at}
+    for rank, event in sorted(heads.items()):
+        if event is None:
+            continue
+        group = _group(event, ranks)
+        for other in group:
+            there = heads.get(other)
+            if there is None:
+                yield f"{event.where}: rank {rank} is in {event.operation}, which rank {other} lacks: its trace has ended"
+            elif (_name(there), _group(there, ranks)) != (_name(event), group):
+                yield f"{event.where}: rank {rank} is in {event.operation}, which rank {other} lacks: it is at {there.where}"
+
+
+def _gaps(events: Sequence[Event]) -> dict[int, float]:
+    """Seconds of computing before each event: since the end of the one before it, or its start where no end is known."""
+    found: dict[int, float] = {}
+    before: float | None = None
+    for event in events:
+        known = event.start is not None and before is not None
+        found[id(event)] = max(0.0, (event.start or 0.0) - (before or 0.0)) if known else 0.0
+        last = event.end if event.end is not None else event.start
+        before = last if last is not None else before
+    return found
+
+
+def _name(event: Event) -> str:
+    return "send-recv" if event.peer else event.operation
+
+
+def _group(event: Event, ranks: int) -> tuple[int, ...]:
+    return event.peer or event.group or tuple(range(ranks))
+
+
+def _size(event: Event, ranks: int) -> int:
+    """S; where the trace has a rank's part alone and no group, of all ranks."""
+    return event.size if event.size >= 0 else -event.size * ranks
+
+
+def _timed(events: Sequence[Event]) -> bool:
+    return any(event.start is not None for event in events)
+
+
+def _notes(events: Sequence[Event]) -> tuple[str, ...]:
+    notes = []
+    if not _timed(events):
+        notes.append("the trace has no times: gap_ms is 0 everywhere")
+    elif all(event.end is None for event in events):
+        notes.append("the trace has starts alone: gap_ms is from one start to the next, communication included")
+    if any(event.peer for event in events):
+        notes.append("send-recv: both ranks of a pair send; the trace's message went from the first to the second")
+    if any(event.operation == "all-to-all" for event in events):
+        notes.append("all-to-all: equal parts for every peer; uneven splits of the trace are not replayed")
+    return tuple(notes)

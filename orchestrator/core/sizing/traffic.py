@@ -1,0 +1,202 @@
+"""The collectives of one training step, by strategy: operation, bytes, how often, in which groups.
+
+``size`` is S: the buffer of one rank for all-reduce, broadcast, reduce, all-to-all and send-recv; the total over the group for
+all-gather, reduce-scatter, gather and scatter (nccl-tests' reading).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from . import holding, trials
+from .described import Layer, Model
+from .layout import Groups, Layout
+from .memory import Optimizer
+
+#: DistributedDataParallel's first bucket and the others, bytes: closed by the tensor that fills it (torch.nn.parallel).
+FIRST_BUCKET, BUCKET = 1024 * 1024, 25 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
+    """``count`` times per step in each of ``groups`` at once; ``axis``: which groups those are; ``source``: of the formula."""
+
+    operation: str
+    size: int
+    count: int
+    axis: str
+    groups: Groups
+    what: str
+    source: str
+    dtype: str
+
+    @property
+    def ranks(self) -> int:
+        """The ranks of one group."""
+        return len(self.groups[0])
+
+    @property
+    def step_bytes(self) -> int:
+        return self.size * self.count
+
+
+def of_step(model: Model, layout: Layout, optimizer: Optimizer, batch: int) -> tuple[Collective, ...]:
+    """All that one step of ``batch`` samples moves, in the order in which a step meets it; equal ones are counted."""
+    replica = trials.even(batch, layout.dp)
+    micro = trials.even(replica, layout.microbatches)
+    found: list[Collective] = []
+    if layout.gathered and layout.tp > 1:
+        return (_inputs(model, layout, batch),)
+    if layout.zero == 3 and layout.dp > 1:
+        found += _gathered_parameters(model, layout)
+    if layout.tp > 1:
+        found += _tensor(model, layout, micro)
+    if layout.ep > 1:
+        found.append(_experts(model, layout, micro))
+    if layout.pp > 1:
+        found += _pipeline(model, layout, micro)
+    if layout.dp > 1:
+        found += _gradients(model, layout, optimizer)
+    return tuple(_counted(found))
+
+
+def _inputs(model: Model, layout: Layout, batch: int) -> Collective:
+    """Every rank works on its columns with the whole batch, which it gathers: images and labels over the ranks."""
+    size = trials.even(batch * (model.sample_bytes or 0), layout.tp)
+    return Collective(
+        operation="all-gather", size=size, count=1, axis="tp", groups=layout.groups("tp"), dtype="uint8",
+        what="images and labels / GPUs", source="b x bytes of a sample / tp",
+    )  # fmt: skip
+
+
+def _gathered_parameters(model: Model, layout: Layout) -> Iterator[Collective]:
+    """ZeRO-3, Rajbhandari et al., arXiv:1910.02054 section 7: parameters once forward, once backward."""
+    for layer, dense, expert in _units(model, layout):
+        for axis, elements in (("dp", dense), ("expert-dp", expert)):
+            if elements and len(layout.groups(axis)[0]) > 1:
+                yield Collective(
+                    operation="all-gather", size=elements * model.element, count=2 * layout.microbatches, axis=axis,
+                    groups=layout.groups(axis), dtype=model.dtype, what=f"parameters of {_sort(layer)}, forward and backward",
+                    source="P e, twice; arXiv:1910.02054",
+                )  # fmt: skip
+
+
+def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[Collective]:
+    dtype = optimizer.gradient_dtype(model.dtype)
+    size = optimizer.for_dtype(model.element).gradients
+    axes = [axis for axis in ("dp", "expert-dp") if len(layout.groups(axis)[0]) > 1]
+    if layout.zero == 3:
+        for layer, dense, expert in reversed(_units(model, layout)):
+            for axis, elements in (("dp", dense), ("expert-dp", expert)):
+                if elements and axis in axes:
+                    yield _one("reduce-scatter", elements * size, layout, axis, dtype, f"gradients of {_sort(layer)}", "P e; arXiv:1910.02054")
+        return
+    _, held = holding.largest(model, layout)
+    for axis, elements in (("dp", held.dense), ("expert-dp", held.expert)):
+        if not elements or axis not in axes:
+            continue
+        stage = " of the largest stage" if layout.pp > 1 else ""
+        kind = "experts'" if axis == "expert-dp" else "all"
+        if layout.zero:
+            yield _one("reduce-scatter", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", "P e; arXiv:1910.02054")
+            yield _one("all-gather", elements * model.element, layout, axis, model.dtype, f"{kind} new parameters{stage}", "P e; arXiv:1910.02054")
+        elif layout.buckets:
+            for bucket in buckets(model, size):
+                yield _one("all-reduce", bucket, layout, axis, dtype, "gradients, in buckets, last layer first", "sum of gradient bytes")
+        else:
+            yield _one("all-reduce", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", "sum of gradient bytes")
+
+
+def buckets(model: Model, element: int) -> tuple[int, ...]:
+    """Bytes of DistributedDataParallel's buckets: tensors from the last to the first, a bucket ends with the one that fills it."""
+    found, size = [], 0
+    tensors = [part.elements * element for layer in reversed(model.layers) for part in reversed(layer.parts)]
+    for tensor in tensors:
+        size += tensor
+        if size >= (BUCKET if found else FIRST_BUCKET):
+            found.append(size)
+            size = 0
+    return tuple([*found, size] if size else found)
+
+
+def _tensor(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
+    """Megatron-LM: Shoeybi et al., arXiv:1909.08053; with sequence parallelism Korthikanti et al., arXiv:2205.05198."""
+    shape = model.shape
+    assert shape is not None, "the layout was checked"
+    layers = _blocks(model, layout)
+    size = micro * shape.sequence * shape.hidden * model.element
+    passes = 6 if layout.recompute == "full" else 4
+    again = ", forward twice" if layout.recompute == "full" else ""
+    count = passes * layers * layout.microbatches
+    what = f"activations: {passes // 2 if not again else 4} forward{again}, 2 backward in each of {layers} layers"
+    if layout.sequence_parallel:
+        for operation in ("all-gather", "reduce-scatter"):
+            yield _one(operation, size, layout, "tp", model.dtype, what, "b s h e; arXiv:2205.05198", count)
+    else:
+        yield _one("all-reduce", size, layout, "tp", model.dtype, what, "b s h e; arXiv:1909.08053", count)
+
+
+def _experts(model: Model, layout: Layout, micro: int) -> Collective:
+    """Dispatch and combine of every token's topk copies, forward and backward."""
+    shape = model.shape
+    assert shape is not None, "the layout was checked"
+    size = trials.even(micro * shape.sequence * shape.hidden * shape.topk * model.element, layout.tp)
+    layers = _blocks(model, layout)
+    return _one(
+        "all-to-all", size, layout, "ep", model.dtype,
+        f"tokens: dispatch and combine, forward and backward in each of {layers} layers", "b s h topk e / tp", 4 * layers * layout.microbatches,
+    )  # fmt: skip
+
+
+def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
+    """Neighbouring stages exchange: activations go forward while gradients of earlier ones come back (1F1B)."""
+    boundaries = [layers[-1].output or 0 for layers in holding.stages(model, layout.pp)[:-1]]
+    seen: dict[tuple[int, int], list[int]] = {}
+    for stage, output in enumerate(boundaries):
+        seen.setdefault((output, stage % 2), []).append(stage)
+    for (output, _), stages in seen.items():
+        shard = layout.tp if layout.sequence_parallel else 1
+        names = ", ".join(f"{stage}-{stage + 1}" for stage in stages)
+        yield Collective(
+            operation="send-recv", size=trials.even(micro * output * model.element, shard), count=layout.microbatches, axis="pp",
+            groups=tuple(pair for stage in stages for pair in layout.pairs(stage)), dtype=model.dtype,
+            what=f"activations forward, their gradients back, stages {names}", source="b_micro s h e",
+        )  # fmt: skip
+
+
+def _one(
+    operation: str, size: int, layout: Layout, axis: str, dtype: str, what: str, source: str, count: int = 1
+) -> Collective:
+    return Collective(
+        operation=operation, size=size, count=count, axis=axis, groups=layout.groups(axis), dtype=dtype,
+        what=what, source=source,
+    )  # fmt: skip
+
+
+def _units(model: Model, layout: Layout) -> list[tuple[Layer, int, int]]:
+    """(layer, dense, expert) elements of every unit that is gathered as one: the layers of the largest stage."""
+    layers, _ = holding.largest(model, layout)
+    held = [(layer, holding.of_stage((layer,), layout)) for layer in layers]
+    return [(layer, one.dense, one.expert) for layer, one in held]
+
+
+def _sort(layer: Layer) -> str:
+    return "each block" if layer.name.startswith("block") else layer.name
+
+
+def _blocks(model: Model, layout: Layout) -> int:
+    """Blocks of the stage that holds most."""
+    layers, _ = holding.largest(model, layout)
+    return sum(layer.block for layer in layers)
+
+
+def _counted(found: Iterable[Collective]) -> Iterator[Collective]:
+    """Equal ones once, with their count, where the first of them stands."""
+    counts: dict[Collective, int] = {}
+    for one in found:
+        key = dataclasses.replace(one, count=0)
+        counts[key] = counts.get(key, 0) + one.count
+    for key, count in counts.items():
+        yield dataclasses.replace(key, count=count)

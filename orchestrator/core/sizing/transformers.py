@@ -1,0 +1,151 @@
+"""Transformers by their figures: parameters tensor by tensor, and presets with the paper that states them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .described import Layer, Model, Part, Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """``gated``: three matrices in the feed-forward net (SwiGLU); ``bias``: of linear layers, and norms with a bias;
+
+    ``learned``: learned positions; ``tied``: the output layer is the embedding.
+    """
+
+    gated: bool = False
+    bias: bool = True
+    learned: bool = True
+    tied: bool = True
+
+
+STYLES: Mapping[str, Style] = {
+    "gpt": Style(),
+    "llama": Style(gated=True, bias=False, learned=False, tied=False),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A published model."""
+
+    shape: Shape
+    style: str
+    dtype: str
+    source: str
+
+
+def _gpt(layers: int, hidden: int, heads: int, sequence: int) -> Shape:
+    return Shape(
+        layers=layers, hidden=hidden, heads=heads, kv_heads=heads, ffn=4 * hidden, sequence=sequence, vocabulary=50257
+    )
+
+
+_LLAMA_2 = "Touvron et al., Llama 2, arXiv:2307.09288"
+_LLAMA_3 = "Grattafiori et al., The Llama 3 Herd of Models, arXiv:2407.21783, table 3"
+PRESETS: Mapping[str, Preset] = {
+    "gpt2-124m": Preset(
+        shape=_gpt(12, 768, 12, 1024), style="gpt", dtype="float32", source="Radford et al., Language Models are Unsupervised Multitask Learners (2019)",
+    ),
+    "gpt2-1.5b": Preset(
+        shape=_gpt(48, 1600, 25, 1024), style="gpt", dtype="float32", source="Radford et al., Language Models are Unsupervised Multitask Learners (2019)",
+    ),
+    "gpt3-175b": Preset(
+        shape=_gpt(96, 12288, 96, 2048), style="gpt", dtype="bfloat16", source="Brown et al., Language Models are Few-Shot Learners, arXiv:2005.14165, table 2.1",
+    ),
+    "llama-2-7b": Preset(
+        shape=Shape(layers=32, hidden=4096, heads=32, kv_heads=32, ffn=11008, sequence=4096, vocabulary=32000),
+        style="llama", dtype="bfloat16", source=_LLAMA_2,
+    ),
+    "llama-3-8b": Preset(
+        shape=Shape(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence=8192, vocabulary=128256),
+        style="llama", dtype="bfloat16", source=_LLAMA_3,
+    ),
+    "llama-3-70b": Preset(
+        shape=Shape(layers=80, hidden=8192, heads=64, kv_heads=8, ffn=28672, sequence=8192, vocabulary=128256),
+        style="llama", dtype="bfloat16", source=_LLAMA_3,
+    ),
+    "mixtral-8x7b": Preset(
+        shape=Shape(layers=32, hidden=4096, heads=32, kv_heads=8, ffn=14336, sequence=32768, vocabulary=32000, experts=8, topk=2),
+        style="llama", dtype="bfloat16", source="Jiang et al., Mixtral of Experts, arXiv:2401.04088, table 1",
+    ),
+}  # fmt: skip
+
+
+def preset(name: str, dtype: str | None, changes: Mapping[str, int]) -> Model:
+    """The model of that name; ``changes``: fields of Shape that the user sets otherwise."""
+    found = PRESETS[name]
+    shape = _changed(found.shape, changes)
+    source = found.source + ("" if shape == found.shape else ", changed by options")
+    return build(name, shape, STYLES[found.style], dtype or found.dtype, source)
+
+
+def problems(shape: Shape) -> list[str]:
+    """What is wrong with a shape, each with the option that says it."""
+    found = [f"--{name.replace('_', '-')}: must be >= 1 (got {getattr(shape, name)})" for name in _COUNTS
+             if getattr(shape, name) < 1]  # fmt: skip
+    if found:
+        return found
+    if shape.hidden % shape.heads:
+        found.append(f"--heads: must divide --hidden {shape.hidden} (got {shape.heads})")
+    if shape.heads % shape.kv_heads:
+        found.append(f"--kv-heads: must divide --heads {shape.heads} (got {shape.kv_heads})")
+    if shape.experts and not 1 <= shape.topk <= shape.experts:
+        found.append(f"--topk: must be 1 to {shape.experts}, the number of experts (got {shape.topk})")
+    return found
+
+
+_COUNTS = ("layers", "hidden", "heads", "kv_heads", "ffn", "sequence", "vocabulary")
+
+
+def build(name: str, shape: Shape, style: Style, dtype: str, source: str) -> Model:
+    """Embedding, ``shape.layers`` blocks, last norm and output layer."""
+    output = shape.sequence * shape.hidden
+    embedding = [Part("embedding", shape.vocabulary * shape.hidden)]
+    embedding += [Part("positions", shape.sequence * shape.hidden, "whole")] if style.learned else []
+    head = [Part("norm", _norm(shape, style), "whole")]
+    head += [] if style.tied else [Part("output", shape.vocabulary * shape.hidden)]
+    block = (*_attention(shape, style), *_feed_forward(shape, style), Part("norms", 2 * _norm(shape, style), "whole"))
+    blocks = tuple(Layer(name=f"block{index + 1}", parts=block, output=output) for index in range(shape.layers))
+    first = Layer(name="embedding", parts=tuple(embedding), output=output, block=False)
+    last = Layer(name="output", parts=tuple(head), block=False)
+    # A sample is a sequence of tokens and their successors, both int64.
+    return Model(
+        name=name, dtype=dtype, layers=(first, *blocks, last), source=source, shape=shape,
+        sample_bytes=2 * 8 * shape.sequence,
+    )  # fmt: skip
+
+
+def _norm(shape: Shape, style: Style) -> int:
+    return shape.hidden * (2 if style.bias else 1)
+
+
+def _attention(shape: Shape, style: Style) -> tuple[Part, ...]:
+    keys = shape.hidden // shape.heads * shape.kv_heads
+    matrices = 2 * shape.hidden * shape.hidden + 2 * shape.hidden * keys
+    if not style.bias:
+        return (Part("attention", matrices),)
+    # The bias of the output projection is added after the sum over ranks, so every rank holds it.
+    return (
+        Part("attention", matrices + shape.hidden + 2 * keys),
+        Part("attention bias", shape.hidden, "whole"),
+    )
+
+
+def _feed_forward(shape: Shape, style: Style) -> tuple[Part, ...]:
+    matrices = (3 if style.gated else 2) * shape.hidden * shape.ffn
+    inner, outer = (shape.ffn, shape.hidden) if style.bias else (0, 0)
+    if shape.experts:
+        router = Part("router", shape.experts * shape.hidden, "whole")
+        return (Part("experts", shape.experts * (matrices + inner + outer), "expert"), router)
+    bias = (Part("feed-forward bias", outer, "whole"),) if outer else ()
+    return (Part("feed-forward", matrices + inner), *bias)
+
+
+def _changed(shape: Shape, changes: Mapping[str, int]) -> Shape:
+    values: dict[str, Any] = dict(changes)
+    return dataclasses.replace(shape, **values)

@@ -1,0 +1,91 @@
+"""How many steps an epoch has, how large its short last batch is, and an uneven split of a batch over ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trials:
+    """``total`` = ceil(dataset / batch) x epochs steps, ``short`` of which (one in each epoch) have ``last`` samples."""
+
+    dataset: int
+    batch: int
+    epochs: int
+
+    @property
+    def each_epoch(self) -> int:
+        return math.ceil(self.dataset / self.batch)
+
+    @property
+    def total(self) -> int:
+        return self.each_epoch * self.epochs
+
+    @property
+    def last(self) -> int:
+        """Samples of an epoch's last batch; the batch itself where it divides the data set."""
+        return self.dataset % self.batch or self.batch
+
+    @property
+    def short(self) -> int:
+        return 0 if self.last == self.batch else self.epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One rank's part of every batch. ``weight``: what its loss is multiplied by before the even average: n_i p / N."""
+
+    rank: int
+    share: float
+    samples: int
+    last: int
+    weight: float
+    last_weight: float
+
+
+def even(samples: int, parts: int) -> int:
+    """The largest part of ``samples`` cut by quotient and remainder."""
+    return math.ceil(samples / parts)
+
+
+def split(samples: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """``samples`` by ``shares``: whole numbers that sum to ``samples``, what is left over to the largest remainders."""
+    wanted = [samples * share for share in shares]
+    given = [math.floor(round(want, 9)) for want in wanted]
+    order = sorted(range(len(shares)), key=lambda rank: (given[rank] - wanted[rank], rank))
+    for rank in order[: samples - sum(given)]:
+        given[rank] += 1
+    return tuple(given)
+
+
+def uneven(shares: Sequence[float], dp: int, batch: int, last: int) -> tuple[Share, ...]:
+    """What each data-parallel rank works on. Every rank makes the same steps. Raises ValueError, a line per problem."""
+    problems = []
+    if len(shares) != dp:
+        problems.append(f"--shares: {dp} data-parallel ranks need {dp} shares (got {len(shares)})")
+    if any(share <= 0 for share in shares):
+        problems.append(f"--shares: each must be > 0 (got {min(shares):g})")
+    if abs(sum(shares) - 1) > 1e-6:
+        problems.append(f"--shares: must sum to 1 (got {sum(shares):g})")
+    if problems:
+        raise ValueError("\n".join(problems))
+    full, short = split(batch, shares), split(last, shares)
+    for rank, (many, few) in enumerate(zip(full, short, strict=True)):
+        if min(many, few) < 1:
+            size = batch if many < 1 else last
+            problems.append(f"--shares: rank {rank} gets no sample of a batch of {size:,} ({shares[rank]:g} of it)")
+    if problems:
+        raise ValueError("\n".join(problems))
+    return tuple(
+        Share(
+            rank=rank,
+            share=shares[rank],
+            samples=full[rank],
+            last=short[rank],
+            weight=full[rank] * dp / batch,
+            last_weight=short[rank] * dp / last,
+        )
+        for rank in range(dp)
+    )
