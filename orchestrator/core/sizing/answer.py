@@ -79,7 +79,12 @@ def answer(question: Question, prices: Prices) -> Answer:
         raise ValueError(refused)
     held = memory.of_rank(question.model, question.layout, question.optimizer, question.batch)
     return Answer(
-        question=question, rows=rows, trials=found, shares=_shares(question, found), memory=held, fit=_fit(question, held)
+        question=question,
+        rows=rows,
+        trials=found,
+        shares=_shares(question, found),
+        memory=held,
+        fit=_fit(question, held),
     )
 
 

@@ -29,7 +29,9 @@ def is_one(document: Any) -> bool:
     """Whether a JSON document, or the list of a file's documents, is in one of these forms."""
     if isinstance(document, dict):
         return "workload_graph" in document or ("nodes" in document and "schema" in document)
-    return isinstance(document, list) and any(isinstance(one, dict) and ("attr" in one or "type" in one) for one in document)
+    return isinstance(document, list) and any(
+        isinstance(one, dict) and ("attr" in one or "type" in one) for one in document
+    )
 
 
 def read(document: Any, file: str, rank: int | None) -> Recording:
@@ -127,7 +129,9 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
     attributes = _attributes(node)
     name = attributes.get("collective_name")
     if name is None:
-        raise TraceError("record_param_comms lacks collective_name: a schema before 1.0.4; record it with a newer PyTorch")
+        raise TraceError(
+            "record_param_comms lacks collective_name: a schema before 1.0.4; record it with a newer PyTorch"
+        )
     operation = recorded.operation(str(name))
     if operation is None:
         raise TraceError(f"unknown operation {name}; known: {recorded.known()}")
@@ -138,8 +142,8 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
         raise TraceError(f"unknown dtype {attributes.get('dtype')}")
     group = groups.get(str(attributes.get("pg_name", "")), ()) or tuple(range(int(attributes.get("pg_size") or 0)))
     start = node.get("ts")
-    elements = [int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems")]
-    sizes = 0 if operation == "barrier" else recorded.size(operation, *elements, len(group) or 1)
+    given, taken = (int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems"))
+    sizes = 0 if operation == "barrier" else recorded.size(operation, given, taken, len(group) or 1)
     return (
         Event(
             operation=operation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -98,7 +99,7 @@ def classifier() -> Model:
             parts=(Part("weight", before * after), Part("bias", after)),
             output=after,
         )
-        for index, (before, after) in enumerate(zip(widths, widths[1:], strict=False))
+        for index, (before, after) in enumerate(itertools.pairwise(widths))
     )
     outputs = 2 * sum(widths[1:])  # every linear layer, and the ReLU or log-softmax behind it
     return Model(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -27,7 +28,7 @@ def stages(model: Model, pp: int) -> tuple[tuple[Layer, ...], ...]:
     quotient, remainder = divmod(len(blocks), pp)
     firsts = [blocks[stage * quotient + min(stage, remainder)] for stage in range(1, pp)]
     edges = [0, *firsts, len(model.layers)]
-    return tuple(model.layers[start:stop] for start, stop in zip(edges, edges[1:], strict=False))
+    return tuple(model.layers[start:stop] for start, stop in itertools.pairwise(edges))
 
 
 def of_stage(layers: tuple[Layer, ...], layout: Layout) -> Held:

@@ -72,7 +72,15 @@ class Layout:
         return tuple((stage * self.dp + replica) * self.tp + shard for replica in range(self.dp))
 
 
-def arrange(strategy: str, gpus: int, given: Mapping[str, int | None], model: Model, **rest: object) -> Layout:
+def arrange(
+    strategy: str,
+    gpus: int,
+    given: Mapping[str, int | None],
+    model: Model,
+    *,
+    sequence_parallel: bool = False,
+    recompute: Recompute = "none",
+) -> Layout:
     """The layout of a strategy on ``gpus`` ranks. ``given``: the options tp, pp, ep, zero, microbatches where set.
 
     Raises ValueError with one line per problem.
@@ -88,12 +96,15 @@ def arrange(strategy: str, gpus: int, given: Mapping[str, int | None], model: Mo
     layout = Layout(
         strategy=strategy,
         dp=gpus // (sizes["tp"] * sizes["pp"]),
-        **sizes,
+        tp=sizes["tp"],
+        pp=sizes["pp"],
+        ep=sizes["ep"],
         zero=(3 if strategy == "fsdp" else 0) if zero is None else zero,
         buckets=strategy == "ddp",
         gathered=strategy == "tp" and model.shape is None,
         microbatches=given.get("microbatches") or sizes["pp"],
-        **rest,  # type: ignore[arg-type]
+        sequence_parallel=sequence_parallel,
+        recompute=recompute,
     )
     problems += _problems(layout, model)
     if problems:

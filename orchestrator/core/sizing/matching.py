@@ -14,6 +14,10 @@ from .recorded import Event, Recording, TraceError
 Algorithms = Callable[[str, int], str]
 
 
+#: Operations whose ranks may have different sizes.
+_UNEVEN = ("all-to-all", "gather", "scatter")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """Collectives of one kind that run at the same time in ``groups`` (empty group: all ranks), after ``gap`` seconds."""
@@ -80,9 +84,17 @@ def _pair(events: Sequence[Event]) -> None:
         sent, received = ends["send"][pair], ends["recv"][pair]
         for here, there in zip(sent, received, strict=False):
             if here.size != there.size:
-                problems.append(f"{here.where}: {here.size:,} bytes to rank {pair[1]}, which receives {there.size:,}: {there.where}")
-        problems += [f"{one.where}: rank {pair[0]} sends to rank {pair[1]}, which has no recv for it" for one in sent[len(received) :]]
-        problems += [f"{one.where}: rank {pair[1]} receives from rank {pair[0]}, which has no send for it" for one in received[len(sent) :]]
+                problems.append(
+                    f"{here.where}: {here.size:,} bytes to rank {pair[1]}, which receives {there.size:,}: {there.where}"
+                )
+        problems += [
+            f"{one.where}: rank {pair[0]} sends to rank {pair[1]}, which has no recv for it"
+            for one in sent[len(received) :]
+        ]
+        problems += [
+            f"{one.where}: rank {pair[1]} receives from rank {pair[0]}, which has no send for it"
+            for one in received[len(sent) :]
+        ]
     if problems:
         raise TraceError("\n".join(problems[:20]))
 
@@ -91,13 +103,13 @@ def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
     """Round by round the collectives whose members have all come to them; equal ones of a round run at the same time."""
     at = dict.fromkeys(queues, 0)
     gaps = {key: gap for events in queues.values() for key, gap in _gaps(events).items()}
-    while any(at[rank] < len(queues[rank]) for rank in at):
+    while _left(queues, at):
         ready = _ready(queues, at, ranks)
-        if not ready:
+        if not ready and _left(queues, at):
             raise TraceError("\n".join(_stuck(queues, at, ranks)))
         kinds: dict[tuple[str, int, str], dict[tuple[int, ...], float]] = {}
         for group, events in ready:
-            event = events[0]
+            event = _same(events, ranks)
             place = kinds.setdefault((_name(event), _size(event, ranks), event.dtype), {})
             place[group] = max(gaps[id(one)] for one in events)
         yield from (
@@ -126,9 +138,17 @@ def _ready(
             found.append((group, [one for one in meets if one is not None]))
         for one in members:
             at[one] += 1
-    moved = bool(taken)
     # A round of receives alone moves on without a step of its own.
-    return found or (_ready(queues, at, ranks) if moved and _left(queues, at) else [])
+    return found or (_ready(queues, at, ranks) if taken and _left(queues, at) else [])
+
+
+def _same(events: Sequence[Event], ranks: int) -> Event:
+    """The one of them with the most bytes; where all must have as many, they do."""
+    most = max(events, key=lambda event: _size(event, ranks))
+    least = min(events, key=lambda event: _size(event, ranks))
+    if most.operation not in _UNEVEN and _size(most, ranks) != _size(least, ranks):
+        raise TraceError(f"{most.where}: {_size(most, ranks):,} bytes, but {_size(least, ranks):,} in {least.where}")
+    return most
 
 
 def _left(queues: dict[int, tuple[Event, ...]], at: dict[int, int]) -> bool:

@@ -43,9 +43,7 @@ class Optimizer:
         if element == 2:
             return self.half
         scale = element / 4
-        return Bytes(
-            weights=element, gradients=int(self.full.gradients * scale), state=int(self.full.state * scale)
-        )
+        return Bytes(weights=element, gradients=int(self.full.gradients * scale), state=int(self.full.state * scale))
 
     def gradient_dtype(self, dtype: str) -> str:
         """The type in which gradients are held and travel."""

@@ -16,7 +16,9 @@ from .recorded import Event, Recording, TraceError
 
 def is_one(document: Any) -> bool:
     """Whether a JSON document is in this form."""
-    return isinstance(document, list) and any(isinstance(one, dict) and ("comms" in one or "compute" in one) for one in document)
+    return isinstance(document, list) and any(
+        isinstance(one, dict) and ("comms" in one or "compute" in one) for one in document
+    )
 
 
 def read(document: Sequence[Any], file: str, rank: int | None) -> Recording:

@@ -18,6 +18,8 @@ from .memory import Optimizer
 #: DistributedDataParallel's first bucket and the others, bytes: closed by the tensor that fills it (torch.nn.parallel).
 FIRST_BUCKET, BUCKET = 1024 * 1024, 25 * 1024 * 1024
 
+_ZERO = "P e; arXiv:1910.02054"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
@@ -91,7 +93,15 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
         for layer, dense, expert in reversed(_units(model, layout)):
             for axis, elements in (("dp", dense), ("expert-dp", expert)):
                 if elements and axis in axes:
-                    yield _one("reduce-scatter", elements * size, layout, axis, dtype, f"gradients of {_sort(layer)}", "P e; arXiv:1910.02054")
+                    yield _one(
+                        "reduce-scatter",
+                        elements * size,
+                        layout,
+                        axis,
+                        dtype,
+                        f"gradients of {_sort(layer)}",
+                        _ZERO,
+                    )
         return
     _, held = holding.largest(model, layout)
     for axis, elements in (("dp", held.dense), ("expert-dp", held.expert)):
@@ -100,18 +110,45 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
         stage = " of the largest stage" if layout.pp > 1 else ""
         kind = "experts'" if axis == "expert-dp" else "all"
         if layout.zero:
-            yield _one("reduce-scatter", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", "P e; arXiv:1910.02054")
-            yield _one("all-gather", elements * model.element, layout, axis, model.dtype, f"{kind} new parameters{stage}", "P e; arXiv:1910.02054")
+            yield _one(
+                "reduce-scatter",
+                elements * size,
+                layout,
+                axis,
+                dtype,
+                f"{kind} gradients{stage}",
+                _ZERO,
+            )
+            yield _one(
+                "all-gather",
+                elements * model.element,
+                layout,
+                axis,
+                model.dtype,
+                f"{kind} new parameters{stage}",
+                _ZERO,
+            )
         elif layout.buckets:
             for bucket in buckets(model, size):
-                yield _one("all-reduce", bucket, layout, axis, dtype, "gradients, in buckets, last layer first", "sum of gradient bytes")
+                yield _one(
+                    "all-reduce",
+                    bucket,
+                    layout,
+                    axis,
+                    dtype,
+                    "gradients, in buckets, last layer first",
+                    "sum of gradient bytes",
+                )
         else:
-            yield _one("all-reduce", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", "sum of gradient bytes")
+            yield _one(
+                "all-reduce", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", "sum of gradient bytes"
+            )
 
 
 def buckets(model: Model, element: int) -> tuple[int, ...]:
     """Bytes of DistributedDataParallel's buckets: tensors from the last to the first, a bucket ends with the one that fills it."""
-    found, size = [], 0
+    found: list[int] = []
+    size = 0
     tensors = [part.elements * element for layer in reversed(model.layers) for part in reversed(layer.parts)]
     for tensor in tensors:
         size += tensor

@@ -45,17 +45,19 @@ def _gpt(layers: int, hidden: int, heads: int, sequence: int) -> Shape:
     )
 
 
+_GPT_2 = "Radford et al., Language Models are Unsupervised Multitask Learners (2019)"
+_GPT_3 = "Brown et al., Language Models are Few-Shot Learners, arXiv:2005.14165, table 2.1"
 _LLAMA_2 = "Touvron et al., Llama 2, arXiv:2307.09288"
 _LLAMA_3 = "Grattafiori et al., The Llama 3 Herd of Models, arXiv:2407.21783, table 3"
 PRESETS: Mapping[str, Preset] = {
     "gpt2-124m": Preset(
-        shape=_gpt(12, 768, 12, 1024), style="gpt", dtype="float32", source="Radford et al., Language Models are Unsupervised Multitask Learners (2019)",
+        shape=_gpt(12, 768, 12, 1024), style="gpt", dtype="float32", source=_GPT_2,
     ),
     "gpt2-1.5b": Preset(
-        shape=_gpt(48, 1600, 25, 1024), style="gpt", dtype="float32", source="Radford et al., Language Models are Unsupervised Multitask Learners (2019)",
+        shape=_gpt(48, 1600, 25, 1024), style="gpt", dtype="float32", source=_GPT_2,
     ),
     "gpt3-175b": Preset(
-        shape=_gpt(96, 12288, 96, 2048), style="gpt", dtype="bfloat16", source="Brown et al., Language Models are Few-Shot Learners, arXiv:2005.14165, table 2.1",
+        shape=_gpt(96, 12288, 96, 2048), style="gpt", dtype="bfloat16", source=_GPT_3,
     ),
     "llama-2-7b": Preset(
         shape=Shape(layers=32, hidden=4096, heads=32, kv_heads=32, ffn=11008, sequence=4096, vocabulary=32000),
