@@ -77,14 +77,17 @@ def answer(question: Question, prices: Prices) -> Answer:
     refused = prices.refused(tuple(row.collective for row in rows))
     if refused:
         raise ValueError(refused)
-    held = memory.of_rank(question.model, question.layout, question.optimizer, question.batch)
+    shares = _shares(question, found)
+    batch = _fullest(question, shares)
+    held = memory.of_rank(question.model, question.layout, question.optimizer, batch)
+    fit = _fit(question, held, batch)
     return Answer(
         question=question,
         rows=rows,
         trials=found,
-        shares=_shares(question, found),
+        shares=shares,
         memory=held,
-        fit=_fit(question, held),
+        fit=fit,
     )
 
 
@@ -135,13 +138,16 @@ def _shares(question: Question, found: Trials | None) -> tuple[Share, ...]:
     return trials.uneven(question.shares, question.layout.dp, question.batch, last)
 
 
-def _fit(question: Question, held: Memory) -> Fit | None:
+def _fullest(question: Question, shares: tuple[Share, ...]) -> int | None:
+    """The batch that would give every replica what the one with the largest share has."""
+    return max(share.samples for share in shares) * len(shares) if shares else question.batch
+
+
+def _fit(question: Question, held: Memory, batch: int | None) -> Fit | None:
     if question.limit is None:
         return None
     spare = question.limit - held.total
     instead = (
-        memory.fitting(question.model, question.layout, question.optimizer, question.batch, question.limit)
-        if spare < 0
-        else ()
+        memory.fitting(question.model, question.layout, question.optimizer, batch, question.limit) if spare < 0 else ()
     )
     return Fit(limit=question.limit, spare=spare, instead=instead)

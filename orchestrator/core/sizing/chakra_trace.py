@@ -38,6 +38,7 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
     """Raises TraceError with a line per wrong node."""
     if isinstance(document, dict) and "nodes" in document:
         nodes, convert = document["nodes"], _observed
+        _known_schema(nodes, str(document["schema"]), file)
     else:
         nodes = document["workload_graph"] if isinstance(document, dict) else document
         convert = _node
@@ -156,6 +157,16 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
             end=None if start is None else (float(start) + float(node.get("inclusive_dur") or 0)) / 1e6,
         ),
     )
+
+
+def _known_schema(nodes: Sequence[Any], schema: str, file: str) -> None:
+    """Older observers did not say which collective it was."""
+    communication = [one for one in nodes if isinstance(one, dict) and one.get("name") == "record_param_comms"]
+    if any("collective_name" not in _attributes(one) for one in communication):
+        raise TraceError(
+            f"{file}: schema {schema}: its record_param_comms nodes have no collective_name, as those of 1.1.0 have; "
+            "record it with a newer PyTorch"
+        )
 
 
 def _observed_peer(node: Mapping[str, Any], operation: str, group: Sequence[int], rank: int | None) -> tuple[int, int]:

@@ -12,6 +12,9 @@ from ...model.algorithm import LIBRARY
 from .answer import Answer
 from .layout import Groups
 
+#: Types that the workload moves; others travel as bytes.
+_MOVED = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int8", "uint8")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
@@ -29,7 +32,7 @@ class Item:
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = {
             "operation": self.operation, "bytes": self.bytes, "trials": self.trials, "gap_ms": round(self.gap_ms, 6),
-            "algorithm": self.algorithm, "dtype": self.dtype,
+            "algorithm": self.algorithm, "dtype": self.dtype if self.dtype in _MOVED else "uint8",
         }  # fmt: skip
         return {**found, "groups": [list(group) for group in self.groups]} if self.groups else found
 

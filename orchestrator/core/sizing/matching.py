@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from .items import Item
@@ -14,6 +14,7 @@ from .recorded import Event, Recording, TraceError
 Algorithms = Callable[[str, int], str]
 
 
+_ALONE = "one trace: every rank is taken to do what it says"
 #: Operations whose ranks may have different sizes.
 _UNEVEN = ("all-to-all", "gather", "scatter")
 
@@ -57,11 +58,11 @@ def alone(recording: Recording, gpus: int | None) -> Matched:
     events = [event for event in recording.events if event.operation != "recv"]
     gaps = _gaps(recording.events)
     steps = tuple(
-        Step(operation=_name(event), size=_size(event, ranks), dtype=event.dtype, groups=(_group(event, ranks),),
+        Step(operation=_name(event), size=_size(event, ranks), dtype=event.dtype, groups=(_members(event, ranks),),
              gap=gaps[id(event)])
         for event in events
     )  # fmt: skip
-    return Matched(ranks=ranks, steps=steps, timed=_timed(recording.events), notes=_notes(recording.events))
+    return Matched(ranks=ranks, steps=steps, timed=_timed(recording.events), notes=(_ALONE, *_notes(recording.events)))
 
 
 def together(found: Sequence[Recording], gpus: int | None) -> Matched:
@@ -113,8 +114,9 @@ def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
             place = kinds.setdefault((_name(event), _size(event, ranks), event.dtype), {})
             place[group] = max(gaps[id(one)] for one in events)
         yield from (
-            Step(operation=name, size=size, dtype=dtype, groups=tuple(sorted(groups)), gap=max(groups.values()))
+            Step(operation=name, size=size, dtype=dtype, groups=part, gap=max(groups[group] for group in part))
             for (name, size, dtype), groups in kinds.items()
+            for part in _disjoint(groups)
         )
 
 
@@ -135,11 +137,25 @@ def _ready(
             continue
         taken |= set(members)
         if event.operation != "recv":
-            found.append((group, [one for one in meets if one is not None]))
+            # Two that send to each other are one exchange.
+            found.append((_members(event, ranks), [one for one in meets if one is not None]))
         for one in members:
             at[one] += 1
     # A round of receives alone moves on without a step of its own.
     return found or (_ready(queues, at, ranks) if taken and _left(queues, at) else [])
+
+
+def _disjoint(groups: Iterable[tuple[int, ...]]) -> list[Groups]:
+    """The groups in as few parts as one after the other gives, no rank twice in a part."""
+    parts: list[list[tuple[int, ...]]] = []
+    for group in sorted(groups):
+        free = (part for part in parts if not any(set(group) & set(other) for other in part))
+        place = next(free, None)
+        if place is None:
+            parts.append([group])
+        else:
+            place.append(group)
+    return [tuple(part) for part in parts]
 
 
 def _same(events: Sequence[Event], ranks: int) -> Event:
@@ -190,6 +206,10 @@ def _group(event: Event, ranks: int) -> tuple[int, ...]:
     return event.peer or event.group or tuple(range(ranks))
 
 
+def _members(event: Event, ranks: int) -> tuple[int, ...]:
+    return tuple(sorted(event.peer)) if event.peer else _group(event, ranks)
+
+
 def _size(event: Event, ranks: int) -> int:
     """S; where the trace has a rank's part alone and no group, of all ranks."""
     return event.size if event.size >= 0 else -event.size * ranks
@@ -206,7 +226,7 @@ def _notes(events: Sequence[Event]) -> tuple[str, ...]:
     elif all(event.end is None for event in events):
         notes.append("the trace has starts alone: gap_ms is from one start to the next, communication included")
     if any(event.peer for event in events):
-        notes.append("send-recv: both ranks of a pair send; the trace's message went from the first to the second")
+        notes.append("send-recv: both ranks of a pair send, also where the trace's message went one way alone")
     if any(event.operation == "all-to-all" for event in events):
         notes.append("all-to-all: equal parts for every peer; uneven splits of the trace are not replayed")
     return tuple(notes)

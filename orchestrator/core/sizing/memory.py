@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from . import holding, trials
 from .described import Model, Shape
-from .layout import Layout
+from .layout import RECOMPUTE, Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +176,8 @@ def _candidates(model: Model, layout: Layout) -> list[Layout]:
             for tp in _powers(min(gpus // pp, 8))
             if tp * pp > 1 and shape.heads % tp == 0 and pp <= shape.layers and gpus % (tp * pp) == 0
         ]  # fmt: skip
-        found += [dataclasses.replace(one, recompute="full") for one in found if layout.recompute != "full"]
+        harder = RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1 :]
+        found += [dataclasses.replace(one, recompute=more) for more in harder for one in found]
     return [one for one in found if one != layout]
 
 

@@ -125,7 +125,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
                 layout,
                 axis,
                 model.dtype,
-                f"{kind} new parameters{stage}",
+                f"{kind} parameters, updated{stage}",
                 _ZERO,
             )
         elif layout.buckets:
@@ -179,11 +179,12 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
     """Dispatch and combine of every token's topk copies, forward and backward."""
     shape = model.shape
     assert shape is not None, "the layout was checked"
-    size = trials.even(micro * shape.sequence * shape.hidden * shape.topk * model.element, layout.tp)
+    size = trials.even(micro * shape.sequence * shape.hidden * shape.topk, layout.tp) * model.element
     layers = _blocks(model, layout)
     return _one(
         "all-to-all", size, layout, "ep", model.dtype,
-        f"tokens: dispatch and combine, forward and backward in each of {layers} layers", "b s h topk e / tp", 4 * layers * layout.microbatches,
+        f"tokens: to experts and back, forward and backward in each of {layers} layers", "b s h topk e / tp",
+        4 * layers * layout.microbatches,
     )  # fmt: skip
 
 
@@ -197,7 +198,7 @@ def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
         shard = layout.tp if layout.sequence_parallel else 1
         names = ", ".join(f"{stage}-{stage + 1}" for stage in stages)
         yield Collective(
-            operation="send-recv", size=trials.even(micro * output * model.element, shard), count=layout.microbatches, axis="pp",
+            operation="send-recv", size=trials.even(micro * output, shard) * model.element, count=layout.microbatches, axis="pp",
             groups=tuple(pair for stage in stages for pair in layout.pairs(stage)), dtype=model.dtype,
             what=f"activations forward, their gradients back, stages {names}", source="b_micro s h e",
         )  # fmt: skip

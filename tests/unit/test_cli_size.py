@@ -1,0 +1,177 @@
+"""``ccbed size``: what it prints, writes and refuses."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orchestrator.cli import main, terminal
+from orchestrator.cli.session import Session
+
+from .golden import same_as_golden
+
+SEED = "--model mnist-mlp --batch 8192 --dataset 60000 --gpus 4"
+
+
+@dataclass
+class Desk:
+    root: Path
+    out: str = ""
+    err: str = ""
+
+    def __call__(self, line: str) -> int:
+        out, err = io.StringIO(), io.StringIO()
+        session = Session(state=self.root / "state", terminal=terminal.Terminal(out=out, err=err))
+        code = main.run(["size", *shlex.split(line)], session)
+        self.out, self.err = out.getvalue(), err.getvalue()
+        return code
+
+    def json(self, line: str) -> Any:
+        assert self(f"{line} --json") == 0, self.err
+        return json.loads(self.out)
+
+    def items(self, line: str) -> list[dict[str, Any]]:
+        assert self(f"{line} --emit trial.yml") == 0, self.err
+        document = yaml.safe_load((self.root / "trial.yml").read_text())
+        assert (document["workload"], document["trial"]) == ("emulate", "trial")
+        items: list[dict[str, Any]] = document["params"]["items"]
+        assert all(
+            set(item) - {"groups"} == {"operation", "bytes", "trials", "gap_ms", "algorithm", "dtype"} for item in items
+        )
+        return items
+
+
+@pytest.fixture
+def size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    return Desk(root=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("seed-dp", f"{SEED} --strategy dp --link 100mbit,50us --gpu-memory 80g"),
+        ("seed-tp", f"{SEED} --strategy tp --link 100mbit,50us"),
+        ("shares", f"{SEED} --strategy ddp --shares .25,.25,.10,.4"),
+        ("too-large", "--model llama-3-8b --batch 64 --gpus 64 --gpu-memory 80g"),
+        (
+            "hybrid",
+            "--model llama-3-8b --batch 32 --gpus 16 --strategy hybrid --tp 4 --pp 2 --zero 1 --link 400gbit,5us",
+        ),
+    ],
+)
+def test_what_the_terminal_shows(size: Desk, name: str, line: str) -> None:
+    assert size(line) == 0, size.err
+    same_as_golden(f"size/{name}.txt", size.out)
+
+
+def test_figures_for_programs(size: Desk) -> None:
+    found = size.json(f"{SEED} --strategy dp --link 100mbit,50us")
+    assert [one["bytes"] for one in found["model"]["gradients"]] == [2_600, 33_024, 131_584, 803_840]
+    assert (found["trials"]["total"], found["trials"]["last_batch"]) == (8, 2656)
+    assert found["collectives"][0]["bytes"] == 971_048
+    assert found["step_seconds"] == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
+
+
+def test_the_published_emulations_are_emitted_to_the_byte(size: Desk) -> None:
+    (dp,) = size.items(f"{SEED} --strategy dp")
+    assert (dp["operation"], dp["bytes"], dp["trials"], dp["algorithm"]) == ("all-reduce", 971_048, 8, "ring")
+    full, short = size.items(f"{SEED} --strategy tp")
+    assert (full["operation"], full["bytes"], full["trials"]) == ("all-gather", 6_438_912, 7)
+    assert (short["bytes"], short["trials"]) == (2_087_616, 1)
+
+
+def test_every_emitted_item_holds_whole_elements(size: Desk) -> None:
+    lines = (
+        "--model gpt2-124m --strategy fsdp --batch 12 --dataset 100",
+        "--model llama-3-8b --strategy hybrid --tp 4 --pp 2 --gpus 16 --batch 31 --sequence-parallel",
+        "--model mixtral-8x7b --strategy ep --gpus 8 --batch 8",
+        f"{SEED} --strategy pp",
+    )
+    for line in lines:
+        for item in size.items(line):
+            width = {"float32": 4, "bfloat16": 2, "uint8": 1}[item["dtype"]]
+            assert item["bytes"] > 0 and item["bytes"] % width == 0, (line, item)
+
+
+def test_concurrent_groups_are_emitted(size: Desk) -> None:
+    items = size.items("--model gpt2-124m --strategy hybrid --tp 2 --gpus 4 --batch 4")
+    assert [item["groups"] for item in items] == [[[0, 1], [2, 3]], [[0, 2], [1, 3]]]
+
+
+def test_a_module_of_the_user_is_summed_on_the_meta_device(size: Desk) -> None:
+    (size.root / "net.py").write_text(
+        "import torch\n"
+        "print('made by the user')\n"
+        "def make():\n"
+        "    n = torch.nn\n"
+        "    return n.Sequential(n.Linear(784, 256), n.ReLU(), n.Linear(256, 128), n.ReLU(), n.Linear(128, 64), n.ReLU(),\n"
+        "                        n.Linear(64, 10), n.LogSoftmax(1))\n"
+        "def broken():\n"
+        "    raise RuntimeError('no weights\\nat all')\n"
+    )
+    found = size.json("--model net:make --input 784 --batch 8192 --strategy dp")
+    assert found["collectives"][0]["bytes"] == 971_048
+    # The same as the built-in description: 2 x (256 + 128 + 64 + 10) outputs of 4 bytes, 2,048 samples.
+    assert found["memory"]["activations"] == 2 * 458 * 4 * 2048
+    assert size("--model net:broken") == 3
+    assert size.err.splitlines()[0] == "error: --model net:broken: RuntimeError: no weights at all"
+    assert size("--model net:make --input 7") == 3
+    assert size.err.startswith("error: --input 7: forward of net:make on the meta device: RuntimeError: ")
+
+
+def test_a_trace_becomes_a_trial(size: Desk) -> None:
+    entry = {"comms": "all_reduce", "in_msg_size": 242_762, "out_msg_size": 242_762, "dtype": "float", "world_size": 4}
+    folder = size.root / "trace"
+    folder.mkdir()
+    for rank in range(4):
+        content = json.dumps([{**entry, "startTime_ns": step * 10**9} for step in range(8)]).encode()
+        (folder / f"rank-{rank}.json.gz").write_bytes(gzip.compress(content))
+    (item,) = size.items("--trace trace")
+    assert (item["bytes"], item["trials"], item["gap_ms"]) == (971_048, 8, 875.0)
+    assert "8 collectives in 1 items" in size.out
+    assert size.json("--trace trace")["items"] == [item]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("", "say one of --model and --trace"),
+        ("--model mnist-mlp --trace x", "say one of --model and --trace"),
+        ("--model mnist-lmp", "unknown model mnist-lmp; did you mean mnist-mlp?"),
+        ("--model mnist-mlp --layers 3", "--layers: not with --model mnist-mlp"),
+        ("--model mnist-mlp --strategy tp", "--batch: is missing"),
+        ("--model mnist-mlp --dataset 60000", "--batch: is missing: --dataset is counted in batches"),
+        ("--model mnist-mlp --batch 3", "--batch: must be >= 4"),
+        ("--model mnist-mlp --link quick", "--link: must be RATE,LATENCY"),
+        ("--model mnist-mlp --gpu-memory lots", "--gpu-memory: must be a size"),
+        ("--model mnist-mlp --dtype float8", "--dtype: must be one of"),
+        ("--model mnist-mlp --algorithm rings", "no algorithm rings; did you mean ring?"),
+        ("--model mnist-mlp --algorithm ring:x=3", "ring has no parameter x"),
+        ("--model mnist-mlp --shares .5,.5,.5,.5 --batch 64", "--shares: must sum to 1 (got 2)"),
+        ("--model mnist-mlp --shares a,b --batch 64", "--shares: must be numbers"),
+        ("--model transformer", "--layers: is missing"),
+        ("--model transformer --layers 2 --hidden 10 --heads 3", "--heads: must divide --hidden 10 (got 3)"),
+        ("--model nothing:here", "--model nothing:here: ModuleNotFoundError: No module named 'nothing'"),
+        ("--trace nowhere.json", "--trace nowhere.json: no such file or folder"),
+        ("--trace . --batch 3", "--batch: not with --trace"),
+        ("--trace .", "there is no trace"),
+    ],
+)
+def test_what_it_refuses(size: Desk, line: str, problem: str) -> None:
+    assert size(line) == 3
+    assert problem in size.err
+    assert "defect" not in size.err
+
+
+def test_all_mistakes_are_told_at_once(size: Desk) -> None:
+    assert size("--model mnist-lmp --link quick --gpu-memory lots --shares a") == 3
+    assert len([line for line in size.err.splitlines() if line.startswith("error:")]) == 4

@@ -1,0 +1,254 @@
+"""What a training moves and holds, against figures worked out by hand or published."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from orchestrator.core.sizing import answer as answers
+from orchestrator.core.sizing import described, layout, memory, pricing, traffic, transformers, trials
+from orchestrator.core.sizing.described import Layer, Model, Part, Shape
+from orchestrator.plugins import discover
+
+ADAM = memory.OPTIMIZERS["adam"]
+CLASSIFIER = described.classifier()
+#: 4 layers of hidden size 8 and 2 heads, sequences of 16 tokens, 2 bytes an element.
+SMALL = transformers.build(
+    "small",
+    Shape(layers=4, hidden=8, heads=2, kv_heads=2, ffn=32, sequence=16, vocabulary=100, experts=0),
+    transformers.STYLES["gpt"],
+    "bfloat16",
+    "by hand",
+)
+
+
+def arranged(strategy: str, gpus: int, model: Model = SMALL, **given: Any) -> layout.Layout:
+    rest = {key: given.pop(key) for key in ("sequence_parallel", "recompute") if key in given}
+    return layout.arrange(strategy, gpus, given, model, **rest)
+
+
+def moved(strategy: str, gpus: int, batch: int, model: Model = SMALL, **given: Any) -> list[tuple[str, int, int]]:
+    found = traffic.of_step(model, arranged(strategy, gpus, model, **given), ADAM, batch)
+    return [(one.operation, one.size, one.count) for one in found]
+
+
+def prices(wanted: str | None = None) -> pricing.Prices:
+    found = discover().algorithms
+    return pricing.Prices({name: found[name].module for name in found}, wanted)
+
+
+def test_the_reference_classifier_has_the_published_figures() -> None:
+    assert CLASSIFIER.parameters == 242_762
+    assert [size for _, size in CLASSIFIER.gradients] == [2_600, 33_024, 131_584, 803_840]
+    assert moved("dp", 4, 8192, CLASSIFIER) == [("all-reduce", 971_048, 1)]
+    assert moved("ddp", 4, 8192, CLASSIFIER) == [("all-reduce", 971_048, 1)]
+    assert moved("tp", 4, 8192, CLASSIFIER) == [("all-gather", 6_438_912, 1)]
+    assert moved("tp", 4, 2656, CLASSIFIER) == [("all-gather", 2_087_616, 1)]
+
+
+def test_an_epoch_ends_with_a_short_batch() -> None:
+    found = trials.Trials(dataset=60_000, batch=8192, epochs=1)
+    assert (found.total, found.last, found.short) == (8, 2656, 1)
+    three = trials.Trials(dataset=60_000, batch=8192, epochs=3)
+    assert (three.total, three.short) == (24, 3)
+    even = trials.Trials(dataset=60_000, batch=6000, epochs=2)
+    assert (even.total, even.last, even.short) == (20, 6000, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("gpt2-124m", 124_439_808),
+        ("gpt2-1.5b", 1_557_611_200),
+        ("llama-2-7b", 6_738_415_616),
+        ("llama-3-8b", 8_030_261_248),
+        ("llama-3-70b", 70_553_706_496),
+        ("mixtral-8x7b", 46_702_792_704),
+    ],
+)
+def test_presets_have_as_many_parameters_as_the_published_weights(name: str, parameters: int) -> None:
+    assert transformers.preset(name, None, {}).parameters == parameters
+
+
+def test_megatron_reduces_four_times_in_each_layer() -> None:
+    # b s h e = 3 x 16 x 8 x 2 bytes; 4 layers x (2 forward + 2 backward)
+    assert moved("tp", 2, 3) == [("all-reduce", 768, 16)]
+    assert moved("tp", 2, 3, recompute="full") == [("all-reduce", 768, 24)]
+    assert moved("tp", 2, 3, sequence_parallel=True) == [("all-gather", 768, 16), ("reduce-scatter", 768, 16)]
+
+
+def test_zero_3_moves_three_times_the_model() -> None:
+    found = moved("fsdp", 4, 8)
+    assert sum(size * count for operation, size, count in found if operation == "all-gather") == 2 * SMALL.bytes
+    assert sum(size * count for operation, size, count in found if operation == "reduce-scatter") == SMALL.bytes
+
+
+@pytest.mark.parametrize("zero", [1, 2])
+def test_lower_stages_move_twice_the_model(zero: int) -> None:
+    assert moved("fsdp", 4, 8, zero=zero) == [("reduce-scatter", SMALL.bytes, 1), ("all-gather", SMALL.bytes, 1)]
+
+
+def test_stages_exchange_each_microbatch_at_every_boundary() -> None:
+    # 8 samples in 4 microbatches of 2: 2 x 16 x 8 x 2 bytes; boundaries 0-1 and 2-3 at once, then 1-2
+    found = traffic.of_step(SMALL, arranged("pp", 4), ADAM, 8)
+    assert [(one.operation, one.size, one.count, one.groups) for one in found] == [
+        ("send-recv", 512, 4, ((0, 1), (2, 3))),
+        ("send-recv", 512, 4, ((1, 2),)),
+    ]
+
+
+def test_stages_of_the_classifier_pass_on_what_its_layers_put_out() -> None:
+    # 2,048 samples of a microbatch x 256, 128, 64 outputs x 4 bytes
+    found = moved("pp", 4, 8192, CLASSIFIER)
+    assert found == [("send-recv", 2_097_152, 4), ("send-recv", 1_048_576, 4), ("send-recv", 524_288, 4)]
+
+
+def test_experts_exchange_their_tokens_four_times_in_each_layer() -> None:
+    assert SMALL.shape is not None
+    shape = dataclasses.replace(SMALL.shape, experts=4, topk=2)
+    experts = transformers.build("moe", shape, transformers.STYLES["llama"], "bfloat16", "by hand")
+    found = traffic.of_step(experts, arranged("ep", 4, experts), ADAM, 8)
+    # s b h topk e = 16 x 2 x 8 x 2 x 2 bytes; 4 layers x 4
+    assert (found[0].operation, found[0].size, found[0].count) == ("all-to-all", 1024, 16)
+    # Every rank has another expert, so experts' gradients stay where they are: the others' alone are reduced.
+    dense = sum(part.elements for layer in experts.layers for part in layer.parts if part.kind != "expert")
+    assert [(one.operation, one.size) for one in found][1:] == [("all-reduce", dense * 2)]
+
+
+def test_groups_of_a_hybrid_are_laid_out_side_by_side() -> None:
+    made = arranged("hybrid", 8, tp=2, pp=2)
+    assert made.dp == 2
+    assert made.groups("tp") == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert made.groups("dp") == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert made.pairs(0) == ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+def test_a_hybrid_is_the_product_of_its_groups() -> None:
+    # 16 samples of 2 replicas in 2 microbatches are 4 each; stage 0 has 2 of 4 layers, and the embedding
+    found = traffic.of_step(SMALL, arranged("hybrid", 8, tp=2, pp=2), ADAM, 16)
+    assert [(one.operation, one.axis, one.size, one.count) for one in found][:2] == [
+        ("all-reduce", "tp", 4 * 16 * 8 * 2, 4 * 2 * 2),
+        ("send-recv", "pp", 4 * 16 * 8 * 2, 2),
+    ]
+    assert found[2].axis == "dp" and found[2].operation == "all-reduce"
+
+
+def test_buckets_close_with_the_tensor_that_fills_them() -> None:
+    megabyte = 1024 * 1024
+    sizes = (30 * megabyte, 20 * megabyte, 6 * megabyte, megabyte)
+    layers = tuple(Layer(name=str(size), parts=(Part("weight", size // 4),)) for size in sizes)
+    model = Model(name="wide", dtype="float32", layers=layers, source="by hand")
+    # From the last: 1 MiB fills the first bucket; 6 + 20 fill one of 25 MiB; 30 remain.
+    assert traffic.buckets(model, 4) == (megabyte, 26 * megabyte, 30 * megabyte)
+
+
+@pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_zero_holds_what_its_paper_says(zero: int, gigabytes: float) -> None:
+    layer = Layer(name="all", parts=(Part("weight", 7_500_000_000, "whole"),))
+    model = Model(name="7.5B", dtype="bfloat16", layers=(layer,), source="arXiv:1910.02054, figure 1")
+    made = layout.arrange("fsdp", 64, {"zero": zero}, model)
+    held = memory.of_rank(model, made, ADAM, None)
+    assert round(held.total / 1e9, 1) == gigabytes
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "dtype", "each"),
+    [
+        ("adam", 2, 16),
+        ("adam", 4, 16),
+        ("adam-fp32-gradients", 2, 18),
+        ("sgd-momentum", 4, 12),
+        ("sgd-momentum", 2, 12),
+    ],
+)
+def test_bytes_of_a_parameter(optimizer: str, dtype: int, each: int) -> None:
+    assert memory.OPTIMIZERS[optimizer].for_dtype(dtype).total == each
+
+
+def test_activations_of_a_block() -> None:
+    shape = SMALL.shape
+    assert shape is not None
+
+    def kept(**given: Any) -> int:
+        given = {"gpus": 2, **given}
+        made = arranged(given.pop("strategy", "dp"), given.pop("gpus"), **given)
+        return memory.layer_activations(shape, made, 1, 2)[0]
+
+    # s b h = 128; 5 a s / h = 20
+    assert kept() == 128 * 54
+    assert kept(recompute="selective") == 128 * 34
+    assert kept(recompute="full") == 128 * 2
+    assert kept(strategy="tp") == 128 * (10 + 12 + 10)
+    assert kept(strategy="tp", sequence_parallel=True) == 128 * 27
+
+
+def test_a_ring_takes_what_its_cost_model_says() -> None:
+    link = pricing.link("100mbit,50us")
+    assert link.alpha == pytest.approx(50e-6) and link.beta == pytest.approx(80e-9)
+    made = arranged("dp", 4, CLASSIFIER)
+    question = answers.Question(model=CLASSIFIER, layout=made, optimizer=ADAM, batch=8192, link=link)
+    # 6 a + 1.5 n b
+    assert answers.answer(question, prices()).step_seconds == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "alpha"), [("1gbit", 1e9, 0), ("12.5GB/s,5us", 1e11, 5e-6), ("400Gb/s, 2ms", 4e11, 2e-3)]
+)
+def test_links_are_read(text: str, rate: float, alpha: float) -> None:
+    found = pricing.link(text)
+    assert found.rate == pytest.approx(rate) and found.alpha == pytest.approx(alpha)
+
+
+@pytest.mark.parametrize("text", ["fast", "0mbit", "100mbit,soon", "-1gbit", "100"])
+def test_links_that_are_none(text: str) -> None:
+    with pytest.raises(ValueError, match="--link"):
+        pricing.link(text)
+
+
+def test_what_does_not_fit_names_what_would() -> None:
+    model = transformers.preset("llama-3-8b", None, {})
+    made = arranged("dp", 64, model)
+    question = answers.Question(model=model, layout=made, optimizer=ADAM, batch=64, limit=80 * 10**9)
+    fit = answers.answer(question, prices()).fit
+    assert fit is not None and fit.spare < 0 and fit.instead
+    assert all(held.total <= fit.limit for _, held in fit.instead)
+
+
+def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
+    found = trials.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
+    assert [share.samples for share in found] == [2048, 2048, 819, 3277]
+    assert [share.last for share in found] == [664, 664, 266, 1062]
+    assert sum(share.weight for share in found) == pytest.approx(4)
+    assert found[2].weight == pytest.approx(819 * 4 / 8192)
+
+
+@pytest.mark.parametrize(
+    ("shares", "problem"),
+    [
+        ((0.5, 0.4), "2 data-parallel ranks|sum to 1"),
+        ((0.5, 0.5, 0.5, 0.5), "must sum to 1 \\(got 2\\)"),
+        ((0.5, 0.5, 0.0, 0.0), "each must be > 0"),
+        ((0.9997, 0.0001, 0.0001, 0.0001), "rank 1 gets no sample of a batch of 100"),
+    ],
+)
+def test_shares_that_cannot_be(shares: tuple[float, ...], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        trials.uneven(shares, 4, 100, 100)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus", "given", "problem"),
+    [
+        ("tp", 3, {}, "must divide the 2 heads"),
+        ("pp", 5, {}, "4 layers for 5 stages"),
+        ("hybrid", 6, {"tp": 2, "pp": 2}, "multiple of tp x pp = 2 x 2"),
+        ("ep", 4, {}, "has no experts"),
+        ("dp", 4, {"tp": 2}, "--tp: not with --strategy dp"),
+        ("dp", 4, {"sequence_parallel": True}, "only with tensor parallelism"),
+    ],
+)
+def test_layouts_that_cannot_be(strategy: str, gpus: int, given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        arranged(strategy, gpus, **given)
