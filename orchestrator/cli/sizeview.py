@@ -171,7 +171,7 @@ def _tail(found: Answer) -> Iterator[str]:
         )
         yield "          one collective after the other, nothing beside it, no computing; cost models of algorithms/"
     else:
-        yield f"moves     {moved:,} bytes a step and rank, as S of nccl-tests{'' if link else '; --link 100mbit,50us: how long that takes'}"
+        yield f"moves     {moved:,} bytes a step in all rows, as S of nccl-tests{'' if link else '; --link 100mbit,50us: how long that takes'}"
     yield from _held(found.memory)
     if found.fit:
         yield from _fits(found.fit, found.question.layout)
