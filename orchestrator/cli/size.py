@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def _content(file: Path) -> bytes:
         return content
     try:
         return gzip.decompress(content)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UsageError(f"{file}: not a gzip file: {error}") from None
 
 
@@ -84,6 +85,9 @@ def _name(file: Path) -> str:
 
 
 def _write(session: Session, file: Path, text: str, *, quiet: bool) -> None:
-    file.write_text(text)
+    try:
+        file.write_text(text)
+    except OSError as error:
+        raise UsageError(f"--emit {file}: {error.strerror}") from None
     if not quiet:
         session.terminal.line(f"written   {file}      to replay it: ccbed run {file}")

@@ -171,10 +171,13 @@ def _tail(found: Answer) -> Iterator[str]:
         )
         yield "          one collective after the other, nothing beside it, no computing; cost models of algorithms/"
     else:
-        yield f"moves     {moved:,} bytes a step in all rows, as S of nccl-tests{'' if link else '; --link 100mbit,50us: how long that takes'}"
+        hint = "" if link else "; --link 100mbit,50us: how long that takes"
+        yield f"moves     {moved:,} bytes a step in all rows, as S of nccl-tests{hint}"
     yield from _held(found.memory)
     if found.fit:
-        yield from _fits(found.fit, found.question.layout)
+        yield from _fits(
+            found.fit, found.question.layout, "" if found.memory.activations is not None else ", without activations"
+        )
 
 
 def _held(memory: Memory) -> Iterator[str]:
@@ -191,11 +194,11 @@ def _held(memory: Memory) -> Iterator[str]:
     yield "          not counted: the device's context, communication buffers, fragmentation"
 
 
-def _fits(fit: Fit, layout: Layout) -> Iterator[str]:
+def _fits(fit: Fit, layout: Layout, without: str) -> Iterator[str]:
     if fit.spare >= 0:
-        yield f"fits      in {_gb(fit.limit)}: {_gb(fit.spare)} to spare"
+        yield f"fits      in {_gb(fit.limit)}: {_gb(fit.spare)} to spare{without}"
         return
-    yield f"too large for {_gb(fit.limit)}: {_gb(-fit.spare)} too much"
+    yield f"too large for {_gb(fit.limit)}: {_gb(-fit.spare)} too much{without}"
     if not fit.instead:
         yield f"          nothing fits on {layout.gpus} GPUs: more of them, a smaller --batch, --recompute full"
     for other, memory in fit.instead:

@@ -164,6 +164,7 @@ def test_a_trace_becomes_a_trial(size: Desk) -> None:
         ("--trace nowhere.json", "--trace nowhere.json: no such file or folder"),
         ("--trace . --batch 3", "--batch: not with --trace"),
         ("--trace .", "there is no trace"),
+        ("--model mnist-mlp --emit no/such/folder.yml", "--emit no/such/folder.yml: No such file or directory"),
     ],
 )
 def test_what_it_refuses(size: Desk, line: str, problem: str) -> None:

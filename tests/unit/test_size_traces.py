@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.core.sizing import traces
 from orchestrator.core.sizing.recorded import TraceError
@@ -58,6 +61,17 @@ def observed(name: str, elements: int, dtype: str = "Float", **more: Any) -> dic
         "id": 5, "name": "record_param_comms", "inputs": {"values": [[], 7, ["0", "default_pg"], 1]},
         "attrs": [{"name": key, "value": value} for key, value in attributes.items()],
     }  # fmt: skip
+
+
+KEYS = st.sampled_from(
+    ["comms", "in_msg_size", "out_msg_size", "dtype", "world_size", "pg_id", "global_ranks", "src_rank", "dst_rank", "startTime_ns",
+     "type", "attr", "attrs", "name", "inputs", "values", "value", "NodeType", "comm_type", "comm_size", "id"]
+)  # fmt: skip
+
+
+def _nested(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    words = st.sampled_from(["all_reduce", "send", "float", "COMM_COLL_NODE", "record_param_comms", "comm_size"])
+    return st.lists(inner | words, max_size=4) | st.dictionaries(KEYS, inner | words, max_size=6)
 
 
 GROUPS = {
@@ -210,6 +224,8 @@ def test_the_longest_computing_before_a_collective_counts() -> None:
         ([{"comms": "all_reduce", "dtype": "float"}], "entry 1: all_reduce lacks in_msg_size, out_msg_size"),
         ([param("all_reduce", 3, dtype="quad")], "entry 1: unknown dtype quad"),
         ([param("all_reduce", 3, world_size=None)], "does not say how many ranks there were: --gpus N"),
+        ([param("all_reduce", 3, world_size=10**12)], "1,000,000,000,000 ranks: must be 0 to 100,000"),
+        ([param("all_reduce", 3, global_ranks=[0, 10**12])], "1,000,000,000,001 ranks: must be <= 100,000"),
         ([param("send", 3, src_rank=0)], "entry 1: send lacks its peer: dst_rank"),
         ([param("send", 3, src_rank=0, dst_rank=1)], "rank 0 sends to rank 1, which has no recv for it"),
         ([param("recv", 3, src_rank=0, dst_rank=1)], "rank 1 receives from rank 0, which has no send for it"),
@@ -221,6 +237,18 @@ def test_the_longest_computing_before_a_collective_counts() -> None:
 )  # fmt: skip
 def test_traces_that_cannot_be_replayed(trace: Any, problem: str) -> None:
     assert problem in refused(trace=trace)
+
+
+def test_fewer_gpus_than_the_trace_has_ranks() -> None:
+    assert refused(gpus=2, trace=[param("all_reduce", 3)]) == "--gpus 2: the trace has 4 ranks"
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), _nested, max_leaves=12))
+def test_no_json_breaks_the_reader(document: Any) -> None:
+    """Whatever stands in a file, it is read or refused."""
+    for text in (document, [document], {"nodes": document, "schema": "1.1.0"}, {"workload_graph": document}):
+        with contextlib.suppress(TraceError):
+            traces.replay({"a.json": json.dumps(text).encode()}, ring, 4)
 
 
 def test_protobuf_is_refused_with_its_converter() -> None:

@@ -216,6 +216,24 @@ def test_what_does_not_fit_names_what_would() -> None:
     assert all(held.total <= fit.limit for _, held in fit.instead)
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "batch"), [("llama-3-8b", 64, 64), ("gpt3-175b", 128, 64), ("gpt2-1.5b", 2, 8)]
+)
+def test_what_would_fit_can_be_asked_for_and_then_fits(name: str, gpus: int, batch: int) -> None:
+    model = transformers.preset(name, None, {})
+    plain = arranged("dp", gpus, model)
+    limit = 60 * 10**9 if gpus > 2 else 40 * 10**9
+    found = memory.fitting(model, plain, ADAM, batch, limit)
+    assert found
+    for other, held in found:
+        given: dict[str, Any] = {"zero": other.zero or None} if other.strategy != "ddp" else {}
+        given |= {"tp": other.tp, "pp": other.pp} if other.strategy == "hybrid" else {}
+        rest: dict[str, Any] = {"sequence_parallel": other.sequence_parallel, "recompute": other.recompute}
+        asked = arranged(other.strategy, gpus, model, **given, **rest)
+        assert asked == other
+        assert memory.of_rank(model, asked, ADAM, batch) == held
+
+
 def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
     found = trials.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
     assert [share.samples for share in found] == [2048, 2048, 819, 3277]

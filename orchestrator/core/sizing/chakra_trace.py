@@ -50,7 +50,7 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
         where = f"{file}: node {_get(node, 'id', 'Id')}"
         try:
             events += convert(node, where, groups, rank)
-        except (TraceError, TypeError, ValueError, LookupError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             problems.append(f"{where}: {error}")
     if problems:
         raise TraceError("\n".join(problems))
@@ -74,6 +74,8 @@ def _node(node: Mapping[str, Any], where: str, groups: Groups, rank: int | None)
     group = groups.get(str(attributes.get("pg_name", "")), ())
     start, length = (int(_get(node, *keys) or 0) / 1e6 for keys in (_START, _LENGTH))
     given = int(attributes.get("comm_size") or 0)
+    if given < 0:
+        raise TraceError(f"{name} has a comm_size below 0")
     return (
         Event(
             operation=operation,
@@ -141,7 +143,7 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
     dtype = recorded.dtype(str(attributes.get("dtype", "byte")))
     if dtype is None:
         raise TraceError(f"unknown dtype {attributes.get('dtype')}")
-    group = groups.get(str(attributes.get("pg_name", "")), ()) or tuple(range(int(attributes.get("pg_size") or 0)))
+    group = groups.get(str(attributes.get("pg_name", "")), ()) or recorded.everyone(int(attributes.get("pg_size") or 0))
     start = node.get("ts")
     given, taken = (int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems"))
     sizes = 0 if operation == "barrier" else recorded.size(operation, given, taken, len(group) or 1)
@@ -192,7 +194,7 @@ def _groups(nodes: Iterable[Mapping[str, Any]]) -> Groups:
         except (ValueError, SyntaxError, LookupError):
             continue  # the observer cuts off long texts
         for one in listed:
-            found[str(one["pg_name"])] = tuple(one.get("ranks") or range(int(one["group_size"])))
+            found[str(one["pg_name"])] = tuple(one.get("ranks") or recorded.everyone(int(one["group_size"])))
     return found
 
 

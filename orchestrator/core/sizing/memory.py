@@ -152,6 +152,8 @@ def fitting(
     """Arrangements on as many GPUs that fit into ``limit`` bytes, the simplest first; at most five."""
     found = []
     for other in _candidates(model, layout):
+        if batch is not None and batch < other.dp * other.microbatches:
+            continue
         memory = of_rank(model, other, optimizer, batch)
         if memory.total <= limit:
             found.append((other, memory))

@@ -35,7 +35,7 @@ def read(document: Sequence[Any], file: str, rank: int | None) -> Recording:
                 groups[entry.get("pg_id")] = tuple(int(one) for one in entry["global_ranks"])
             if "comms" in entry:
                 events += _event(entry, where, groups)
-        except (TraceError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             problems.append(f"{where}: {error}")
     if problems:
         raise TraceError("\n".join(problems))
@@ -51,7 +51,7 @@ def _event(entry: Mapping[str, Any], where: str, groups: Mapping[Any, tuple[int,
         raise TraceError(f"unknown operation {name}; known: {recorded.known()}")
     if not operation:
         return ()
-    group = groups.get(entry.get("pg_id"), ()) or tuple(range(int(entry.get("world_size") or 0)))
+    group = groups.get(entry.get("pg_id"), ()) or recorded.everyone(int(entry.get("world_size") or 0))
     given, taken, dtype = (0, 0, "float32") if operation == "barrier" else _sizes(entry, name)
     start = entry.get("startTime_ns")
     return (
@@ -74,7 +74,10 @@ def _sizes(entry: Mapping[str, Any], name: str) -> tuple[int, int, str]:
     dtype = recorded.dtype(str(entry["dtype"]))
     if dtype is None:
         raise TraceError(f"unknown dtype {entry['dtype']}")
-    return int(entry["in_msg_size"]), int(entry["out_msg_size"]), dtype
+    given, taken = int(entry["in_msg_size"]), int(entry["out_msg_size"])
+    if min(given, taken) < 0:
+        raise TraceError(f"{name} has a size below 0")
+    return given, taken, dtype
 
 
 def _peer(entry: Mapping[str, Any], name: str) -> tuple[int, int]:

@@ -25,6 +25,8 @@ _DTYPES: Mapping[str, str] = {
     "long": "int64", "long int": "int64", "int": "int32", "short": "int16", "char": "int8", "byte": "uint8",
     "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
+#: Ranks of the largest cluster that makes sense.
+MOST = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,13 @@ def dtype(name: str) -> str | None:
     """Our name of a type of elements; None for an unknown one."""
     low = name.lower()
     return low if low in DTYPES else _DTYPES.get(low)
+
+
+def everyone(ranks: int) -> tuple[int, ...]:
+    """All ranks of so many. Raises TraceError for more than a cluster has."""
+    if not 0 <= ranks <= MOST:
+        raise TraceError(f"{ranks:,} ranks: must be 0 to {MOST:,}")
+    return tuple(range(ranks))
 
 
 def size(operation: str, given: int, taken: int, ranks: int) -> int:

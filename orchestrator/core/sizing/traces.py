@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import chakra_trace, items, matching, param_trace
+from . import chakra_trace, items, matching, param_trace, recorded
 from .items import Item
 from .recorded import Recording, TraceError
 
@@ -44,7 +44,7 @@ def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: in
             found.append(recording)
         except TraceError as error:
             problems += str(error).splitlines()
-    problems += _missing(found) if not problems else []
+    problems += (_more(found, gpus) or _missing(found)) if not problems else []
     if problems:
         raise TraceError("\n".join(_some(problems)))
     if len(found) == 1:
@@ -72,10 +72,15 @@ def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
         raise TraceError(f"{file}: is empty")
     if isinstance(document, dict) and "traceEvents" in document:
         raise TraceError(f"{file}: is a Kineto (Chrome) trace; link it with the execution trace: chakra_trace_link")
-    if param_trace.is_one(document):
-        return "PARAM comms trace", param_trace.read(document, file, rank)
-    if chakra_trace.is_one(document):
-        return "Chakra execution trace", chakra_trace.read(document, file, rank)
+    try:
+        if param_trace.is_one(document):
+            return "PARAM comms trace", param_trace.read(document, file, rank)
+        if chakra_trace.is_one(document):
+            return "Chakra execution trace", chakra_trace.read(document, file, rank)
+    except TraceError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise TraceError(f"{file}: not in the form of such a trace: {type(error).__name__}: {error}") from None
     raise TraceError(f"{file}: neither a PARAM comms trace nor a Chakra execution trace in JSON")
 
 
@@ -123,6 +128,13 @@ def _missing(found: list[Recording]) -> list[str]:
     world = max(max((one.world or 0 for one in found), default=0), max(ranks, default=-1) + 1)
     lacking = sorted(set(range(world)) - ranks)
     return problems + [f"the trace of rank {rank} of {world} is missing: a missing peer" for rank in lacking]
+
+
+def _more(found: list[Recording], gpus: int | None) -> list[str]:
+    world = max((one.world or 0 for one in found), default=0)
+    if world > recorded.MOST:
+        return [f"the trace has {world:,} ranks: must be <= {recorded.MOST:,}"]
+    return [f"--gpus {gpus}: the trace has {world} ranks"] if gpus is not None and world > gpus else []
 
 
 def _some(problems: list[str], most: int = 20) -> list[str]:
