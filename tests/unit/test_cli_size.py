@@ -64,7 +64,7 @@ def size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
         ("too-large", "--model llama-3-8b --batch 64 --gpus 64 --gpu-memory 80g"),
         (
             "hybrid",
-            "--model llama-3-8b --batch 32 --gpus 16 --strategy hybrid --tp 4 --pp 2 --zero 1 --link 400gbit,5us",
+            "--model llama-3-8b --batch 32 --gpus 16 --strategy hybrid --tp 4 --zero 1 --link 400gbit,5us",
         ),
     ],
 )

@@ -144,6 +144,18 @@ def test_buckets_close_with_the_tensor_that_fills_them() -> None:
     assert traffic.buckets(model, 4) == (megabyte, 26 * megabyte, 30 * megabyte)
 
 
+def test_buckets_are_those_of_the_library() -> None:
+    import torch
+    from torch import distributed
+
+    model = transformers.preset("gpt2-124m", None, {})
+    sizes = [part.elements for layer in model.layers for part in layer.parts]
+    tensors = [torch.empty(size, device="meta") for size in reversed(sizes)]
+    limits = [traffic.FIRST_BUCKET, traffic.BUCKET]
+    found, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)  # type: ignore[attr-defined]
+    assert traffic.buckets(model, 4) == tuple(sum(tensors[one].numel() * 4 for one in bucket) for bucket in found)
+
+
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_zero_holds_what_its_paper_says(zero: int, gigabytes: float) -> None:
     layer = Layer(name="all", parts=(Part("weight", 7_500_000_000, "whole"),))

@@ -109,9 +109,9 @@ def build(name: str, shape: Shape, style: Style, dtype: str, source: str) -> Mod
     output = shape.sequence * shape.hidden
     embedding = [Part("embedding", shape.vocabulary * shape.hidden)]
     embedding += [Part("positions", shape.sequence * shape.hidden, "whole")] if style.learned else []
-    head = [Part("norm", _norm(shape, style), "whole")]
+    head = [*_norm("last norm", shape, style)]
     head += [] if style.tied else [Part("output", shape.vocabulary * shape.hidden)]
-    block = (*_attention(shape, style), *_feed_forward(shape, style), Part("norms", 2 * _norm(shape, style), "whole"))
+    block = (*_attention(shape, style), *_feed_forward(shape, style))
     blocks = tuple(Layer(name=f"block{index + 1}", parts=block, output=output) for index in range(shape.layers))
     first = Layer(name="embedding", parts=tuple(embedding), output=output, block=False)
     last = Layer(name="output", parts=tuple(head), block=False)
@@ -122,30 +122,37 @@ def build(name: str, shape: Shape, style: Style, dtype: str, source: str) -> Mod
     )  # fmt: skip
 
 
-def _norm(shape: Shape, style: Style) -> int:
-    return shape.hidden * (2 if style.bias else 1)
+def _norm(name: str, shape: Shape, style: Style) -> tuple[Part, ...]:
+    weight = Part(f"{name} weight", shape.hidden, "whole")
+    return (weight, Part(f"{name} bias", shape.hidden, "whole")) if style.bias else (weight,)
+
+
+def _linear(name: str, inner: int, outer: int, style: Style, *, row: bool = False) -> tuple[Part, ...]:
+    """``row``: cut along its inputs, so its bias is added after the sum over ranks, and every rank holds it."""
+    weight = Part(f"{name} weight", inner * outer)
+    return (weight, Part(f"{name} bias", outer, "whole" if row else "split")) if style.bias else (weight,)
 
 
 def _attention(shape: Shape, style: Style) -> tuple[Part, ...]:
-    keys = shape.hidden // shape.heads * shape.kv_heads
-    matrices = 2 * shape.hidden * shape.hidden + 2 * shape.hidden * keys
-    if not style.bias:
-        return (Part("attention", matrices),)
-    # The bias of the output projection is added after the sum over ranks, so every rank holds it.
-    return (
-        Part("attention", matrices + shape.hidden + 2 * keys),
-        Part("attention bias", shape.hidden, "whole"),
-    )
+    hidden, keys = shape.hidden, shape.hidden // shape.heads * shape.kv_heads
+    if style.learned:
+        inputs = _linear("qkv", hidden, hidden + 2 * keys, style)
+    else:
+        widths = (("query", hidden), ("key", keys), ("value", keys))
+        inputs = tuple(part for name, width in widths for part in _linear(name, hidden, width, style))
+    return (*_norm("norm", shape, style), *inputs, *_linear("projection", hidden, hidden, style, row=True))
 
 
 def _feed_forward(shape: Shape, style: Style) -> tuple[Part, ...]:
-    matrices = (3 if style.gated else 2) * shape.hidden * shape.ffn
-    inner, outer = (shape.ffn, shape.hidden) if style.bias else (0, 0)
-    if shape.experts:
-        router = Part("router", shape.experts * shape.hidden, "whole")
-        return (Part("experts", shape.experts * (matrices + inner + outer), "expert"), router)
-    bias = (Part("feed-forward bias", outer, "whole"),) if outer else ()
-    return (Part("feed-forward", matrices + inner), *bias)
+    hidden, ffn = shape.hidden, shape.ffn
+    names = ("gate", "up") if style.gated else ("up",)
+    inputs = [part for name in names for part in _linear(name, hidden, ffn, style)]
+    net = (*inputs, *_linear("down", ffn, hidden, style, row=True))
+    norm = _norm("second norm", shape, style)
+    if not shape.experts:
+        return (*norm, *net)
+    experts = tuple(Part(f"experts' {part.name}", part.elements * shape.experts, "expert") for part in net)
+    return (*norm, Part("router", shape.experts * hidden, "whole"), *experts)
 
 
 def _changed(shape: Shape, changes: Mapping[str, int]) -> Shape:
