@@ -3,11 +3,14 @@
 A receive that is posted late makes its sender wait for a round trip first; on loopback with busy cores that tripled the time
 of a ring. A staged receive goes to scratch memory and can be posted at once, as far as scratch reaches: about the size of
 the buffer. Others must wait until their chunks are no longer read or written by an earlier step. Receives from one peer
-keep their order, because transports match them by it.
+keep their order, because transports match them by it. Where two peers send long streams in turns, as in trees with segments, a
+receive waits for its turn: else one of them runs ahead and takes the link from the one that is waited for (up to 1.5 times the
+time of a double binary tree).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from ..model import schedule as model
@@ -21,11 +24,11 @@ def plan(schedule: model.Schedule) -> tuple[tuple[Place, ...], ...]:
     posted: list[list[Place]] = [[] for _ in schedule]
     last_use: dict[int, int] = {}
     last_post: dict[int, int] = {}
-    scratch = _Scratch(schedule)
+    scratch, streams = _Scratch(schedule), _Streams(schedule)
     for index, step in enumerate(schedule):
         last_use.update((chunk, index - 1) for copy in step.copies for chunk in (copy.source, copy.target))
         for number, recv in enumerate(step.recvs):
-            at = last_post.get(recv.peer, 0)
+            at = max(last_post.get(recv.peer, 0), streams.turn(step, recv))
             if staged(step, recv):
                 at = scratch.take(len(recv.chunks), at, index)
             else:
@@ -33,6 +36,7 @@ def plan(schedule: model.Schedule) -> tuple[tuple[Place, ...], ...]:
             last_post[recv.peer] = at
             posted[at].append((index, number))
         last_use.update((chunk, index) for chunk in _used(step))
+        streams.passed(step, index)
     return tuple(tuple(places) for places in posted)
 
 
@@ -70,3 +74,21 @@ class _Scratch:
         for step in range(at, index + 1):
             self._taken[step] += chunks
         return at
+
+
+class _Streams:
+    """Peers that send more than two messages, and when each has sent the last one so far."""
+
+    def __init__(self, schedule: model.Schedule) -> None:
+        count = Counter(recv.peer for step in schedule for recv in step.recvs)
+        self._last = {peer: -1 for peer, messages in count.items() if messages > 2}
+
+    def turn(self, step: model.Step, recv: model.Recv) -> int:
+        """The first step in which no other stream is awaited before this one, but those that are awaited together with it."""
+        if recv.peer not in self._last:
+            return 0
+        together = {one.peer for one in step.recvs}
+        return 1 + max((last for peer, last in self._last.items() if peer not in together), default=-1)
+
+    def passed(self, step: model.Step, index: int) -> None:
+        self._last.update((recv.peer, index) for recv in step.recvs if recv.peer in self._last)

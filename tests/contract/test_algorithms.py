@@ -2,86 +2,180 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-import orchestrator.algorithms
-from orchestrator.model import schedule as model
-from tests.contract import symbolic
+from orchestrator import plugins
+from orchestrator.model import algorithm, schedule
+from tests.contract import algorithms, symbolic
 
-FOLDER = Path(str(orchestrator.algorithms.__file__)).parent
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-
-
-@pytest.fixture(params=NAMES)
-def algorithm(request: pytest.FixtureRequest) -> ModuleType:
-    return importlib.import_module(f"orchestrator.algorithms.{request.param}")
-
-
-def schedules(algorithm: Any, world: int) -> list[Any]:
-    return [algorithm.schedule("all-reduce", rank, world) for rank in range(world)]
-
-
-def test_has_a_first_line_for_the_catalogue(algorithm: ModuleType) -> None:
-    assert (algorithm.__doc__ or "").splitlines()[0].strip()
-
-
-def test_promises_a_known_operation(algorithm: ModuleType) -> None:
-    assert set(algorithm.OPERATIONS) <= set(model.OPERATIONS)
+ALL = algorithms.cases(algorithms.defaults() + algorithms.variants())
+#: With few segments, so that there are not too many.
+MUTATED = [case for case in ALL if "segments" not in case[0].label and not hasattr(case[0].params, "segments")] + [
+    case for case in ALL if case[0].label.endswith("segments=3")
+]
+SYMMETRIC = {
+    ("bidirectional-ring", "all-reduce"), ("bidirectional-ring", "all-gather"), ("bidirectional-ring", "reduce-scatter"),
+    ("ring", "all-reduce"), ("ring", "all-gather"), ("ring", "reduce-scatter"),
+    ("bruck", "all-gather"), ("bruck", "all-to-all"), ("pairwise", "all-to-all"), ("pairwise", "reduce-scatter"),
+    ("direct", "all-to-all"), ("direct", "all-gather"), ("direct", "send-recv"), ("dissemination", "barrier"),
+    ("star", "broadcast"), ("star", "reduce"), ("star", "gather"), ("star", "scatter"),
+    ("binomial-tree", "reduce"), ("binomial-tree", "gather"),
+}  # fmt: skip
+POWERS = {("halving-doubling", "all-reduce"), ("halving-doubling", "reduce-scatter")} | {
+    ("recursive-doubling", operation) for operation in ("all-reduce", "all-gather", "barrier")
+}
 
 
-@pytest.mark.parametrize("world", range(1, 33))
-def test_every_rank_ends_with_every_contribution_exactly_once(algorithm: ModuleType, world: int) -> None:
-    symbolic.verify_all_reduce(schedules(algorithm, world), algorithm.chunks("all-reduce", world))
+@pytest.fixture(params=list(plugins.discover().algorithms))
+def plugin(request: pytest.FixtureRequest) -> Any:
+    return plugins.discover().algorithms[request.param]
 
 
-@pytest.mark.parametrize("world", [2, 3, 4, 7])
-def test_any_single_mutation_is_rejected(algorithm: ModuleType, world: int) -> None:
-    good = schedules(algorithm, world)
-    tried = list(mutants(good, algorithm.chunks("all-reduce", world)))
-    assert len(tried) >= 5 * world
-    assert [name for name, bad in tried if accepts(algorithm, bad)] == []
+def test_has_a_first_line_for_the_catalogue(plugin: Any) -> None:
+    assert plugin.summary
 
 
-def accepts(algorithm: Any, schedules: list[Any]) -> bool:
+def test_promises_known_operations(plugin: Any) -> None:
+    assert plugin.module.OPERATIONS
+    assert set(plugin.module.OPERATIONS) <= set(schedule.OPERATIONS)
+    assert set(getattr(plugin.module, "EVEN", ())) <= set(plugin.module.OPERATIONS)
+
+
+def test_every_operation_has_two_algorithms_at_least() -> None:
+    found = [operation for _, operation in algorithms.cases(algorithms.defaults())]
+    assert [operation for operation in schedule.OPERATIONS if found.count(operation) < 2] == []
+
+
+@pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
+def test_ends_as_the_operation_promises_for_every_world(chosen: algorithm.Chosen, operation: str) -> None:
+    worlds = list(algorithms.worlds(chosen, operation, 32))
+    assert {1, 2, 4, 8, 16, 32} <= set(worlds)
+    for world in worlds:
+        for root in algorithms.roots(operation, world):
+            algorithms.prove(chosen, operation, world, root)
+
+
+@pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
+def test_alone_there_is_nobody_to_talk_to(chosen: algorithm.Chosen, operation: str) -> None:
+    assert all(not step.sends and not step.recvs for step in chosen.schedule(operation, 0, 1))
+    assert chosen.cost(operation, 1).seconds(1e6, 1.0, 1.0) == 0
+
+
+@pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
+def test_a_refusal_names_the_algorithm_and_the_world(chosen: algorithm.Chosen, operation: str) -> None:
+    refused = [chosen.refuses(operation, world) for world in range(1, 33)]
+    assert all(chosen.name in told and str(world) in told for world, told in enumerate(refused, 1) if told)
+
+
+@pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
+def test_the_busiest_port_carries_what_the_cost_says(chosen: algorithm.Chosen, operation: str) -> None:
+    if (chosen.name, operation) not in SYMMETRIC | POWERS:
+        return
+    for world in algorithms.worlds(chosen, operation, 32, least=2):
+        if (chosen.name, operation) in POWERS and world & (world - 1):
+            continue
+        outcome, cost = algorithms.prove(chosen, operation, world), chosen.cost(operation, world)
+        messages, chunks = busiest(outcome.messages)
+        assert messages == cost.rounds
+        assert chunks == pytest.approx(cost.volume * units(chosen, operation, world))
+
+
+def busiest(messages: list[symbolic.Message]) -> tuple[int, int]:
+    """The most messages and the most chunks that one port carries in one direction."""
+    found: dict[tuple[int, str], tuple[int, int]] = {}
+    for one in messages:
+        for port in ((one.source, "out"), (one.target, "in")):
+            count, chunks = found.get(port, (0, 0))
+            found[port] = count + 1, chunks + len(one.chunks)
+    return max(count for count, _ in found.values()), max(chunks for _, chunks in found.values())
+
+
+def units(chosen: algorithm.Chosen, operation: str, world: int) -> int:
+    """Chunks in the size n."""
+    special = {"all-to-all": world, "send-recv": 1}
+    return special.get(operation, chosen.chunks(operation, world))
+
+
+@pytest.mark.parametrize(("chosen", "operation"), MUTATED, ids=algorithms.named)
+def test_any_single_mutation_is_rejected(chosen: algorithm.Chosen, operation: str) -> None:
+    for world in algorithms.worlds(chosen, operation, 5, least=2):
+        good = algorithms.schedules(chosen, operation, world)
+        tried = list(mutants(good, chosen.chunks(operation, world)))
+        assert len(tried) >= 2 * world
+        assert [name for name, bad in tried if accepts(chosen, operation, bad)] == []
+
+
+def accepts(chosen: algorithm.Chosen, operation: str, schedules: list[Any]) -> bool:
     try:
-        symbolic.verify_all_reduce(schedules, algorithm.chunks("all-reduce", len(schedules)))
+        algorithms.prove(chosen, operation, len(schedules), good=schedules)
     except symbolic.Broken:
         return False
     return True
 
 
-def mutants(good: list[Any], chunks: int) -> Any:
-    """(what was done, schedules) with one thing wrong on one rank."""
-    world = len(good)
-    for rank, schedule in enumerate(good):
-        for index, step in enumerate(schedule):
+def mutants(good: list[Any], chunks: int) -> Iterator[tuple[str, list[Any]]]:
+    """(what was done, schedules) with one thing wrong on one rank, or one token missing on two."""
+    for rank, steps in enumerate(good):
+        for index, step in enumerate(steps):
             where = f"rank {rank}, step {index}: "
-
-            def changed(*steps: Any, rank: int = rank, index: int = index, schedule: Any = schedule) -> list[Any]:
-                return [*good[:rank], (*schedule[:index], *steps, *schedule[index + 1 :]), *good[rank + 1 :]]
-
-            yield where + "dropped", changed()
-            yield where + "doubled", changed(step, step)
-            for kind in ("sends", "recvs"):
-                for number, one in enumerate(getattr(step, kind)):
-                    for name, other in _wrong(one, rank, world, chunks):
-                        row = list(getattr(step, kind))
-                        row[number] = other
-                        yield where + name, changed(replace(step, **{kind: tuple(row)}))
-                    yield where + f"no {kind}", changed(replace(step, **{kind: ()}))
+            for name, other in _changed(step, rank, len(good), chunks):
+                yield where + name, [*good[:rank], (*steps[:index], *other, *steps[index + 1 :]), *good[rank + 1 :]]
+            for send in step.sends:
+                if not send.chunks:
+                    yield where + f"no token to {send.peer}", _without_token(good, rank, index, send.peer)
 
 
-def _wrong(one: Any, rank: int, world: int, chunks: int) -> Any:
-    yield "wrong chunk", replace(one, chunks=((one.chunks[0] + 1) % chunks,))
-    if world > 2:
-        peers = [peer for peer in range(world) if peer not in (rank, one.peer)]
-        yield "wrong peer", replace(one, peer=peers[0])
-    yield "itself as peer" if hasattr(one, "reduce") else "self-send", replace(one, peer=rank)
-    if hasattr(one, "reduce"):
-        yield "reduce turned over", replace(one, reduce=not one.reduce)
+def _changed(step: Any, rank: int, world: int, chunks: int) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    yield "dropped", ()
+    if step.sends or step.recvs:  # a copy made twice is the same
+        yield "doubled", (step, step)
+    for kind in ("sends", "recvs", "copies"):
+        row = getattr(step, kind)
+        for place, one in enumerate(row):
+            yield f"{one} left out", (replace(step, **{kind: (*row[:place], *row[place + 1 :])}),)
+            for name, other in _wrong(one, rank, world, chunks):
+                yield name, (replace(step, **{kind: (*row[:place], other, *row[place + 1 :])}),)
+
+
+def _wrong(one: Any, rank: int, world: int, chunks: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(one, schedule.Copy):
+        yield "another source", replace(one, source=(one.source + 1) % chunks)
+        yield "another target", replace(one, target=(one.target + 1) % chunks)
+        return
+    for peer in [peer for peer in range(world) if peer not in (rank, one.peer)][:1]:
+        yield f"{one} with {peer}", replace(one, peer=peer)
+    yield f"{one} with itself", replace(one, peer=rank)
+    for place, chunk in enumerate(one.chunks if chunks > 1 else ()):
+        other = (*one.chunks[:place], (chunk + 1) % chunks, *one.chunks[place + 1 :])
+        yield f"{one}: {chunk} is another", replace(one, chunks=other)
+    if len(one.chunks) > 1:
+        yield f"{one}: one less", replace(one, chunks=one.chunks[1:])
+    if one.chunks and isinstance(one, schedule.Recv):
+        yield f"{one} turned over", replace(one, reduce=not one.reduce)
+
+
+def _without_token(good: list[Any], rank: int, index: int, peer: int) -> list[Any]:
+    """Neither sent nor awaited: the n-th token of one of them to the other."""
+    number = sum(send == schedule.Send(peer) for step in good[rank][: index + 1] for send in step.sends)
+    return [
+        _less(steps, "sends", schedule.Send(peer), number) if other == rank
+        else _less(steps, "recvs", schedule.Recv(rank), number) if other == peer
+        else steps
+        for other, steps in enumerate(good)
+    ]  # fmt: skip
+
+
+def _less(steps: Any, kind: str, message: Any, number: int) -> tuple[Any, ...]:
+    made = []
+    for step in steps:
+        row = []
+        for one in getattr(step, kind):
+            number -= one == message
+            if one != message or number != 0:
+                row.append(one)
+        made.append(replace(step, **{kind: tuple(row)}))
+    return tuple(made)

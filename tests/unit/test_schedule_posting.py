@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from orchestrator.algorithms import ring
+from orchestrator.model.algorithm import Chosen
 from orchestrator.model.schedule import Recv, Schedule, Send, Step
 from orchestrator.rank import posting
+from tests.contract import algorithms
 
 
-@pytest.mark.parametrize("world", range(2, 17))
-def test_every_receive_is_posted_once_and_not_after_its_step(world: int) -> None:
-    for rank in range(world):
-        schedule = ring.schedule("all-reduce", rank, world)
-        when = posted(schedule)
-        assert set(when) == {(index, 0) for index in range(len(schedule))}
-        assert all(at <= index for (index, _), at in when.items())
+@pytest.mark.parametrize(("chosen", "operation"), algorithms.cases(algorithms.defaults()), ids=algorithms.named)
+def test_nothing_is_posted_twice_late_out_of_order_or_into_what_is_in_use(chosen: Chosen, operation: str) -> None:
+    for world in algorithms.worlds(chosen, operation, 9, least=2):
+        for schedule in algorithms.schedules(chosen, operation, world, root=algorithms.roots(operation, world)[-1]):
+            when = posted(schedule)
+            assert set(when) == {(at, number) for at, step in enumerate(schedule) for number in range(len(step.recvs))}
+            assert all(at <= index for (index, _), at in when.items())
+            assert sorted(per_peer(schedule)) == sorted(per_peer(schedule, posting.plan(schedule)))
+            for (index, number), at in when.items():
+                assert not overwritten(schedule, index, number, at)
 
 
-@pytest.mark.parametrize("world", range(2, 17))
-def test_a_replacing_receive_waits_for_the_last_use_of_its_chunk(world: int) -> None:
-    schedule = ring.schedule("all-reduce", 1, world)
-    for (index, number), at in posted(schedule).items():
-        recv = schedule[index].recvs[number]
-        if not recv.reduce:
-            assert not any(uses(step, recv.chunks) for step in schedule[at:index])
+def overwritten(schedule: Schedule, index: int, number: int, at: int) -> bool:
+    """Whether a receive that is not staged could change what a step before its own still uses, or a send of its own."""
+    step = schedule[index]
+    recv = step.recvs[number]
+    if posting.staged(step, recv):
+        return False
+    wanted = set(recv.chunks)
+    copied = {
+        chunk for one in schedule[at + 1 : index + 1] for copy in one.copies for chunk in (copy.source, copy.target)
+    }
+    sent = {chunk for one in schedule[at : index + 1] for send in one.sends for chunk in send.chunks}
+    got = {chunk for one in schedule[at:index] for other in one.recvs for chunk in other.chunks}
+    return bool(wanted & (copied | sent | got))
+
+
+def per_peer(schedule: Schedule, plan: Any = None) -> list[tuple[int, list[posting.Place]]]:
+    """For each peer its receives, in the order of the schedule or of the plan."""
+    order = plan or [[(at, number) for number in range(len(step.recvs))] for at, step in enumerate(schedule)]
+    found: dict[int, list[posting.Place]] = {}
+    for places in order:
+        for index, number in places:
+            found.setdefault(schedule[index].recvs[number].peer, []).append((index, number))
+    return list(found.items())
 
 
 def test_receives_of_one_peer_keep_their_order() -> None:
@@ -43,9 +66,18 @@ def test_added_receives_are_posted_at_once() -> None:
     assert posting.plan(schedule)[0][:3] == ((0, 0), (1, 0), (2, 0))
 
 
+def test_what_is_combined_takes_no_more_scratch_than_the_buffer_or_two_messages() -> None:
+    """A root that takes the whole buffer from seven ranks in turn."""
+    schedule = tuple(Step(recvs=(Recv(peer, (0,), reduce=True),)) for peer in range(1, 8))
+    assert [index - at for (index, _), at in sorted(posted(schedule).items())] == [0, 1, 1, 1, 1, 1, 1]
+
+
+def test_two_streams_take_turns() -> None:
+    schedule = tuple(Step(recvs=(Recv(1 + index % 2, (index,)),)) for index in range(8))
+    assert all(at == index for (index, _), at in posted(schedule).items())
+    alone = tuple(Step(recvs=(Recv(1, (index,)),)) for index in range(8))
+    assert all(at == 0 for at in posted(alone).values())
+
+
 def posted(schedule: Schedule) -> dict[posting.Place, int]:
     return {place: at for at, places in enumerate(posting.plan(schedule)) for place in places}
-
-
-def uses(step: Step, chunk: tuple[int, ...]) -> bool:
-    return any(one.chunks == chunk for one in step.sends) or any(one.chunks == chunk for one in step.recvs)

@@ -1,0 +1,37 @@
+"""Every rank sends all its messages at once and leaves their order to the fabric.
+
+All-to-all and all-gather (p-1)a + ((p-1)/p) n b where each port carries one message at a time; send-recv a + n b. The
+linear algorithms of Open MPI; Pješivac-Grbović et al., "Performance analysis of MPI collective operations" (2007).
+"""
+
+from __future__ import annotations
+
+from ..model import schedule as model
+
+OPERATIONS = ("all-to-all", "all-gather", "send-recv")
+
+
+def chunks(operation: str, world: int) -> int:
+    """All-to-all: input by destination, then output by source; send-recv: one out, one in."""
+    return {"all-to-all": 2 * world, "send-recv": 2}.get(operation, world)
+
+
+def schedule(operation: str, rank: int, world: int) -> model.Schedule:
+    """One step. Each rank begins with another peer, so that not all send to the same one first."""
+    swapped, shifted = operation == "all-to-all", operation == "send-recv"
+    if shifted and world == 1:
+        return (model.Step(copies=(model.Copy(0, 1),)),)
+    sends, recvs = [], []
+    for index in range(1, 2 if shifted else world):
+        right, left = (rank + index) % world, (rank - index) % world
+        sends.append(model.Send(right, (0,) if shifted else (right,) if swapped else (rank,)))
+        recvs.append(model.Recv(left, (1,) if shifted else (world + left,) if swapped else (left,)))
+    copies = (model.Copy(rank, world + rank),) if swapped else ()
+    return (model.Step(tuple(sends), tuple(recvs), copies),) if sends or copies else ()
+
+
+def cost(operation: str, world: int) -> model.Cost:
+    """What passes a port."""
+    if operation == "send-recv":
+        return model.Cost(1, 1) if world > 1 else model.Cost(0, 0)
+    return model.Cost(world - 1, (world - 1) / world)

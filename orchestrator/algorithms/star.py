@@ -1,0 +1,47 @@
+"""Everybody exchanges with the root, which takes and gives one message at a time, without waiting for tokens.
+
+All-reduce 2(p-1)(a + n b), broadcast and reduce (p-1)(a + n b), gather and scatter (p-1)a + ((p-1)/p) n b. The flat tree of
+Pješivac-Grbović et al., "Performance analysis of MPI collective operations", Cluster Computing 10 (2007); as a
+parameter server in training.
+"""
+
+from __future__ import annotations
+
+from ..model import schedule as model
+
+OPERATIONS = ("all-reduce", "broadcast", "reduce", "gather", "scatter")
+
+
+def chunks(operation: str, world: int) -> int:
+    """One for each rank where blocks belong to ranks, else the whole buffer."""
+    return world if operation in ("gather", "scatter") else 1
+
+
+def schedule(operation: str, rank: int, world: int) -> model.Schedule:
+    """To the root (0), from the root, or both."""
+    steps: list[model.Step] = []
+    peers = (0,) if rank else tuple(range(1, world))
+    if operation in ("all-reduce", "reduce", "gather"):
+        reduce = operation != "gather"
+        steps += [_take(operation, peer, peer, reduce) if rank == 0 else _give(operation, 0, rank) for peer in peers]
+    if operation in ("all-reduce", "broadcast", "scatter"):
+        steps += [_give(operation, peer, peer) if rank == 0 else _take(operation, 0, rank, False) for peer in peers]
+    return tuple(steps)
+
+
+def cost(operation: str, world: int) -> model.Cost:
+    """What passes the root's port."""
+    messages = (world - 1) * (2 if operation == "all-reduce" else 1)
+    return model.Cost(messages, messages / world if operation in ("gather", "scatter") else messages)
+
+
+def _give(operation: str, peer: int, block: int) -> model.Step:
+    return model.Step(sends=(model.Send(peer, _chunks(operation, block)),))
+
+
+def _take(operation: str, peer: int, block: int, reduce: bool) -> model.Step:
+    return model.Step(recvs=(model.Recv(peer, _chunks(operation, block), reduce),))
+
+
+def _chunks(operation: str, block: int) -> tuple[int, ...]:
+    return (block,) if operation in ("gather", "scatter") else (0,)
