@@ -89,7 +89,11 @@ def choose(text: str, module: Any) -> Chosen:
     if unknown:
         known = f"; it has {', '.join(hints)}" if hints else ""
         raise ValueError(f"{name} has no parameter {', '.join(unknown)}{known}")
-    return Chosen(name, module, cls(**_values(name, given, hints)) if cls else None)
+    values = _values(name, given, hints)
+    try:
+        return Chosen(name, module, cls(**values) if cls else None)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def _values(name: str, given: Mapping[str, str], hints: Mapping[str, Any]) -> dict[str, Any]:
