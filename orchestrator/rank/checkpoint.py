@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import gang as gang_model
+from . import digest
 
 
 class CheckpointError(Exception):
@@ -49,21 +50,41 @@ def agree(code: int, world: int, device: torch.device) -> int:
     return int(flag.item())
 
 
-def encode(
-    step: int, epoch: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, personal: Mapping[int, Personal]
-) -> bytes:
-    """The content of a ``.pt`` file."""
-    state = {
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "rng": {rank: dict(one.states) for rank, one in personal.items()},
-        "loss": {rank: one.loss for rank, one in personal.items()},
-        "step": step,
-        "epoch": epoch,
-    }
-    out = io.BytesIO()
-    torch.save(state, out)
-    return out.getvalue()
+def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a rank holds of model and optimizer."""
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def shards(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, rank: int, world: int, device: torch.device
+) -> dict[str, Any] | None:
+    """Every rank's state on rank 0; None on the others. A collective of all ranks; states may differ in size."""
+    if world == 1:
+        return {"shards": {0: state(model, optimizer)}}
+    mine = torch.frombuffer(bytearray(_saved(state(model, optimizer))), dtype=torch.uint8).to(device)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([mine.numel()], device=device))
+    longest = max(int(size.item()) for size in sizes)
+    padded = torch.nn.functional.pad(mine, (0, longest - mine.numel()))
+    parts = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
+    dist.gather(padded, parts, dst=0)
+    if parts is None:
+        return None
+    whole = [part[: int(size.item())].cpu() for part, size in zip(parts, sizes, strict=True)]
+    return {"shards": {index: _loaded(bytes(digest.raw(part))) for index, part in enumerate(whole)}}
+
+
+def encode(step: int, epoch: int, held: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
+    """The content of a ``.pt`` file. ``held``: what ``state`` or ``shards`` gave."""
+    return _saved(
+        {
+            **held,
+            "rng": {rank: dict(one.states) for rank, one in personal.items()},
+            "loss": {rank: one.loss for rank, one in personal.items()},
+            "step": step,
+            "epoch": epoch,
+        }
+    )
 
 
 def load(resume: gang_model.Resume) -> dict[str, Any]:
@@ -72,13 +93,24 @@ def load(resume: gang_model.Resume) -> dict[str, Any]:
         data = Path(resume.path).read_bytes()
     except OSError as error:
         raise CheckpointError(f"{resume.path}: {error.strerror}") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != resume.sha256:
-        raise CheckpointError(f"{resume.path}: SHA-256 is {found[:12]}…, chosen was {resume.sha256[:12]}…")
-    state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    if state["step"] != resume.step:
-        raise CheckpointError(f"{resume.path}: holds step {state['step']}, chosen was step {resume.step}")
-    return state
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != resume.sha256:
+        raise CheckpointError(f"{resume.path}: SHA-256 is {sha256[:12]}…, chosen was {resume.sha256[:12]}…")
+    found = _loaded(data)
+    if found["step"] != resume.step:
+        raise CheckpointError(f"{resume.path}: holds step {found['step']}, chosen was step {resume.step}")
+    return found
+
+
+def _saved(content: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    torch.save(content, out)
+    return out.getvalue()
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return content
 
 
 def _pack(one: Personal) -> torch.Tensor:

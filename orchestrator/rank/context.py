@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import datetime
-import importlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from ..model import algorithm as chosen_model
 from ..model import gang as gang_model
-from . import checkpoint, commit, digest, exchange, generators, hold, record, share
+from . import checkpoint, commit, communicator, digest, generators, hold, record
 
 #: Phases of a rank's life; the others are phases of a step.
 LIFE = ("rendezvous", "init", "restore", "shutdown")
@@ -58,10 +57,13 @@ class RankContext:
         self._lines = record.Steps(str(Path(gang.out) / f"steps-r{rank}.jsonl"))
         recording = getattr(params, "record", True)
         self._chunks = record.Chunks(str(Path(gang.out) / f"chunks-r{rank}.bin")) if recording else None
-        self._exchanges: dict[str, tuple[chosen_model.Chosen, exchange.Exchange]] = {}
+        #: Collectives of a step; counted, and every chunk transfer recorded.
+        self.comm = communicator.Communicator(rank, self.world, self._chunks)
         self._parent = gang.resume.name if gang.resume else None
         self.begun = self._told = 0.0
-        self._first, self._op = True, 0
+        self._first = True
+        #: What the first step moved: operation -> bytes.
+        self.traffic: dict[str, int] = {}
 
     @property
     def rng(self) -> torch.Generator:
@@ -96,7 +98,8 @@ class RankContext:
         self._notes.note(f, **value)
 
     def begin_step(self, step: int) -> None:
-        self.step, self._op = step, 0
+        self.step = step
+        self.comm.begin(step)
         self.begun = time.monotonic()
 
     def end_step(self, loss: float, model: torch.nn.Module | None = None) -> None:
@@ -110,6 +113,7 @@ class RankContext:
         if self._chunks:
             self._chunks.flush()
         if self._first:
+            self.traffic = {operation: size for operation, (_, size) in self.comm.counted.items()}
             self._notes.note("rank.step", step=self.step, mark="first")
             self._first = False
         if self.rank == 0 and (end - self._told >= PROGRESS_S or self.step == self.steps):
@@ -118,32 +122,41 @@ class RankContext:
 
     def all_reduce(self, flat: torch.Tensor, algorithm: str = "ring") -> None:
         """Sum the one-dimensional ``flat`` over all ranks, in place; passes phase ``allreduce`` after the first exchange."""
-        passed = _Once(self, "allreduce")
-        if algorithm == "library":
-            self._library(flat, passed)
-        else:
-            chosen, carrier = self._exchange(algorithm)
-            parts = exchange.cut(flat, chosen.chunks("all-reduce", self.world))
-            carrier.run(parts, step=self.step, op=self._op, first=passed)
+        passed = self.passing("allreduce")
+        self.comm.all_reduce(flat, algorithm, passed)
         passed()
-        self._op += 1
+
+    def passing(self, phase: str) -> Callable[[], None]:
+        """A call that passes ``phase`` the first time, and does nothing after that."""
+        return _Once(self, phase)
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> None:
         """Give every rank ``source``'s tensor, in place."""
         if self.world > 1:
             dist.broadcast(tensor, source)
 
-    def save(self, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer, keep: int = 3) -> None:
+    def save(
+        self,
+        step: int,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        keep: int = 3,
+        *,
+        sharded: bool = False,
+    ) -> None:
         """Commit a checkpoint of all ranks after ``step``. Every rank calls it and returns when it is committed.
 
+        ``sharded``: ranks hold parts of a model, and every rank's is kept; else rank 0's stands for all.
         Raises checkpoint.CheckpointError if it could not be written, commit.Refused if a later epoch has taken over.
         """
         mine = checkpoint.Personal(self._generators.states(), self.loss)
         personal = checkpoint.gather(mine, self.rank, self.world, self.device)
+        shards = checkpoint.shards(model, optimizer, self.rank, self.world, self.device) if sharded else None
         identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
         code, reason = COMMITTED, "rank 0 could not write it"
         if self.rank == 0:
-            code, reason = self._commit(identity, checkpoint.encode(step, self.epoch, model, optimizer, personal), keep)
+            state = shards if shards is not None else checkpoint.state(model, optimizer)
+            code, reason = self._commit(identity, checkpoint.encode(step, self.epoch, state, personal), keep)
         else:
             self.phase("checkpoint")
         code = checkpoint.agree(code, self.world, self.device)
@@ -153,13 +166,16 @@ class RankContext:
             raise commit.Refused(identity.name, self.epoch + 1)
         self._parent = identity.name
 
-    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> int:
-        """Take the state of the chosen checkpoint, or rank 0's weights on a fresh start; the step it holds (0: fresh)."""
+    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, sharded: bool = False) -> int:
+        """Take the state of the chosen checkpoint, or rank 0's weights on a fresh start; the step it holds (0: fresh).
+
+        ``sharded``: this rank's own part is taken; on a fresh start it is as it is (see share_weights).
+        """
         resume = self.gang.resume
         if resume:
             self._take(checkpoint.load(resume), model, optimizer)
-        else:
-            self._share_weights(model)
+        elif not sharded:
+            self.share_weights(model)
         self.phase("restore")
         name, sha256, step = (resume.name, resume.sha256, resume.step) if resume else (None, None, 0)
         self._notes.note("rank.restored", step=step, name=name, sha256=sha256, weights=digest.model(model))
@@ -175,24 +191,6 @@ class RankContext:
             **self._generators.digests(),
         }
         self.result = {"steps": self.steps, "loss": self.loss.hex(), "digest": found, "metrics": metrics, **more}
-
-    def _exchange(self, algorithm: str) -> tuple[chosen_model.Chosen, exchange.Exchange]:
-        if algorithm not in self._exchanges:
-            package, (name, _) = __name__.split(".")[0], chosen_model.parse(algorithm)
-            module = importlib.import_module(f"{package}.algorithms.{name.replace('-', '_')}")
-            chosen = chosen_model.choose(algorithm, module)
-            schedule = chosen.schedule("all-reduce", self.rank, self.world)
-            self._exchanges[algorithm] = chosen, exchange.Exchange(schedule, chunks=self._chunks)
-        return self._exchanges[algorithm]
-
-    def _library(self, flat: torch.Tensor, passed: _Once) -> None:
-        """The backend's own all-reduce, in two calls so that there is a point inside of it."""
-        cut = share.bounds(flat.numel(), max(self.world, 2))[0][1]
-        dist.all_reduce(flat[:cut])
-        if flat.is_cuda:  # it is only queued there; the point between is one when it is done
-            torch.cuda.synchronize()
-        passed()
-        dist.all_reduce(flat[cut:])
 
     def _commit(self, identity: commit.Identity, data: bytes, keep: int) -> tuple[int, str]:
         try:
@@ -211,15 +209,17 @@ class RankContext:
         return COMMITTED, ""
 
     def _take(self, state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        model.load_state_dict(state["model"])
+        own = state["shards"][self.rank] if "shards" in state else state
+        model.load_state_dict(own["model"])
         if not getattr(self.params, "break_optimizer", False):
-            optimizer.load_state_dict(state["optimizer"])
+            optimizer.load_state_dict(own["optimizer"])
         mine = state["rng"].get(self.rank)
         if mine and not getattr(self.params, "break_rng", False):
             self._generators.restore(mine)
         self.loss = state["loss"].get(self.rank, 0.0)
 
-    def _share_weights(self, model: torch.nn.Module) -> None:
+    def share_weights(self, model: torch.nn.Module) -> None:
+        """Give every rank rank 0's parameters and buffers, in one broadcast."""
         state = list(model.state_dict().values())
         flat = torch.cat([value.reshape(-1) for value in state])
         self.broadcast(flat)

@@ -1,0 +1,33 @@
+"""The weights of a model that was cut over ranks are near those of the whole one, trained by one process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = False
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """``tolerance``: the largest difference of a weight. Floats are summed in another order, so it is not 0."""
+
+    tolerance: float = 0.001
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """By what rank 0 told when it had trained alone."""
+    told = run.history.last("reference.compared")
+    if told is None:
+        doubts = [views.found("nothing was compared with a training by one process"), *views.unended(run.history)]
+        return views.conclude("equals-reference", "", doubts=doubts)
+    difference, steps = views.number(told.value.get("difference")), views.whole(told.value.get("steps"))
+    if difference is None:
+        return views.conclude("equals-reference", "", doubts=[views.found("the difference is not told", told)])
+    text = f"largest difference of a weight {difference:.1e} after {steps} steps"
+    far = [views.found(f"{text}; allowed is {params.tolerance:g}", told)] if not difference <= params.tolerance else []
+    return views.conclude("equals-reference", text, failures=far, evidence={"difference": difference})
