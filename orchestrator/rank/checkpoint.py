@@ -57,10 +57,10 @@ def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 def shards(
     model: torch.nn.Module, optimizer: torch.optim.Optimizer, rank: int, world: int, device: torch.device
-) -> dict[str, Any] | None:
-    """Every rank's state on rank 0; None on the others. A collective of all ranks; states may differ in size."""
+) -> dict[int, dict[str, Any]]:
+    """Every rank's state on rank 0; empty on the others. A collective of all ranks; states may differ in size."""
     if world == 1:
-        return {"shards": {0: state(model, optimizer)}}
+        return {0: state(model, optimizer)}
     mine = torch.frombuffer(bytearray(_saved(state(model, optimizer))), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
     dist.all_gather(sizes, torch.tensor([mine.numel()], device=device))
@@ -68,14 +68,12 @@ def shards(
     padded = torch.nn.functional.pad(mine, (0, longest - mine.numel()))
     parts = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
     dist.gather(padded, parts, dst=0)
-    if parts is None:
-        return None
-    whole = [part[: int(size.item())].cpu() for part, size in zip(parts, sizes, strict=True)]
-    return {"shards": {index: _loaded(bytes(digest.raw(part))) for index, part in enumerate(whole)}}
+    whole = [part[: int(size.item())].cpu() for part, size in zip(parts or [], sizes, strict=parts is not None)]
+    return {index: _loaded(bytes(digest.raw(part))) for index, part in enumerate(whole)}
 
 
 def encode(step: int, epoch: int, held: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
-    """The content of a ``.pt`` file. ``held``: what ``state`` or ``shards`` gave."""
+    """The content of a ``.pt`` file. ``held``: the state of model and optimizer (see states)."""
     return _saved(
         {
             **held,

@@ -32,7 +32,7 @@ class Communicator:
 
     def all_reduce(self, flat: torch.Tensor, algorithm: str, first: Passed = lambda: None) -> None:
         """Sum the one-dimensional ``flat`` over all ranks, in place. ``first`` is called after the first exchange of chunks."""
-        self._count("all-reduce", flat)
+        self.count("all-reduce", flat)
         if algorithm == model.LIBRARY:
             self._library(flat, first)
         else:
@@ -41,7 +41,7 @@ class Communicator:
 
     def all_gather(self, blocks: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None) -> None:
         """Every rank's own of the one-dimensional ``blocks`` (one for each rank, sizes may differ) reaches all, in place."""
-        self._count("all-gather", *blocks)
+        self.count("all-gather", *blocks)
         if algorithm == model.LIBRARY:
             for source, block in enumerate(blocks):  # the library's own wants blocks of one size
                 dist.broadcast(block, source)
@@ -52,7 +52,7 @@ class Communicator:
         self, sent: Sequence[torch.Tensor], got: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None
     ) -> None:
         """``sent[r]`` goes to rank r, ``got[r]`` comes from it; one-dimensional, sizes may differ."""
-        self._count("all-to-all", *sent)
+        self.count("all-to-all", *sent)
         if algorithm == model.LIBRARY:
             out, into = torch.cat(list(sent)), torch.empty(sum(one.numel() for one in got), dtype=got[0].dtype)
             sizes = [one.numel() for one in got], [one.numel() for one in sent]
@@ -64,7 +64,7 @@ class Communicator:
 
     def send(self, tensor: torch.Tensor, peer: int) -> Any:
         """Begin to send; the handle's wait() ends it."""
-        self._count("send-recv", tensor)
+        self.count("send-recv", tensor)
         return dist.isend(tensor, peer)
 
     def receive(self, into: torch.Tensor, peer: int) -> torch.Tensor:
@@ -96,7 +96,8 @@ class Communicator:
         first()
         dist.all_reduce(flat[cut:])
 
-    def _count(self, operation: str, *tensors: torch.Tensor) -> None:
+    def count(self, operation: str, *tensors: torch.Tensor) -> None:
+        """One call of ``operation``, with what it moves."""
         found = self.counted.setdefault(operation, [0, 0])
         found[0] += 1
         found[1] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import gang as gang_model
-from . import checkpoint, commit, communicator, digest, generators, hold, record
+from . import checkpoint, commit, communicator, digest, generators, hold, record, states
 
 #: Phases of a rank's life; the others are phases of a step.
 LIFE = ("rendezvous", "init", "restore", "shutdown")
@@ -142,20 +142,18 @@ class RankContext:
         optimizer: torch.optim.Optimizer,
         keep: int = 3,
         *,
-        sharded: bool = False,
+        held: states.States = states.Replicated(),
     ) -> None:
         """Commit a checkpoint of all ranks after ``step``. Every rank calls it and returns when it is committed.
 
-        ``sharded``: ranks hold parts of a model, and every rank's is kept; else rank 0's stands for all.
         Raises checkpoint.CheckpointError if it could not be written, commit.Refused if a later epoch has taken over.
         """
         mine = checkpoint.Personal(self._generators.states(), self.loss)
         personal = checkpoint.gather(mine, self.rank, self.world, self.device)
-        shards = checkpoint.shards(model, optimizer, self.rank, self.world, self.device) if sharded else None
+        state = held.held(self, model, optimizer)
         identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
         code, reason = COMMITTED, "rank 0 could not write it"
         if self.rank == 0:
-            state = shards if shards is not None else checkpoint.state(model, optimizer)
             code, reason = self._commit(identity, checkpoint.encode(step, self.epoch, state, personal), keep)
         else:
             self.phase("checkpoint")
@@ -166,16 +164,15 @@ class RankContext:
             raise commit.Refused(identity.name, self.epoch + 1)
         self._parent = identity.name
 
-    def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, sharded: bool = False) -> int:
-        """Take the state of the chosen checkpoint, or rank 0's weights on a fresh start; the step it holds (0: fresh).
-
-        ``sharded``: this rank's own part is taken; on a fresh start it is as it is (see share_weights).
-        """
+    def restore(
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, held: states.States = states.Replicated()
+    ) -> int:
+        """Take the state of the chosen checkpoint, or what a fresh start gives; the step it holds (0: fresh)."""
         resume = self.gang.resume
         if resume:
-            self._take(checkpoint.load(resume), model, optimizer)
-        elif not sharded:
-            self.share_weights(model)
+            self._take(checkpoint.load(resume), model, optimizer, held)
+        else:
+            held.begin(self, model)
         self.phase("restore")
         name, sha256, step = (resume.name, resume.sha256, resume.step) if resume else (None, None, 0)
         self._notes.note("rank.restored", step=step, name=name, sha256=sha256, weights=digest.model(model))
@@ -208,11 +205,10 @@ class RankContext:
         self._notes.note("checkpoint.commit", **{name: facts[name] for name in kept})
         return COMMITTED, ""
 
-    def _take(self, state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        own = state["shards"][self.rank] if "shards" in state else state
-        model.load_state_dict(own["model"])
-        if not getattr(self.params, "break_optimizer", False):
-            optimizer.load_state_dict(own["optimizer"])
+    def _take(
+        self, state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer, held: states.States
+    ) -> None:
+        held.take(self, state, model, None if getattr(self.params, "break_optimizer", False) else optimizer)
         mine = state["rng"].get(self.rank)
         if mine and not getattr(self.params, "break_rng", False):
             self._generators.restore(mine)

@@ -12,7 +12,7 @@ import torch
 
 
 def tensor(value: torch.Tensor) -> str:
-    """SHA-256 of one tensor: dtype, shape and bytes."""
+    """SHA-256 of one tensor: dtype, shape and bytes; of one that is spread over ranks, this rank's part."""
     return named([("", value)])
 
 
@@ -20,8 +20,9 @@ def named(pairs: Iterable[tuple[str, torch.Tensor]]) -> str:
     """One SHA-256 over tensors with their names, in the given order."""
     sha = hashlib.sha256()
     for name, value in pairs:
-        sha.update(f"{name}:{value.dtype}:{tuple(value.shape)};".encode())
-        sha.update(raw(value))
+        own = value.to_local() if hasattr(value, "to_local") else value
+        sha.update(f"{name}:{own.dtype}:{tuple(own.shape)};".encode())
+        sha.update(raw(own))
     return sha.hexdigest()
 
 

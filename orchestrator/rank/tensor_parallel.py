@@ -70,9 +70,10 @@ class Sharded(nn.Module):
         """(n, 784) -> (n, 10) log-probabilities, equal on all ranks bit by bit."""
         self._phase = self._ctx.passing("allreduce")
         hidden = self.first(images).relu()
-        summed = _Summed.apply(nn.functional.linear(hidden, self.second.weight), self._sum) + self.second.bias
-        third = self.third(_Spread.apply(summed.relu(), self._sum))
-        gathered = _Gathered.apply(third, self._collect, self._slice())
+        partial = nn.functional.linear(hidden, self.second.weight)
+        summed = _applied(_Summed, partial, self._sum) + self.second.bias
+        third = self.third(_applied(_Spread, summed.relu(), self._sum))
+        gathered = _applied(_Gathered, third, self._collect, self._slice())
         return nn.functional.log_softmax(self.fourth(gathered.relu()), dim=1)
 
     def _sum(self, value: torch.Tensor) -> torch.Tensor:
@@ -133,6 +134,11 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         start, stop = ctx.own
         return gradients[0][:, start:stop].contiguous(), None, None
+
+
+def _applied(function: type[torch.autograd.Function], *given: Any) -> torch.Tensor:
+    found: torch.Tensor = function.apply(*given)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _rows(layer: nn.Linear, ctx: context.RankContext) -> slice:

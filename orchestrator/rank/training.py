@@ -20,7 +20,7 @@ from . import seeds, share
 if TYPE_CHECKING:
     import torch
 
-    from . import context
+    from . import context, states
 
 LAYERS = (784, 256, 128, 64, 10)
 DATASETS = ("auto", "digits", "idx")
@@ -89,7 +89,7 @@ def last_step(params: Any, data: str | None = None) -> int | None:
         images = rank_data.count(folder(params, data))
     except rank_data.DataError:
         return None
-    return int(params.epochs) * math.ceil(images / params.batch)
+    return int(params.epochs * math.ceil(images / params.batch))
 
 
 def folder(params: Any, data: str | None) -> Any:
@@ -183,18 +183,20 @@ def weights(ctx: context.RankContext, rank: int) -> torch.nn.Module:
     return build().to(ctx.device)
 
 
-def live(ctx: context.RankContext, trainer: Trainer, *, sharded: bool = False) -> float:
-    """Restore, then every step with its checkpoint; the seconds that the steps took. ``sharded``: ranks hold parts of a model."""
-    params = ctx.params
+def live(ctx: context.RankContext, trainer: Trainer, held: states.States | None = None) -> float:
+    """Restore, then every step with its checkpoint; the seconds that the steps took. ``held``: None: every rank has the whole."""
+    from . import states
+
+    params, held = ctx.params, held or states.Replicated()
     begin = time.monotonic()
-    for step in range(ctx.restore(trainer.model, trainer.optimizer, sharded=sharded) + 1, ctx.steps + 1):
+    for step in range(ctx.restore(trainer.model, trainer.optimizer, held=held) + 1, ctx.steps + 1):
         ctx.begin_step(step)
         loss = trainer.step(step)
         _pause(ctx)
         due = params.digest_every and step % params.digest_every == 0
         ctx.end_step(loss, trainer.model if due else None)
         if step % params.checkpoint_every == 0 or step == ctx.steps:
-            ctx.save(step, trainer.model, trainer.optimizer, keep=params.keep, sharded=sharded)
+            ctx.save(step, trainer.model, trainer.optimizer, keep=params.keep, held=held)
     return time.monotonic() - begin
 
 

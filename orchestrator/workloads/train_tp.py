@@ -64,13 +64,13 @@ def traffic(params: Params, world: int) -> dict[str, int]:
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    from ..rank import reference, tensor_parallel
+    from ..rank import reference, states, tensor_parallel
 
     ctx.connect()
     batches = training.Batches(ctx)
     ctx.steps = batches.steps
     trainer = tensor_parallel.Trainer(ctx, batches)
-    train_s = training.live(ctx, trainer, sharded=True)
+    train_s = training.live(ctx, trainer, states.Sharded())
     whole = trainer.whole()
     metrics: dict[str, Any] = {"loss_mean": ctx.loss, "train_s": train_s}
     if ctx.rank == 0:

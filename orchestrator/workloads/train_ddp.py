@@ -1,0 +1,118 @@
+"""Data-parallel training through DistributedDataParallel: its buckets, by its own all-reduce or one of algorithms/.
+
+The model, the data and the checks are those of train-dp; a communication hook carries every bucket, last layers first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..rank import training
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..rank import context
+
+METRICS: Mapping[str, tuple[str, str]] = {
+    "loss_mean": ("nats", "lower"),
+    "accuracy": ("fraction", "higher"),
+    "train_s": ("s", "lower"),
+}
+CHECKS = (
+    "no-step-lost", "same-resume-step", "resumed-newest", "replicas-identical", "replay-equal", "no-hang",
+    "bit-exact", "baseline-clean", "spare-warm", "traffic-as-predicted",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params(training.Params):
+    """What may be set, beside what every training has.
+
+    algorithm         library | a file of algorithms/
+    bucket_mb         DistributedDataParallel's bucket_cap_mb
+    rebuild           let it arrange its buckets anew after the first step of a process. A run that was resumed then begins
+                      with another arrangement than the one that it goes on from: sums are made in another order, last bits
+                      differ, and bit-exact fails
+    """
+
+    algorithm: str = "library"
+    bucket_mb: float = 0.25
+    rebuild: bool = False
+
+
+def check(params: Params) -> list[str]:
+    """Problems with the values, each as ``name: what must be (got …)``."""
+    problems = training.check(params) + training.check_algorithm("algorithm", params.algorithm, "all-reduce")
+    return problems + ([] if params.bucket_mb > 0 else [f"bucket_mb: must be > 0 (got {params.bucket_mb:g})"])
+
+
+def last_step(params: Params, data: str | None = None) -> int | None:
+    """The number of steps; None where the data directory cannot be read from here."""
+    return training.last_step(params, data)
+
+
+def traffic(params: Params, world: int) -> dict[str, int]:
+    """Bytes of each operation in a step: all gradients once, whatever the buckets."""
+    return {"all-reduce": training.parameters() * training.ELEMENT}
+
+
+def run(ctx: context.RankContext) -> None:
+    """The whole life of one rank of the training."""
+    ctx.connect()
+    batches = training.Batches(ctx)
+    ctx.steps = batches.steps
+    trainer = _Trainer(ctx, batches)
+    train_s = training.live(ctx, trainer)
+    mean = training.mean_loss(ctx, batches)
+    metrics = {"loss_mean": mean, "train_s": train_s}
+    if ctx.rank == 0:
+        metrics["accuracy"] = training.accuracy(ctx, trainer.model)
+    ctx.finish(trainer.model, trainer.optimizer, metrics, loss_mean=mean)
+
+
+class _Trainer:
+    """Model, wrapped model, optimizer and data of one rank."""
+
+    def __init__(self, ctx: context.RankContext, batches: training.Batches) -> None:
+        import torch
+
+        self._ctx, self._batches = ctx, batches
+        self.model = training.weights(ctx, ctx.rank)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
+        self._passed = ctx.passing("allreduce")
+        self._wrapped: Any = torch.nn.parallel.DistributedDataParallel(
+            self.model,
+            bucket_cap_mb=ctx.params.bucket_mb,
+            find_unused_parameters=not ctx.params.rebuild,  # with this it keeps its buckets as they are
+        )
+        self._wrapped.register_comm_hook(None, lambda state, bucket: self._carry(bucket))
+
+    def step(self, step: int) -> float:
+        """One step: every phase of it in order."""
+        ctx = self._ctx
+        self._passed = ctx.passing("allreduce")
+        ctx.phase("data")
+        images, labels, total = training.noisy_share(ctx, self._batches, step)
+        ctx.phase("forward")
+        self.optimizer.zero_grad()
+        loss = training.loss_sum(self._wrapped, images, labels)
+        ctx.phase("backward")
+        # Weighted by the share, so that the mean over ranks is the gradient of the whole batch however it divides.
+        (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]
+        self._passed()
+        ctx.phase("optimizer")
+        self.optimizer.step()
+        return float(loss.item()) / max(len(labels), 1)
+
+    def _carry(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """The communication hook: one bucket of gradients, summed over the ranks and divided."""
+        import torch
+
+        flat = bucket.buffer()
+        self._ctx.comm.all_reduce(flat, self._ctx.params.algorithm, self._passed)
+        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        done.set_result(flat.div_(self._ctx.world))
+        return done
