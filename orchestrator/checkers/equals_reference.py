@@ -21,13 +21,14 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """By what rank 0 told when it had trained alone."""
-    told = run.history.last("reference.compared")
+    told, doubts = run.history.last("reference.compared"), [*views.unended(run.history)]
     if told is None:
-        doubts = [views.found("nothing was compared with a training by one process"), *views.unended(run.history)]
+        doubts = [views.found("nothing was compared with a training by one process"), *doubts]
         return views.conclude("equals-reference", "", doubts=doubts)
     difference, steps = views.number(told.value.get("difference")), views.whole(told.value.get("steps"))
     if difference is None:
         return views.conclude("equals-reference", "", doubts=[views.found("the difference is not told", told)])
     text = f"largest difference of a weight {difference:.1e} after {steps} steps"
     far = [views.found(f"{text}; allowed is {params.tolerance:g}", told)] if not difference <= params.tolerance else []
-    return views.conclude("equals-reference", text, failures=far, evidence={"difference": difference})
+    evidence = {"difference": difference}
+    return views.conclude("equals-reference", text, failures=far, doubts=doubts, evidence=evidence)

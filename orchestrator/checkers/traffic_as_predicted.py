@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
@@ -18,20 +20,27 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By what rank 0 counted in its first step of every gang, operation by operation."""
-    told = run.history.of("traffic")
-    failures, texts = [], []
-    for event in told:
-        measured, predicted = views.mapping(event.value.get("measured")), views.mapping(event.value.get("predicted"))
-        texts = [f"{operation} {size:,} bytes" for operation, size in measured.items()]
-        failures += [
-            views.found(
-                f"{operation}: {measured.get(operation, 0):,} bytes in a step, predicted were {predicted.get(operation, 0):,}",
-                event,
-            )
-            for operation in sorted({*measured, *predicted})
-            if measured.get(operation, 0) != predicted.get(operation, 0)
-        ]
-    doubts = [] if told else [views.found("no rank told what a step moved"), *views.unended(run.history)]
-    text = f"{', '.join(texts)} in a step, as predicted"
+    """By what every rank of the last gang that did a step counted in its first one, summed over the ranks."""
+    doubts = [*views.unended(run.history)]
+    gang = next((one for one in reversed(views.gangs(run.history)) if one.complete("traffic")), None)
+    if gang is None:
+        doubts = [views.found("no gang of which every rank told what a step moved"), *doubts]
+        return views.conclude("traffic-as-predicted", "", doubts=doubts)
+    told = gang.by_rank("traffic")
+    first = next(iter(told.values()))
+    predicted = views.mapping(first.value.get("predicted"))
+    measured: Counter[str] = Counter()
+    for event in told.values():
+        measured.update({name: views.whole(size) or 0 for name, size in views.mapping(event.value.get("measured")).items()})
+    failures = list(_apart(measured, predicted))
+    each = ", ".join(f"{name} {size / len(told):,.0f} bytes" for name, size in sorted(measured.items()))
+    text = f"{each} per rank and step, as predicted"
     return views.conclude("traffic-as-predicted", text, failures=failures, doubts=doubts)
+
+
+def _apart(measured: Counter[str], predicted: object) -> Iterator[views.Finding]:
+    wanted = views.mapping(predicted)
+    for name in sorted({*measured, *wanted}):
+        if measured[name] != wanted.get(name, 0):
+            text = f"{name}: {measured[name]:,} bytes in a step of all ranks, predicted were {wanted.get(name, 0):,}"
+            yield views.found(text)

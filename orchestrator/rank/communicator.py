@@ -45,6 +45,7 @@ class Communicator:
         if algorithm == model.LIBRARY:
             for source, block in enumerate(blocks):  # the library's own wants blocks of one size
                 dist.broadcast(block, source)
+            first()
         else:
             self._carry_out("all-gather", algorithm, blocks, first)
 
@@ -59,6 +60,7 @@ class Communicator:
             dist.all_to_all_single(into, out, *sizes)
             for one, part in zip(got, torch.split(into, sizes[0]), strict=True):
                 one.copy_(part)
+            first()
         else:
             self._carry_out("all-to-all", algorithm, [*sent, *got], first)
 

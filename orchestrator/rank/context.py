@@ -63,7 +63,7 @@ class RankContext:
         self.begun = self._told = 0.0
         self._first = True
         #: What the first step moved: operation -> bytes.
-        self.traffic: dict[str, int] = {}
+        self.traffic: dict[str, int] | None = None
 
     @property
     def rng(self) -> torch.Generator:

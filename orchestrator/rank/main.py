@@ -102,7 +102,7 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
         gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
     )
     workload.run(ctx)
-    if ctx.rank == 0 and ctx.traffic and hasattr(workload, "traffic"):
+    if ctx.traffic is not None and hasattr(workload, "traffic"):
         notes.note("traffic", measured=ctx.traffic, predicted=workload.traffic(ctx.params, ctx.world))
     ctx.phase("shutdown")
     notes.note("rank.finished", **ctx.result)

@@ -55,8 +55,8 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step: all gradients once, whatever the buckets."""
-    return {"all-reduce": training.parameters() * training.ELEMENT}
+    """Bytes of each operation in a step, of all ranks: all gradients once, whatever the buckets."""
+    return {"all-reduce": world * training.parameters() * training.ELEMENT}
 
 
 def run(ctx: context.RankContext) -> None:

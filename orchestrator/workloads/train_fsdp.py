@@ -44,12 +44,12 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step (ZeRO stage 3, arXiv:1910.02054): parameters gathered twice, gradients scattered once.
+    """Bytes of each operation in a step, of all ranks (ZeRO stage 3, arXiv:1910.02054): parameters gathered twice, gradients scattered once.
 
     Each parameter is padded to a multiple of the world along its rows, as FSDP2 does.
     """
     rows = zip(training.LAYERS[1:], training.LAYERS, strict=False)
-    size = sum(-(-outputs // world) * world * (inputs + 1) for outputs, inputs in rows) * training.ELEMENT
+    size = sum(-(-outputs // world) * world * (inputs + 1) for outputs, inputs in rows) * training.ELEMENT * world
     return {"all-gather": (2 if params.reshard else 1) * size, "reduce-scatter": size}
 
 

@@ -56,9 +56,9 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step: the activations behind layer 2 and the gradient before layer 3; those behind layer 3."""
+    """Bytes of each operation in a step, of all ranks: activations behind layer 2, the gradient before layer 3; those behind it."""
     _, _, second, third, _ = training.LAYERS
-    row = params.batch * training.ELEMENT
+    row = world * params.batch * training.ELEMENT
     return {"all-reduce": 2 * second * row, "all-gather": third * row}
 
 

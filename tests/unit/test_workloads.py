@@ -71,8 +71,8 @@ def test_all_mistakes_are_told_at_once() -> None:
         "keep: must be >= 1 (got 0)",
         "noise: must be >= 0 (got -1)",
         "lr: must be > 0 (got 0.0)",
-        "model: must be one of mnist-mlp (got 'gpt')",
         "dataset: must be one of auto, digits, idx (got 'cats')",
+        "model: must be one of mnist-mlp (got 'gpt')",
         "algorithm: must be an all-reduce of algorithms/ or library (got 'rong')",
     ]
     assert len(script.check(script.Params(step_regex="("))) == 2

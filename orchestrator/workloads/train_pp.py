@@ -1,0 +1,78 @@
+"""Pipeline-parallel training of the reference classifier: a stage per rank, activations and their gradients by send and recv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..rank import share, training
+
+if TYPE_CHECKING:
+    from ..rank import context
+
+METRICS: Mapping[str, tuple[str, str]] = {
+    "loss_mean": ("nats", "lower"),
+    "accuracy": ("fraction", "higher"),
+    "train_s": ("s", "lower"),
+    "reference_difference": ("1", "lower"),
+}
+CHECKS = (
+    "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
+    "spare-warm", "equals-reference", "traffic-as-predicted",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params(training.Params):
+    """What may be set, beside what every training has.
+
+    microbatches      into how many parts a batch is cut
+    reference         at the end the whole model is trained on one rank, and compared
+    """
+
+    microbatches: int = 4
+    reference: bool = True
+
+
+def check(params: Params) -> list[str]:
+    """Problems with the values, each as ``name: what must be (got …)``."""
+    problems = training.check(params)
+    if not 1 <= params.microbatches <= params.batch:
+        problems.append(f"microbatches: must be 1 to the batch of {params.batch} (got {params.microbatches})")
+    return problems
+
+
+def fits(params: Params, world: int) -> list[str]:
+    """Why so many ranks cannot do it; none: they can."""
+    stages = len(training.LAYERS) - 1
+    return [f"the model has {stages} layers: at most {stages} ranks (got {world})"] if world > stages else []
+
+
+def last_step(params: Params, data: str | None = None) -> int | None:
+    """The number of steps; None where the data directory cannot be read from here."""
+    return training.last_step(params, data)
+
+
+def traffic(params: Params, world: int) -> dict[str, int]:
+    """Bytes of each operation in a step, of all ranks: what lies between two stages, forward, and its gradient, backward."""
+    between = [training.LAYERS[stop] for _, stop in share.bounds(len(training.LAYERS) - 1, world)[:-1]]
+    return {"send-recv": 2 * params.batch * sum(between) * training.ELEMENT} if between else {}
+
+
+def run(ctx: context.RankContext) -> None:
+    """The whole life of one rank of the training."""
+    from ..rank import pipeline, reference, states
+
+    ctx.connect()
+    batches = training.Batches(ctx)
+    ctx.steps = batches.steps
+    trainer = pipeline.Trainer(ctx, batches)
+    train_s = training.live(ctx, trainer, states.Sharded())
+    whole = trainer.whole()
+    metrics: dict[str, Any] = {"loss_mean": ctx.loss, "train_s": train_s}
+    if ctx.rank == 0:
+        metrics["accuracy"] = training.accuracy(ctx, whole)
+        if ctx.params.reference:
+            metrics["reference_difference"] = reference.compare(ctx, batches, whole)
+    ctx.finish(trainer.model, trainer.optimizer, metrics, loss_mean=ctx.loss)
