@@ -39,6 +39,23 @@ class Communicator:
             parts = exchange.cut(flat, self._load(algorithm).chunks("all-reduce", self._world))
             self._carry_out("all-reduce", algorithm, parts, first)
 
+    def broadcast(self, flat: torch.Tensor, algorithm: str, first: Passed = lambda: None) -> None:
+        """Give every rank rank 0's one-dimensional ``flat``, in place."""
+        self.count("broadcast", flat)
+        if algorithm == model.LIBRARY:
+            dist.broadcast(flat, 0)
+            first()
+        else:
+            parts = exchange.cut(flat, self._load(algorithm).chunks("broadcast", self._world))
+            self._carry_out("broadcast", algorithm, parts, first)
+
+    def blocks(
+        self, operation: str, blocks: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None
+    ) -> None:
+        """``scatter``: rank r gets block r of rank 0's ``blocks``; ``gather``: rank 0 gets every rank's own; in place."""
+        self.count(operation, *blocks)
+        self._carry_out(operation, algorithm, blocks, first)
+
     def all_gather(self, blocks: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None) -> None:
         """Every rank's own of the one-dimensional ``blocks`` (one for each rank, sizes may differ) reaches all, in place."""
         self.count("all-gather", *blocks)

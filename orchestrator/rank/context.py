@@ -174,6 +174,11 @@ class RankContext:
         else:
             held.begin(self, model)
         self.phase("restore")
+        return self.tell_weights(model)
+
+    def tell_weights(self, model: torch.nn.Module) -> int:
+        """Tell by a hash which weights this rank begins with; the step that they are of (0: fresh)."""
+        resume = self.gang.resume
         name, sha256, step = (resume.name, resume.sha256, resume.step) if resume else (None, None, 0)
         self._notes.note("rank.restored", step=step, name=name, sha256=sha256, weights=digest.model(model))
         return step
@@ -214,11 +219,12 @@ class RankContext:
             self._generators.restore(mine)
         self.loss = state["loss"].get(self.rank, 0.0)
 
-    def share_weights(self, model: torch.nn.Module) -> None:
+    def share_weights(self, model: torch.nn.Module, algorithm: str = "library") -> None:
         """Give every rank rank 0's parameters and buffers, in one broadcast."""
         state = list(model.state_dict().values())
         flat = torch.cat([value.reshape(-1) for value in state])
-        self.broadcast(flat)
+        if self.world > 1:
+            self.comm.broadcast(flat, algorithm)
         for value, part in zip(state, torch.split(flat, [value.numel() for value in state]), strict=True):
             value.copy_(part.view_as(value))
 

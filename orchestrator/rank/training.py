@@ -75,12 +75,13 @@ def check(params: Any) -> list[str]:
     return problems
 
 
-def check_algorithm(name: str, chosen: str, operation: str) -> list[str]:
-    """What is wrong with the value of the parameter ``name``, an algorithm for ``operation``."""
-    if chosen == algorithms.LIBRARY or operation in _operations(chosen):
+def check_algorithm(name: str, chosen: str, operation: str, *, library: bool = True) -> list[str]:
+    """What is wrong with the value of the parameter ``name``, an algorithm for ``operation``; ``library``: its own will do too."""
+    if (library and chosen == algorithms.LIBRARY) or operation in _operations(chosen):
         return []
     article = "an" if operation[0] in "aeiou" else "a"
-    return [f"{name}: must be {article} {operation} of algorithms/ or library (got {chosen!r})"]
+    other = " or library" if library else ""
+    return [f"{name}: must be {article} {operation} of algorithms/{other} (got {chosen!r})"]
 
 
 def last_step(params: Any, data: str | None = None) -> int | None:
