@@ -31,7 +31,9 @@ def check(run: Run, params: Params) -> Verdict:
     predicted = views.mapping(first.value.get("predicted"))
     measured: Counter[str] = Counter()
     for event in told.values():
-        measured.update({name: views.whole(size) or 0 for name, size in views.mapping(event.value.get("measured")).items()})
+        measured.update(
+            {name: views.whole(size) or 0 for name, size in views.mapping(event.value.get("measured")).items()}
+        )
     failures = list(_apart(measured, predicted))
     each = ", ".join(f"{name} {size / len(told):,.0f} bytes" for name, size in sorted(measured.items()))
     text = f"{each} per rank and step, as predicted"

@@ -142,7 +142,7 @@ class RankContext:
         optimizer: torch.optim.Optimizer,
         keep: int = 3,
         *,
-        held: states.States = states.Replicated(),
+        held: states.States = states.REPLICATED,
     ) -> None:
         """Commit a checkpoint of all ranks after ``step``. Every rank calls it and returns when it is committed.
 
@@ -165,7 +165,7 @@ class RankContext:
         self._parent = identity.name
 
     def restore(
-        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, held: states.States = states.Replicated()
+        self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, held: states.States = states.REPLICATED
     ) -> int:
         """Take the state of the chosen checkpoint, or what a fresh start gives; the step it holds (0: fresh)."""
         resume = self.gang.resume

@@ -44,14 +44,16 @@ class Model(nn.Module):
 
     def _counts(self, sent: torch.Tensor) -> torch.Tensor:
         got = torch.empty_like(sent)
-        self._ctx.comm.all_to_all(list(sent.split(1)), list(got.split(1)), self._ctx.params.algorithm, self.passed)
+        self._ctx.comm.all_to_all(
+            list(torch.split(sent, 1)), list(torch.split(got, 1)), self._ctx.params.algorithm, self.passed
+        )
         return got
 
     def carried(self, rows: torch.Tensor, sent: list[int], got: list[int]) -> torch.Tensor:
         """``sent[r]`` rows go to rank r, ``got[r]`` come from it."""
         into = rows.new_empty(sum(got), rows.shape[1])
-        out = [part.reshape(-1) for part in rows.contiguous().split(sent)]
-        parts = [part.view(-1) for part in into.split(got)]
+        out = [part.reshape(-1) for part in torch.split(rows.contiguous(), sent)]
+        parts = [part.view(-1) for part in torch.split(into, got)]
         self._ctx.comm.all_to_all(out, parts, self._ctx.params.algorithm, self.passed)
         return into
 

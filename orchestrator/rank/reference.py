@@ -32,6 +32,7 @@ def compare(ctx: context.RankContext, batches: training.Batches, found: torch.nn
         "reference.compared",
         steps=batches.steps,
         difference=difference,
+        of="a weight",
         loss=ctx.loss,
         reference_loss=float(loss.item()),
     )

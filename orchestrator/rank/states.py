@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class States(Protocol):
     """What goes into a checkpoint, and how it is taken from one."""
 
-    def held(self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def held(
+        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
         """The content of a checkpoint; what counts is rank 0's. A collective of all ranks."""
         ...
 
@@ -37,7 +39,9 @@ class States(Protocol):
 class Replicated:
     """Every rank has the whole: rank 0's is kept, and on a fresh start rank 0's weights are everybody's."""
 
-    def held(self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def held(
+        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
         return checkpoint.state(model, optimizer)
 
     def take(
@@ -53,10 +57,16 @@ class Replicated:
         ctx.share_weights(model)
 
 
+#: It has no state of its own.
+REPLICATED = Replicated()
+
+
 class Sharded:
     """Every rank has a part of its own, and gets that very part back. Who makes the parts makes them of one model."""
 
-    def held(self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def held(
+        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
         return {"shards": checkpoint.shards(model, optimizer, ctx.rank, ctx.world, ctx.device)}
 
     def take(
@@ -75,7 +85,9 @@ class Sharded:
 class Distributed:
     """Parameters are DTensors: torch.distributed.checkpoint puts the whole together, and cuts it again."""
 
-    def held(self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def held(
+        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
         from torch.distributed.checkpoint import state_dict
 
         options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)

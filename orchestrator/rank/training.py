@@ -38,6 +38,7 @@ class Params:
     dataset           auto (the data directory if one is given, else digits) | digits | idx (the data directory)
     digest_every      a SHA-256 of the parameters every that many steps; 0: never
     record            every chunk transfer is recorded
+    break_optimizer, break_rng    for the tests of the checkers: that state is not restored
     """
 
     dataset: str = "auto"
@@ -50,13 +51,18 @@ class Params:
     step_min_ms: float = 0.0
     digest_every: int = 1
     record: bool = True
+    break_optimizer: bool = False
+    break_rng: bool = False
 
 
 class Trainer(Protocol):
     """One rank of a training. ``step`` passes the phases of a step and gives the rank's local loss (mean over its samples)."""
 
-    model: torch.nn.Module
-    optimizer: torch.optim.Optimizer
+    @property
+    def model(self) -> torch.nn.Module: ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
 
     def step(self, step: int) -> float: ...
 
@@ -188,7 +194,7 @@ def live(ctx: context.RankContext, trainer: Trainer, held: states.States | None 
     """Restore, then every step with its checkpoint; the seconds that the steps took. ``held``: None: every rank has the whole."""
     from . import states
 
-    params, held = ctx.params, held or states.Replicated()
+    params, held = ctx.params, held or states.REPLICATED
     begin = time.monotonic()
     for step in range(ctx.restore(trainer.model, trainer.optimizer, held=held) + 1, ctx.steps + 1):
         ctx.begin_step(step)

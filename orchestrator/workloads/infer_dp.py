@@ -43,7 +43,9 @@ class Params:
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    found = [f"{name}: must be >= 1 (got {value})" for name in ("batch", "passes") if (value := getattr(params, name)) < 1]
+    found = [
+        f"{name}: must be >= 1 (got {value})" for name in ("batch", "passes") if (value := getattr(params, name)) < 1
+    ]
     if params.dataset not in training.DATASETS:
         found.append(f"dataset: must be one of {', '.join(training.DATASETS)} (got {params.dataset!r})")
     for name in ("broadcast", "scatter", "gather"):
@@ -86,7 +88,7 @@ def run(ctx: context.RankContext) -> None:
     metrics = {"images_per_s": ctx.params.passes * len(images) / (time.monotonic() - begin)}
     if ctx.rank == 0:
         metrics["reference_difference"] = far
-        ctx.emit("reference.compared", steps=ctx.steps, difference=far)
+        ctx.emit("reference.compared", steps=ctx.steps, difference=far, of="an answer")
     ctx.finish(model, torch.optim.SGD(model.parameters()), metrics)
 
 

@@ -30,16 +30,10 @@ CHECKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(training.Params):
-    """What may be set, beside what every training has.
-
-    algorithm         a file of algorithms/ | library
-    break_optimizer, break_rng    for the tests of the checkers: that state is not restored
-    """
+    """What may be set, beside what every training has. ``algorithm``: a file of algorithms/ | library."""
 
     model: str = "mnist-mlp"
     algorithm: str = "ring"
-    break_optimizer: bool = False
-    break_rng: bool = False
 
 
 def check(params: Params) -> list[str]:

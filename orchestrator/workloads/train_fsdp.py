@@ -44,9 +44,9 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step, of all ranks (ZeRO stage 3, arXiv:1910.02054): parameters gathered twice, gradients scattered once.
+    """Bytes of each operation in a step, of all ranks: parameters gathered twice, gradients reduced and scattered once.
 
-    Each parameter is padded to a multiple of the world along its rows, as FSDP2 does.
+    That is ZeRO stage 3, arXiv:1910.02054. Each parameter is padded to a multiple of the world along its rows, as FSDP2 does.
     """
     rows = zip(training.LAYERS[1:], training.LAYERS, strict=False)
     size = sum(-(-outputs // world) * world * (inputs + 1) for outputs, inputs in rows) * training.ELEMENT * world

@@ -283,7 +283,7 @@ class Bed:
                 digest=digest,
                 metrics={},
             )
-        self.rank(0, "reference.compared", steps=self.last_step, difference=1e-6)
+        self.rank(0, "reference.compared", steps=self.last_step, difference=1e-6, of="a weight")
         for rank, node in enumerate(self.slots):
             left = {"rank": rank, "pid": 100 + rank, "code": 0, "last_step": self.last_step}
             self.say("agent", "rank.exit", left, node=node, epoch=self.epoch)
