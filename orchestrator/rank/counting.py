@@ -20,11 +20,11 @@ KNOWN: Mapping[str, tuple[str, int]] = {
 }
 
 
-class Counting(TorchDispatchMode):
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, every collective is counted into ``comm``. ``passed`` is called after the first one."""
 
     def __init__(self, comm: communicator.Communicator, passed: Callable[[], None]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._comm, self.passed = comm, passed
 
     def __torch_dispatch__(
