@@ -91,7 +91,7 @@ def _cut(
 
 def _found(request: Request) -> dict[str, Any]:
     """The nodes that live, for a run that goes on after an interruption."""
-    status = request.provider.observe(request.bed)
+    status = request.provider.observe(request.bed, memory=False)
     return {
         node.name: {"incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid}
         for node in status.nodes

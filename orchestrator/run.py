@@ -145,10 +145,7 @@ def _foreseen(run: _Run) -> dict[str, Any]:
     """The fingerprint that a run of this trial would have now."""
     provider = run.request.provider
     provider.open(run.bed, asking.BED)
-    try:
-        return _fingerprint(run, _plan(run, provider.observe(run.bed), run_id="", at=""))
-    finally:
-        provider.close()
+    return _fingerprint(run, _plan(run, provider.observe(run.bed, memory=False), run_id="", at=""))
 
 
 def _drop_twin(run: _Run) -> None:
@@ -190,7 +187,7 @@ def _begin(run: _Run, directory: Path) -> Plan:
     provider, name = run.request.provider, directory.name
     try:
         beds.begin_run(run.workdir, name, directory.resolve())
-        status = provider.observe(run.bed)
+        status = provider.observe(run.bed, memory=False)
         checked = _preflight(run, status)
         provider.open(run.bed, name)
         plan = _plan(run, status, run_id=name, at=provider.put(run.files), checked=checked)

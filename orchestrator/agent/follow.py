@@ -170,9 +170,18 @@ class Helper:
     def _watch(self, request: Mapping[str, Any]) -> None:
         """Answered after the events that were there already, so that whoever asked has them."""
         trees = [Tree(**tree) for tree in request["trees"]]
+        for tree in trees:
+            self._make(tree)
         self._tails.follow(trees, {name: (size, digest) for name, (size, digest) in request.get("have", {}).items()})
         self._beats.watch(request.get("beats", ()))
         self._later(request, "", self._tails.events())
+
+    def _make(self, tree: Tree) -> None:
+        """What is about to be written below a node can be watched from its beginning, and is not found by looking later."""
+        node = os.path.join(self._hostdir, "nodes", tree.node)
+        if tree.deep and tree.path.startswith(f"nodes/{tree.node}/") and os.path.isdir(node):
+            with contextlib.suppress(OSError):
+                os.makedirs(os.path.join(self._hostdir, tree.path), exist_ok=True)
 
     def _sync(self, request: Mapping[str, Any]) -> None:
         """Answered once everything is out that is below a path now."""

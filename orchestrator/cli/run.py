@@ -91,6 +91,8 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     """
     session, source = ctx.find_object(Session) or _never(), ctx.meta["source"]
     missing, bed = _bed(session, given)
+    if bed and not given["inventory"]:
+        session.ahead(bed)
     data_dir = _data_dir(given["data_dir"], bed)
     trial = _trial(session, source, given, bed, data_dir)
     if bed is None:
@@ -153,7 +155,7 @@ def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, 
     provider = session.provider(bed)
     capabilities = {node.host: provider.capabilities(node.host) for node in bed.nodes}
     made = plan.plan(
-        trial, bed, provider.observe(bed), session.catalogue,
+        trial, bed, provider.observe(bed, memory=False), session.catalogue,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
     )  # fmt: skip
     if as_json:

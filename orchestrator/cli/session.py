@@ -59,9 +59,20 @@ class Session:
     launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)
     _opened: list[Provider] = field(default_factory=list)
+    _ahead: list[tuple[BedSpec, Provider]] = field(default_factory=list)
     vault: Vault = field(default_factory=Vault)
 
+    def ahead(self, bed: BedSpec) -> None:
+        """Begin to reach its hosts while everything else is still being read; the next ``provider`` of that bed does."""
+        provider = self.provider(bed)
+        provider.ahead(bed)
+        self._ahead.append((bed, provider))
+
     def provider(self, bed: BedSpec) -> Provider:
+        for begun, provider in self._ahead:
+            if begun == bed:
+                self._ahead.remove((begun, provider))
+                return provider
         self._opened.append(self.providers[bed.provider](self.state))
         return self._opened[-1]
 

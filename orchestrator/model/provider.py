@@ -37,9 +37,13 @@ class Asker(Protocol):
 class Provider(Protocol):
     """One kind of bed. ``run`` binds the provider to a run: its commands are named by it and its events are polled."""
 
+    def ahead(self, bed: BedSpec) -> None:
+        """It will soon be asked for: begin with what takes long to begin. Returns at once, raises nothing."""
+
     def capabilities(self, host: str) -> frozenset[str]: ...
 
-    def observe(self, bed: BedSpec) -> BedStatus: ...
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
+        """What exists of a bed. ``memory``: how much its nodes have is wanted too, which takes milliseconds for each process."""
 
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         """What one node is seen to be, within a second; ``unreachable`` where its host does not answer. Raises nothing."""

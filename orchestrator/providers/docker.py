@@ -24,7 +24,7 @@ from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeStatus
 from ..model.errors import KeeperGoneError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, asker, engines, outside, owners, problems, sites
+from . import archive, asker, connecting, engines, outside, owners, problems, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -60,7 +60,8 @@ class DockerProvider:
         self._bed: BedSpec | None = None
         self._run = BED
         self._follower: Follower | None = None
-        self._sites: dict[str, Site] = {}
+        self._cursors: Cursors = {}
+        self._links = connecting.Sites()
         self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
         self._away: problems.Problems = {}
@@ -68,13 +69,13 @@ class DockerProvider:
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
-    def observe(self, bed: BedSpec) -> BedStatus:
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds.
 
         A run goes on without a host that does not answer; before one, that is a failure. Raises UnreachedError, OwnedError.
         """
         free = self._run == BED
-        looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free))
+        looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
         problems.refuse_foreign(bed, owners.identity(self._state), looks)
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
         status = seen.bed_status(bed, looks, problems.texts(self._away))
@@ -145,8 +146,9 @@ class DockerProvider:
 
         Outside of runs the nodes' own files count, from now on as well.
         """
-        if self._follower:
-            self._follower.close()
+        if self._follower and run != BED and (bed, run) == (self._bed, self._run):
+            return self._cursors
+        self._stop_following()
         self._bed, self._run = bed, run
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
@@ -160,14 +162,23 @@ class DockerProvider:
         for log in logs:
             log.touch(mode=0o600)
         self._follower = Follower(workdir, run, directories, logs)
-        return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+        self._cursors = {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+        return self._cursors
+
+    def ahead(self, bed: BedSpec) -> None:
+        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none."""
+        for host in bed.hosts:
+            self._links.begin(host, lambda host=host: self._connect(bed, host, self._run != BED))  # type: ignore[misc]
 
     def close(self) -> None:
+        self._stop_following()
+        self._links.close()
+        self._connections, self._run = {}, BED
+
+    def _stop_following(self) -> None:
         if self._follower:
             self._follower.close()
-        for site in self._sites.values():
-            site.close()
-        self._follower, self._sites, self._connections, self._run = None, {}, {}, BED
+        self._follower = None
 
     def put(self, content: Mapping[str, bytes]) -> str:
         bed = self._bound
@@ -245,9 +256,7 @@ class DockerProvider:
         return self._site(bed, bed.host(bed.node(node).host))
 
     def _site(self, bed: BedSpec, host: HostSpec) -> Site:
-        if host.name not in self._sites:
-            self._sites[host.name] = self._connect(bed, host, self._run != BED)
-        return self._sites[host.name]
+        return self._links.get(host, lambda: self._connect(bed, host, self._run != BED))
 
     def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
         """Do it on all hosts at once. Raises InfrastructureError with a line for each on which it went wrong."""

@@ -38,10 +38,13 @@ class FakeBed(Agents):
 
     # --- model.provider.Provider ------------------------------------------------------------------------------------------
 
+    def ahead(self, bed: BedSpec) -> None:
+        """Nothing of it takes long."""
+
     def capabilities(self, host: str) -> frozenset[str]:
         return frozenset({"kill", "pause"})
 
-    def observe(self, bed: BedSpec) -> BedStatus:
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         return BedStatus(name="fake", nodes=tuple(self.status(name) for name in self.nodes))
 
     def look(self, bed: BedSpec, node: str) -> NodeStatus:

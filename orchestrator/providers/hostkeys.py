@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import paramiko
+from .lean import paramiko
 
 SYSTEM = Path("/etc/ssh/ssh_known_hosts")
 

@@ -36,12 +36,15 @@ class ProcessProvider:
         self._run = NO_RUN
         self._follower: Follower | None = None
 
+    def ahead(self, bed: BedSpec) -> None:
+        """Nothing of it takes long."""
+
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
-    def observe(self, bed: BedSpec) -> BedStatus:
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
-        return observe.bed_status(bed, memory=self._run == NO_RUN)
+        return observe.bed_status(bed, memory=memory and self._run == NO_RUN)
 
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)

@@ -7,10 +7,9 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-import paramiko
-
 from ..model.bed import HostSpec
 from . import hostkeys
+from .lean import paramiko
 
 #: The oldest Python that runs the agent.
 PYTHON = (3, 10)

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import paramiko
 import tenacity
 
 from ..model.bed import HostSpec
-from . import hostkeys
+from . import hostkeys, lean
+from .lean import paramiko
 from .refusals import Goal, HostError, explained
 
 CONNECT_S = 10.0
@@ -165,11 +165,12 @@ def _jumps(text: str) -> list[str]:
 
 def _configured(file: Path, name: str) -> Mapping[str, Any]:
     try:
-        with file.open() as text:
-            config = paramiko.SSHConfig()
-            config.parse(text)
+        text = file.read_text()
     except OSError:
         return {}
+    if "exec" in text.lower():
+        lean.with_programs()
+    config = paramiko.SSHConfig.from_text(text)
     return dict(config.lookup(name))
 
 

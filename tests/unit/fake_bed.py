@@ -24,10 +24,13 @@ class FakeProvider:
     def state(self, name: str, state: NodeState) -> None:
         self.nodes[name] = replace(self.nodes[name], state=state)
 
+    def ahead(self, bed: BedSpec) -> None:
+        """Nothing of it takes long."""
+
     def capabilities(self, host: str) -> frozenset[str]:
         return frozenset({"kill", "pause"})
 
-    def observe(self, bed: BedSpec) -> BedStatus:
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         pid = 99 if self.keeper else 0
         return BedStatus(name=bed.name, nodes=tuple(self.nodes.values()), keeper_pid=pid, keeper_hash=self.keeper)
 
