@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,23 @@ def _let_go(request: Request) -> Iterator[None]:
 
 
 @contextmanager
+def _reports_loading(catalogue: Catalogue) -> Iterator[None]:
+    """While the nodes work, what will draw the reports is made ready; what is wrong with it is told when it is needed."""
+
+    def load() -> None:
+        with suppress(Exception):
+            for plugin in catalogue.reports.values():
+                getattr(plugin.module, "ahead", lambda: None)()
+
+    loading = threading.Thread(target=load, daemon=True, name="ccbed-reports")
+    loading.start()
+    try:
+        yield
+    finally:
+        loading.join()
+
+
+@contextmanager
 def _resumable(directory: Path) -> Iterator[None]:
     """What keeps a run that has begun from going on is told with the command that goes on."""
     again = f"ccbed resume {directory}"
@@ -166,7 +184,8 @@ def _one(run: _Run) -> Result:
         plan = _begin(run, directory)
         with _resumable(directory), _let_go(request):
             request.began(str(directory))
-            driving.drive(request, run.trial, plan, directory)
+            with _reports_loading(request.catalogue):
+                driving.drive(request, run.trial, plan, directory)
             return _finish(request, directory)
 
 

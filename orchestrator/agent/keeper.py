@@ -17,6 +17,7 @@ from . import label, processes, warmth
 from . import mark as marks
 from .acts import Acts
 from .containers import Containers
+from .door import Door
 from .events import EventLog
 from .inbox import Inbox, Item
 from .lease import Lease, Leases
@@ -57,19 +58,28 @@ class Keeper:
         leases = Leases(directory / "leases")
         self._acts = Acts(self._loop, leases, self._nodes.get, self._note_fault, driven, holder=writer)
 
+        self._door = Door(self._loop, workdir, archive) if backend == CONTAINERS else None
+
     def run(self, ready: Callable[[], None]) -> None:
         """Serve until killed."""
-        self._loop.on_child(self._nodes.reap)
+        self._loop.on_child(self._reap)
         self._nodes.adopt()
         self._acts.resume()
         self._loop.watch(self._inbox.fd, self._work)
+        if self._door:
+            self._door.open()
         ready()
         self._loop.every(POLL_S, self._turn)
         self._loop.run()
 
     def _turn(self) -> None:
-        self._nodes.reap()
+        self._reap()
         self._work()
+
+    def _reap(self) -> None:
+        self._nodes.reap()
+        if self._door:
+            self._door.reap()
 
     def _work(self) -> None:
         for item in self._inbox.take():

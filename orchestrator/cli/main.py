@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import importlib
 import os
 import sys
@@ -59,8 +60,11 @@ class Verbs(click.Group):
 
 
 def main() -> int:
-    """The program ``ccbed``; returns its exit code."""
-    return run(sys.argv[1:])
+    """The program ``ccbed``; returns its exit code. Nothing is collected any more when it leaves: the kernel takes it all."""
+    try:
+        return run(sys.argv[1:])
+    finally:
+        gc.freeze()
 
 
 def run(args: Sequence[str], given: sessions.Session | None = None) -> int:

@@ -6,7 +6,6 @@ confirms a loss by observation. When the controller itself was late, nobody else
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -97,6 +96,8 @@ def advance(pace: Pace, step: int, now: float) -> Pace:
 
 def stalled(pace: Pace, now: float, limits: Liveness) -> float | None:
     """Seconds without progress when that is too long: more than ``stalled_s`` and ``step_factor`` median steps."""
+    import statistics
+
     if pace.at is None:
         return None
     floor = limits.step_factor * statistics.median(pace.per_step) if pace.per_step else 0.0

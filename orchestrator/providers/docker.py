@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..agent import inbox, label
 from ..agent import mark as marks
-from ..agent.host import OURS
 from ..agent.warmth import HUGE_PAGES
 from ..core import containers, seen
 from ..model import container as names
@@ -321,6 +320,8 @@ def _python(host: HostSpec) -> str:
 
 def _remove(bed: BedSpec) -> None:
     """What of the bed is on this machine and is not a host's own."""
+    from ..agent.host import OURS
+
     workdir = Path(bed.workdir)
     for path in (workdir / name for name in (*OURS, *(sites.keeper_directory(host) for host in bed.hosts))):
         if path.is_dir() and not path.is_symlink():

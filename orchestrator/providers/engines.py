@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..agent import engine as protocol
 from ..agent import mark as marks
 from ..core import devices
 from ..model import container as names
@@ -40,6 +39,8 @@ class Engine:
         """Raises EngineProblem."""
         import docker
 
+        from ..agent import engine as protocol
+
         if self._client is None:
             url = f"unix://{self._host.engine}"
             self._client = docker.DockerClient(
@@ -49,6 +50,8 @@ class Engine:
 
     def version(self) -> str:
         """Raises EngineProblem where the engine is not there, or too old."""
+        from ..agent import engine as protocol
+
         if self._client is None:
             protocol.Engine(self._host.engine).ask("GET", "/_ping")
         found = str(self.client.version().get("Version", ""))

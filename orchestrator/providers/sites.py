@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..agent import host as operations
 from ..agent import label
 from ..agent.inbox import place
 from ..model.bed import BedSpec, HostSpec
@@ -71,6 +70,8 @@ class LocalSite:
         self._shared = Path(bed.shared_dir)
 
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+        from ..agent import host as operations
+
         return deadlines.within(deadline_s, op, lambda: operations.OPS[op](**args))
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tenacity
-
 from ..model.bed import HostSpec
 from . import hostkeys, lean
 from .lean import paramiko
@@ -118,18 +116,31 @@ def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, co
     """
     until = time.monotonic() + deadline_s
     goal, proxy = _goal(host, config or Path("~/.ssh/config").expanduser())
-    attempts = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(_is_transient),
-        stop=tenacity.stop_after_attempt(tries) | tenacity.stop_after_delay(deadline_s),
-        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
-        reraise=True,
-    )
     try:
-        return attempts(_connected, goal, proxy, until)
+        try:
+            return _connected(goal, proxy, until)
+        except Exception as error:
+            if tries < 2 or not _is_transient(error) or time.monotonic() > until:
+                raise
+        return _again(goal, proxy, until, tries - 1)
     except Exception as error:
         late = not isinstance(error, _SAID) and time.monotonic() > until - 0.1
         within_s = min(deadline_s, REACH_S) if isinstance(error, SilentError) else deadline_s
         raise explained(goal, TimeoutError() if late else error, within_s) from error
+
+
+def _again(goal: Goal, proxy: str, until: float, tries: int) -> Connection:
+    """After a first try that failed by something that may pass."""
+    import tenacity
+
+    time.sleep(min(0.1, _left(until)))
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception(_is_transient),
+        stop=tenacity.stop_after_attempt(tries) | tenacity.stop_after_delay(_left(until)),
+        wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
+        reraise=True,
+    )
+    return attempts(_connected, goal, proxy, until)
 
 
 def _is_transient(error: BaseException) -> bool:

@@ -28,17 +28,32 @@ ALL_PAIRS = 16
 
 
 def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
-    """Three rounds, each at all places at once: what each sees by itself; what it sees of the others; the clocks."""
+    """At all places at once: what each sees by itself, then what it sees of the others; meanwhile what is one for a host."""
+    blank = Seen(places=_places(bed, status))
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        asking = pool.submit(_hosts, bed, blank, asker)
+        seen, hosts = _together(bed, blank, asker), asking.result()
+    seen = replace(
+        seen,
+        problems={**hosts.problems, **seen.problems},
+        clocks=hosts.clocks,
+        walls=hosts.walls,
+        gpus=hosts.gpus,
+        images=hosts.images,
+    )
+    clocks = dict(seen.clocks.values())
+    return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen))
+
+
+def _together(bed: BedSpec, seen: Seen, asker: Asker) -> Seen:
+    """Two rounds; nothing is left of them."""
     token = secrets.token_hex(8)
-    seen = _surveyed(bed, Seen(places=_places(bed, status)), asker, token)
+    seen = _surveyed(bed, seen, asker, token)
     try:
-        seen = _met(bed, seen, asker, token)
+        return _met(bed, seen, asker, token)
     finally:
         about = {"shared_dir": bed.shared_dir, "token": token}
         _all(bed, seen, asker, "tidy", lambda place: {"holders": _holders(seen, place), **about})
-    seen = _hosts(bed, seen, asker)
-    clocks = dict(seen.clocks.values())
-    return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen))
 
 
 def _places(bed: BedSpec, status: BedStatus) -> tuple[Place, ...]:

@@ -1,0 +1,136 @@
+"""The keeper's door, as the program that comes over SSH finds it: a helper at once, or one that it starts itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import door, processes
+from orchestrator.agent import mark as marks
+from orchestrator.providers import archive, helping
+
+pytestmark = pytest.mark.e2e
+
+HASH = "0123456789ab"
+#: What a keeper is here: a process of one thread that has the door open.
+KEEPER = """
+import sys
+from pathlib import Path
+from orchestrator.agent.door import Door
+from orchestrator.agent.loop import Loop
+loop = Loop()
+door = Door(loop, Path(sys.argv[1]), sys.argv[2])
+loop.on_child(door.reap)
+door.open()
+print("open", flush=True)
+loop.run()
+"""
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Path:
+    for part in (marks.KEEPER, "agent", "nodes/n0"):
+        (tmp_path / part).mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.fixture
+def keeper(bed: Path) -> Iterator[subprocess.Popen[str]]:
+    env = {**os.environ, marks.NAME: marks.padded("a-mark")}
+    with subprocess.Popen(
+        [sys.executable, "-c", KEEPER, str(bed), HASH], stdout=subprocess.PIPE, env=env, text=True
+    ) as one:
+        assert one.stdout and one.stdout.readline() == "open\n"
+        yield one
+        one.kill()
+
+
+class Caller:
+    """What SSH starts on a host, on pipes."""
+
+    def __init__(self, bed: Path, archive_hash: str = HASH) -> None:
+        argv = helping.command(sys.executable, str(bed), "b", [str(bed / "shared")], b"")
+        argv[argv.index(archive.digest(b""))] = archive_hash
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def hears(self) -> dict[str, Any]:
+        assert self.process.stdout
+        found: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return found
+
+    def leaves(self) -> int:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait(10)
+
+
+def until(done: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    end = time.monotonic() + timeout_s
+    while not done():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.002)
+
+
+def children(of: subprocess.Popen[str]) -> list[processes.Process]:
+    return processes.descendants(of.pid)
+
+
+def test_who_comes_gets_a_fork_of_the_keeper_that_leaves_with_them(bed: Path, keeper: subprocess.Popen[str]) -> None:
+    caller = Caller(bed)
+    helper = caller.hears()["hello"]["pid"]
+    (child,) = children(keeper)
+    assert child.pid == helper and child.session == helper
+    assert caller.leaves() == 0
+    until(lambda: processes.find(helper) is None)
+    assert keeper.poll() is None
+
+
+def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(bed: Path, keeper: subprocess.Popen[str]) -> None:
+    caller = Caller(bed)
+    helper = caller.hears()["hello"]["pid"]
+    assert marks.of_environment(Path(f"/proc/{helper}/environ").read_bytes()) == ""
+    keeper.kill()
+    keeper.wait()
+    assert caller.process.stdin
+    caller.process.stdin.write(b'{"id": 1, "do": "list", "path": "%s", "size": 0}\n' % str(bed / "nodes").encode())
+    caller.process.stdin.flush()
+    while "id" not in (said := caller.hears()):
+        pass
+    assert "ok" in said
+    assert caller.leaves() == 0
+
+
+def test_the_end_of_a_helper_is_the_end_for_who_called_it(bed: Path, keeper: subprocess.Popen[str]) -> None:
+    caller = Caller(bed)
+    os.kill(caller.hears()["hello"]["pid"], signal.SIGKILL)
+    assert caller.process.wait(10) == 0
+    caller.leaves()
+
+
+@pytest.mark.parametrize("state", ["another version", "stopped", "dead", "none"])
+def test_without_a_door_that_opens_the_helper_is_started(bed: Path, keeper: subprocess.Popen[str], state: str) -> None:
+    """It asks for the archive that it lacks."""
+    if state == "stopped":
+        os.kill(keeper.pid, signal.SIGSTOP)
+    elif state == "dead":
+        keeper.kill()
+        keeper.wait()
+    elif state == "none":
+        (bed / marks.KEEPER / door.NAME).unlink()
+    caller = Caller(bed, "f" * 12 if state == "another version" else HASH)
+    assert caller.hears() == {"wanted": 0}
+    if state == "stopped":
+        os.kill(keeper.pid, signal.SIGCONT)
+        time.sleep(0.2)
+        assert children(keeper) == [], "nobody is on the other side any more"
+    caller.leaves()
