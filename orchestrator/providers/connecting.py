@@ -19,13 +19,13 @@ class Sites:
 
     def begin(self, host: HostSpec, connect: Callable[[], Site]) -> None:
         """Connect in the background, unless that is done or under way."""
-        future, mine = self._claim(host.name)
+        future, mine = self._claim(host.name, anew=False)
         if mine:
             threading.Thread(target=_settle, args=(future, connect), daemon=True, name=f"ccbed-{host.name}").start()
 
     def get(self, host: HostSpec, connect: Callable[[], Site]) -> Site:
-        """Raises what ``connect`` raises; asked again after that, it is tried again."""
-        future, mine = self._claim(host.name)
+        """Raises what ``connect`` raises; asked again after that, it is tried again, as is what went wrong before anybody asked."""
+        future, mine = self._claim(host.name, anew=True)
         if mine:
             _settle(future, connect)
         try:
@@ -49,11 +49,11 @@ class Sites:
         for thread in closing:
             thread.join()
 
-    def _claim(self, name: str) -> tuple[Future[Site], bool]:
-        """(what comes of a host, whether it is the caller's to bring about)."""
+    def _claim(self, name: str, *, anew: bool) -> tuple[Future[Site], bool]:
+        """(what comes of a host, whether it is the caller's to bring about). ``anew``: also where that has failed."""
         with self._lock:
             present = self._found.get(name)
-            if present is None:
+            if present is None or (anew and present.done() and present.exception()):
                 present = self._found[name] = Future()
                 return present, True
             return present, False
