@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ LIMIT = 1024 * 1024
 
 def read(provider: Provider, nodes: Iterable[str]) -> dict[str, Mapping[str, Any]]:
     """By node; empty for one that did not tell. The provider is open."""
-    with tempfile.TemporaryDirectory(prefix="ccbed-systems-") as folder:
-        return {name: _read(provider, name, Path(folder) / name / FILE) for name in nodes}
+    wanted = tuple(nodes)
+    with tempfile.TemporaryDirectory(prefix="ccbed-systems-") as folder, ThreadPoolExecutor(max_workers=16) as pool:
+        told = pool.map(lambda name: _read(provider, name, Path(folder) / name / FILE), wanted)
+        return dict(zip(wanted, told, strict=True))
 
 
 def _read(provider: Provider, name: str, to: Path) -> Mapping[str, Any]:
