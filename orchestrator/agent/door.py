@@ -61,7 +61,10 @@ class Door:
             self._helpers.discard(pid)
 
     def _come(self, listener: socket.socket) -> None:
-        caller, _ = listener.accept()
+        try:
+            caller, _ = listener.accept()
+        except OSError:  # who knocked is gone
+            return
         if _user(caller) != os.geteuid():
             caller.close()
             return
@@ -78,7 +81,7 @@ class Door:
             if (archive, hostdir, len(streams)) == (self._archive, str(self._workdir), _STREAMS):
                 body = partial(_help, caller, streams, hostdir, roots)
                 self._helpers.add(forks.fork(self._loop, {caller.fileno(), *streams}, body))
-        except ValueError:
+        except (OSError, ValueError):
             pass
         finally:
             caller.close()
