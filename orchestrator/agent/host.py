@@ -18,7 +18,7 @@ from . import engine as engines
 from . import mark as marks
 
 #: What a bed's directory holds; the rest of it is not ours to remove.
-OURS = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
+OURS = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "hosts")
 
 
 def prepare(hostdir: str, nodes: Sequence[str], shared_dir: str) -> dict[str, Any]:

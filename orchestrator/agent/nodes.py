@@ -11,7 +11,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.bed import NodeSpec
-from . import agent, forks, label, plain, primitives, processes, warmth
+from . import agent, fabric, forks, label, plain, primitives, processes, warmth
 from . import mark as marks
 from .loop import Loop
 from .processes import Process
@@ -19,6 +19,7 @@ from .processes import Process
 READY_S = 20.0
 END_S = 5.0
 AGAIN_S = 0.002
+_READY = b"ready\n"
 
 Answer = Callable[[str, Mapping[str, Any]], None]
 Note = Callable[[str, "Node", Mapping[str, Any]], None]
@@ -91,6 +92,7 @@ class Nodes:
         self._archive = archive
         self._note = note
         self._nodes: dict[str, Node] = {}
+        self._fabric = fabric.Fabric(self._tag, workdir / fabric.HOSTS)
         #: How many objects the keeper has frozen; agents report it.
         self._frozen = warmth.freeze()
 
@@ -110,6 +112,8 @@ class Nodes:
             if label.living(directory):
                 node.ready = True
                 self._watch(node)
+                if port := codec.build(NodeSpec, node.wanted).port:
+                    self._fabric.adopt(node.pid, node.label, port)
             elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label.get("incarnation"):
                 self._ended(node, None)
 
@@ -161,6 +165,11 @@ class Nodes:
             self._started(node, "fail", {"reason": f"{left} processes of {node.name} before it do not end"})
             return
         node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            switch = self._fabric.switch(spec.port) if spec.port else -1
+        except OSError as error:
+            self._started(node, "fail", {"reason": f"the switch of the fabric: {error}"})
+            return
         mine = self._draw(node, spec)
         mark = marks.mark(self._tag, node.name, mine["incarnation"])
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -169,9 +178,11 @@ class Nodes:
             os.setsid()
             marks.overwrite(mark)
             forks.redirect(node.directory / "agent.log")
+            if spec.port:
+                _plugged(self._fabric, spec, mark, write)
             return agent.main(node.directory, mine, spec.env, lambda: _say_ready(write))
 
-        pid = forks.fork(self._loop, {write}, body)
+        pid = forks.fork(self._loop, {write, switch}, body)
         os.close(write)
         node.label = {**mine, "pid": pid, "start": processes.start_of(pid)}
         self._watch(node)
@@ -189,14 +200,18 @@ class Nodes:
             "agent": self._archive,
             "frozen": self._frozen,
             "spec": codec.plain(spec),
+            **({"switch": self._fabric.name()} if spec.port else {}),
         }
 
     def _reported(self, node: Node, read: int) -> None:
         self._loop.forget(read)
-        node.ready = bool(os.read(read, 64))
+        said = os.read(read, 4096)
+        node.ready = said == _READY
         os.close(read)
         if node.ready:
             self._started(node, "ok", node.identity)
+        elif said:
+            self._started(node, "fail", {"reason": said.decode(errors="replace")})
         else:
             self._started(node, "fail", {"reason": "its agent ended while it started", "log": self._log_tail(node)})
 
@@ -237,6 +252,15 @@ class Nodes:
             return ""
 
 
+def _plugged(switch: fabric.Fabric, spec: NodeSpec, mark: str, report: int) -> None:
+    """Raises OSError, which is then the reason that the node does not start."""
+    try:
+        switch.plug(spec, mark)
+    except OSError as error:
+        os.write(report, f"its link to the fabric: {error}".encode())
+        raise
+
+
 def _say_ready(fd: int) -> None:
-    os.write(fd, b"ready\n")
+    os.write(fd, _READY)
     os.close(fd)

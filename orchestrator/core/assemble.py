@@ -12,9 +12,9 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from ..model import codec
-from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, NodeSpec
+from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec
 from ..model.errors import UsageError
-from . import allot, devices, ssh_options, values, variables
+from . import allot, devices, fabric, ssh_options, values, variables
 
 #: What ``ccbed image build`` makes.
 DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
@@ -27,6 +27,7 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
     Raises UsageError with every problem of hosts that do not fit together.
     """
     problems = [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory), *_refused(inventory)]
+    problems += _unplugged(inventory)
     shared = _bed_wide(inventory)
     name, named = _name(inventory, shared)
     problems += named
@@ -35,7 +36,9 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
         problems.append(f"{place}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
-    nodes = _nodes(inventory, agent)
+    link = LinkSpec(**shared["link"]) if "link" in shared else None
+    isolated = shared.get("isolation") == "namespace"
+    nodes = _nodes(inventory, agent, isolated=isolated, link=link)
     provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _hashed(
@@ -51,7 +54,8 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
             allow_faults=shared.get("allow_faults", "container"),
             hosts=tuple(_host(host, home) for host in inventory.hosts) if provider == "docker" else (),
             hostdir=hostdir,
-            network=_network(inventory, shared) if provider == "docker" else "",
+            network=_network(inventory, shared) if provider == "docker" else "private" if isolated else "",
+            link=link,
         )
     )
 
@@ -156,6 +160,27 @@ def _refused(inventory: Inventory) -> Iterable[str]:
             yield f"{place}: {found[0]} holds the engine's socket, with which a container rules its host; mount less"
 
 
+def _unplugged(inventory: Inventory) -> Iterable[str]:
+    """A link without a fabric, what a fabric itself gives its nodes, and more groups than nodes."""
+    for host in inventory.hosts:
+        isolated = _value(host, "isolation") == "namespace"
+        place = host.places.get("ccbed_link", host.place)
+        if "ccbed_link" in host.places and not isolated:
+            yield f"{place}: only a node in its own network namespace has one; set ccbed_isolation: namespace"
+        for name in ("address", "interface") if isolated else ():
+            if f"ccbed_{name}" in host.places:
+                yield f"{host.places[f'ccbed_{name}']}: a node in its own network namespace is given one; remove it"
+    groups = max((_groups(host) for host in inventory.hosts), default=1)
+    members = sum(_value(host, "nodes", 1) for host in inventory.hosts)
+    if groups > max(members, 1):
+        place = next(host.places["ccbed_link"] for host in inventory.hosts if _groups(host) == groups)
+        yield f"{place}: groups: must be <= {members}, the number of nodes (got {groups})"
+
+
+def _groups(host: Host) -> int:
+    return int(_value(host, "link", {}).get("groups", 1))
+
+
 def _holds(directory: str, path: str) -> bool:
     return posixpath.commonpath([posixpath.normpath(directory), path]) == posixpath.normpath(directory)
 
@@ -200,15 +225,24 @@ def _host(host: Host, home: str) -> HostSpec:
     )
 
 
-def _nodes(inventory: Inventory, agent: str) -> tuple[NodeSpec, ...]:
+def _nodes(inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
         wanted += [(host, kind) for host in inventory.hosts for _ in range(_value(host, kind, 0))]
     shares = {host.name: _shares(host) for host in inventory.hosts}
-    return tuple(
-        _node(f"n{number}", host, kind, shares[host.name][kind].pop(0), agent)
+    ports = fabric.ports([kind for _, kind in wanted], link) if isolated else (None,) * len(wanted)
+    specs = (
+        _plugged(_node(f"n{number}", host, kind, shares[host.name][kind].pop(0)), number, ports[number])
         for number, (host, kind) in enumerate(wanted)
     )
+    return tuple(replace(spec, hash=_digest([codec.plain(spec), agent])) for spec in specs)
+
+
+def _plugged(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
+    """On a fabric it is the place on the switch that gives a node its address."""
+    if port is None:
+        return node
+    return replace(node, address=fabric.address(number), interface=fabric.INTERFACE, port=port)
 
 
 def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:
@@ -218,12 +252,13 @@ def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:
     return {"node": members[:nodes], "spares": members[nodes:], "standby": standby}
 
 
-def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...], agent: str) -> NodeSpec:
+def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...]) -> NodeSpec:
+    """All of it but its hash."""
     env = dict(_value(host, "env", {}))
     docker = _value(host, "provider", "process") == "docker"
     if gpus and not docker and gpus != devices.ALL:  # as they are numbered in what the driver's tools show
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus), **env}
-    spec = NodeSpec(
+    return NodeSpec(
         name=name,
         host=host.name,
         role="node" if kind == "node" else "spare",
@@ -234,7 +269,6 @@ def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...], agent: str) -
         env=env,
         container=_container(host, gpus) if docker else None,
     )
-    return replace(spec, hash=_digest([codec.plain(spec), agent]))
 
 
 def _address(host: Host, docker: bool) -> str:

@@ -64,6 +64,7 @@ def plan(
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
         clocks=clocks,
+        link=bed.link,
     )
 
 

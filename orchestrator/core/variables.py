@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..model import codec
 from ..model.act import SAFETY_ORDER
-from . import values
+from . import links, values
 
 PREFIX = "ccbed_"
 #: The providers of this version.
 PROVIDERS = ("process", "docker")
+PROCESS = ("process",)
 DOCKER = ("docker",)
 #: Those that the design knows, so that a right inventory for a later version is told apart from a typing error.
 LATER_PROVIDERS = ("slurm",)
@@ -114,8 +116,6 @@ def _boolean(value: Any) -> bool:
 def _isolation(value: Any) -> str:
     if value not in ("none", "namespace"):
         raise ValueError("must be none or namespace")
-    if value == "namespace":
-        raise ValueError("not available in this version; available: none")
     return str(value)
 
 
@@ -181,12 +181,8 @@ def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
 
 
 def _link(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("must be a mapping with rate, delay or loss")
-    unknown = [key for key in value if key not in ("rate", "delay", "loss")]
-    if unknown:
-        raise ValueError(f"{unknown[0]} is unknown; {values.nearest(unknown[0], ('rate', 'delay', 'loss'))}")
-    return dict(value)
+    """As plain values; see ``links``."""
+    return dict(codec.plain(links.parse(value)))
 
 
 KNOWN: Mapping[str, Variable] = {
@@ -201,7 +197,8 @@ KNOWN: Mapping[str, Variable] = {
     "shared_dir": Variable(read=_path, bed_wide=True),
     "data_dir": Variable(read=_path, bed_wide=True),
     "env": Variable(read=_environment),
-    "isolation": Variable(read=_isolation, honoured_by=("process",)),
+    "isolation": Variable(read=_isolation, bed_wide=True, honoured_by=PROCESS),
+    "link": Variable(read=_link, bed_wide=True, honoured_by=PROCESS),
     "allow_faults": Variable(read=_safety, bed_wide=True),
     "standby": Variable(read=_count, honoured_by=DOCKER),
     "image": Variable(read=_text, honoured_by=DOCKER),
@@ -219,5 +216,4 @@ KNOWN: Mapping[str, Variable] = {
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
     "known_hosts": Variable(read=_text, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
-    "link": Variable(read=_link, honoured_by=()),
 }

@@ -68,11 +68,37 @@ class ContainerSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSpec:
+    """How the links of an emulated fabric are shaped: each node's to its switch, in both directions.
+
+    ``rate`` and ``uplink`` in bit/s, 0: not shaped; ``burst`` in bytes; ``delay_s``: one way, between any two nodes;
+    ``loss``: the part of the packets that is lost on the way. With ``groups`` the nodes are spread over as many leaf
+    switches, in order, each behind an uplink to the core.
+    """
+
+    rate: int = 0
+    burst: int = 0
+    delay_s: float = 0.0
+    loss: float = 0.0
+    groups: int = 1
+    uplink: int = 0
+    uplink_burst: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortSpec:
+    """A node's place on the switch of an emulated fabric: its own network namespace, plugged into leaf ``group``."""
+
+    group: int = 0
+    link: LinkSpec = field(default_factory=LinkSpec)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """What one node shall be. ``hash`` covers everything that a change of which needs the node replaced.
 
     Where it is only found on the host, ``address`` (or ``interface``) is empty and the found one counts (``NodeStatus``).
-    ``gpus``: how many; -1: as many as the host has.
+    ``gpus``: how many; -1: as many as the host has. ``port``: where a process node has a network namespace of its own.
     """
 
     name: str
@@ -84,6 +110,7 @@ class NodeSpec:
     gpus: int = 0
     env: Mapping[str, str] = field(default_factory=dict)
     container: ContainerSpec | None = None
+    port: PortSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +118,8 @@ class BedSpec:
     """What the user wants to exist: the bed file's content.
 
     ``workdir`` is the bed's directory on this machine; ``hostdir`` the one on its hosts, and inside of its containers.
-    They are the same where the only host is this machine. ``network``: containers share their host's (host), or have
-    one of their own on one engine (private).
+    They are the same where the only host is this machine. ``network``: nodes share their host's (host), or have one of
+    their own on this machine (private). ``link``: how that one is shaped, where it is.
     """
 
     name: str
@@ -108,6 +135,12 @@ class BedSpec:
     hosts: tuple[HostSpec, ...] = ()
     hostdir: str = ""
     network: Literal["", "host", "private"] = ""
+    link: LinkSpec | None = None
+
+    @property
+    def fabric(self) -> bool:
+        """Whether it is an emulated fabric: each node a process in its own network namespace, on a switch of this bed."""
+        return any(node.port for node in self.nodes)
 
     def host(self, name: str) -> HostSpec:
         return next(host for host in self.hosts if host.name == name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .act import Act
+from .bed import LinkSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,8 @@ class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
     ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps;
-    ``clocks``: boot id of a host -> its clock, as preflight has measured it.
+    ``clocks``: boot id of a host -> its clock, as preflight has measured it;
+    ``link``: the shaped links of an emulated fabric.
     """
 
     run: str
@@ -56,3 +58,4 @@ class Plan:
     threads: int = 1
     keep: int = 3
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
+    link: LinkSpec | None = None

@@ -11,11 +11,11 @@ from pathlib import Path
 from ..agent import host, inbox, label, launch, processes
 from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
-from ..model.bed import BedSpec, BedStatus, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ..model.errors import InfrastructureError, KeeperGoneError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, files, observe
+from . import archive, asker, fabric, files, observe, sites
 from .follow import Follower
 
 CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
@@ -49,8 +49,11 @@ class ProcessProvider:
     def look(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
-    def asker(self, bed: BedSpec) -> None:
-        return None
+    def asker(self, bed: BedSpec) -> asker.SiteAsker | None:
+        """Nodes with a network of their own are asked themselves."""
+        if not bed.fabric:
+            return None
+        return asker.SiteAsker(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
@@ -58,6 +61,8 @@ class ProcessProvider:
         for part in ("keeper/inbox", "keeper/done", "payloads", *(f"nodes/{node.name}/inbox" for node in bed.nodes)):
             (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
         Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if bed.fabric:
+            fabric.write_hosts(bed)
         path, digest = archive.place(workdir / "agent")
         try:
             launch.ensure(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)

@@ -1,0 +1,105 @@
+"""The emulated fabric of a bed: a switch in a network namespace of its own, and each node in another, plugged into it.
+
+The keeper and every agent hold the switch's namespace, a node's is held by its processes: when the last of them is gone
+the kernel takes all of it away, links and shapers as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ..model.bed import LinkSpec, NodeSpec, PortSpec
+from . import netns, shaping
+
+#: The hosts file of all nodes, in the bed's directory.
+HOSTS = "hosts"
+PREFIX = 16
+RUN_S = 10.0
+#: Where root's programs are, also for a user whose PATH does not say so.
+_PLACES = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+class Fabric:
+    """The switch of a bed, as its keeper has it. ``tag``: what labels begin with; ``hosts``: the nodes' hosts file."""
+
+    def __init__(self, tag: str, hosts: Path) -> None:
+        self._tag = tag
+        self._hosts = hosts
+        self._fd = -1
+        self._link: LinkSpec | None = None
+
+    def switch(self, port: PortSpec) -> int:
+        """The descriptor of the switch that ``port`` is on; one that is laid out otherwise is replaced. Raises OSError."""
+        if self._link != port.link:
+            self._replace(netns.create(), port.link)
+            with netns.inside(self._fd):
+                _batch("ip", shaping.switch(port.link, f"{self._tag}/switch"))
+                _batch("tc", shaping.uplinks(port.link))
+        return self._fd
+
+    def adopt(self, pid: int, label: Mapping[str, Any], port: PortSpec) -> None:
+        """Take the switch over from a node that a keeper before this one has plugged into it."""
+        if self._fd < 0 and (fd := netns.held(pid, str(label.get("switch")))) >= 0:
+            self._replace(fd, port.link)
+
+    def plug(self, spec: NodeSpec, alias: str) -> None:
+        """Make this process, which was forked for it, the first of a node on the switch. Raises OSError."""
+        port, name = spec.port, spec.name
+        assert port is not None
+        netns.unshare(netns.CLONE_NEWNET | netns.CLONE_NEWNS | netns.CLONE_NEWUTS)
+        netns.settle(name, str(self._hosts))
+        with netns.inside(self._fd):
+            _remove(name)
+        _batch("ip", shaping.cable(name, spec.address, self._fd), self._fd)
+        _batch("tc", shaping.node_rate(port.link))
+        with netns.inside(self._fd):
+            _batch("tc", shaping.port_rate(name, port.link))
+            _batch("ip", shaping.port(name, port.group, alias))
+        _batch("ip", shaping.node(spec.address, PREFIX, alias))
+
+    def name(self) -> str:
+        return netns.name(self._fd)
+
+    def _replace(self, fd: int, link: LinkSpec) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd, self._link = fd, link
+
+
+def program(name: str) -> str | None:
+    """The path of one of root's programs."""
+    return shutil.which(name, path=_PLACES)
+
+
+def _remove(port: str) -> None:
+    """The port of an incarnation before this one, where the kernel has not taken it away yet."""
+    with contextlib.suppress(OSError):
+        socket.if_nametoindex(port)
+        _batch("ip", [f"link del {port}"])
+
+
+def _batch(name: str, lines: Sequence[str], *fds: int) -> None:
+    """Let ``ip`` or ``tc`` do it here. Raises OSError with what it says."""
+    if not lines:
+        return
+    path = program(name)
+    if path is None:
+        raise FileNotFoundError(f"there is no program {name} (iproute2)")
+    done = subprocess.run(
+        [path, "-batch", "-"],
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        pass_fds=fds,
+        timeout=RUN_S,
+        check=False,
+    )
+    if done.returncode:
+        raise OSError(f"{name}: {' '.join(done.stderr.split())}")

@@ -1,0 +1,86 @@
+"""Namespaces of Linux, held by file descriptors: nothing is mounted for them, so none outlives those who hold it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWNET = 0x40000000
+_MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
+_NET = "/proc/self/ns/net"
+
+
+def unshare(kinds: int) -> None:
+    """Leave the namespaces of these kinds for new ones. Raises OSError."""
+    _call("unshare", kinds)
+
+
+def create() -> int:
+    """A new network namespace, by its descriptor; this process stays where it is. Raises OSError."""
+    here = current()
+    try:
+        unshare(CLONE_NEWNET)
+        made = current()
+        enter(here)
+    finally:
+        os.close(here)
+    return made
+
+
+def current() -> int:
+    """A descriptor of this process's network namespace."""
+    return os.open(_NET, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def enter(fd: int) -> None:
+    """Go into a network namespace. Raises OSError."""
+    _call("setns", fd, CLONE_NEWNET)
+
+
+@contextlib.contextmanager
+def inside(fd: int) -> Iterator[None]:
+    """In another network namespace for a while. For a process with one thread."""
+    here = current()
+    try:
+        enter(fd)
+        try:
+            yield
+        finally:
+            enter(here)
+    finally:
+        os.close(here)
+
+
+def name(fd: int) -> str:
+    """``net:[4026532177]``: the same for all who are in it or hold it."""
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def held(pid: int, wanted: str) -> int:
+    """A descriptor of the namespace of that name which a process holds; -1 where it holds none."""
+    with contextlib.suppress(OSError):
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{fd}"
+            with contextlib.suppress(OSError):
+                if os.readlink(path) == wanted:
+                    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return -1
+
+
+def settle(hostname: str, hosts: str) -> None:
+    """In new namespaces for mounts and names: an own host name, and ``hosts`` instead of /etc/hosts. Raises OSError."""
+    _call("sethostname", hostname.encode(), len(hostname.encode()))
+    _call("mount", b"none", b"/", None, _MS_REC | _MS_SLAVE, None)
+    _call("mount", hosts.encode(), b"/etc/hosts", None, _MS_BIND, None)
+
+
+def _call(function: str, *arguments: int | bytes | None) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    given = [ctypes.c_ulong(one) if function == "mount" and isinstance(one, int) else one for one in arguments]
+    if getattr(libc, function)(*given):
+        number = ctypes.get_errno()
+        raise OSError(number, f"{function}: {os.strerror(number)}")
