@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 
+from ..core import links
 from ..model.bed import BedSpec, BedStatus
 
 _CONTAINERS = "docker"
@@ -49,6 +50,8 @@ def _processes(bed: BedSpec) -> Iterator[str]:
     cores = len(os.sched_getaffinity(0))
     yield f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
     yield f"torch {fingerprint.version('torch').partition('+')[0]}"
+    if bed.fabric:
+        yield f"a fabric of namespaces, {links.text(bed.link)}"
 
 
 def _few(names: Iterable[str]) -> str:

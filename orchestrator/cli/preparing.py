@@ -21,7 +21,14 @@ if TYPE_CHECKING:
 
 
 def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedSpec:
-    """The bed with its hosts prepared. ``wanted``: True prepares all of them, False none. Raises InfrastructureError."""
+    """The bed with its hosts prepared. ``wanted``: True prepares all of them, False none. Raises InfrastructureError.
+
+    What an emulated fabric needs of this machine is looked for.
+    """
+    if bed.fabric:
+        from ..providers import fabric
+
+        fabric.refuse(bed)
     if not _remote(bed):
         return bed
     from ..prepare import hosts as preparation

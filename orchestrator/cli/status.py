@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ..core import diff
+from ..core import diff, links
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UnreachedError, UsageError
@@ -82,6 +82,7 @@ def _plain(found: Found) -> dict[str, Any]:
         "inventory": spec.inventory,
         "as_wanted": changes.empty,
         "keeper_pid": status.keeper_pid,
+        "link": codec.plain(spec.link) if spec.link else None,
         "nodes": codec.plain(status.nodes),
         "leases": list(status.leases),
         "open_run": codec.plain(run) if run else None,
@@ -96,6 +97,11 @@ def _show(session: Session, found: Found) -> None:
     else:
         origin = f"its bed file is gone; end it with: ccbed down {spec.name}"
     terminal.line(f"bed {spec.name} · {spec.provider} provider · {bedview.keeper(spec, status)} · {origin}")
+    if spec.fabric:
+        addresses = f"{spec.nodes[0].address} to {spec.nodes[-1].address}"
+        terminal.line(
+            f"  fabric    a network namespace per node, {addresses} on one switch; links {links.text(spec.link)}"
+        )
     bedview.table(terminal, spec, status)
     for host, reason in found.away.items():
         terminal.line(f"  host {host}: {reason}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec, NodeStatus
+from . import links
 
 _ALIVE = ("warm", "busy", "starting")
 
@@ -46,10 +47,18 @@ def _change(wanted: NodeSpec, found: NodeStatus, keeper: Change | None, before: 
 
 def _changed(wanted: NodeSpec, found: NodeStatus, before: BedSpec | None) -> str:
     old = next((node for node in before.nodes if node.name == wanted.name), None) if before else None
-    names = ("host", "role", "address", "interface", "gpus", "env", "container")
-    fields = [name for name in names if old and getattr(old, name) != getattr(wanted, name)]
+    then, now = (_told(old), _told(wanted)) if old else ({}, {})
+    fields = [name for name in now if then[name] != now[name]]
     hashes = f"spec {found.spec_hash[:6] or 'unknown'} -> {wanted.hash[:6]}"
     if not old or not fields:
         return hashes
-    listed = ", ".join(f"{name} {getattr(old, name)} -> {getattr(wanted, name)}" for name in fields)
+    listed = ", ".join(f"{name} {then[name]} -> {now[name]}" for name in fields)
     return f"{listed} ({hashes})"
+
+
+def _told(node: NodeSpec) -> dict[str, object]:
+    """What of a node may have changed, as a reason says it."""
+    names = ("host", "role", "address", "interface", "gpus", "env", "container")
+    told = {name: getattr(node, name) for name in names}
+    link, group = (links.text(node.port.link), node.port.group) if node.port else ("none", 0)
+    return {**told, "link": link, "group": group}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ..model.bed import LinkSpec, PortSpec
 
@@ -11,6 +13,22 @@ INTERFACE = "eth0"
 NETWORK = "10.77"
 PREFIX = 16
 _EACH = 250
+#: What each kind that may be missing is for, and the option with which a kernel is built to have it.
+_KINDS = {
+    "bridge": ("the switch", "BRIDGE"),
+    "veth": ("links", "VETH"),
+    "tbf": ("rate", "NET_SCH_TBF"),
+    "netem": ("delay and loss", "NET_SCH_NETEM"),
+}
+_FAILED = re.compile(r"^Command failed -:(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """What an emulated fabric needs and is not there, and what to do about it."""
+
+    text: str
+    fix: str
 
 
 def address(index: int) -> str:
@@ -34,3 +52,35 @@ def hosts(nodes: Mapping[str, str], own: Iterable[str]) -> str:
     taken = {*nodes, *nodes.values()}
     kept = (line.rstrip("\n") for line in own)
     return "\n".join([*lines, *(line for line in kept if not taken & set(line.partition("#")[0].split()))]) + "\n"
+
+
+def trial(link: LinkSpec | None) -> dict[str, dict[str, str]]:
+    """What is tried in a namespace that is thrown away: program -> kind -> the line that needs it. Each line stands by itself."""
+    tried = {"bridge": "link add try0 type bridge", "veth": "link add try1 type veth peer name try2"}
+    shapers = {}
+    if link and (link.rate or link.uplink):
+        shapers["tbf"] = "qdisc replace dev lo root tbf rate 1mbit burst 5000 limit 50000"
+    if link and (link.delay_s or link.loss):
+        shapers["netem"] = "qdisc replace dev lo root netem delay 1ms"
+    return {"ip": tried, "tc": shapers}
+
+
+def untried(code: int, said: str, kinds: Sequence[str], kernel: str) -> tuple[Lack, ...]:
+    """What is missing by what one of the programs said of the lines of a trial."""
+    failed = [kinds[int(number) - 1] for number in _FAILED.findall(said) if int(number) <= len(kinds)]
+    if code and not failed:
+        text = f"no namespaces can be made here: {' '.join(said.split()) or f'exit code {code}'}"
+        return (
+            Lack(text=text, fix="in a container: give it CAP_SYS_ADMIN and CAP_NET_ADMIN, or use the machine itself"),
+        )
+    return tuple(missing(kind, kernel) for kind in failed)
+
+
+def missing(kind: str, kernel: str) -> Lack:
+    """A kind of link or shaper that the kernel does not have."""
+    what, option = _KINDS[kind]
+    instead = "remove delay and loss from ccbed_link, or " if kind == "netem" else ""
+    return Lack(
+        text=f"kernel {kernel} has no {kind} ({what})",
+        fix=f"{instead}use a kernel with CONFIG_{option} (modprobe tells)",
+    )

@@ -52,9 +52,9 @@ def default_burst(rate: int) -> int:
 
 def text(link: LinkSpec | None) -> str:
     """``1 Gbit/s tbf, burst 31 kB``; what is not set is not told."""
-    if link is None:
+    if link is None or link == LinkSpec():
         return "unshaped"
-    shaped = [f"{speed(link.rate)} tbf, burst {link.burst / 1000:.3g} kB"] if link.rate else ["no rate"]
+    shaped = [f"{speed(link.rate)} tbf, burst {link.burst / 1000:.3g} kB"] if link.rate else []
     delay = [f"delay {link.delay_s * 1000:g} ms"] if link.delay_s else []
     loss = [f"loss {link.loss * 100:g}%"] if link.loss else []
     tiers = [f"{link.groups} groups behind uplinks of {speed(link.uplink)}"] if link.groups > 1 else []

@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import advice, diagnosis
+from ..core import advice, diagnosis, links
 from ..model.bed import BedSpec, HostSpec
+from ..providers import fabric
 from . import facts, hosts, reaching
 
 LOOK_S = 30.0
@@ -32,12 +33,22 @@ def examine(bed: BedSpec) -> dict[str, tuple[diagnosis.Finding, ...]]:
             found[host.name] = (one,)
         else:
             extra = (doubled[host.name],) if host.name in doubled else ()
-            found[host.name] = (*extra, *diagnosis.findings(bed, one, _here(bed, host)))
+            found[host.name] = (*extra, *diagnosis.findings(bed, one, _here(bed, host)), *_fabric(bed))
     return found
 
 
 def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
     return tuple(HostSpec(name=name) for name in dict.fromkeys(node.host for node in bed.nodes))
+
+
+def _fabric(bed: BedSpec) -> tuple[diagnosis.Finding, ...]:
+    """Whether this machine can have the bed's emulated fabric."""
+    if not bed.fabric:
+        return ()
+    found = fabric.lacking(bed.link)
+    fine = diagnosis.Finding(name="fabric", outcome="ok", text=links.text(bed.link))
+    lacks = (diagnosis.Finding(name="fabric", outcome="fail", text=one.text, fix=one.fix) for one in found)
+    return tuple(lacks) or (fine,)
 
 
 def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | diagnosis.Finding:

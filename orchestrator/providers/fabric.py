@@ -1,24 +1,68 @@
-"""What an emulated fabric needs of this machine: tried before anything is made; and the hosts file of its nodes."""
+"""What an emulated fabric needs of this machine, tried before anything is made; and the hosts file of its nodes."""
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..agent import fabric as making
 from ..core import fabric
+from ..core.fabric import Lack
 from ..model.bed import BedSpec, LinkSpec
+from ..model.errors import InfrastructureError
 
-_HOSTS = Path("/etc/hosts")
+HOSTS = Path("/etc/hosts")
 _TRY_S = 10.0
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+
+
+def refuse(bed: BedSpec) -> None:
+    """Raises InfrastructureError with a line for each thing that is not there, before anything is made of the bed."""
+    if found := lacking(bed.link):
+        hint = "\n".join(dict.fromkeys(lack.fix for lack in found))
+        raise InfrastructureError(*(f"bed {bed.name}: {lack.text}" for lack in found), hint=hint)
+
+
+def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
+    """What is not there; the first that keeps the rest from being tried is told alone."""
+    if os.geteuid():
+        text = f"ccbed_isolation: namespace needs root (this is uid {os.geteuid()})"
+        return (Lack(text=text, fix="the same with sudo; without root: ccbed up inventories/local.yml"),)
+    absent = [name for name in _PACKAGES if making.program(name) is None]
+    if absent:
+        return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
+    if not HOSTS.exists():
+        return (Lack(text=f"there is no {HOSTS}, over which the nodes' own is mounted", fix=f"touch {HOSTS}"),)
+    return tuple(lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
+
+
+def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
+    """Let the program do it in namespaces of its own, which end with it."""
+    if not lines:
+        return
+    argv = [making.program("unshare"), "--net", "--mount", "--uts", making.program(program), "-force", "-batch", "-"]
+    try:
+        done = subprocess.run(
+            [str(one) for one in argv],
+            input="".join(f"{line}\n" for line in lines.values()),
+            capture_output=True,
+            text=True,
+            timeout=_TRY_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        yield Lack(text=f"{program} does not answer within {_TRY_S:g} s", fix="see what it waits for")
+        return
+    yield from fabric.untried(done.returncode, done.stderr, list(lines), platform.release())
 
 
 def write_hosts(bed: BedSpec) -> None:
     """In place: nodes that run see the new lines at once, for they have mounted the file itself."""
     try:
-        own = _HOSTS.read_text(errors="replace").splitlines()
+        own = HOSTS.read_text(errors="replace").splitlines()
     except OSError:
         own = []
     text = fabric.hosts({node.name: node.address for node in bed.nodes}, own).encode()

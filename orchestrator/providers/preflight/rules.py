@@ -67,7 +67,7 @@ def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]
         *_spaces(bed, seen),
         *_shared(bed, seen),
         *_gpus(bed, seen),
-        *_or_ok("image", _images(bed, seen), "the same on all ok"),
+        *(_or_ok("image", _images(bed, seen), "the same on all ok") if seen.images else ()),
         agent(bed, status),
     )
 
