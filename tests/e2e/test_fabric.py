@@ -1,0 +1,261 @@
+"""An emulated fabric on this machine: its links, its names, a lost node, and that nothing of it is ever left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.agent import label
+from orchestrator.core import links
+from orchestrator.providers import fabric
+from orchestrator.store import beds
+
+from . import trials
+from .conftest import ROOT, Bed, ccbed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.root, pytest.mark.timeout(180)]
+
+INVENTORY = ROOT / "inventories/fabric.yml"
+NODES = ("n0", "n1", "n2", "n3", "n4")
+#: Bytes from one node to another, and what of them is left out of the measurement: the bucket is full when it begins.
+SENT, UNTIMED = 6_000_000, 1_000_000
+RECEIVE = f"""
+import socket, sys, time
+listener = socket.create_server((sys.argv[1], 0))
+print(listener.getsockname()[1], flush=True)
+connection, got = listener.accept()[0], 0
+while got < {UNTIMED}:
+    got += len(connection.recv(1 << 16))
+skipped, begun = got, time.monotonic()
+while piece := connection.recv(1 << 16):
+    got += len(piece)
+print((got - skipped) * 8 / (time.monotonic() - begun))
+"""
+SEND = f"""
+import socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.sendall(bytes({SENT}))
+"""
+
+
+def _lacking() -> str:
+    return "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"})))
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    if lacking := _lacking():
+        pytest.skip(f"no emulated fabric here: {lacking}")
+    state = tmp_path_factory.mktemp("state") / "ccbed"
+    code, said = ccbed(state, "up", str(INVENTORY))
+    assert code == 0, said
+    spec = beds.read(state, "fabric")
+    assert spec is not None
+    yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
+    code, said = ccbed(state, "down", "fabric", "--force")
+    assert code == 0, said
+
+
+def pids(bed: Bed) -> dict[str, int]:
+    """Of the agents that live."""
+    found = {name: label.living(Path(bed.spec.workdir) / "nodes" / name) for name in NODES}
+    return {name: int(one["pid"]) for name, one in found.items() if one}
+
+
+def keeper(bed: Bed) -> int:
+    return int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER)["pid"])
+
+
+def namespace(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/net").readlink())
+
+
+def namespaces(bed: Bed) -> set[str]:
+    """Of every node, and the one of the switch, which an agent holds by a descriptor."""
+    found = pids(bed)
+    switch = str(label.read(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE)["switch"])
+    return {switch, *map(namespace, found.values())}
+
+
+def known(wanted: set[str]) -> set[str]:
+    """Which of these namespaces any process on this machine is in, holds, or has mounted."""
+    seen = set()
+    for place in (*Path("/proc").glob("[0-9]*/ns/net"), *Path("/proc").glob("[0-9]*/fd/*")):
+        try:
+            seen.add(str(place.readlink()))
+        except OSError:
+            continue
+    mounts = Path("/proc/self/mountinfo").read_text()
+    return {name for name in wanted if name in seen or name in mounts}
+
+
+def wait_until_gone(wanted: set[str]) -> None:
+    until = time.monotonic() + 5.0
+    while (left := known(wanted)) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert left == set()
+
+
+def nothing_is_left(wanted: set[str]) -> None:
+    """No namespace of the fabric; and this machine's own never had a link or a shaper of it."""
+    wait_until_gone(wanted)
+    assert "fabric-" not in output("ip", "-d", "link") and " tbf " not in output("tc", "qdisc")
+
+
+def output(*argv: str) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20).stdout
+
+
+def within(pid: int, *argv: str) -> list[str]:
+    return ["nsenter", f"--net=/proc/{pid}/ns/net", *argv]
+
+
+def rate(bed: Bed, source: str, target: str) -> float:
+    """bit/s of one TCP connection, as the receiver sees its bytes come."""
+    found, address = pids(bed), bed.spec.node(target).address
+    argv = within(found[target], sys.executable, "-c", RECEIVE, address)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as receiver:
+        assert receiver.stdout
+        port = receiver.stdout.readline().strip()
+        output(*within(found[source], sys.executable, "-c", SEND, address, port))
+        return float(receiver.stdout.readline())
+
+
+def changed(tmp_path: Path, link: str) -> Path:
+    file = tmp_path / "fabric.yml"
+    file.write_text(re.sub(r"ccbed_link: .*", f"ccbed_link: {link}", INVENTORY.read_text()))
+    return file
+
+
+def test_each_node_is_in_a_namespace_of_its_own_and_known_by_its_name_both_ways(bed: Bed) -> None:
+    found = pids(bed)
+    assert len({namespace(pid) for pid in (*found.values(), keeper(bed), os.getpid())}) == len(NODES) + 1
+    for name in ("n1", "n4"):
+        code, said = bed.ccbed("exec", name, "--", "sh", "-c", "ip -o -4 addr; hostname; getent hosts n0 10.77.0.4")
+        assert code == 0, said
+        assert f"{bed.spec.node(name).address}/16" in said and re.search(r"\beth0\b", said) and "docker" not in said
+        assert f"\n{name}\n" in said and re.search(r"10\.77\.0\.1\s+n0", said) and re.search(r"10\.77\.0\.4\s+n3", said)
+
+
+def test_all_that_is_made_says_whose_it_is(bed: Bed) -> None:
+    said = output(*within(pids(bed)["n2"], "ip", "-d", "link", "show", "eth0"))
+    assert re.search(r"alias fabric-[0-9a-f]{8}/n2/[0-9a-f]{8}", said), said
+
+
+def test_a_second_up_changes_nothing_and_status_tells_the_link(bed: Bed) -> None:
+    assert "nothing to change" in bed.ccbed("up", str(INVENTORY))[1]
+    assert "1 Gbit/s tbf" in bed.ccbed("status", "fabric")[1]
+    assert json.loads(bed.ccbed("status", "fabric", "--json")[1])[0]["link"]["rate"] == 10**9
+    assert "fabric 1 Gbit/s tbf" in bed.ccbed("doctor", str(INVENTORY))[1]
+
+
+def test_a_node_is_lost_in_a_collective_and_training_comes_back_bit_exact(bed: Bed) -> None:
+    before = namespaces(bed)
+    done = bed.run(trials.dp(trials.crash(2, step=13, phase="allreduce")))
+    assert (done.code, done.bad()) == (0, [])
+    environment = json.loads(next(done.directory.glob("nodes/n1/i*-e0/env-r1.json")).read_text())
+    assert environment["GLOO_SOCKET_IFNAME"] == "eth0" and environment["MASTER_ADDR"] == "10.77.0.1"
+    assert "nothing to change" in bed.ccbed("up", str(INVENTORY))[1]
+    assert len(before - namespaces(bed)) == 1, "n2 is in a namespace of its own again, and in another one"
+    wait_until_gone(before - namespaces(bed))
+    assert 0 < rate(bed, "n0", "n2") < 1e9, "and on the switch again"
+
+
+def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tmp_path: Path) -> None:
+    before, file = pids(bed), changed(tmp_path, "{rate: 100mbit}")
+    code, said = bed.ccbed("up", str(file))
+    assert code == 0, said
+    assert re.search(r"~ n0 .*link 1 Gbit/s tbf.* -> 100 Mbit/s tbf", said)
+    assert not set(before.values()) & set(pids(bed).values())
+    for ends in (("n0", "n1"), ("n1", "n0"), ("n4", "n2")):
+        assert 30e6 < rate(bed, *ends) < 100e6, ends
+
+
+def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
+    code, said = bed.ccbed("up", str(changed(tmp_path, "{groups: 2, uplink: 50mbit}")))
+    assert code == 0, said
+    assert rate(bed, "n0", "n1") > 150e6, "within the group of n0, n1 and the spare"
+    assert 10e6 < rate(bed, "n0", "n2") < 50e6 and 10e6 < rate(bed, "n3", "n1") < 50e6, "between the groups"
+
+
+def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: Bed) -> None:
+    switch = label.read(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE)["switch"]
+    for pid in (keeper(bed), pids(bed)["n3"]):
+        os.kill(pid, signal.SIGKILL)
+    from orchestrator.model import codec
+    from orchestrator.model.event import Command
+    from orchestrator.providers import asking
+    from orchestrator.providers.process import ProcessProvider
+
+    provider = ProcessProvider(bed.state)
+    spec = beds.read(bed.state, "fabric")
+    assert spec is not None
+    provider.prepare(spec)
+    order = Command(f="node.apply", key="again/n3", node="n3", deadline_s=30.0, value=codec.plain(spec.node("n3")))
+    answer = asking.bound(provider, spec).all([order])[order.key]
+    provider.close()
+    assert answer is not None and answer.type == "ok", answer
+    assert label.read(Path(spec.workdir) / "nodes" / "n3" / label.NODE)["switch"] == switch
+    assert rate(bed, "n2", "n3") > 10e6
+
+
+def test_nothing_is_left_when_all_of_it_is_killed_at_once_nor_after_down(bed: Bed) -> None:
+    wanted = namespaces(bed)
+    assert len(wanted) == len(NODES) + 1 and known(wanted) == wanted
+    for pid in (keeper(bed), *pids(bed).values()):
+        os.kill(pid, signal.SIGKILL)
+    nothing_is_left(wanted)
+    code, said = bed.ccbed("up", str(INVENTORY))
+    assert code == 0, said
+    wanted = namespaces(bed)
+    assert bed.ccbed("down", "fabric")[0] == 0
+    nothing_is_left(wanted)
+
+
+def test_delay_is_there_or_refused_by_name_before_anything_is_made(tmp_path: Path) -> None:
+    if lacking := _lacking():
+        pytest.skip(f"no emulated fabric here: {lacking}")
+    file, state = changed(tmp_path, "{rate: 1gbit, delay: 20ms}"), tmp_path / "state"
+    code, said = ccbed(state, "up", str(file))
+    if fabric.lacking(links.parse({"delay": "20ms"})):
+        assert code == 4 and re.search(r"error: bed fabric: kernel \S+ has no netem \(delay and loss\)", said), said
+        assert not (state / "beds" / "fabric").exists() and not (state / "beds" / "fabric.json").exists()
+        return
+    assert code == 0, said
+    ping = "import socket, time; t = time.monotonic()\ntry: socket.create_connection(('n1', 9))\nexcept OSError: pass\n"
+    code, said = ccbed(state, "exec", "n0", "--", sys.executable, "-c", f"{ping}print(time.monotonic() - t)")
+    assert ccbed(state, "down", "fabric")[0] == 0
+    assert 0.04 <= float(said) < 0.4
+
+
+def test_who_is_not_root_is_told_in_one_sentence() -> None:
+    setpriv = shutil.which("setpriv")
+    if os.geteuid() != 0 or setpriv is None:
+        pytest.skip("needs root and setpriv, to be somebody else")
+    home = Path("/tmp") / f"ccbed-fabric-nobody-{os.getpid()}"
+    home.mkdir(mode=0o755)
+    try:
+        os.chown(home, 65534, 65534)
+        env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(home), "PYTHONPATH": str(ROOT)}
+        argv = [setpriv, "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-m", "orchestrator.cli"]
+        done = subprocess.run(
+            [*argv, "up", str(INVENTORY)], env=env, cwd=home, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 4, done.stdout + done.stderr
+        said = (done.stdout + done.stderr).splitlines()
+        assert said[0] == "error: bed fabric: ccbed_isolation: namespace needs root (this is uid 65534)"
+        assert len(said) == 2 and said[1].startswith("next: the same with sudo")
+        assert not (home / "ccbed" / "beds" / "fabric.json").exists()
+    finally:
+        shutil.rmtree(home)
