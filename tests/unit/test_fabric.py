@@ -1,0 +1,186 @@
+"""The emulated fabric before anything is made: links as they are written, ports, names, what ip and tc are told, what is missing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.agent import fabric as making
+from orchestrator.agent import netns, shaping
+from orchestrator.core import assemble, diff, fabric, links, parse_inventory, plan
+from orchestrator.model import codec
+from orchestrator.model.bed import BedSpec, LinkSpec
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.providers import fabric as needs
+from orchestrator.providers import preflight
+
+from . import beds
+from .test_plan import CATALOGUE, trial
+
+INVENTORY = Path(__file__).parents[2] / "inventories" / "fabric.yml"
+FAST = LinkSpec(rate=10**9, burst=50_000)
+TIERS = LinkSpec(rate=10**8, burst=5000, groups=2, uplink=2 * 10**8, uplink_burst=9000)
+
+
+def bed(link: str = "{rate: 1gbit}") -> BedSpec:
+    text = INVENTORY.read_text().replace("{rate: 1gbit}", link)
+    return assemble.assemble(parse_inventory.parse(text, "fabric.yml"), agent="a" * 64, state="/state", home="/h")
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"rate": "1gbit", "burst": "64k"}, LinkSpec(rate=10**9, burst=65536)),
+        ({"rate": "145mbit", "burst": 4000}, LinkSpec(rate=145_000_000, burst=4000)),
+        ({"rate": "1.5Gbit/s", "burst": "1m"}, LinkSpec(rate=1_500_000_000, burst=1024**2)),
+        ({"delay": "500us", "loss": "0.1%"}, LinkSpec(delay_s=0.0005, loss=0.001)),
+    ],
+)
+def test_a_link_is_read_in_the_units_of_tc(given: dict[str, object], wanted: LinkSpec) -> None:
+    assert links.parse(given) == wanted
+
+
+def test_a_bucket_that_is_not_given_grows_with_the_rate_and_holds_some_frames() -> None:
+    assert links.parse({"rate": "8kbit"}).burst == links.BURST_FLOOR
+    assert links.parse({"rate": "10gbit"}).burst == 10 * links.parse({"rate": "1gbit"}).burst > links.BURST_FLOOR
+    tiers = links.parse({"groups": 2, "uplink": "10gbit"})
+    assert (tiers.burst, tiers.uplink_burst) == (0, links.default_burst(10**10))
+
+
+def test_a_link_is_told_in_short() -> None:
+    assert links.text(FAST) == "1 Gbit/s tbf, burst 50 kB"
+    assert links.text(TIERS) == "100 Mbit/s tbf, burst 5 kB, 2 groups behind uplinks of 200 Mbit/s"
+    assert links.text(LinkSpec(delay_s=0.001, loss=0.001)) == "delay 1 ms, loss 0.1%"
+    assert (links.text(None), links.text(LinkSpec())) == ("unshaped", "unshaped")
+
+
+def test_the_inventory_gives_each_node_a_port_an_address_and_the_link() -> None:
+    found = bed()
+    assert [(node.name, node.address, node.interface) for node in found.nodes] == [
+        (f"n{index}", f"10.77.0.{index + 1}", "eth0") for index in range(5)
+    ]
+    assert (found.fabric, found.network, found.hosts) == (True, "private", ())
+    assert found.link == links.parse({"rate": "1gbit"}) and {n.port.link for n in found.nodes if n.port} == {found.link}
+    assert codec.build(BedSpec, codec.plain(found)) == found
+
+
+def test_a_plan_has_the_link_of_its_bed() -> None:
+    found = bed()
+    about = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill"})}}
+    made = plan.plan(trial(), found, beds.up(found), CATALOGUE, **about)  # type: ignore[arg-type]
+    assert made.link == found.link and made.nodes["n1"].interface == "eth0"
+    assert plan.plan(trial(), beds.local(), beds.up(beds.local()), CATALOGUE, **about).link is None  # type: ignore[arg-type]
+
+
+def test_another_link_is_the_reason_for_which_nodes_are_replaced() -> None:
+    before, wanted = bed(), bed("{rate: 145mbit, burst: 8k}")
+    changes = diff.diff(wanted, beds.up(before), before).changes
+    assert {change.action for change in changes} == {"replace"}
+    assert "link 1 Gbit/s tbf" in changes[0].reason and "-> 145 Mbit/s tbf, burst 8.19 kB" in changes[0].reason
+    assert diff.diff(before, beds.up(before), before).empty
+
+
+def test_members_are_spread_over_the_groups_in_order_and_spares_are_with_the_first() -> None:
+    roles = ["node"] * 5 + ["spares"] * 2
+    assert [port.group for port in fabric.ports(roles, TIERS)] == [0, 0, 0, 1, 1, 0, 0]
+    assert [port.group for port in fabric.ports(["node"] * 4 + ["spares"], None)] == [0] * 5
+    assert fabric.address(0) == "10.77.0.1" and fabric.address(250) == "10.77.1.1"
+
+
+def test_names_resolve_to_the_nodes_and_this_machines_other_names_stay() -> None:
+    own = ["127.0.0.1 localhost vm # n0\n", "192.168.1.5 n1 other", "# a remark", "10.77.0.1 theirs"]
+    text = fabric.hosts({"n0": "10.77.0.1", "n1": "10.77.0.2"}, own)
+    assert text == "10.77.0.1\tn0\n10.77.0.2\tn1\n127.0.0.1 localhost vm # n0\n# a remark\n"
+
+
+def test_both_ends_of_a_link_are_shaped_and_a_delay_is_on_the_way_once() -> None:
+    assert shaping.port_rate("n3", FAST) == [
+        f"qdisc add dev n3 root handle 1: tbf rate 1000000000bit burst 50000 limit {shaping.QUEUE}"
+    ]
+    slow = LinkSpec(rate=10**6, burst=2000, delay_s=0.0015, loss=0.001)
+    assert shaping.node_rate(slow) == [
+        f"qdisc add dev eth0 root handle 1: tbf rate 1000000bit burst 2000 limit {shaping.QUEUE}",
+        f"qdisc add dev eth0 parent 1:1 netem limit {shaping.PACKETS} delay 1500us loss 0.1%",
+    ]
+    assert len(shaping.port_rate("n3", slow)) == 1
+    assert shaping.node_rate(LinkSpec(loss=0.02)) == [f"qdisc add dev eth0 root netem limit {shaping.PACKETS} loss 2%"]
+    assert shaping.node_rate(LinkSpec()) == shaping.port_rate("n3", LinkSpec()) == shaping.uplinks(FAST) == []
+
+
+def test_a_node_has_the_same_hardware_address_whenever_it_is_started() -> None:
+    assert shaping.cable("n3", "10.77.0.4", 7) == [
+        "link add eth0 address 02:cc:0a:4d:00:04 type veth peer name n3 netns /proc/self/fd/7"
+    ]
+
+
+def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_a_core() -> None:
+    def bridges(link: LinkSpec) -> list[str]:
+        return [line.split()[2] for line in shaping.switch(link, "t/switch") if " type bridge " in line]
+
+    assert bridges(FAST) == ["leaf0"]
+    assert bridges(TIERS) == ["leaf0", "leaf1", "core"]
+    assert [line.split()[3] for line in shaping.uplinks(TIERS)] == ["up0", "down0", "up1", "down1"]
+    assert all("rate 200000000bit burst 9000 " in line for line in shaping.uplinks(TIERS))
+    assert "link set dev down1 master core alias t/switch/uplink addrgenmode none up" in shaping.switch(
+        TIERS, "t/switch"
+    )
+    assert shaping.port("n3", 1, "t/n3/1") == ["link set dev n3 master leaf1 alias t/n3/1 addrgenmode none up"]
+
+
+def test_only_what_the_link_asks_for_is_tried() -> None:
+    assert {program: list(lines) for program, lines in fabric.trial(FAST).items()} == {
+        "ip": ["bridge", "veth"], "tc": ["tbf"],
+    }  # fmt: skip
+    assert list(fabric.trial(LinkSpec(loss=0.1))["tc"]) == ["netem"]
+    assert list(fabric.trial(None)["tc"]) == []
+
+
+def test_what_the_kernel_lacks_is_told_by_name_with_the_next_step() -> None:
+    said = "Error: Specified qdisc kind is unknown.\nCommand failed -:2\n"
+    (found,) = fabric.untried(1, said, ["tbf", "netem"], "6.18")
+    assert found.text == "kernel 6.18 has no netem (delay and loss)" and "remove delay and loss" in found.fix
+    (found,) = fabric.untried(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
+    assert "no namespaces can be made here: unshare: unshare failed" in found.text and "CAP_SYS_ADMIN" in found.fix
+    assert fabric.untried(0, "", ["tbf"], "6.18") == ()
+
+
+def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(making, "program", lambda name: None if name == "tc" else f"/sbin/{name}")
+    with pytest.raises(InfrastructureError) as refused:
+        needs.refuse(bed())
+    assert list(refused.value.problems) == ["bed fabric: there is no program tc"]
+    assert refused.value.hint == "install iproute2"
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    with pytest.raises(InfrastructureError, match=r"needs root \(this is uid 1000\)"):
+        needs.refuse(bed())
+
+
+def test_a_namespace_that_a_process_does_not_hold_is_not_found() -> None:
+    here = netns.current()
+
+    try:
+        again = netns.held(os.getpid(), netns.name(here))
+        assert again >= 0 and netns.name(again) == netns.name(here)
+        os.close(again)
+    finally:
+        os.close(here)
+    assert netns.held(os.getpid(), "net:[1]") == -1
+
+
+def test_preflight_asks_the_nodes_of_a_fabric_themselves() -> None:
+    asked: list[tuple[str, str]] = []
+
+    class Asker:
+        def ask(self, host: str, op: str, deadline_s: float, **args: object) -> object:
+            raise AssertionError("the machine is not asked")
+
+        def probe(self, node: str, op: str, deadline_s: float, **args: object) -> object:
+            asked.append((node, op))
+            raise OSError("does not answer")
+
+    found = preflight.check(bed(), beds.up(bed()), Asker())
+    assert {node for node, op in asked if op == "survey"} == {"n0", "n1", "n2", "n3", "n4"}
+    assert any(one.outcome == "fail" and "n3" in one.name for one in found)
