@@ -108,6 +108,13 @@ class Node:
         seen = {"container": self.container, "paused": self._paused}
         return self._paused is on, {**seen, "problem": self.problem} if self.problem else seen
 
+    def link(self, on: bool) -> dict[str, Any]:
+        """The engine has no such order."""
+        raise primitives.Unsupported("a container's link is not cut in this version")
+
+    def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        raise primitives.Unsupported("a container's link is not looked at in this version")
+
     def rank(self, number: int) -> Process | None:
         """The living process of a rank, as the host sees it."""
         inner, start = primitives.rank_identity(self.directory, number)

@@ -38,10 +38,7 @@ class Fabric:
     def switch(self, port: PortSpec) -> int:
         """The descriptor of the switch that ``port`` is on; one that is laid out otherwise is replaced. Raises OSError."""
         if self._link != port.link:
-            self._replace(netns.create(), port.link)
-            with netns.inside(self._fd):
-                _batch("ip", shaping.switch(port.link, f"{self._tag}/switch"))
-                _batch("tc", shaping.uplinks(port.link))
+            self._replace(self._made(port.link), port.link)
         return self._fd
 
     def adopt(self, pid: int, label: Mapping[str, Any], port: PortSpec) -> None:
@@ -64,13 +61,42 @@ class Fabric:
             _batch("ip", shaping.port(name, port.group, alias))
         _batch("ip", shaping.node(spec.address, PREFIX, alias))
 
+    def turn(self, node: str, *, on: bool) -> None:
+        """The port of a node up, or down; nothing where it has none any more. Raises OSError."""
+        if self._fd < 0:
+            return
+        with netns.inside(self._fd):
+            if any(name == node for _, name in socket.if_nameindex()):
+                _batch("ip", [f"link set dev {node} {'up' if on else 'down'}"])
+
     def name(self) -> str:
         return netns.name(self._fd)
+
+    def _made(self, link: LinkSpec) -> int:
+        fd = netns.create()
+        try:
+            with netns.inside(fd):
+                _batch("ip", shaping.switch(link, f"{self._tag}/switch"))
+                _batch("tc", shaping.uplinks(link))
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
 
     def _replace(self, fd: int, link: LinkSpec) -> None:
         if self._fd >= 0:
             os.close(self._fd)
         self._fd, self._link = fd, link
+
+
+def linked(pid: int) -> bool:
+    """Has the node of this process a link, as it sees it itself? Raises OSError."""
+    fd = netns.of(pid)
+    try:
+        with netns.inside(fd):
+            return netns.has_carrier("eth0")
+    finally:
+        os.close(fd)
 
 
 def program(name: str) -> str | None:
@@ -80,9 +106,9 @@ def program(name: str) -> str | None:
 
 def _remove(port: str) -> None:
     """The port of an incarnation before this one, where the kernel has not taken it away yet."""
-    with contextlib.suppress(OSError):
-        socket.if_nametoindex(port)
-        _batch("ip", [f"link del {port}"])
+    with contextlib.suppress(OSError):  # it may do so meanwhile
+        if any(name == port for _, name in socket.if_nameindex()):
+            _batch("ip", [f"link del {port}"])
 
 
 def _batch(name: str, lines: Sequence[str], *fds: int) -> None:

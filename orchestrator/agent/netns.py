@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 from collections.abc import Iterator
 
 CLONE_NEWNS = 0x00020000
@@ -12,6 +15,7 @@ CLONE_NEWUTS = 0x04000000
 CLONE_NEWNET = 0x40000000
 _MS_BIND, _MS_REC, _MS_SLAVE = 4096, 16384, 1 << 19
 _NET = "/proc/self/ns/net"
+_SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
 
 
 def unshare(kinds: int) -> None:
@@ -69,6 +73,18 @@ def held(pid: int, wanted: str) -> int:
                 if os.readlink(path) == wanted:
                     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     return -1
+
+
+def of(pid: int) -> int:
+    """A descriptor of the network namespace that a process is in. Raises OSError."""
+    return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def has_carrier(interface: str) -> bool:
+    """Is it up, and is what it is connected to? Raises OSError where there is no such interface here."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("16sH14x", interface.encode(), 0))
+    return bool(struct.unpack("16sH14x", answer)[1] & _IFF_RUNNING)
 
 
 def settle(hostname: str, hosts: str) -> None:

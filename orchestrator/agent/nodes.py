@@ -72,6 +72,22 @@ class Node:
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         return primitives.stopped(self.processes(), on)
 
+    def link(self, on: bool) -> dict[str, Any]:
+        self._fabric().turn(self.name, on=on)
+        return {"port": self.name, "on": "the switch of the fabric"}
+
+    def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        self._fabric()
+        if not self.alive:
+            return not on, {"eth0": "gone"}
+        found = fabric.linked(self.pid)
+        return found is on, {"eth0": "has a link" if found else "has no link"}
+
+    def _fabric(self) -> fabric.Fabric:
+        if "switch" not in self.label:
+            raise primitives.Unsupported("this node has no link of its own: set ccbed_isolation: namespace")
+        return self._nodes.fabric
+
     def rank(self, number: int) -> Process | None:
         return primitives.rank_process(self.directory, number)
 
@@ -92,7 +108,7 @@ class Nodes:
         self._archive = archive
         self._note = note
         self._nodes: dict[str, Node] = {}
-        self._fabric = fabric.Fabric(self._tag, workdir / fabric.HOSTS)
+        self.fabric = fabric.Fabric(self._tag, workdir / fabric.HOSTS)
         #: How many objects the keeper has frozen; agents report it.
         self._frozen = warmth.freeze()
 
@@ -113,7 +129,7 @@ class Nodes:
                 node.ready = True
                 self._watch(node)
                 if port := codec.build(NodeSpec, node.wanted).port:
-                    self._fabric.adopt(node.pid, node.label, port)
+                    self.fabric.adopt(node.pid, node.label, port)
             elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label.get("incarnation"):
                 self._ended(node, None)
 
@@ -166,7 +182,7 @@ class Nodes:
             return
         node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            switch = self._fabric.switch(spec.port) if spec.port else -1
+            switch = self.fabric.switch(spec.port) if spec.port else -1
         except OSError as error:
             self._started(node, "fail", {"reason": f"the switch of the fabric: {error}"})
             return
@@ -179,7 +195,7 @@ class Nodes:
             marks.overwrite(mark)
             forks.redirect(node.directory / "agent.log")
             if spec.port:
-                _plugged(self._fabric, spec, mark, write)
+                _plugged(self.fabric, spec, mark, write)
             return agent.main(node.directory, mine, spec.env, lambda: _say_ready(write))
 
         pid = forks.fork(self._loop, {write, switch}, body)
@@ -200,7 +216,7 @@ class Nodes:
             "agent": self._archive,
             "frozen": self._frozen,
             "spec": codec.plain(spec),
-            **({"switch": self._fabric.name()} if spec.port else {}),
+            **({"switch": self.fabric.name()} if spec.port else {}),
         }
 
     def _reported(self, node: Node, read: int) -> None:

@@ -40,6 +40,12 @@ class Place:
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         raise Unsupported(NOT_HERE)
 
+    def link(self, on: bool) -> dict[str, Any]:
+        raise Unsupported(NOT_HERE)
+
+    def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        raise Unsupported(NOT_HERE)
+
     def rank(self, number: int) -> Process | None:
         return None
 

@@ -1,4 +1,4 @@
-"""The primitives of faults on nodes: power, pause, signal. Each is done, and each is looked at."""
+"""The primitives of faults on nodes: power, pause, link, signal. Each is done, and each is looked at."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ class Node(Protocol):
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         """Is all of it stopped (not ``on``: does none of it stand still), with what was seen."""
 
+    def link(self, on: bool) -> dict[str, Any]:
+        """Its own link up, or down; what was done. Raises Unsupported where it has none of its own."""
+
+    def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
+        """Has it a link (not ``on``: has it none), with what was seen."""
+
     def rank(self, number: int) -> Process | None: ...
 
 
@@ -75,6 +81,10 @@ def _power(args: Arguments, node: Node) -> dict[str, Any]:
 
 def _pause(args: Arguments, node: Node) -> dict[str, Any]:
     return node.pause(args["state"] == "on")
+
+
+def _link(args: Arguments, node: Node) -> dict[str, Any]:
+    return node.link(args["state"] == "up")
 
 
 def stop(present: list[Process], on: bool) -> dict[str, Any]:
@@ -109,6 +119,10 @@ def _pause_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
     return node.is_paused(args["state"] == "on")
 
 
+def _link_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
+    return node.is_linked(args["state"] == "up")
+
+
 def stopped(present: list[Process], on: bool) -> tuple[bool, dict[str, Any]]:
     """Do all of these processes stand still (not ``on``: none of them), with their states."""
     states = {str(one.pid): one.state for one in present}
@@ -137,11 +151,13 @@ def _chosen(
 _APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
     "power": _power,
     "pause": _pause,
+    "link": _link,
     "signal": _signal,
 }
 _HOLDS: Mapping[str, Callable[[Arguments, Node], tuple[bool, dict[str, Any]]]] = {
     "power": _power_holds,
     "pause": _pause_holds,
+    "link": _link_holds,
     "signal": _signal_holds,
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..model.bed import HostSpec
+from ..model.bed import BedSpec, HostSpec
 
 #: Capability -> the variable of the inventory that offers it.
 VARIABLES = {
@@ -11,6 +11,11 @@ VARIABLES = {
     "stop-ssh": "ccbed_ssh_control",
     "stop-engine": "ccbed_engine_control",
 }
+
+
+def of_bed(bed: BedSpec) -> frozenset[str]:
+    """The capabilities of every node of a bed: on an emulated fabric each has a port of the switch to itself."""
+    return frozenset({"own-link", "cut-link"}) if bed.fabric else frozenset()
 
 
 def of(host: HostSpec | None) -> frozenset[str]:

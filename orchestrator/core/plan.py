@@ -193,7 +193,7 @@ def _acts(
         acts[fault.id] = {}
         for name in targets:
             host = nodes[name].host
-            can = capabilities.get(host, frozenset()) | abilities.of(specs.get(host))
+            can = capabilities.get(host, frozenset()) | abilities.of(specs.get(host)) | abilities.of_bed(bed)
             facts = HostFacts(name=host, provider=bed.provider, capabilities=can, spec=specs.get(host))
             act = _act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
             acts[fault.id][name] = act

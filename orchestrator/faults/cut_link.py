@@ -1,4 +1,4 @@
-"""Cuts the link of a node's host: a partition, healed after a time or when the run ends; only silence detects it."""
+"""Cuts the link of a node, or of its host: a partition, healed after a time or when the run ends."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """``ccbed_switch_port``, on the orchestrator's machine; proved by the host's address: nobody answers there.
+    """On an emulated fabric the node's port of the switch, proved by the node's own interface: it has no link.
 
-    Nothing on the host is harmed, its ranks go on waiting: what they do once the link is back must change nothing.
+    Of a host ``ccbed_switch_port``, on the orchestrator's machine; proved by its address: nobody answers there, and only
+    silence detects it. Nothing is harmed, ranks go on waiting: what they do once the link is back must change nothing.
     """
     return Act(
         inject=(_link(host, "down"),),
@@ -32,12 +33,19 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
         lease_s=lease_s(params.for_s),
         safety=SAFETY,
         needs=("cut-link",),
-        disables=("host",),
+        disables=() if _own(host) else ("host",),
         heal_after_s=params.for_s,
     )
 
 
+def _own(host: HostFacts) -> bool:
+    """Has the node a link of its own, beside what its host has?"""
+    return host.spec is None and "own-link" in host.capabilities
+
+
 def _link(host: HostFacts, state: str) -> Primitive:
+    if _own(host):
+        return Primitive(kind="link", args={"state": state})
     spec = host.spec
     run = spec.switch_port.get(state, ()) if spec else ()
     where = {"address": spec.address, "port": spec.port} if spec else {}

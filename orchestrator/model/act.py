@@ -27,8 +27,9 @@ class Primitive:
     power   {"state": "off" | "on"}        off: SIGKILL to every process of the node; on: the node is started again
     pause   {"state": "on" | "off"}        SIGSTOP / SIGCONT to every process of the node
     signal  {"signal": "TERM", "rank": 1}  a signal to one rank
+    link    {"state": "down" | "up"}       the node's own link, where it has one (crash-node needs ``own-link``)
     argv    {"run": [program, argument]}   runs it; as a proof: it leaves with exit code 0
-    write_file, link                       for providers that have them
+    write_file                             for providers that have them
 
     With ``of`` it is about what a node lives in, and ``run`` is the argv that brings the state about:
 

@@ -16,9 +16,13 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.agent import label
+from orchestrator.agent import label, processes
 from orchestrator.core import links
-from orchestrator.providers import fabric
+from orchestrator.model import codec
+from orchestrator.model.event import Command
+from orchestrator.model.trial import FaultPlan, Trigger
+from orchestrator.providers import asking, fabric
+from orchestrator.providers.process import ProcessProvider
 from orchestrator.store import beds
 
 from . import trials
@@ -75,6 +79,16 @@ def pids(bed: Bed) -> dict[str, int]:
 
 def keeper(bed: Bed) -> int:
     return int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER)["pid"])
+
+
+def kill(*wanted: int) -> None:
+    """And wait until they are gone."""
+    found = [one for one in map(processes.find, wanted) if one]
+    for pid in wanted:
+        os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + 5.0
+    while any(processes.alive(one.pid, one.start) for one in found) and time.monotonic() < until:
+        time.sleep(0.005)
 
 
 def namespace(pid: int) -> str:
@@ -172,6 +186,17 @@ def test_a_node_is_lost_in_a_collective_and_training_comes_back_bit_exact(bed: B
     assert 0 < rate(bed, "n0", "n2") < 1e9, "and on the switch again"
 
 
+def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Bed) -> None:
+    fault = FaultPlan(id="f0", fault="cut-link", node=1, at=Trigger(step=8), params={"for_s": 1.0})
+    done = bed.run(trials.dp(fault))
+    assert (done.code, done.bad()) == (0, [])
+    (seen,) = done.of("fault.verified")
+    assert seen.value["evidence"] == {"eth0": "has no link"}
+    (healed,) = done.of("heal.verified")
+    assert healed.value["evidence"]["eth0"] == "has a link"
+    assert 0 < rate(bed, "n0", "n1") < 1e9
+
+
 def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tmp_path: Path) -> None:
     before, file = pids(bed), changed(tmp_path, "{rate: 100mbit}")
     code, said = bed.ccbed("up", str(file))
@@ -191,13 +216,7 @@ def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
 
 def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: Bed) -> None:
     switch = label.read(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE)["switch"]
-    for pid in (keeper(bed), pids(bed)["n3"]):
-        os.kill(pid, signal.SIGKILL)
-    from orchestrator.model import codec
-    from orchestrator.model.event import Command
-    from orchestrator.providers import asking
-    from orchestrator.providers.process import ProcessProvider
-
+    kill(keeper(bed), pids(bed)["n3"])
     provider = ProcessProvider(bed.state)
     spec = beds.read(bed.state, "fabric")
     assert spec is not None
@@ -213,8 +232,7 @@ def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: 
 def test_nothing_is_left_when_all_of_it_is_killed_at_once_nor_after_down(bed: Bed) -> None:
     wanted = namespaces(bed)
     assert len(wanted) == len(NODES) + 1 and known(wanted) == wanted
-    for pid in (keeper(bed), *pids(bed).values()):
-        os.kill(pid, signal.SIGKILL)
+    kill(keeper(bed), *pids(bed).values())
     nothing_is_left(wanted)
     code, said = bed.ccbed("up", str(INVENTORY))
     assert code == 0, said
