@@ -59,7 +59,7 @@ class Fabric:
         with netns.inside(self._fd):
             _batch("tc", shaping.port_rate(name, port.link))
             _batch("ip", shaping.port(name, port.group, alias))
-        _batch("ip", shaping.node(spec.address, PREFIX, alias))
+        _batch("ip", shaping.node(spec.address, PREFIX, alias, port.link))
 
     def turn(self, node: str, *, on: bool) -> None:
         """The port of a node up, or down; nothing where it has none any more. Raises OSError."""

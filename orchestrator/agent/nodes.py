@@ -74,7 +74,7 @@ class Node:
 
     def link(self, on: bool) -> dict[str, Any]:
         self._fabric().turn(self.name, on=on)
-        return {"port": self.name, "on": "the switch of the fabric"}
+        return {"link": "up" if on else "down"}
 
     def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
         self._fabric()

@@ -9,6 +9,10 @@ from ..model.bed import LinkSpec
 CORE = "core"
 #: What a shaper keeps waiting, in bytes. A switch has less; but nothing is to be lost where only the rate is emulated.
 QUEUE = 64 * 1024**2
+#: The largest packet that a node hands to its shaper, as a part of the bucket and in bytes: what is larger than the bucket
+#: is cut into frames, which costs much, and each second frame is acknowledged, which takes of the other direction; what is
+#: as large as the bucket leaves the shaper no time to be late in.
+PACKET, PACKET_LEAST, PACKET_MOST = 5 / 8, 3400, 65536
 #: Packets that netem keeps waiting: its default of 1000 loses some wherever rate times delay is more.
 PACKETS = 100_000
 
@@ -49,9 +53,11 @@ def cable(port: str, address: str, switch_fd: int) -> list[str]:
     return [f"link add eth0 address {mac(address)} type veth {peer}"]
 
 
-def node(address: str, prefix: int, alias: str) -> list[str]:
+def node(address: str, prefix: int, alias: str, link: LinkSpec) -> list[str]:
     """``ip`` in the node's namespace, once its link is there."""
-    return ["link set lo up", _up("eth0", alias), f"addr add {address}/{prefix} dev eth0"]
+    largest = min(max(int(link.burst * PACKET), PACKET_LEAST), PACKET_MOST)
+    packets = [f"link set dev eth0 gso_max_size {largest}"] if link.rate else []
+    return ["link set lo up", *packets, _up("eth0", alias), f"addr add {address}/{prefix} dev eth0"]
 
 
 def port(name: str, group: int, alias: str) -> list[str]:

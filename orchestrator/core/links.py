@@ -18,8 +18,9 @@ LEAST_RATE, MOST_RATE = 8_000, 400 * 10**9
 #: A bucket must hold a whole frame, or nothing ever leaves.
 LEAST_BURST, MOST_BURST = 1600, 64 * 1024**2
 MOST_DELAY_S = 10.0
-#: The default bucket holds what the link carries in this time: a shaper that wakes up later than that loses rate.
-BURST_S = 0.00025
+#: The default bucket holds what the link carries in this time: the kernel wakes a shaper up late by some tenths of a
+#: millisecond on a busy machine, and what the bucket cannot hold meanwhile is lost.
+BURST_S = 0.000512
 BURST_FLOOR = 8 * 1024
 
 

@@ -115,6 +115,16 @@ def test_a_node_has_the_same_hardware_address_whenever_it_is_started() -> None:
     ]
 
 
+def test_packets_are_smaller_than_the_bucket_so_that_none_is_cut_into_frames() -> None:
+    def packets(link: LinkSpec) -> list[str]:
+        return [line for line in shaping.node("10.77.0.4", 16, "t/n3/1", link) if "gso" in line]
+
+    assert packets(LinkSpec(rate=10**9, burst=64_000)) == ["link set dev eth0 gso_max_size 40000"]
+    assert packets(LinkSpec(rate=10**8, burst=1600)) == [f"link set dev eth0 gso_max_size {shaping.PACKET_LEAST}"]
+    assert packets(LinkSpec(rate=10**11, burst=10**7)) == ["link set dev eth0 gso_max_size 65536"]
+    assert packets(LinkSpec()) == []
+
+
 def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_a_core() -> None:
     def bridges(link: LinkSpec) -> list[str]:
         return [line.split()[2] for line in shaping.switch(link, "t/switch") if " type bridge " in line]

@@ -24,11 +24,16 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
     return (
         *_addresses(bed),
         *_ports(bed),
-        _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it"),
+        shm(),
         _space("disk", _there(Path(bed.workdir)), DISK_NEEDED, "free space, or set ccbed_workdir to another disk"),
         agent(bed, status),
         *_lookups(bed),
     )
+
+
+def shm() -> Finding:
+    """What processes of this machine share memory in."""
+    return _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it")
 
 
 def _addresses(bed: BedSpec) -> Iterable[Finding]:

@@ -61,8 +61,8 @@ def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]
         *_silent(seen),
         *(_or_ok("address", _addresses(bed, seen), "ok")),
         *_ports(seen),
-        *(_or_ok("reach", _unreached(seen), f"{len(seen.reaches)} connections ok")),
-        *(_or_ok("names", _names(seen), _slowest(seen))),
+        *(_or_ok("reach", _unreached(bed, seen), f"{len(seen.reaches)} connections ok")),
+        *(_or_ok("names", (*_unnamed(bed, seen), *_names(seen)), _slowest(seen))),
         *_or_ok("clocks", _clocks(seen), _spread(seen)),
         *_spaces(bed, seen),
         *_shared(bed, seen),
@@ -105,9 +105,8 @@ def _addresses(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
                 text = f"{node}: {address} is not on {wanted} of {place.name}; there are: {there}"
             else:
                 continue
-            yield Finding(
-                name="address", outcome="fail", text=text, fix="set ccbed_address or ccbed_interface of that host"
-            )
+            fix = _anew(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
+            yield Finding(name="address", outcome="fail", text=text, fix=fix)
 
 
 def _ports(seen: Seen) -> Iterable[Finding]:
@@ -119,12 +118,29 @@ def _ports(seen: Seen) -> Iterable[Finding]:
                 yield Finding(name="ports", outcome="fail", text=text, fix=f"see what holds them on {place}: ss -tlnp")
 
 
-def _unreached(seen: Seen) -> Iterable[Finding]:
+def _unreached(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     fix = "let every TCP port through between the bed's hosts (ccbed_prepare does), or set ccbed_address to another network"
+    fix = _anew(bed) if bed.fabric else fix
     for one in seen.reaches:
         if one.problem:
             text = f"{one.place} cannot reach {one.node} at {one.address}:{one.port}: {one.problem}"
             yield Finding(name="reach", outcome="fail", text=text, fix=fix)
+
+
+def _anew(bed: BedSpec) -> str:
+    """What mends a fabric: it was made right, so somebody has changed it since."""
+    return f"ccbed down {bed.name}, then: ccbed up {bed.inventory}"
+
+
+def _unnamed(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    """On a fabric each node knows every other by its name: it has its own hosts file."""
+    wanted = {node.address: node.name for node in bed.nodes} if bed.fabric else {}
+    for place, survey in seen.surveys.items():
+        for one in survey["names"] if wanted else ():
+            if one["name"] != wanted[one["address"]] and one["reverse_s"] < LOOKUP_S:
+                text = f"{place} knows {one['address']} as {one['name'] or 'nobody'}, not as {wanted[one['address']]}"
+                fix = "let hosts: in /etc/nsswitch.conf begin with files"
+                yield Finding(name="names", outcome="fail", text=text, fix=fix)
 
 
 def _names(seen: Seen) -> Iterable[Finding]:
