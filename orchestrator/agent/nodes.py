@@ -128,7 +128,7 @@ class Nodes:
             if label.living(directory):
                 node.ready = True
                 self._watch(node)
-                if port := codec.build(NodeSpec, node.wanted).port:
+                if "switch" in node.label and (port := codec.build(NodeSpec, node.wanted).port):
                     self.fabric.adopt(node.pid, node.label, port)
             elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label.get("incarnation"):
                 self._ended(node, None)

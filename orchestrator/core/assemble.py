@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ..model import codec
 from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec
 from ..model.errors import UsageError
-from . import allot, devices, fabric, ssh_options, values, variables
+from . import allot, devices, fabric, links, ssh_options, values, variables
 
 #: What ``ccbed image build`` makes.
 DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
@@ -104,8 +104,12 @@ def _disagreements(inventory: Inventory) -> Iterable[str]:
         given = {host.name: host.variables.get(key) for host in inventory.hosts}
         if variable.bed_wide and len({json.dumps(value) for value in given.values()}) > 1:
             place = next(host.places[key] for host in inventory.hosts if key in host.places)
-            listed = ", ".join(f"{host}: {values.show(value)}" for host, value in given.items())
+            listed = ", ".join(f"{host}: {_shown(name, value)}" for host, value in given.items())
             yield f"{place}: must be the same for all hosts (got {listed}); set it under all.vars"
+
+
+def _shown(name: str, value: Any) -> str:
+    return links.text(LinkSpec(**value)) if name == "link" and value else values.show(value)
 
 
 def _misfits(inventory: Inventory) -> Iterable[str]:
