@@ -55,7 +55,7 @@ class Acts:
     def act(self, run: str, command: Command, answer: Answer) -> None:
         """Perform a fault.act: ok with evidence once what was hit itself shows it, else fail."""
         lease, node = _lease(run, command), self._find(str(command.node))
-        carrying.check((*lease.act.inject, *lease.act.verify, *lease.act.heal, *lease.act.verify_heal))
+        carrying.check((*lease.act.inject, *lease.act.verify, *lease.act.heal, *lease.act.verify_heal), node)
         again = any(one.key == lease.key and one.run == run for one in self._leases.all())
         if not again and not node.is_up():
             answer("fail", {"reason": f"{node.name} does not run: there is nothing to act on"})

@@ -20,10 +20,10 @@ REPEATED = ("power", "pause")
 Evidence = Mapping[str, Any]
 
 
-def check(wanted: Iterable[Primitive]) -> None:
+def check(wanted: Iterable[Primitive], node: Node) -> None:
     """Raises primitives.Unsupported for what cannot be carried out here, before anything is done."""
     listed = list(wanted)
-    primitives.check(one for one in listed if not surroundings.concerns(one))
+    primitives.check((one for one in listed if not surroundings.concerns(one)), node)
     for one in listed:
         if surroundings.concerns(one) and (problem := surroundings.objection(one)):
             raise primitives.Unsupported(problem)

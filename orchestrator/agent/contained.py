@@ -108,6 +108,9 @@ class Node:
         seen = {"container": self.container, "paused": self._paused}
         return self._paused is on, {**seen, "problem": self.problem} if self.problem else seen
 
+    def has_link(self) -> bool:
+        return False
+
     def link(self, on: bool) -> dict[str, Any]:
         """The engine has no such order."""
         raise primitives.Unsupported("a container's link is not cut in this version")

@@ -72,21 +72,18 @@ class Node:
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         return primitives.stopped(self.processes(), on)
 
+    def has_link(self) -> bool:
+        return "switch" in self.label
+
     def link(self, on: bool) -> dict[str, Any]:
-        self._fabric().turn(self.name, on=on)
+        self._nodes.fabric.turn(self.name, on=on)
         return {"link": "up" if on else "down"}
 
     def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
-        self._fabric()
         if not self.alive:
             return not on, {"eth0": "gone"}
         found = fabric.linked(self.pid)
         return found is on, {"eth0": "has a link" if found else "has no link"}
-
-    def _fabric(self) -> fabric.Fabric:
-        if "switch" not in self.label:
-            raise primitives.Unsupported("this node has no link of its own: set ccbed_isolation: namespace")
-        return self._nodes.fabric
 
     def rank(self, number: int) -> Process | None:
         return primitives.rank_process(self.directory, number)

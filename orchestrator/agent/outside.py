@@ -40,6 +40,9 @@ class Place:
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         raise Unsupported(NOT_HERE)
 
+    def has_link(self) -> bool:
+        return False
+
     def link(self, on: bool) -> dict[str, Any]:
         raise Unsupported(NOT_HERE)
 

@@ -47,8 +47,11 @@ class Node(Protocol):
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         """Is all of it stopped (not ``on``: does none of it stand still), with what was seen."""
 
+    def has_link(self) -> bool:
+        """Has it a link of its own, that is no other node's?"""
+
     def link(self, on: bool) -> dict[str, Any]:
-        """Its own link up, or down; what was done. Raises Unsupported where it has none of its own."""
+        """Its own link up, or down; what was done. Raises Unsupported where it has none."""
 
     def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
         """Has it a link (not ``on``: has it none), with what was seen."""
@@ -56,10 +59,12 @@ class Node(Protocol):
     def rank(self, number: int) -> Process | None: ...
 
 
-def check(wanted: Iterable[Primitive]) -> None:
-    """Raises Unsupported for a primitive that is not from here, before anything is done."""
+def check(wanted: Iterable[Primitive], node: Node) -> None:
+    """Raises Unsupported for a primitive that is not from here, or not for this node, before anything is done."""
     for one in wanted:
         _chosen(one, _APPLY)
+        if one.kind == "link" and not node.has_link():
+            raise Unsupported(f"there is no primitive link for {node.name}: it has no link of its own")
 
 
 def apply(primitive: Primitive, node: Node) -> dict[str, Any]:

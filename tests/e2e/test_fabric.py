@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,9 @@ def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tm
     assert not set(before.values()) & set(pids(bed).values())
     for ends in (("n0", "n1"), ("n1", "n0"), ("n4", "n2")):
         assert 30e6 < rate(bed, *ends) < 100e6, ends
+    with ThreadPoolExecutor() as pool:
+        found = list(pool.map(lambda source: rate(bed, source, "n1"), ("n0", "n2", "n3")))
+    assert min(found) < 60e6, "what goes to a node is shaped as well: its link is shared by all who send to it"
 
 
 def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
