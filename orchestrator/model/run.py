@@ -66,6 +66,10 @@ class NodeFiles(Protocol):
 
     def chunks(self) -> Iterator[ChunkRecord]: ...
 
+    def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
+        """The same as whole binary records, a file at a time: node, rank, epoch, content."""
+        ...
+
     def log(self, node: str, rank: int, epoch: int) -> str: ...
 
     def said(self) -> Iterator[tuple[str, Source]]:

@@ -47,13 +47,19 @@ class BundleFiles:
         return tuple(paths.walk(self._root))
 
     def steps(self) -> Iterator[StepRecord]:
-        """Raises TornBundleError for a line that is no step record."""
-        for file in self._of("steps-r"):
-            yield from self._steps(file)
+        """Raises TornBundleError for a line that is no step record. Read once: every checker and report asks for them."""
+        return iter(self._step_records)
 
     def chunks(self) -> Iterator[ChunkRecord]:
         for file in self._of("chunks-r"):
             yield from self._chunks(file)
+
+    def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
+        """A file at a time, for readers of arrays: (node, rank, epoch, whole records)."""
+        size = struct.calcsize(CHUNK_FORMAT)
+        for file in self._of("chunks-r"):
+            content = paths.inside(self._root, file.path).read_bytes()
+            yield file.node, file.rank, file.epoch, content[: len(content) - len(content) % size]
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         """All output of a rank in an epoch; empty if there is none."""
@@ -80,6 +86,10 @@ class BundleFiles:
         return tuple(
             sorted((file for file in found if file), key=lambda file: (file.node, file.ordinal, file.epoch, file.rank))
         )
+
+    @cached_property
+    def _step_records(self) -> tuple[StepRecord, ...]:
+        return tuple(record for file in self._of("steps-r") for record in self._steps(file))
 
     def _of(self, kind: str) -> Iterator[_GangFile]:
         return (file for file in self._files if file.kind == kind)

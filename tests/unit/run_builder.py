@@ -39,6 +39,9 @@ class Files:
     def chunks(self) -> Iterator[ChunkRecord]:
         return iter(())
 
+    def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
+        return iter(())
+
     def log(self, node: str, rank: int, epoch: int) -> str:
         return ""
 

@@ -42,6 +42,9 @@ class Files:
     def chunks(self) -> Iterator[ChunkRecord]:
         return iter(())
 
+    def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
+        return iter(())
+
     def log(self, node: str, rank: int, epoch: int) -> str:
         ends = f"-e{epoch}/rank-{rank}.log"
         logs = (self.texts[path] for path in self.texts if path.startswith(f"nodes/{node}/") and path.endswith(ends))

@@ -1,0 +1,33 @@
+"""Collectives measured: cases and links, samples as arrays, statistics, and who was late. numpy is loaded on demand."""
+
+from .blame import Blame
+from .fastest import Fastest
+from .habits import Latest, SlowLink
+from .measured import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
+from .setting import Case, Link, Pair, Setting, factor, is_collective, setting
+from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread
+
+__all__ = [
+    "DEFINITION",
+    "ENOUGH_FOR_P99",
+    "OUTLIER",
+    "OVER",
+    "Blame",
+    "Case",
+    "Fastest",
+    "Interval",
+    "Latest",
+    "Link",
+    "Measured",
+    "Pair",
+    "Row",
+    "Setting",
+    "Slow",
+    "SlowChunk",
+    "SlowLink",
+    "Spread",
+    "factor",
+    "is_collective",
+    "measured",
+    "setting",
+]

@@ -1,0 +1,163 @@
+"""What waits for what in a trial, read off its records: a receiver's own step, and the last thing its sender did before.
+
+The records name no sends. That a sender entered the step in which it sent is told by time: of what the sender usually
+does, the last thing before a message of this size must have left, for the transfer to have ended when it usually ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .samples import Spans, Transfers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .statistics import Floats
+
+#: The part of the shortest possible transfer time that is surely needed.
+_SURE = 0.7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One step of one rank that receives: ``columns`` of its transfers, ``before``: the rank's stage before, or None."""
+
+    number: int
+    rank: int
+    op: int
+    index: int
+    columns: tuple[int, ...]
+    before: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """``stage_of``: column -> its stage. ``ready``: column -> (kind, which) of what its sender did last before it sent.
+
+    kinds: ``entry`` (of a stage), ``end`` (the last of a stage), ``begin`` (of the rank's timed region).
+    ``entered``, ``left``: [trial, stage]: entry, and last arrival, of each stage. ``begin``, ``finish``: [trial, rank].
+    """
+
+    stages: tuple[Stage, ...]
+    stage_of: tuple[int, ...]
+    ready: tuple[tuple[str, int], ...]
+    ranks: tuple[int, ...]
+    entered: Floats
+    left: Floats
+    begin: Floats
+    finish: Floats
+
+    def at(self, kind: str, which: int) -> Floats:
+        """When that happened, in each trial."""
+        table = {"entry": self.entered, "end": self.left, "begin": self.begin, "finish": self.finish}[kind]
+        when: Floats = table[:, which]
+        return when
+
+    def sent(self) -> Floats:
+        """[trial, transfer]: when its sender was ready, as far as can be told."""
+        import numpy as np
+
+        return np.stack([self.at(kind, which) for kind, which in self.ready], axis=1)
+
+    def stages_of(self, rank: int) -> tuple[Stage, ...]:
+        return tuple(stage for stage in self.stages if stage.rank == rank)
+
+
+def pattern(moved: Transfers, spans: Spans, beta: float | None) -> Pattern | None:
+    """``beta``: seconds per byte where the probe told it. None without a trial that has both records and steps."""
+    import numpy as np
+
+    both, rows, spots = np.intersect1d(moved.trials, spans.trials, return_indices=True)
+    if both.size == 0:
+        return None
+    stages = _stages(moved)
+    firsts = [stage.columns[0] for stage in stages]
+    entered = moved.start[rows][:, firsts]
+    left = np.stack([moved.end[rows][:, list(stage.columns)].max(axis=1) for stage in stages], axis=1)
+    stage_of = {column: stage.number for stage in stages for column in stage.columns}
+    begin, finish = spans.start[spots], spans.end[spots]
+    return Pattern(
+        stages=stages,
+        stage_of=tuple(stage_of[column] for column in range(moved.rank.size)),
+        ready=_ready(moved, stages, spans.ranks, _usual(entered, begin), _usual(left, begin), _usual(begin, begin), rows, beta),
+        ranks=spans.ranks,
+        entered=entered,
+        left=left,
+        begin=begin,
+        finish=finish,
+    )  # fmt: skip
+
+
+def rows(moved: Transfers, spans: Spans) -> NDArray[np.int64]:
+    """The rows of the grid that a pattern's rows are."""
+    import numpy as np
+
+    found: NDArray[np.int64] = np.intersect1d(moved.trials, spans.trials, return_indices=True)[1]
+    return found
+
+
+def _usual(when: Floats, begin: Floats) -> Floats:
+    """The median time since the first rank began."""
+    import numpy as np
+
+    middle: Floats = np.median(when - begin.min(axis=1)[:, None], axis=0)
+    return middle
+
+
+def _stages(moved: Transfers) -> tuple[Stage, ...]:
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for column in range(moved.rank.size):
+        key = (int(moved.rank[column]), int(moved.op[column]), int(moved.index[column]))
+        found.setdefault(key, []).append(column)
+    stages: list[Stage] = []
+    last: dict[int, int] = {}
+    for number, key in enumerate(sorted(found)):
+        rank, op, index = key
+        stages.append(
+            Stage(number=number, rank=rank, op=op, index=index, columns=tuple(found[key]), before=last.get(rank))
+        )
+        last[rank] = number
+    return tuple(stages)
+
+
+def _ready(
+    moved: Transfers, stages: tuple[Stage, ...], ranks: tuple[int, ...], entered: Floats, left: Floats, begin: Floats,
+    rows: NDArray[np.int64], beta: float | None,
+) -> tuple[tuple[str, int], ...]:  # fmt: skip
+    import numpy as np
+
+    ends = np.median(moved.end[rows] - moved.start[rows], axis=0) + entered[_owner(moved, stages)]
+    least = _least(moved, rows, beta)
+    places: dict[int, list[tuple[float, str, int]]] = {}
+    for spot, rank in enumerate(ranks):
+        places[rank] = [(float(begin[spot]), "begin", spot)]
+    for stage in stages:
+        known = places.setdefault(stage.rank, [])
+        known += [(float(entered[stage.number]), "entry", stage.number), (float(left[stage.number]), "end", stage.number)]  # fmt: skip
+    chosen = []
+    for column in range(moved.rank.size):
+        limit = float(ends[column] - _SURE * least[column])
+        known = places.get(int(moved.peer[column])) or [(0.0, "begin", 0)]
+        before = [one for one in known if one[0] <= limit] or [min(known)]
+        chosen.append(max(before, key=lambda one: (one[0], one[1] == "entry"))[1:])
+    return tuple(chosen)
+
+
+def _owner(moved: Transfers, stages: tuple[Stage, ...]) -> list[int]:
+    owner = {column: stage.number for stage in stages for column in stage.columns}
+    return [owner[column] for column in range(moved.rank.size)]
+
+
+def _least(moved: Transfers, rows: NDArray[np.int64], beta: float | None) -> Floats:
+    """Per column the shortest time that its bytes can take: by the probe, else by the quickest transfer of all."""
+    import numpy as np
+
+    seconds = np.median(moved.seconds[rows], axis=0)
+    size = np.maximum(moved.size, 1)
+    quickest = float((seconds / size).min())
+    rate = min(beta, quickest) if beta is not None and beta > 0 else quickest
+    least: Floats = moved.size * rate
+    return least

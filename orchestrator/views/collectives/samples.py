@@ -1,0 +1,188 @@
+"""Steps and chunk records as arrays: rows are trials, columns are ranks, or the transfers of one trial."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...model.run import NodeFiles, StepRecord
+from .setting import Case, Setting
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from .statistics import Floats
+
+#: A record of a chunk file (``bundle.json`` names the same format).
+RECORD = [
+    ("step", "<u4"), ("op", "<u2"), ("index", "<u2"), ("peer", "<u2"), ("chunk", "<u2"), ("size", "<u8"),
+    ("start", "<f8"), ("end", "<f8"),
+]  # fmt: skip
+#: What names a transfer inside of a trial, in the order in which transfers are sorted.
+KEY = ("op", "rank", "index", "peer", "chunk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """The timed regions of one case: [trial, rank], in seconds by the orchestrator's clock. Only whole trials.
+
+    ``trials``: their numbers, from 1. ``lost``: how many are not there, or not of all ranks.
+    """
+
+    trials: NDArray[np.int64]
+    ranks: tuple[int, ...]
+    start: Floats
+    end: Floats
+    lost: int = 0
+
+    def times(self, over: str = "max_rank") -> Floats:
+        """One figure per trial: of the slowest rank, the mean rank, or from the first start to the last end (cct)."""
+        local = self.end - self.start
+        if local.size == 0:
+            return local.reshape(-1)
+        if over == "cct":
+            whole: Floats = self.end.max(axis=1) - self.start.min(axis=1)
+            return whole
+        each: Floats = local.mean(axis=1) if over == "mean_rank" else local.max(axis=1)
+        return each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfers:
+    """The chunk transfers of one case. ``start``, ``end``: [trial, transfer]; a column is the same transfer in each trial.
+
+    ``op``, ``rank`` (the receiver), ``index`` (its step of the schedule), ``peer`` (the sender), ``chunk``, ``size``: one
+    entry per column. ``trials``: numbers from 1. ``ragged``: trials whose transfers are not those of the others.
+    """
+
+    trials: NDArray[np.int64]
+    op: NDArray[np.int64]
+    rank: NDArray[np.int64]
+    index: NDArray[np.int64]
+    peer: NDArray[np.int64]
+    chunk: NDArray[np.int64]
+    size: NDArray[np.int64]
+    start: Floats
+    end: Floats
+    ragged: int = 0
+
+    @property
+    def seconds(self) -> Floats:
+        return self.end - self.start
+
+
+def spans(records: Iterable[StepRecord], setting: Setting) -> dict[int, Spans]:
+    """Case -> its timed regions. Of a step that was done again, the last epoch counts."""
+    import numpy as np
+
+    kept = sorted(records, key=lambda record: record.epoch)
+    last = max((case.first_step + case.iterations for case in setting.cases), default=1)
+    world = max([record.rank + 1 for record in kept] + [setting.world, 1])
+    start, end = (np.full((last + 1, world), np.nan) for _ in range(2))
+    kept = [record for record in kept if 0 <= record.step <= last]
+    where = (np.array([r.step for r in kept], dtype=int), np.array([r.rank for r in kept], dtype=int))
+    offset = np.array([setting.clocks.get(rank, (0.0, 0.0))[0] for rank in range(world)])
+    start[where] = [r.start for r in kept]
+    end[where] = [r.end for r in kept]
+    return {case.number: _spans(case, start + offset, end + offset) for case in setting.cases}
+
+
+def _spans(case: Case, start: Floats, end: Floats) -> Spans:
+    import numpy as np
+
+    rows = slice(case.first_step, case.first_step + case.iterations)
+    ranks = [rank for rank in case.ranks if rank < start.shape[1]]
+    begin, finish = start[rows][:, ranks], end[rows][:, ranks]
+    whole = np.isfinite(begin).all(axis=1) & np.isfinite(finish).all(axis=1) & bool(ranks)
+    return Spans(
+        trials=np.flatnonzero(whole) + 1,
+        ranks=tuple(ranks),
+        start=begin[whole],
+        end=finish[whole],
+        lost=case.iterations - int(whole.sum()),
+    )
+
+
+def records(files: NodeFiles, setting: Setting) -> NDArray[Any]:
+    """All chunk records with their ``rank``, sorted by step; of a step that was done again, those of the last epoch."""
+    import numpy as np
+
+    full = np.dtype([*RECORD, ("rank", "<u2"), ("epoch", "<u2")])
+    parts = []
+    for _, rank, epoch, content in files.chunk_blocks():
+        raw = np.frombuffer(content, dtype=RECORD)
+        part = np.empty(raw.size, dtype=full)
+        for name, _ in RECORD:
+            part[name] = raw[name]
+        part["rank"], part["epoch"] = rank, epoch
+        offset = setting.clocks.get(rank, (0.0, 0.0))[0]
+        part["start"] += offset
+        part["end"] += offset
+        parts.append(part)
+    if not parts:
+        return np.empty(0, dtype=full)
+    found = np.concatenate(parts)
+    found = found[np.argsort(found["step"], kind="stable")]
+    return _last_epoch(found)
+
+
+def _last_epoch(found: NDArray[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    if found.size == 0 or (found["epoch"] == found["epoch"][0]).all():
+        return found
+    newest = np.zeros(int(found["step"].max()) + 1, dtype=found["epoch"].dtype)
+    np.maximum.at(newest, found["step"], found["epoch"])
+    return found[found["epoch"] == newest[found["step"]]]
+
+
+def of_case(found: NDArray[Any], case: Case) -> NDArray[Any]:
+    """The records of a case; ``found`` is sorted by step."""
+    import numpy as np
+
+    first, last = np.searchsorted(found["step"], [case.first_step, case.first_step + case.iterations])
+    return found[first:last]
+
+
+def transfers(found: NDArray[Any], case: Case) -> Transfers | None:
+    """The grid of a case's transfers; None where nothing was recorded, as with ``library``.
+
+    The pattern is that of most trials; a trial with another one (a torn file) is counted, not shown.
+    """
+    import numpy as np
+
+    mine = of_case(found, case)
+    if mine.size == 0:
+        return None
+    mine = mine[np.lexsort((*(mine[name] for name in reversed(KEY)), mine["step"]))]
+    steps, first, counts = np.unique(mine["step"], return_index=True, return_counts=True)
+    width = int(np.bincount(counts).argmax())
+    whole = counts == width
+    rows = first[whole][:, None] + np.arange(width)
+    grid = mine[rows]
+    same = _like_most(grid)
+    grid = grid[same]
+    columns = {name: grid[0][name].astype(np.int64) for name in (*KEY, "size")}
+    return Transfers(
+        trials=steps[whole][same].astype(np.int64) - case.first_step + 1,
+        start=grid["start"],
+        end=grid["end"],
+        ragged=int(steps.size - same.sum()),
+        **columns,
+    )
+
+
+def _like_most(grid: NDArray[Any]) -> NDArray[np.bool_]:
+    """The rows whose transfers are those of the middle row."""
+    middle = grid[grid.shape[0] // 2]
+    same = grid["op"] == middle["op"]
+    for name in (*KEY[1:], "size"):
+        same &= grid[name] == middle[name]
+    alike: NDArray[np.bool_] = same.all(axis=1)
+    return alike
+
+
+def names(setting: Setting, ranks: Iterable[int]) -> Mapping[int, str]:
+    return {rank: setting.node(rank) for rank in ranks}

@@ -1,0 +1,225 @@
+"""What a collective run has set out to measure: its cases, its links, and where its ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...model.event import History
+from ...model.run import Run
+from ..clock import listing, mapping, number, whole
+from ..gangs import gangs
+
+#: Operations whose size is the total over all ranks, and whose bus bandwidth leaves out the share that stays (p - 1)/p.
+_TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One (operation, algorithm, size, type, operator, groups). ``bytes``: the size S that bandwidths are computed from.
+
+    Steps ``first_step`` .. ``first_step + iterations - 1`` are its trials. ``cost``: (rounds, volume) of the model, or None.
+    """
+
+    number: int
+    operation: str
+    algorithm: str
+    bytes: int
+    first_step: int
+    iterations: int
+    groups: tuple[tuple[int, ...], ...]
+    dtype: str = "float32"
+    operator: str = "sum"
+    per_rank: int = 0
+    total: int = 0
+    count: int = 0
+    root: int = 0
+    cost: tuple[float, float] | None = None
+    asynchronous: bool = False
+    gap_ms: float = 0.0
+    asked: str = ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        return tuple(sorted({rank for group in self.groups for rank in group}))
+
+    @property
+    def world(self) -> int:
+        """Ranks of a group; of the largest where they differ."""
+        return max((len(group) for group in self.groups), default=0)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What cases must share to be compared size by size."""
+        return self.operation, self.dtype, self.operator, self.groups, self.root, self.asynchronous, self.gap_ms
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """What makes two cases of different runs the same; ``auto`` is what it chose."""
+        return (*self.kind, self.bytes, self.algorithm)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """What the probe found between two ranks. ``samples``: (bytes, median one-way seconds, how many)."""
+
+    a: int
+    b: int
+    alpha_s: float
+    beta: float
+    r2: float | None = None
+    samples: tuple[tuple[int, float, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction."""
+
+    alpha_s: float | None = None
+    beta: float | None = None
+    worst: tuple[int, int, float] | None = None
+    pairs: tuple[Pair, ...] = ()
+    rate: float | None = None
+    spec: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The run's plan. ``nodes``: rank -> node; ``clocks``: rank -> (seconds to add to its clock, how uncertain they are)."""
+
+    cases: tuple[Case, ...]
+    over: str = "max_rank"
+    warmup: int = 0
+    world: int = 0
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    link: Link = Link()
+
+    def node(self, rank: int) -> str:
+        """The node of a rank; with the rank where a node has several."""
+        name = self.nodes.get(rank)
+        if name is None:
+            return f"rank {rank}"
+        shared = sum(1 for other in self.nodes.values() if other == name) > 1
+        return f"{name} (rank {rank})" if shared else name
+
+
+def factor(operation: str, world: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests defines it."""
+    if world < 1:
+        return 1.0
+    if operation == "all-reduce":
+        return 2 * (world - 1) / world
+    return (world - 1) / world if operation in _TOTAL else 1.0
+
+
+def is_collective(history: History) -> bool:
+    """Whether there is anything here for the views of collectives; asked before anything heavy is loaded."""
+    return history.first("collective.plan") is not None
+
+
+def setting(run: Run) -> Setting | None:
+    """None where the run measured no collectives."""
+    told = run.history.last("collective.plan")
+    if told is None:
+        return None
+    nodes = _nodes(run)
+    return Setting(
+        cases=tuple(_case(mapping(one)) for one in listing(told.value.get("cases"))),
+        over=str(told.value.get("over", "max_rank")),
+        warmup=whole(told.value.get("warmup")) or 0,
+        world=whole(told.value.get("world")) or len(nodes),
+        nodes=nodes,
+        clocks=_clocks(run, nodes),
+        link=_link(run),
+    )
+
+
+def wrong(history: History) -> Mapping[int, int]:
+    """Case -> how many wrong results were found."""
+    found: dict[int, int] = {}
+    for event in history.of("collective.wrong"):
+        case = whole(event.value.get("case"))
+        if case is not None:
+            found[case] = found.get(case, 0) + 1
+    return found
+
+
+def _case(told: Mapping[str, Any]) -> Case:
+    cost = mapping(told.get("cost"))
+    rounds, volume = number(cost.get("rounds")), number(cost.get("volume"))
+    groups = tuple(tuple(whole(rank) or 0 for rank in listing(group)) for group in listing(told.get("groups")))
+    sizes = {name: whole(told.get(name)) or 0 for name in ("bytes", "per_rank", "total", "count", "root")}
+    return Case(
+        number=whole(told.get("case")) or 0,
+        operation=str(told.get("operation", "")),
+        algorithm=str(told.get("algorithm", "")),
+        dtype=str(told.get("dtype", "")),
+        operator=str(told.get("operator", "")),
+        groups=groups,
+        first_step=whole(told.get("first_step")) or 1,
+        iterations=whole(told.get("iterations")) or 0,
+        cost=(rounds, volume) if rounds is not None and volume is not None else None,
+        asynchronous=bool(told.get("asynchronous")),
+        gap_ms=number(told.get("gap_ms")) or 0.0,
+        asked=str(told.get("asked", "")),
+        **sizes,
+    )
+
+
+def _link(run: Run) -> Link:
+    fit = run.history.last("link.fit")
+    value = fit.value if fit else {}
+    worst = listing(value.get("worst"))
+    spec = mapping(_document(run, "plan.json").get("link"))
+    rate = number(spec.get("rate"))
+    return Link(
+        alpha_s=number(value.get("alpha_s")),
+        beta=number(value.get("beta_s_per_byte")),
+        worst=(int(worst[0]), int(worst[1]), float(worst[2])) if len(worst) == 3 else None,
+        pairs=tuple(_pairs(run.history)),
+        rate=rate if rate else None,
+        spec=spec,
+    )
+
+
+def _pairs(history: History) -> list[Pair]:
+    """The last word on each pair, in order."""
+    found: dict[tuple[int, int], Pair] = {}
+    for event in history.of("link.pair"):
+        a, b = whole(event.value.get("rank")), whole(event.value.get("peer"))
+        alpha, beta = number(event.value.get("alpha_s")), number(event.value.get("beta_s_per_byte"))
+        if a is None or b is None or alpha is None or beta is None:
+            continue
+        samples = tuple(
+            (int(one[0]), float(one[1]), int(one[2])) for one in map(listing, listing(event.value.get("samples"))) if len(one) == 3
+        )  # fmt: skip
+        found[a, b] = Pair(a=a, b=b, alpha_s=alpha, beta=beta, r2=number(event.value.get("r2")), samples=samples)
+    return [found[key] for key in sorted(found)]
+
+
+def _nodes(run: Run) -> dict[int, str]:
+    """By the last gang that joined; else the first slots of the plan."""
+    known = gangs(run.history)
+    if known and known[-1].ranks:
+        return dict(known[-1].ranks)
+    slots = tuple(map(str, listing(_document(run, "plan.json").get("slots"))))
+    each = max(run.trial.world.ranks_per_node, 1)
+    return {rank: slots[rank // each] for rank in range(len(slots) * each)}
+
+
+def _clocks(run: Run, nodes: Mapping[int, str]) -> dict[int, tuple[float, float]]:
+    """Rank -> what to add to its clock for the orchestrator's; nothing where nobody measured it, or it is the same."""
+    plan = _document(run, "plan.json")
+    measured = {str(one.get("host")): one for one in map(mapping, mapping(plan.get("clocks")).values())}
+    found = {}
+    for rank, node in nodes.items():
+        clock = measured.get(str(mapping(mapping(plan.get("nodes")).get(node)).get("host")))
+        if clock is not None:
+            found[rank] = (number(clock.get("offset_s")) or 0.0, number(clock.get("uncertainty_s")) or 0.0)
+    return found
+
+
+def _document(run: Run, name: str) -> Mapping[str, Any]:
+    return mapping(run.extras.get(name))

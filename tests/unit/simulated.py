@@ -1,0 +1,151 @@
+"""A simulator of gangs that exchange messages: one rank stopped, one slow link, one slow rank, or nothing wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+#: (peer, bytes); a step: what is sent, what is received.
+Message = tuple[int, int]
+Step = tuple[tuple[Message, ...], tuple[Message, ...]]
+Schedules = Sequence[Sequence[Step]]
+
+
+def ring(world: int, size: int, *, gather_only: bool = False) -> Schedules:
+    """All-reduce in 2(p-1) steps, or all-gather in p-1, over a ring to the right."""
+    rounds = (1 if gather_only else 2) * (world - 1)
+    each = size // world
+    return [
+        [((((rank + 1) % world, each),), (((rank - 1) % world, each),))] * rounds for rank in range(world)
+    ]
+
+
+def doubling(world: int, size: int) -> Schedules:
+    """Recursive doubling: log2(p) exchanges of everything."""
+    rounds = world.bit_length() - 1
+    return [[((((rank ^ (1 << r)), size),), (((rank ^ (1 << r)), size),)) for r in range(rounds)] for rank in range(world)]  # fmt: skip
+
+
+def tree(world: int, size: int, *, numbered_alone: bool = True) -> Schedules:
+    """Binomial broadcast from rank 0: each rank has only the steps that it takes part in."""
+    steps: list[list[Step]] = [[] for _ in range(world)]
+    distance = 1
+    while distance < world:
+        for rank in range(world):
+            if rank < distance and rank + distance < world:
+                steps[rank].append((((rank + distance, size),), ()))
+            elif distance <= rank < 2 * distance:
+                steps[rank].append(((), ((rank - distance, size),)))
+            elif not numbered_alone:
+                steps[rank].append(((), ()))
+        distance *= 2
+    return steps
+
+
+@dataclass(kw_only=True)
+class Gang:
+    """``stops``: trial -> (rank, from when in it, for how long); ``rate``: bytes/s; ``slow``: link -> part of the rate.
+
+    ``outage``: trial -> (link, from when, for how long). ``drowsy``: rank -> seconds that it takes before each step.
+    """
+
+    schedules: Schedules
+    rate: float = 18.1e6
+    alpha: float = 50e-6
+    noise: float = 0.02
+    stops: Mapping[int, tuple[int, float, float]] = field(default_factory=dict)
+    outage: Mapping[int, tuple[tuple[int, int], float, float]] = field(default_factory=dict)
+    slow: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    drowsy: Mapping[int, float] = field(default_factory=dict)
+    buffered: int = 1 << 20
+    seed: int = 1
+    pause: float = 0.01
+    now: float = 1000.0
+
+    def trial(self, number: int) -> Trial:
+        """Carry out trial ``number`` (from 1)."""
+        one = _Trial(self, number)
+        result = one.run()
+        self.now = max(end for _, end in result.spans.values()) + self.pause
+        return result
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """``spans``: rank -> (start, end); ``records``: (rank, index, peer, chunk, bytes, start, end)."""
+
+    spans: dict[int, tuple[float, float]]
+    records: list[tuple[int, int, int, int, int, float, float]]
+
+
+class _Trial:
+    def __init__(self, gang: Gang, number: int) -> None:
+        self.gang, self.number = gang, number
+        self.draw = random.Random(f"{gang.seed}-{number}")
+        self.world = len(gang.schedules)
+        self.mail: dict[tuple[int, int], list[float]] = {}
+        self.free: dict[tuple[int, int], float] = {}
+        self.busy: dict[int, float] = {}
+        self.records: list[tuple[int, int, int, int, int, float, float]] = []
+
+    def run(self) -> Trial:
+        begin = {rank: self.awake(rank, self.gang.now + self.jitter(20e-6)) for rank in range(self.world)}
+        clock, place = dict(begin), dict.fromkeys(range(self.world), 0)
+        entered: dict[tuple[int, int], float] = {}
+        while any(place[r] < len(self.gang.schedules[r]) for r in place):
+            moved = False
+            for rank, at in place.items():
+                if at < len(self.gang.schedules[rank]) and self.step(rank, at, clock, entered):
+                    place[rank], moved = at + 1, True
+            assert moved, "the schedule does not end"
+        return Trial(spans={r: (begin[r], clock[r]) for r in begin}, records=self.records)
+
+    def step(self, rank: int, at: int, clock: dict[int, float], entered: dict[tuple[int, int], float]) -> bool:
+        sends, receives = self.gang.schedules[rank][at]
+        if (rank, at) not in entered:
+            own = self.jitter(20e-6) + self.gang.drowsy.get(rank, 0.0)
+            entered[rank, at] = self.awake(rank, clock[rank] + own)
+            for peer, size in sends:
+                gone = self.deliver(rank, peer, size, entered[rank, at])
+                self.mail.setdefault((rank, peer), []).append(gone)
+                if size > self.gang.buffered:
+                    self.busy[rank] = max(self.busy.get(rank, 0.0), gone)
+        if any(not self.mail.get((peer, rank)) for peer, _ in receives):
+            return False
+        start, end = entered[rank, at], entered[rank, at]
+        for chunk, (peer, size) in enumerate(receives):
+            arrived = self.awake(rank, max(start, self.mail[peer, rank].pop(0)) + self.jitter(5e-6))
+            self.records.append((rank, at, peer, chunk, size, start, arrived))
+            end = max(end, arrived)
+        clock[rank] = max(end, self.awake(rank, max(start, self.busy.get(rank, 0.0)) + self.jitter(5e-6)))
+        return True
+
+    def deliver(self, sender: int, receiver: int, size: int, ready: float) -> float:
+        """When the last byte is in the receiver's kernel. What the kernels cannot hold waits for both processes."""
+        link = (sender, receiver)
+        begin = max(ready, self.free.get(link, 0.0))
+        took = self.gang.alpha + size / (self.gang.rate * self.gang.slow.get(link, 1.0)) * (1 + self.jitter(self.gang.noise))
+        end = begin + took
+        windows = [self.window(rank) for rank in link] if size > self.gang.buffered else []
+        cut = self.gang.outage.get(self.number)
+        if cut and cut[0] == link:
+            windows.append((self.gang.now + cut[1], self.gang.now + cut[1] + cut[2]))
+        for start, stop in windows:
+            if start < end and begin < stop:
+                end += stop - max(start, begin)
+        self.free[link] = end
+        return end
+
+    def window(self, rank: int) -> tuple[float, float]:
+        stop = self.gang.stops.get(self.number)
+        if stop is None or stop[0] != rank:
+            return (0.0, 0.0)
+        return (self.gang.now + stop[1], self.gang.now + stop[1] + stop[2])
+
+    def awake(self, rank: int, t: float) -> float:
+        start, end = self.window(rank)
+        return end if start <= t < end else t
+
+    def jitter(self, most: float) -> float:
+        return self.draw.random() * most
