@@ -115,7 +115,8 @@ class Trials:
         """What must have happened before it."""
         seen = self._seen
         if event.kind == "arrival":
-            return [_Event("entry", seen.stage_of[event.which]), _Event(*seen.ready[event.which])]
+            own = [_Event("entry", seen.stage_of[event.which]), _Event(*seen.ready[event.which])]
+            return own + [_Event("arrival", column) for column in self._ahead(event.which)]
         if event.kind == "end":
             return [_Event("arrival", column) for column in seen.stages[event.which].columns]
         if event.kind == "entry":
@@ -126,6 +127,18 @@ class Trials:
             stages = seen.stages_of(seen.ranks[event.which])
             return [_Event("end", stages[-1].number) if stages else _Event("begin", event.which)]
         return []
+
+    def _ahead(self, column: int) -> list[int]:
+        """The message that the same sender sent just before it, where no record tells that it went on in between."""
+        seen, moved = self._seen, self._moved
+        same = [one for one in self._sent_by(int(moved.peer[column])) if seen.ready[one] == seen.ready[column]]
+        before = [one for one in same if self._arrives(one) + self._moment(one) < self._arrives(column)]
+        return sorted(before, key=self._arrives)[-1:]
+
+    def _arrives(self, column: int) -> float:
+        """When this transfer usually ends."""
+        self._late(_Event("arrival", column), 0)
+        return self._usual[_Event("arrival", column)]
 
     def _spot(self, rank: int) -> int:
         return self._seen.ranks.index(rank)
@@ -160,10 +173,14 @@ class Trials:
         back = float(self._when(event)[row]) + _EDGE * late
         return self._slowed(column, late, row) and bool(self._arrived[row, column] <= back)
 
-    def _holds(self, rank: int, link: tuple[int, int], late: float, row: int) -> bool:
-        """Whether it sent a third rank something in time that arrived late: it stood still with data in hand."""
-        others = [column for column in self._sent_by(rank) if int(self._moved.rank[column]) not in link]
-        return any(self._slowed(column, late, row) for column in others)
+    def _stood(self, rank: int, column: int, late: float, row: int) -> bool:
+        """Whether what it exchanged with a third rank, not later than this, was sent in time and arrived late."""
+        moved = self._moved
+        link = (int(moved.peer[column]), int(moved.rank[column]))
+        others = [one for one in self._sent_by(rank) if int(moved.rank[one]) not in link]
+        others += [one for one in self._sent_to(rank) if int(moved.peer[one]) not in link]
+        until = self._arrives(column) + self._moment(column)
+        return any(self._slowed(one, late, row) for one in others if self._arrives(one) <= until)
 
     def _both_ways(self, link: tuple[int, int], late: float, row: int) -> bool:
         """Whether the message in the other direction was as slow: each end may be the reason of both."""
@@ -172,8 +189,9 @@ class Trials:
         return any(self._slowed(column, late, row) for column in back)
 
     def _slowed(self, column: int, late: float, row: int) -> bool:
-        """Sent in time and arrived late."""
-        in_time = self._late(_Event(*self._seen.ready[column]), row) < _CARRIES * late
+        """Sent in time, asked for in time, and there late."""
+        ends = (_Event(*self._seen.ready[column]), _Event("entry", self._seen.stage_of[column]))
+        in_time = all(self._late(one, row) < _CARRIES * late for one in ends)
         return in_time and self._late(_Event("arrival", column), row) >= _CARRIES * late
 
     def _between(self, column: int, row: int) -> Blame:
@@ -187,15 +205,17 @@ class Trials:
             return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
         if busy[receiver]:
             return Blame(kind="link", rank=None, peer=None, index=index, late_s=late, link=link)
-        holds = {rank: self._holds(rank, link, late, row) for rank in link}
-        if holds[receiver] and not holds[sender]:
+        stood = {rank: self._stood(rank, column, late, row) for rank in link}
+        if stood[receiver] and not stood[sender]:
             return Blame(kind="stopped receiving", rank=receiver, peer=sender, index=index, late_s=late)
-        if not busy[sender] and not holds[sender] and self._both_ways(link, late, row):
+        if stood[sender] and not stood[receiver] and not busy[sender]:
+            return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
+        if not busy[sender] and self._both_ways(link, late, row):
             return Blame(kind="either end", rank=receiver, peer=sender, index=index, late_s=late, link=link)
         lead = gap[1] - self._back(sender, column, row, gap)
         if not busy[sender] and lead > self._moment(column):
             return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
-        if not busy[sender] and abs(lead) <= self._moment(column):
+        if not busy[sender] and (abs(lead) <= self._moment(column) or self._unseen(sender, column)):
             return Blame(kind="either end", rank=receiver, peer=sender, index=index, late_s=late, link=link)
         if self._burst(column, row):
             return Blame(kind="stopped receiving", rank=receiver, peer=sender, index=index, late_s=late)
@@ -219,6 +239,14 @@ class Trials:
         """When it did something again."""
         edge = _EDGE * (gap[1] - gap[0])
         return min((t for t in self._activity(rank, column, row) if t > gap[0] + edge), default=float("inf"))
+
+    def _unseen(self, sender: int, column: int) -> bool:
+        """Whether no record would show the sender going on after it was ready to send this: as with a broadcast's root."""
+        import numpy as np
+
+        ready = self._seen.at(*self._seen.ready[column])
+        later = (self._seen.left[:, stage.number] - ready for stage in self._seen.stages_of(sender))
+        return not any(float(np.median(since)) > 0 for since in later)
 
     def _moment(self, column: int) -> float:
         """Two events are at the same time if less than this lies between them: a part of the usual transfer."""
@@ -247,6 +275,11 @@ class Trials:
         import numpy as np
 
         return [int(column) for column in np.flatnonzero(self._moved.peer == rank)]
+
+    def _sent_to(self, rank: int) -> list[int]:
+        import numpy as np
+
+        return [int(column) for column in np.flatnonzero(self._moved.rank == rank)]
 
     def _waiter(self, rank: int, row: int) -> int | None:
         """The receiver that waited longest for it."""
