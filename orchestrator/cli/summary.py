@@ -13,7 +13,7 @@ from ..model.event import History
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..store import bundle
-from . import beds
+from . import beds, collective
 from .session import Session
 from .terminal import Terminal
 
@@ -33,6 +33,7 @@ def show(session: Session, directory: Path, code: int, *, as_json: bool = False)
         return code
     terminal = session.terminal
     terminal.lines(_failovers(run, seen))
+    terminal.lines(collective.lines(run, directory))
     for line in verdicts(terminal, run.verdicts):
         terminal.line(line)
     if code and code != 130:
@@ -54,6 +55,7 @@ def code(directory: Path) -> int:
 
 def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
     """The same for programs."""
+    measured = collective.document(run)
     return {
         "run": Path(run.directory).name,
         "directory": run.directory,
@@ -61,6 +63,7 @@ def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
         "sentence": sentence.sentence(run.trial, seen, run.verdicts),
         "view": codec.plain(seen),
         "verdicts": codec.plain(run.verdicts),
+        **({"collectives": measured} if measured else {}),
     }
 
 

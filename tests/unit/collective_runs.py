@@ -115,13 +115,14 @@ def run(
     nodes = [f"n{rank}" for rank in range(world)]
     lines: list[tuple[EventType, str, str | None, dict[str, Any], float]] = [
         ("note", "run.begin", None, {"run": RUN, "bed": "fabric", "pid": 7, "nodes": _nodes(nodes)}, 0.0),
-        *(("invoke", "gang.start", node, _spec(rank, world), 0.02) for rank, node in enumerate(nodes)),  # type: ignore[list-item]
+        *(("invoke", "gang.start", node, _spec(rank, world), 0.02) for rank, node in enumerate(nodes)),
         ("note", "gang.joined", None, {}, 0.031),
     ]
     told = [("collective.plan", plan), *(_probe(world) if probe else ()), *notes]
     lines += [("note", f, "n0", {"rank": 0, **value}, 0.05) for f, value in told]
     end = bed.now - 1000.0
-    lines += [("note", "rank.finished", node, {"rank": rank, "steps": bed.step, "metrics": {}}, end) for rank, node in enumerate(nodes)]  # fmt: skip
+    for rank, node in enumerate(nodes):
+        lines.append(("note", "rank.finished", node, {"rank": rank, "steps": bed.step, "metrics": {}}, end))
     lines.append(("note", "run.end", None, {"outcome": "finished", "reason": "", "kind": ""}, end + 0.01))
     link = {"rate": rate, "burst": 16384, "delay_s": 0.0, "loss": 0.0, "groups": None, "uplink": None}
     extras = {
@@ -186,7 +187,8 @@ def figure(*, gather: bool = False) -> Run:
     schedules = simulated.ring(4, size, gather_only=gather)
     gang = simulated.Gang(schedules=schedules, stops={4: (2, 0.05, 4.5)}, buffered=4 << 20)
     operation, cost = ("all-gather", (3.0, 0.75)) if gather else ("all-reduce", (6.0, 1.5))
-    return run([Part(operation=operation, algorithm="ring", bytes=size, gang=gang, cost=cost)], name="seed-tp" if gather else "seed-dp")  # fmt: skip
+    part = Part(operation=operation, algorithm="ring", bytes=size, gang=gang, cost=cost)
+    return run([part], name="seed-tp" if gather else "seed-dp")
 
 
 def _nodes(names: Sequence[str]) -> dict[str, Any]:
@@ -194,7 +196,8 @@ def _nodes(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _spec(rank: int, world: int) -> dict[str, Any]:
-    return {"run": RUN, "epoch": 0, "world_size": world, "nodes": world, "group_rank": rank, "ranks": [rank], "out": f"/x/i1-e0"}  # fmt: skip
+    about = {"run": RUN, "epoch": 0, "world_size": world, "nodes": world}
+    return {**about, "group_rank": rank, "ranks": [rank], "out": "/x/i1-e0"}
 
 
 def _probe(world: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -203,7 +206,8 @@ def _probe(world: int) -> Iterator[tuple[str, dict[str, Any]]]:
             beta = BETA * (1.01 if (a, b) == (1, 3) else 1.0)
             alpha = ALPHA + 1e-6 * (a + b)
             samples = [[size, alpha + size * beta, 20] for size in (4, 4096, 65536, 1048576)]
-            yield "link.pair", {"rank": a, "peer": b, "alpha_s": alpha, "beta_s_per_byte": beta, "r2": 0.9998, "samples": samples}  # fmt: skip
+            fit = {"alpha_s": alpha, "beta_s_per_byte": beta, "r2": 0.9998, "samples": samples}
+            yield "link.pair", {"rank": a, "peer": b, **fit}
     yield "link.fit", {"alpha_s": ALPHA, "beta_s_per_byte": BETA, "worst": [1, 3, BETA * 1.01]}
 
 

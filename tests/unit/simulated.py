@@ -16,9 +16,7 @@ def ring(world: int, size: int, *, gather_only: bool = False) -> Schedules:
     """All-reduce in 2(p-1) steps, or all-gather in p-1, over a ring to the right."""
     rounds = (1 if gather_only else 2) * (world - 1)
     each = size // world
-    return [
-        [((((rank + 1) % world, each),), (((rank - 1) % world, each),))] * rounds for rank in range(world)
-    ]
+    return [[((((rank + 1) % world, each),), (((rank - 1) % world, each),))] * rounds for rank in range(world)]
 
 
 def doubling(world: int, size: int) -> Schedules:
@@ -125,7 +123,9 @@ class _Trial:
         """When the last byte is in the receiver's kernel. What the kernels cannot hold waits for both processes."""
         link = (sender, receiver)
         begin = max(ready, self.free.get(link, 0.0))
-        took = self.gang.alpha + size / (self.gang.rate * self.gang.slow.get(link, 1.0)) * (1 + self.jitter(self.gang.noise))
+        took = self.gang.alpha + size / (self.gang.rate * self.gang.slow.get(link, 1.0)) * (
+            1 + self.jitter(self.gang.noise)
+        )
         end = begin + took
         windows = [self.window(rank) for rank in link] if size > self.gang.buffered else []
         cut = self.gang.outage.get(self.number)

@@ -251,8 +251,8 @@ def _links(told: list[_Case]) -> tuple[habits.SlowLink, ...]:
             continue
         for link in {(int(a), int(b)) for a, b in zip(one.moved.peer, one.moved.rank, strict=True)}:
             used[link] = used.get(link, 0) + 1
-        for link in one.links:
-            slow.setdefault((link.sender, link.receiver), []).append(link.factor)
+        for found in one.links:
+            slow.setdefault((found.sender, found.receiver), []).append(found.factor)
     kept = {link: each for link, each in slow.items() if 2 * len(each) > used[link]}
     return tuple(
         habits.SlowLink(sender=a, receiver=b, factor=sorted(each)[len(each) // 2]) for (a, b), each in sorted(kept.items())

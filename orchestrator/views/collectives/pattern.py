@@ -159,5 +159,5 @@ def _least(moved: Transfers, rows: NDArray[np.int64], beta: float | None) -> Flo
     size = np.maximum(moved.size, 1)
     quickest = float((seconds / size).min())
     rate = min(beta, quickest) if beta is not None and beta > 0 else quickest
-    least: Floats = moved.size * rate
+    least: Floats = moved.size.astype(np.float64) * rate
     return least

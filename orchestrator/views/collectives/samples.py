@@ -135,7 +135,8 @@ def _last_epoch(found: NDArray[Any]) -> NDArray[Any]:
         return found
     newest = np.zeros(int(found["step"].max()) + 1, dtype=found["epoch"].dtype)
     np.maximum.at(newest, found["step"], found["epoch"])
-    return found[found["epoch"] == newest[found["step"]]]
+    kept: NDArray[Any] = found[found["epoch"] == newest[found["step"]]]
+    return kept
 
 
 def of_case(found: NDArray[Any], case: Case) -> NDArray[Any]:

@@ -179,7 +179,7 @@ def _link(run: Run) -> Link:
         beta=number(value.get("beta_s_per_byte")),
         worst=(int(worst[0]), int(worst[1]), float(worst[2])) if len(worst) == 3 else None,
         pairs=tuple(_pairs(run.history)),
-        rate=rate if rate else None,
+        rate=rate or None,
         spec=spec,
     )
 

@@ -1,0 +1,115 @@
+"""The table of a collective run: a line per case, columns as nccl-tests has them and the model beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from . import wording
+from .measured import Measured, Row
+
+Cells = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """``bands``: (title, how many columns) above ``head``; ``rows``: cells, grouped by what the cases have in common."""
+
+    bands: tuple[tuple[str, int], ...]
+    head: Cells
+    groups: tuple[tuple[str, tuple[Cells, ...]], ...]
+
+
+def table(found: Measured) -> Table:
+    """Sizes are said once; what nobody measured is a dash. A column for the p99 only where there is one."""
+    p99 = any(row.time and row.time.p99 is not None for row in found.rows)
+    counts = sorted({row.time.count for row in found.rows if row.time})
+    count = f"n={counts[0]:,}" if len(counts) == 1 else f"n={counts[0]:,}-{counts[-1]:,}" if counts else "n=0"
+    over = {"max_rank": "slowest rank", "mean_rank": "mean rank"}.get(_over(found), _over(found))
+    times = ("min", "p50", "p95", *(["p99"] if p99 else []), "max")
+    groups: dict[str, list[Row]] = {}
+    for row in found.rows:
+        groups.setdefault(wording.kind(row.case), []).append(row)
+    return Table(
+        bands=(
+            ("", 2), (f"time ms, {over}, {count}", len(times)), ("busbw", 1), ("model", 1), ("meas/", 1), ("of", 1),
+            ("chunk ms", 2), ("", 1),
+        ),
+        head=("size", "algorithm", *times, "GB/s", "ms", "model", "line", "p50", "max", "wrong"),
+        groups=tuple((title, tuple(_cells(rows, p99))) for title, rows in groups.items()),
+    )  # fmt: skip
+
+
+def lines(found: Measured, limit: int = 0) -> list[str]:
+    """As plain text. ``limit``: so many cases at most (0: all of them)."""
+    made = table(found)
+    rows = [cells for _, group in made.groups for cells in group]
+    widths = [max(len(cells[column]) for cells in (made.head, *rows)) for column in range(len(made.head))]
+    _widen(widths, made.bands)
+    texts, left = [_banded(made.bands, widths), _aligned(made.head, widths)], limit or len(rows)
+    for title, group in made.groups:
+        if left > 0:
+            texts += [title] if len(made.groups) > 1 else []
+            texts += [_aligned(cells, widths) for cells in group[:left]]
+        left -= len(group)
+    return [text.rstrip() for text in texts]
+
+
+def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
+    said = ""
+    for row in rows:
+        size = wording.size(row.case.bytes) if row.case.bytes else "-"
+        yield ("" if size == said else size, _algorithm(row), *_times(row, p99), *_rates(row))
+        said = size
+
+
+def _algorithm(row: Row) -> str:
+    return f"{row.case.algorithm} (auto)" if row.case.asked == "auto" else row.case.algorithm
+
+
+def _times(row: Row, p99: bool) -> Iterator[str]:
+    one = row.time
+    figures = (one.min, one.p50, one.p95, *((one.p99,) if p99 else ()), one.max) if one else (None,) * (4 + p99)
+    return map(wording.milliseconds, figures)
+
+
+def _rates(row: Row) -> tuple[str, ...]:
+    return (
+        wording.bandwidth(row.busbw),
+        wording.milliseconds(row.model_s),
+        "-" if row.of_model is None else f"{row.of_model:.2f}",
+        wording.percent(row.of_line),
+        wording.milliseconds(row.chunks.p50 if row.chunks else None),
+        wording.milliseconds(row.chunks.max if row.chunks else None),
+        str(row.wrong),
+    )
+
+
+def _over(found: Measured) -> str:
+    return found.rows[0].over if found.rows else found.setting.over
+
+
+def _widen(widths: list[int], bands: Sequence[tuple[str, int]]) -> None:
+    """A band's title fits above its columns."""
+    column = 0
+    for title, count in bands:
+        short = len(title) - sum(widths[column : column + count]) - 2 * (count - 1)
+        widths[column] += max(0, short)
+        column += count
+
+
+def _banded(bands: Sequence[tuple[str, int]], widths: Sequence[int]) -> str:
+    texts, column = [], 0
+    for title, count in bands:
+        room = sum(widths[column : column + count]) + 2 * (count - 1)
+        texts.append(title.rjust(room) if count == 1 else title.center(room))
+        column += count
+    return "  ".join(texts)
+
+
+def _aligned(cells: Cells, widths: Sequence[int]) -> str:
+    """Size and figures to the right, the algorithm to the left."""
+    return "  ".join(
+        cell.ljust(width) if column == 1 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    )

@@ -1,0 +1,258 @@
+"""What was measured, in words: sizes, times, who was late, which algorithm won, what the percentiles are of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...model.event import History
+from .blame import Blame
+from .fastest import Fastest
+from .habits import SlowLink
+from .measured import OUTLIER, Measured, Slow
+from .setting import Case, Setting
+from .statistics import DEFINITION, ENOUGH_FOR_P99
+
+#: What a percentile is over.
+OVER = {
+    "max_rank": "the slowest rank of each trial",
+    "mean_rank": "the mean rank of each trial",
+    "cct": "first start to last end of each trial",
+    "chunk": "every chunk transfer",
+}
+
+
+def size(count: int) -> str:
+    """``4 KiB``, ``1 MiB``; what is no whole number of them in bytes: ``971,048 B``."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return f"{count:,} B"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Four digits that matter: 0.284, 13.41, 478.2, 4,577."""
+    if seconds is None:
+        return "-"
+    return _digits(seconds * 1000)
+
+
+def duration(seconds: float) -> str:
+    """For sentences: 38 us, 14 ms, 0.89 s, 4.5 s."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds:.2f} s"
+
+
+def bandwidth(gigabytes: float | None) -> str:
+    """10^9 bytes per second."""
+    return "-" if gigabytes is None else f"{gigabytes:.4f}" if gigabytes < 1 else _digits(gigabytes)
+
+
+def rate(bits: float) -> str:
+    """``957 Mbit/s``, ``1 Gbit/s``."""
+    for unit, name in ((1e9, "Gbit/s"), (1e6, "Mbit/s"), (1e3, "kbit/s")):
+        if bits >= unit:
+            return f"{bits / unit:.4g} {name}"
+    return f"{bits:.0f} bit/s"
+
+
+def percent(part: float | None) -> str:
+    return "-" if part is None else f"{part:.0%}".replace("%", " %")
+
+
+def case(one: Case) -> str:
+    """``all-reduce ring 971,048 B``."""
+    return f"{one.operation} {one.algorithm}" + (f" {size(one.bytes)}" if one.bytes else "")
+
+
+def kind(one: Case) -> str:
+    """What a table is of: ``all-reduce, float32 sum``; groups and modes where they are not the usual."""
+    reduces = one.operation in ("all-reduce", "reduce-scatter", "reduce")
+    parts = [" ".join(part for part in (one.dtype, one.operator if reduces else "") if part)] if one.bytes else []
+    if len(one.groups) > 1:
+        parts.append(f"{len(one.groups)} groups of {one.world}")
+    if one.operation in ("broadcast", "reduce", "gather", "scatter") and one.root:
+        parts.append(f"root {one.root}")
+    parts += ["asynchronous"] if one.asynchronous else []
+    parts += [f"gap {one.gap_ms:g} ms"] if one.gap_ms else []
+    return ", ".join([one.operation, *parts])
+
+
+def blame(one: Blame, setting: Setting) -> str:
+    """Who stood still, for how long, and who waited."""
+    who = setting.node(one.rank) if one.rank is not None else ""
+    other = setting.node(one.peer) if one.peer is not None else ""
+    late, waited = duration(one.late_s), f"; {other} waited for it" if other else ""
+    wire = f"the link {setting.node(one.link[0])} to {setting.node(one.link[1])}" if one.link else ""
+    return {
+        "entered late": f"{who} entered step {one.index} {late} late, though it waited for nobody{waited}",
+        "stopped sending": f"{who} stood still for {late} while it sent in step {one.index}{waited}",
+        "stopped receiving": f"{who} stood still for {late} in step {one.index}; {other} and the others went on",
+        "link": f"{wire} stood still for {late} in step {one.index}; both its ends went on",
+        "receiver or link": f"{who}, or {wire}, stood still for {late} in step {one.index}",
+        "either end": f"{who} or {other} (or their link) stood still for {late} in step {one.index}; no record tells them apart",
+        "ended late": f"{who} ended {late} late, though it waited for nobody",
+    }[one.kind]
+
+
+def slow(one: Slow, setting: Setting) -> str:
+    """A slow trial in a sentence."""
+    why = (
+        blame(one.blame, setting) if one.blame else f"{setting.node(one.rank)} was slowest; nothing recorded tells why"
+    )
+    return f"trial {one.trial} of {case(one.case)}: {why}"
+
+
+def straggler(found: Measured) -> str:
+    """Who is to blame, or none; always with what was compared with chance."""
+    known = sorted((one for one in found.slow if one.blame), key=lambda one: -(one.blame.late_s if one.blame else 0.0))
+    parts = []
+    if known:
+        more = (
+            f" (and {len(known) - 1} more slow trial{'s' * (len(known) > 2)}, in the report)" if len(known) > 1 else ""
+        )
+        parts.append(slow(known[0], found.setting) + more)
+    parts += _habits(found)
+    told = _chance(found)
+    if not parts:
+        return "none" + (f" ({told})" if told else "")
+    return " · ".join([*parts, *([told] if told else [])])
+
+
+def names_somebody(found: Measured) -> bool:
+    """Whether a rank or a link is named as the cause of anything."""
+    return any(one.blame for one in found.slow) or bool(_habits(found))
+
+
+def _habits(found: Measured) -> list[str]:
+    parts = []
+    late = found.latest
+    if late is not None and late.straggler:
+        parts.append(
+            f"{found.setting.node(late.rank)} is late again and again, which costs {percent(late.cost)} of the time"
+        )
+    return [*parts, *_links(found.links, found.setting)]
+
+
+def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
+    shared = set.intersection(*({one.sender, one.receiver} for one in links)) if links else set()
+    if len(links) > 1 and len(shared) == 1:
+        worst = max(one.factor for one in links)
+        yield f"every link of {setting.node(shared.pop())} is slow, up to {worst:.1f} times as long as the others"
+        return
+    for one in links:
+        ends = f"{setting.node(one.sender)} to {setting.node(one.receiver)}"
+        yield f"the link {ends} takes {one.factor:.1f} times as long as the others"
+
+
+def _chance(found: Measured) -> str:
+    late = found.latest
+    if late is None:
+        return ""
+    who = found.setting.node(late.rank)
+    text = f"latest sender {who} in {percent(late.share)} of rounds; chance is {percent(late.chance)}"
+    if late.p >= 0.01:
+        return text
+    small = f", but it costs {percent(late.cost)} of the time" if not late.straggler else ""
+    return f"{text}, p {'< 0.001' if late.p < 0.001 else f'= {late.p:.3f}'}{small}"
+
+
+def winners(found: Sequence[Fastest]) -> list[str]:
+    """Per operation one text; neighbouring sizes with the same winner share a part."""
+    operations: dict[str, list[Fastest]] = {}
+    for one in found:
+        operations.setdefault(one.operation, []).append(one)
+    texts = []
+    for operation, each in operations.items():
+        label = f"{operation}: " if len(operations) > 1 else ""
+        texts.append(label + "; ".join(_segments(sorted(each, key=lambda one: one.bytes))))
+    return texts
+
+
+def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
+    runs: list[list[Fastest]] = []
+    for one in ranked:
+        if runs and _winner(runs[-1][0]) == _winner(one):
+            runs[-1].append(one)
+        else:
+            runs.append([one])
+    for number, run in enumerate(runs):
+        if len(runs) == 1:
+            where = ""
+        elif number == 0:
+            where = f"up to {size(run[-1].bytes)} "
+        elif number == len(runs) - 1:
+            where = "above: "
+        else:
+            where = f"up to {size(run[-1].bytes)} "
+        yield where + _winner(run[0])
+
+
+def _winner(one: Fastest) -> str:
+    if one.clear:
+        return one.algorithms[0]
+    if len(one.algorithms) > one.others:
+        return "no difference beyond the spread"
+    return " or ".join(sorted(one.algorithms))
+
+
+def link(setting: Setting) -> str:
+    """What the probe found, and by which clocks the ranks were timed."""
+    known, parts = setting.link, []
+    if known.alpha_s is not None:
+        parts.append(f"alpha {duration(known.alpha_s)}")
+    if known.beta:
+        parts.append(f"beta = {rate(8 / known.beta)}")
+    if known.worst and known.worst[2]:
+        a, b, beta = known.worst
+        parts.append(f"worst pair {setting.node(a)}-{setting.node(b)} {rate(8 / beta)}")
+    if known.rate:
+        parts.append(f"line rate {rate(known.rate)}")
+    parts += ["not probed: no model"] if known.alpha_s is None else []
+    return " · ".join([*parts, clocks(setting)])
+
+
+def clocks(setting: Setting) -> str:
+    offsets = set(setting.clocks.values())
+    if len(offsets) < 2:
+        return "one clock"
+    values = [offset for offset, _ in offsets]
+    doubt = max(doubt for _, doubt in offsets)
+    apart = duration(max(values) - min(values))
+    return f"{len(offsets)} clocks, {apart} apart, known to {duration(doubt)}"
+
+
+def percentiles(found: Measured) -> str:
+    """The definition, what it is over, and of how many samples."""
+    over = found.rows[0].over if found.rows else found.setting.over
+    counts = sorted({row.time.count for row in found.rows if row.time})
+    count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
+    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}"
+    few = bool(counts) and counts[0] < ENOUGH_FOR_P99
+    return text + (f"; p99 needs {ENOUGH_FOR_P99} or more: --iterations {ENOUGH_FOR_P99}" if few else "")
+
+
+def outliers(found: Measured) -> str:
+    count = sum(row.outliers for row in found.rows)
+    return f"{count:,} of {found.trials:,} iterations over {OUTLIER:.0f} x p50"
+
+
+def _digits(value: float) -> str:
+    """Four digits that matter, no more than three behind the point."""
+    if value < 0.01:
+        return f"{value:.4f}"
+    for limit, places in ((10, 3), (100, 2), (1000, 1)):
+        if value < limit:
+            return f"{value:.{places}f}"
+    return f"{value:,.0f}"
+
+
+def verified(history: History, found: Measured) -> str:
+    """Whether the results were right: the first wrong one by rank, offset, expected and got."""
+    first = history.first("collective.wrong")
+    if first is None:
+        whole = all(row.lost == 0 for row in found.rows)
+        return "all results exact, all ranks equal" if whole else "no wrong result; not every trial was carried out"
+    value = first.value
+    where = f"rank {value.get('rank')}, step {value.get('step')}, offset {value.get('offset')}"
+    return f"{found.wrong} wrong, the first at {where}: expected {value.get('expected')}, got {value.get('got')}"
