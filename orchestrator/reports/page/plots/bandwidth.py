@@ -1,0 +1,149 @@
+"""Bandwidth: over size with the model's curve and the line rate, and between each two ranks as the probe found it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....views.collectives import Measured, Row, factor, wording
+from . import canvas
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Cells of a larger map hold no figures.
+LEGIBLE = 12
+
+
+def kinds(found: Measured) -> dict[str, list[Row]]:
+    """The rows with a bandwidth, by what they have in common."""
+    groups: dict[str, list[Row]] = {}
+    for row in found.rows:
+        if row.busbw is not None:
+            groups.setdefault(wording.kind(row.case), []).append(row)
+    return groups
+
+
+def over_size(found: Measured, rows: list[Row]) -> Figure:
+    """Of one kind of cases: a line per algorithm; of a single size a bar per algorithm."""
+    if len({row.case.bytes for row in rows}) < 2:
+        return _bars(found, rows)
+    made, (axes,) = canvas.figure(3.6)
+    names = list(dict.fromkeys(row.case.algorithm for row in rows))
+    for number, name in enumerate(names):
+        mine = sorted((row for row in rows if row.case.algorithm == name), key=lambda row: row.case.bytes)
+        colour = canvas.series(number)
+        width = max(1.2, 3.4 - 0.8 * number)  # what lies below shows at the edges of what lies above
+        marker = "os^Dv"[number % 5]
+        axes.plot([r.case.bytes for r in mine], [r.busbw for r in mine], marker + "-", color=colour, markersize=3 + width, linewidth=width, label=name)  # fmt: skip
+        _model(axes, found, mine, colour)
+    axes.set_xscale("log", base=2)
+    sizes = sorted({row.case.bytes for row in rows})
+    shown = sizes[:: max(1, len(sizes) // 10)]
+    axes.set_xticks(shown, [wording.size(size) for size in shown])
+    axes.minorticks_off()
+    axes.set_ylim(bottom=0)
+    _line_rate(axes, found, vertical=False)
+    axes.set_xlabel("size")
+    axes.set_ylabel("bus bandwidth, GB/s")
+    if any(row.model_s for row in rows):
+        axes.plot([], [], "--", color=canvas.SOFT, linewidth=1.1, label="model")
+    canvas.legend(axes)
+    return made
+
+
+def _model(axes: Axes, found: Measured, rows: list[Row], colour: str) -> None:
+    import numpy as np
+
+    link, cost = found.setting.link, rows[0].case.cost
+    if cost is None or link.alpha_s is None or link.beta is None:
+        return
+    low, high = rows[0].case.bytes, rows[-1].case.bytes
+    sizes = np.geomspace(low, high, 60) if high > low else np.array([low])
+    seconds = cost[0] * link.alpha_s + cost[1] * sizes * link.beta
+    bus = sizes / seconds / 1e9 * factor(rows[0].case.operation, rows[0].case.world)
+    axes.plot(sizes, bus, "--" if sizes.size > 1 else "x", color=colour, linewidth=1.1, alpha=0.8)
+
+
+def _line_rate(axes: Axes, found: Measured, *, vertical: bool) -> None:
+    rate = found.setting.link.rate
+    if not rate:
+        return
+    value = rate / 8e9
+    (axes.axvline if vertical else axes.axhline)(value, color=canvas.STRIKE, linewidth=1.1, linestyle=":")
+    text = f"line rate {wording.rate(rate)}"
+    if vertical:
+        axes.set_xlim(right=max(axes.get_xlim()[1], value * 1.25))
+        axes.annotate(text, (value, 1), xycoords=("data", "axes fraction"), textcoords="offset points", xytext=(4, -10), color=canvas.STRIKE)  # fmt: skip
+    else:
+        axes.set_ylim(top=max(axes.get_ylim()[1], value * 1.1))
+        axes.annotate(text, (0.995, value), xycoords=("axes fraction", "data"), textcoords="offset points", xytext=(0, 4), ha="right", color=canvas.STRIKE)  # fmt: skip
+
+
+def _bars(found: Measured, rows: list[Row]) -> Figure:
+    ranked = sorted(rows, key=lambda row: row.busbw or 0)
+    made, (axes,) = canvas.figure(1.1 + 0.32 * len(ranked))
+    for spot, row in enumerate(ranked):
+        assert row.busbw is not None
+        axes.barh([spot], [row.busbw], height=0.62, color=canvas.series(0))
+        text = wording.bandwidth(row.busbw) + (
+            f", model {wording.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
+        )
+        axes.annotate(text, (0, spot), textcoords="offset points", xytext=(7, 0), va="center", color=canvas.CARD)
+        if row.model_s:
+            axes.plot([_model_bandwidth(row)] * 2, [spot - 0.4, spot + 0.4], "--", color=canvas.INK, linewidth=1.2)
+    axes.set_yticks(range(len(ranked)), [row.case.algorithm for row in ranked])
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(f"bus bandwidth at {wording.size(rows[0].case.bytes)}, GB/s")
+    _line_rate(axes, found, vertical=True)
+    return made
+
+
+def _model_bandwidth(row: Row) -> float:
+    assert row.model_s and row.busbw is not None and row.trial
+    return row.busbw * row.trial.p50 / row.model_s
+
+
+def between_pairs(found: Measured) -> Figure | None:
+    """Two maps, sender by receiver; the probe measures both directions at once, so they are symmetrical."""
+    pairs = found.setting.link.pairs
+    if not pairs:
+        return None
+    ranks = sorted({rank for pair in pairs for rank in (pair.a, pair.b)})
+    speeds = {(pair.a, pair.b): 8e-6 / pair.beta for pair in pairs if pair.beta > 0}
+    delays = {(pair.a, pair.b): pair.alpha_s * 1e6 for pair in pairs}
+    made, (one, other) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
+    _map(one, found, ranks, speeds, "bandwidth (1/beta), Mbit/s", low_is_bad=True)
+    _map(other, found, ranks, delays, "start-up (alpha), us", low_is_bad=False)
+    return made
+
+
+def _map(axes: Axes, found: Measured, ranks: list[int], values: dict[tuple[int, int], float], title: str, *, low_is_bad: bool) -> None:  # fmt: skip
+    import numpy as np
+    from matplotlib.colors import LinearSegmentedColormap
+
+    size = len(ranks)
+    grid = np.full((size, size), np.nan)
+    for (a, b), value in values.items():
+        grid[ranks.index(a), ranks.index(b)] = grid[ranks.index(b), ranks.index(a)] = value
+    shades = ["#cfe0f5", "#f4efe4", "#e58a6a"]
+    colours = LinearSegmentedColormap.from_list("worse", shades[::-1] if low_is_bad else shades)
+    middle = float(np.nanmedian(grid))
+    room = max(float(np.nanmax(np.abs(grid - middle))), 0.1 * abs(middle))
+    low, high = middle - room, middle + room
+    for (row, column), value in np.ndenumerate(grid):
+        if np.isnan(value):
+            continue
+        shade = colours((float(value) - low) / (high - low))
+        axes.fill([column - 0.5, column + 0.5, column + 0.5, column - 0.5], [row - 0.5, row - 0.5, row + 0.5, row + 0.5], color=shade, edgecolor=canvas.CARD, linewidth=1.5)  # fmt: skip
+        if size <= LEGIBLE:
+            axes.text(column, row, f"{value:.4g}" if value >= 1000 else f"{value:.3g}", ha="center", va="center", color="#222222")  # fmt: skip
+    names = [found.setting.node(rank) for rank in ranks]
+    axes.set_xticks(range(size), names, rotation=0 if size <= 8 else 60)
+    axes.set_yticks(range(size), names)
+    axes.set_xlim(-0.5, size - 0.5)
+    axes.set_ylim(size - 0.5, -0.5)
+    axes.grid(visible=False)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(title)

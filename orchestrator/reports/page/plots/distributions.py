@@ -1,0 +1,159 @@
+"""Delays: their distribution per chunk and per trial, and over time with the outliers named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....views.collectives import Case, Measured, SlowChunk, curves, wording
+from . import canvas
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+#: More curves than this cannot be told apart.
+CURVES = 8
+#: In so many trials outliers are named in the picture.
+NAMED = 4
+
+
+def chosen(found: Measured) -> list[Case]:
+    """The cases of the distributions: of each operation the largest size, all its algorithms."""
+    largest: dict[tuple[object, ...], int] = {}
+    for case in found.setting.cases:
+        largest[case.kind] = max(case.bytes, largest.get(case.kind, 0))
+    return [case for case in found.setting.cases if case.bytes == largest[case.kind]][:CURVES]
+
+
+def chunks(found: Measured) -> Figure | None:
+    """CDF over every chunk transfer."""
+    return _distribution(found, "delay of a chunk transfer, ms", "part of chunk transfers", per_chunk=True)
+
+
+def trials(found: Measured) -> Figure | None:
+    """CDF over trials."""
+    return _distribution(found, "time of a trial, slowest rank, ms", "part of trials", per_chunk=False)
+
+
+def _samples(found: Measured, case: Case, *, per_chunk: bool) -> Floats | None:
+    spans, _, moved = found.data[case.number]
+    if per_chunk:
+        return moved.seconds.reshape(-1) * 1000 if moved is not None else None
+    times = spans.times("max_rank") * 1000
+    return times if times.size else None
+
+
+def _distribution(found: Measured, what: str, part: str, *, per_chunk: bool) -> Figure | None:
+    cases = [(case, _samples(found, case, per_chunk=per_chunk)) for case in chosen(found)]
+    known = [(case, samples) for case, samples in cases if samples is not None]
+    if not known:
+        return None
+    made, (axes,) = canvas.figure(3.4)
+    for number, (case, samples) in enumerate(known):
+        x, y = curves.distribution(samples)
+        label = f"{_label(case, found)} (n={samples.size:,})"
+        axes.step([x[0], *x], [0, *y], where="post", color=canvas.series(number), label=label)
+    if any(curves.long_tail(samples) for _, samples in known):
+        axes.set_xscale("log")
+        axes.set_xlim(left=min(curves.floor(samples) for _, samples in known))
+        canvas.plain_logs(axes.xaxis)
+    if len(known) == 1:
+        _marked(axes, known[0][1])
+    axes.set_ylim(0, 1.04)
+    axes.set_xlabel(what)
+    axes.set_ylabel(part)
+    canvas.legend(axes, ncols=min(len(known), 3))
+    return made
+
+
+def _marked(axes: Axes, samples: Floats) -> None:
+    """p50, p95 and the maximum of the only curve."""
+    import numpy as np
+
+    p50, p95 = np.percentile(samples, (50, 95), method="inverted_cdf")
+    for name, value, height in (("p50", p50, 0.5), ("p95", p95, 0.95), ("max", samples.max(), 1.0)):
+        axes.plot([value], [height], "o", color=canvas.STRIKE if name == "max" else canvas.INK, markersize=4, zorder=5)
+        left = name != "p50"
+        axes.annotate(
+            f"{name} {wording.milliseconds(float(value) / 1000)} ms", (value, height), textcoords="offset points",
+            xytext=(-7 if left else 7, -11 if left else -3), ha="right" if left else "left", color=canvas.INK,
+        )  # fmt: skip
+
+
+def delays(found: Measured) -> Figure | None:
+    """Every chunk transfer (dots) and trial (line) over the time of the run; the worst transfers are named."""
+    begin = min((spans.start.min() for spans, _, _ in found.data.values() if spans.start.size), default=None)
+    if begin is None:
+        return None
+    made, (axes,) = canvas.figure(3.6)
+    colours = {name: canvas.series(n) for n, name in enumerate(dict.fromkeys(map(_series, found.setting.cases)))}
+    tail, told, floor = False, set[str](), float("inf")
+    for case in found.setting.cases:
+        spans, _, moved = found.data[case.number]
+        if not spans.start.size:
+            continue
+        name, colour = _series(case), colours[_series(case)]
+        label, told = (name if name not in told else None), {*told, name}
+        times = spans.times("max_rank") * 1000
+        x, y = curves.thinned(spans.end.max(axis=1) - begin, times, 600)
+        axes.hlines(y, x - y / 1000, x, color=colour, linewidth=1.6, label=label)
+        tail, floor = tail or curves.long_tail(times), min(floor, curves.floor(times))
+        if moved is not None:
+            x, y = curves.thinned((moved.end - begin).reshape(-1), moved.seconds.reshape(-1) * 1000)
+            low = curves.floor(y)
+            axes.plot(x, y.clip(min=low), ".", color=colour, markersize=3.5, alpha=0.6, markeredgewidth=0)
+            tail, floor = tail or curves.long_tail(y), min(floor, low)
+    if tail or len({case.bytes for case in found.setting.cases}) > 1:
+        axes.set_yscale("log")
+        axes.set_ylim(bottom=floor * 0.8)
+        canvas.plain_logs(axes.yaxis)
+    _name_outliers(axes, found, float(begin))
+    axes.set_xlabel("time since the first trial, s")
+    axes.set_ylabel("delay, ms")
+    axes.margins(x=0.02, y=0.12)
+    canvas.legend(axes)
+    return made
+
+
+def _name_outliers(axes: Axes, found: Measured, begin: float) -> None:
+    """Rings around the worst transfers; per trial one text that names them, so that texts do not cover each other."""
+    import numpy as np
+
+    trials: dict[tuple[int, int], list[SlowChunk]] = {}
+    for one in sorted(found.slow_chunks, key=lambda one: -one.seconds):
+        trials.setdefault((one.case.number, one.trial), []).append(one)
+    left, right = axes.get_xlim()
+    for number, worst in enumerate(list(trials.values())[:NAMED]):
+        moved = found.data[worst[0].case.number][2]
+        if moved is None:
+            continue
+        row = int(np.flatnonzero(moved.trials == worst[0].trial)[0])
+        for one in worst:
+            here = (moved.rank == one.rank) & (moved.peer == one.peer) & (moved.index == one.index)
+            x, y = float(moved.end[row][here][0]) - begin, one.seconds * 1000
+            axes.plot([x], [y], "o", markersize=6, markerfacecolor="none", markeredgecolor=canvas.STRIKE)
+        spot = float(moved.end[row].max()) - begin
+        past = spot > left + 0.55 * (right - left)
+        axes.annotate(
+            _told(worst, found), (spot, worst[0].seconds * 1000), textcoords="offset points", color=canvas.STRIKE,
+            xytext=(-14 if past else 9, 6 - 11 * number), ha="right" if past else "left", fontsize=7.5,
+        )  # fmt: skip
+
+
+def _told(worst: list[SlowChunk], found: Measured) -> str:
+    links = [f"{found.setting.node(one.peer)} to {found.setting.node(one.rank)} {wording.duration(one.seconds)}" for one in worst]  # fmt: skip
+    more = f" and {len(links) - 3} more" if len(links) > 3 else ""
+    return f"trial {worst[0].trial}: {', '.join(links[:3])}{more}"
+
+
+def _series(case: Case) -> str:
+    return f"{case.operation} {case.algorithm}"
+
+
+def _label(case: Case, found: Measured) -> str:
+    several = len({one.operation for one in found.setting.cases}) > 1
+    return f"{case.operation + ' ' if several else ''}{case.algorithm}, {wording.size(case.bytes)}"

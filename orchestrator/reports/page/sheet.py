@@ -1,0 +1,77 @@
+"""Comma-separated values: a line per case with everything that is known of it, and a line per outlier."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...views.collectives import Measured, Row, wording
+
+
+def cases(found: Measured) -> str:
+    """Seconds, bytes and 10^9 bytes/s; empty: not known."""
+    return _written([_case(row) for row in found.rows])
+
+
+def outliers(found: Measured) -> str:
+    """Trials and chunk transfers over 3 x p50, the worst of each case first; who is to blame, where that could be told."""
+    trials = [
+        {
+            "what": "trial", "operation": one.case.operation, "algorithm": one.case.algorithm, "bytes": one.case.bytes,
+            "trial": one.trial, "rank": one.rank, "node": found.setting.node(one.rank), "peer": one.peer, "step": None,
+            "seconds": one.seconds, "p50_s": one.usual,
+            "blamed_rank": one.blame.rank if one.blame else None,
+            "late_s": one.blame.late_s if one.blame else None,
+            "why": wording.blame(one.blame, found.setting) if one.blame else "",
+        }
+        for one in found.slow
+    ]  # fmt: skip
+    chunks = [
+        {
+            "what": "chunk", "operation": one.case.operation, "algorithm": one.case.algorithm, "bytes": one.case.bytes,
+            "trial": one.trial, "rank": one.rank, "node": found.setting.node(one.rank), "peer": one.peer, "step": one.index,
+            "seconds": one.seconds, "p50_s": one.usual, "blamed_rank": None, "late_s": None, "why": "",
+        }
+        for one in found.slow_chunks
+    ]  # fmt: skip
+    return _written([*trials, *chunks], _OUTLIER)
+
+
+_OUTLIER = (
+    "what", "operation", "algorithm", "bytes", "trial", "rank", "node", "peer", "step", "seconds", "p50_s", "blamed_rank",
+    "late_s", "why",
+)  # fmt: skip
+
+
+def _case(row: Row) -> dict[str, Any]:
+    case = row.case
+    cells: dict[str, Any] = {
+        "operation": case.operation, "algorithm": case.algorithm, "asked": case.asked, "bytes": case.bytes,
+        "bytes_per_rank": case.per_rank, "bytes_total": case.total, "count": case.count, "dtype": case.dtype,
+        "operator": case.operator, "root": case.root, "ranks": case.world, "groups": len(case.groups),
+        "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "over": row.over,
+    }  # fmt: skip
+    for name, spread in (("time", row.time), ("trial", row.trial), ("chunk", row.chunks)):
+        cells |= {f"{name}_count": spread.count if spread else 0}
+        for part in ("min", "p50", "p95", "p99", "max", "mean"):
+            cells[f"{name}_{part}_s"] = getattr(spread, part) if spread else None
+    return cells | {
+        "algbw_GBps": row.algbw, "busbw_GBps": row.busbw, "model_s": row.model_s, "measured_over_model": row.of_model,
+        "of_line_rate": row.of_line, "wrong": row.wrong, "trials_over_3_p50": row.outliers,
+        "chunks_over_3_p50": row.slow_chunks, "trials_missing": row.lost,
+    }  # fmt: skip
+
+
+def _written(rows: Iterable[Mapping[str, Any]], names: tuple[str, ...] = ()) -> str:
+    rows = list(rows)
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names or tuple(rows[0] if rows else ("operation",)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else value
