@@ -1,4 +1,4 @@
-"""The figures of a run, one per line of ``metrics.jsonl``. Pure."""
+"""The figures of a run, one per line of ``metrics.jsonl``: failovers, goodput, what ranks reported, collectives. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.run import Run
+from ..views import collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,7 @@ def of(run: Run) -> Iterator[Metric]:
         yield Metric(trial=name, metric="goodput", value=seen.goodput, unit="1", better="higher")
     for failover in seen.failovers:
         yield from _failover(name, failover)
+    yield from _collectives(run)
     for event in run.history.of("rank.finished"):
         for metric, value in views.mapping(event.value.get("metrics")).items():
             told = views.mapping(value)
@@ -58,3 +60,31 @@ def _failover(name: str, failover: views.Failover) -> Iterator[Metric]:
         trial=name, metric="lost steps", value=float(len(failover.lost_steps)), unit="1", better="lower",
         epoch=failover.epoch, rep=failover.index,
     )  # fmt: skip
+
+
+def _collectives(run: Run) -> Iterator[Metric]:
+    """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
+    found = collectives.measured(run)
+    if found is None:
+        return
+    for row in found.rows:
+        case = row.case
+        about = " ".join(part for part in (case.operation, case.algorithm, case.dtype, case.operator) if part)
+        told: dict[str, tuple[float | None, str, str]] = {
+            "algbw": (row.algbw, "GB/s", "higher"), "busbw": (row.busbw, "GB/s", "higher"),
+            "model": (row.model_s, "s", "lower"), "measured over model": (row.of_model, "1", "lower"),
+            "of line rate": (row.of_line, "1", "higher"), "wrong": (float(row.wrong), "1", "lower"),
+        }  # fmt: skip
+        for what, spread in (("time", row.trial), ("chunk", row.chunks)):
+            for part in ("min", "p50", "p95", "p99", "max") if spread else ():
+                told[f"{what} {part}"] = (getattr(spread, part), "s", "lower")
+        for metric, (value, unit, better) in told.items():
+            if value is not None:
+                yield Metric(
+                    trial=run.trial.name, metric=f"{about} {metric}", value=value, unit=unit, better=better, size=case.bytes
+                )  # fmt: skip
+        for number, seconds in enumerate(found.data[case.number][0].times("max_rank")):
+            yield Metric(
+                trial=run.trial.name, metric=f"{about} time", value=float(seconds), unit="s", better="lower", size=case.bytes,
+                rep=number,
+            )  # fmt: skip

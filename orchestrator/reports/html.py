@@ -1,9 +1,9 @@
-"""One offline page: the verdict, the time line with the fault, the failover's phases, the loss against the twin."""
+"""One offline page: the verdict, the time line with the fault, the failover's phases, the loss or the collectives measured."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -11,7 +11,7 @@ import jinja2
 from .. import views
 from ..core import sentence
 from ..model.run import Run
-from .page import facts, failover, losses, tables, timeline
+from .page import collective, facts, failover, losses, tables, timeline
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -30,14 +30,16 @@ def values(run: Run) -> dict[str, Any]:
     seen = views.view(run.trial, run.history, steps)
     spans = views.timeline(run.history)
     found = losses.collect(steps, run.twin)
+    measured = collective.values(run)
     return {
         "outcome": sentence.overall(run.verdicts),
         "sentence": sentence.sentence(run.trial, seen, run.verdicts),
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
-        "figures": figures(run, seen, found),
+        "figures": figures(run, seen, found, measured["figures"] if measured else ()),
+        "collective": measured,
         "timeline": timeline.draw(seen, spans),
-        "kinds": {kind: text for kind, text in timeline.KINDS.items() if any(span.kind == kind for span in spans)},
+        "kinds": {**_kinds(spans), **({"run": "measuring"} if measured else {})},
         "failovers": list(zip(tables.failovers(run.trial, seen), pictures(seen, spans), strict=True)),
         "loss": losses.draw(found, resumes(run, seen)),
         "loss_text": losses.describe(found) if found.epochs else "",
@@ -50,9 +52,11 @@ def values(run: Run) -> dict[str, Any]:
     }
 
 
-def figures(run: Run, seen: views.RunView, found: losses.Losses) -> list[tuple[str, str, str]]:
-    """(name, figure, what it means) for the row below the sentence; only what is known."""
-    cards = [("steps", f"{seen.step:,}" + (f" / {seen.steps:,}" if seen.steps else ""), seen.outcome)]
+def figures(
+    run: Run, seen: views.RunView, found: losses.Losses, measured: Sequence[collective.Figure] = ()
+) -> list[tuple[str, str, str]]:
+    """(name, figure, what it means) for the row below the sentence; only what is known. ``measured``: of collectives."""
+    cards = list(measured) or [("steps", f"{seen.step:,}" + (f" / {seen.steps:,}" if seen.steps else ""), seen.outcome)]
     if seen.failovers:
         times = [one.ttr_s for one in seen.failovers if one.ttr_s is not None]
         detectors = sorted({one.detector for one in seen.failovers if one.detector})
@@ -62,9 +66,13 @@ def figures(run: Run, seen: views.RunView, found: losses.Losses) -> list[tuple[s
         cards.append(("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}"))
         cards.append(("detected in", tables.moment(max(detected, default=None)), "by " + ", ".join(detectors)))
         cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
-    if seen.goodput is not None:
+    if seen.goodput is not None and not measured:
         cards.append(("goodput", f"{seen.goodput:.0%}", f"of {sentence.seconds(seen.duration_s)}"))
-    return [*cards, *_loss(seen, found)]
+    return [*cards, *(() if measured else _loss(seen, found))]
+
+
+def _kinds(spans: tuple[views.Span, ...]) -> dict[str, str]:
+    return {kind: text for kind, text in timeline.KINDS.items() if any(span.kind == kind for span in spans)}
 
 
 def _loss(seen: views.RunView, found: losses.Losses) -> list[tuple[str, str, str]]:

@@ -10,7 +10,8 @@ from .. import views
 from ..core import sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
-from .page import facts
+from ..views import collectives
+from .page import collective, facts
 
 #: What XML 1.0 cannot hold, not even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -41,7 +42,9 @@ def _suite(root: ET.Element, run: Run, seen: views.RunView, verdicts: tuple[Verd
     if facts.started(run):
         suite.set("timestamp", facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
-    for name, value in (*facts.place(run, seen), ("rerun", facts.rerun(run))):
+    found = collectives.measured(run)
+    figures = collective.pairs(found) if found else ()
+    for name, value in (*facts.place(run, seen), *figures, ("rerun", facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
     for verdict in verdicts:
         _case(suite, run, verdict)

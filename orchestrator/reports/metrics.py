@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .. import views
 from ..core import sentence
 from ..model.run import Run
+from ..views import collectives
 from .page import facts
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2}
@@ -34,7 +35,7 @@ def gauges(run: Run, seen: views.RunView) -> tuple[Gauge, ...]:
     """All gauges of a run, without the labels that all of them share."""
     known = _run(run, seen)
     single = (Gauge(name=f"ccbed_{name}", help=text, samples=(({}, value),)) for name, text, value in known)
-    return (_info(run), *single, _checks(run), *_failovers(seen.failovers))
+    return (_info(run), *single, _checks(run), *_failovers(seen.failovers), *_collectives(run))
 
 
 def _info(run: Run) -> Gauge:
@@ -68,6 +69,36 @@ def _failovers(found: Iterable[views.Failover]) -> Iterator[Gauge]:
     yield _gauge("lost_steps", "Steps that were done twice.", ((at, float(len(one.lost_steps))) for at, one in each))
     phases = (({**at, "phase": name}, size) for at, one in each for name, size in one.phases)
     yield _gauge("phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
+
+
+def _collectives(run: Run) -> Iterator[Gauge]:
+    found = collectives.measured(run)
+    rows = found.rows if found else ()
+    each = [({**_case(row.case), "over": "slowest rank"}, row.trial) for row in rows if row.trial]
+    quantiles = [
+        ({**labels, "quantile": name}, value)
+        for labels, spread in each
+        for name, value in (("0", spread.min), ("0.5", spread.p50), ("0.95", spread.p95), ("1", spread.max))
+    ]
+    yield _of_cases("seconds", "Time of a collective, percentiles over trials by nearest rank.", quantiles)
+    yield _of_cases(
+        "busbw_bytes_per_second", "Bus bandwidth by the median trial.",
+        [(_case(row.case), row.busbw * 1e9 if row.busbw is not None else None) for row in rows],
+    )  # fmt: skip
+    yield _of_cases(
+        "model_ratio", "Median time over the model by the link probe.", [(_case(row.case), row.of_model) for row in rows]
+    )  # fmt: skip
+    yield _of_cases("wrong_results", "Results that were wrong.", [(_case(row.case), float(row.wrong)) for row in rows])
+
+
+def _case(case: collectives.Case) -> Mapping[str, str]:
+    about = {"operation": case.operation, "algorithm": case.algorithm, "dtype": case.dtype}
+    return {**about, "bytes": str(case.bytes), "case": str(case.number)}
+
+
+def _of_cases(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:
+    known = tuple((labels, value) for labels, value in samples if value is not None)
+    return Gauge(name=f"ccbed_collective_{name}", help=text, samples=known)
 
 
 def _gauge(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float | None]]) -> Gauge:

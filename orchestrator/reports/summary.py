@@ -7,13 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .. import views
 from ..core import sentence
 from ..model.run import Run
-from .page import facts, failover, tables
+from ..views import collectives
+from ..views.collectives import table
+from .page import collective, facts, failover, tables
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``summary.md``, for a pull request, a mail or the summary of a CI job."""
     seen = views.view(run.trial, run.history, run.files.steps())
-    blocks = (_head(run, seen), _failovers(run, seen), _verdicts(run), _faults(seen), _facts(run, seen))
+    blocks = (
+        _head(run, seen), _collectives(run), _failovers(run, seen), _verdicts(run), _faults(seen), _facts(run, seen)
+    )  # fmt: skip
     lines = [line for block in blocks for line in block]
     return {"summary.md": ("\n".join(lines).rstrip() + "\n").encode()}
 
@@ -26,6 +30,23 @@ def cell(value: object) -> str:
 def _head(run: Run, seen: views.RunView) -> Iterator[str]:
     outcome = sentence.overall(run.verdicts).upper()
     yield f"# {outcome}: {cell(sentence.sentence(run.trial, seen, run.verdicts))}"
+    yield ""
+
+
+def _collectives(run: Run) -> Iterator[str]:
+    """The table with single headings, for Markdown has no bands, and the lines below it."""
+    found = collectives.measured(run)
+    if found is None:
+        return
+    made = table.table(found)
+    bands = [title for title, count in made.bands for _ in range(count)]
+    head = [f"{band} {name}".strip() if band.count(",") < 1 else f"{name} ms" for band, name in zip(bands, made.head, strict=True)]
+    yield from ("## Collectives", "")
+    for title, rows in made.groups:
+        if len(made.groups) > 1:
+            yield from (f"### {cell(title)}", "")
+        yield from _table(head, rows)
+    yield from (f"- {what}: {cell(text)}" for what, text in collective.lines(run, found))
     yield ""
 
 

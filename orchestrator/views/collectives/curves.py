@@ -48,5 +48,5 @@ def floor(samples: Floats) -> float:
     """Where a log axis may begin: a few transfers that were there at once shall not take up half of it."""
     import numpy as np
 
-    low, middle = np.percentile(samples, (2, 50), method="inverted_cdf")
+    low, middle = np.percentile(samples, (5, 50), method="inverted_cdf")
     return float(max(samples.min(), min(low, middle / 3) / 2)) or float(middle) or 1e-6

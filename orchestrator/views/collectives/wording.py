@@ -24,7 +24,7 @@ OVER = {
 def size(count: int) -> str:
     """``4 KiB``, ``1 MiB``; what is no whole number of them in bytes: ``971,048 B``."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit and count % unit == 0:
+        if unit <= count < 1024 * unit and count % unit == 0:
             return f"{count // unit} {name}"
     return f"{count:,} B"
 

@@ -91,12 +91,14 @@ def svg(made: Figure, name: str, title: str) -> Markup:
     made.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\stransform="rotate\(-?0 [^"]*"', "", text)
+    text = re.sub(r"\s*\n\s*", " ", text)
     text = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
     text = _named(text, name)
     for colour, variable in _VARIABLES.items():
         text = re.sub(colour, f"var({variable})", text, flags=re.IGNORECASE)
-    text = re.sub(r"font(?:-family)?: ?([^;\"]*?)'?DejaVu Sans'?[^;\"]*", r"font: \1inherit", text)
+    text = re.sub(r"font-family:[^;\"]*;? ?", "", text)
     head, body = text.split(">", 1)
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
     label = Markup(' role="img" aria-label="{}" class="plot">').format(title)

@@ -59,11 +59,12 @@ def _distribution(found: Measured, what: str, part: str, *, per_chunk: bool) -> 
         axes.step([x[0], *x], [0, *y], where="post", color=canvas.series(number), label=label)
     if any(curves.long_tail(samples) for _, samples in known):
         axes.set_xscale("log")
-        axes.set_xlim(left=min(curves.floor(samples) for _, samples in known))
+        axes.set_xlim(left=0.85 * min(curves.floor(samples) for _, samples in known))
         canvas.plain_logs(axes.xaxis)
     if len(known) == 1:
         _marked(axes, known[0][1])
-    axes.set_ylim(0, 1.04)
+    axes.set_ylim(0, 1.1)
+    axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.set_xlabel(what)
     axes.set_ylabel(part)
     canvas.legend(axes, ncols=min(len(known), 3))
@@ -77,10 +78,10 @@ def _marked(axes: Axes, samples: Floats) -> None:
     p50, p95 = np.percentile(samples, (50, 95), method="inverted_cdf")
     for name, value, height in (("p50", p50, 0.5), ("p95", p95, 0.95), ("max", samples.max(), 1.0)):
         axes.plot([value], [height], "o", color=canvas.STRIKE if name == "max" else canvas.INK, markersize=4, zorder=5)
-        left = name != "p50"
+        left, below = name != "p50", {"p50": -3, "p95": -11, "max": 4}[name]
         axes.annotate(
             f"{name} {wording.milliseconds(float(value) / 1000)} ms", (value, height), textcoords="offset points",
-            xytext=(-7 if left else 7, -11 if left else -3), ha="right" if left else "left", color=canvas.INK,
+            xytext=(-7 if left else 7, below), ha="right" if left else "left", color=canvas.INK,
         )  # fmt: skip
 
 
@@ -101,6 +102,7 @@ def delays(found: Measured) -> Figure | None:
         times = spans.times("max_rank") * 1000
         x, y = curves.thinned(spans.end.max(axis=1) - begin, times, 600)
         axes.hlines(y, x - y / 1000, x, color=colour, linewidth=1.6, label=label)
+        axes.plot(x - y / 2000, y, "_", color=colour, markersize=2.5, markeredgewidth=1.6)
         tail, floor = tail or curves.long_tail(times), min(floor, curves.floor(times))
         if moved is not None:
             x, y = curves.thinned((moved.end - begin).reshape(-1), moved.seconds.reshape(-1) * 1000)

@@ -1,0 +1,95 @@
+"""What the page shows of a collective run: figures, the table, who was late, pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ...model.run import Run
+from ...views import collectives
+from ...views.collectives import table, wording
+
+Figure = tuple[str, str, str]
+#: So many slow trials are told in the page; outliers.csv has more.
+SLOW = 12
+
+
+def values(run: Run) -> dict[str, Any] | None:
+    """Everything of the template's part; None for a run that measured no collectives."""
+    found = collectives.measured(run)
+    if found is None:
+        return None
+    return {
+        "figures": list(figures(found)),
+        "table": table.table(found),
+        "lines": lines(run, found),
+        "slow": [wording.slow(one, found.setting) for one in _slowest(found)],
+        "more": max(0, sum(row.outliers for row in found.rows) - SLOW),
+        "pictures": list(_pictures(found)),
+    }
+
+
+def lines(run: Run, found: collectives.Measured) -> list[tuple[str, str]]:
+    """(what, text): the same as at the end of a run on the terminal."""
+    return [
+        ("link", wording.link(found.setting)),
+        *(("fastest", f"{text} (paired, 95 %)") for text in wording.winners(found.fastest)),
+        ("straggler", wording.straggler(found)),
+        ("verified", f"{wording.verified(run.history, found)}; {wording.outliers(found)}"),
+        ("percentiles", wording.percentiles(found).removeprefix("percentiles ")),
+    ]
+
+
+def figures(found: collectives.Measured) -> Iterator[Figure]:
+    """(name, figure, what it means) for the row below the sentence."""
+    best = max((row for row in found.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
+    if best is not None and best.trial is not None:
+        line = f", {wording.percent(best.of_line)} of the line" if best.of_line is not None else ""
+        yield "fastest", wording.bandwidth(best.busbw), f"GB/s bus bandwidth, {wording.case(best.case)}{line}"
+        yield "p50", f"{wording.milliseconds(best.trial.p50)} ms", f"of {best.trial.count:,} trials of it, slowest rank"
+        yield "p95", f"{wording.milliseconds(best.trial.p95)} ms", f"at most {wording.milliseconds(best.trial.max)} ms"
+    models = [row.of_model for row in found.rows if row.of_model is not None]
+    if models:
+        span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"
+        yield "measured / model", span, "median over the model by the probe's alpha and beta"
+    yield _straggler(found)
+    yield "wrong results", f"{found.wrong:,}", f"of {found.trials:,} trials in {len(found.rows)} cases"
+
+
+def pairs(found: collectives.Measured) -> Iterator[tuple[str, str]]:
+    """The main figures as name and text, for reports that are no page."""
+    for name, figure, note in figures(found):
+        yield name, f"{figure} ({note})"
+
+
+def _straggler(found: collectives.Measured) -> Figure:
+    if not wording.names_somebody(found):
+        return "straggler", "none", "nobody late beyond chance"
+    worst = max((one for one in found.slow if one.blame), key=lambda one: _late(one), default=None)
+    if worst is None or worst.blame is None:
+        return "straggler", "yes", wording.straggler(found)
+    why = worst.blame
+    who = found.setting.node(why.rank) if why.rank is not None else "a link"
+    doubt = "" if why.sure else ", or its peer or link"
+    late = f"{wording.duration(why.late_s)} late in trial {worst.trial} of {wording.case(worst.case)}"
+    return "worst straggler", who, late + doubt
+
+
+def _late(one: collectives.Slow) -> float:
+    return one.blame.late_s if one.blame else 0.0
+
+
+def _slowest(found: collectives.Measured) -> list[collectives.Slow]:
+    return sorted(found.slow, key=lambda one: -_late(one))[:SLOW]
+
+
+def _pictures(found: collectives.Measured) -> Iterator[dict[str, Any]]:
+    from . import plots
+    from .plots import canvas
+
+    with canvas.styled():
+        for one in plots.pictures(found):
+            drawn = one.draw()
+            if drawn is not None:
+                picture = canvas.svg(drawn, one.name, one.title)
+                yield {"name": one.name, "title": one.title, "caption": one.caption, "svg": picture}
