@@ -40,7 +40,8 @@ def _collectives(run: Run) -> Iterator[str]:
         return
     made = table.table(found)
     bands = [title for title, count in made.bands for _ in range(count)]
-    head = [f"{band} {name}".strip() if band.count(",") < 1 else f"{name} ms" for band, name in zip(bands, made.head, strict=True)]
+    pairs = zip(bands, made.head, strict=True)
+    head = [f"{name} ms" if "," in band else f"{band} {name}".strip() for band, name in pairs]
     yield from ("## Collectives", "")
     for title, rows in made.groups:
         if len(made.groups) > 1:

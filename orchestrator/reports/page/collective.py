@@ -65,7 +65,7 @@ def pairs(found: collectives.Measured) -> Iterator[tuple[str, str]]:
 def _straggler(found: collectives.Measured) -> Figure:
     if not wording.names_somebody(found):
         return "straggler", "none", "nobody late beyond chance"
-    worst = max((one for one in found.slow if one.blame), key=lambda one: _late(one), default=None)
+    worst = max((one for one in found.slow if one.blame), key=_late, default=None)
     if worst is None or worst.blame is None:
         return "straggler", "yes", wording.straggler(found)
     why = worst.blame

@@ -5,7 +5,7 @@ from .fastest import Fastest
 from .habits import Latest, SlowLink
 from .measured import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
 from .setting import Case, Link, Pair, Setting, factor, is_collective, setting
-from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread
+from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
 
 __all__ = [
     "DEFINITION",
@@ -26,6 +26,7 @@ __all__ = [
     "SlowChunk",
     "SlowLink",
     "Spread",
+    "change",
     "factor",
     "is_collective",
     "measured",

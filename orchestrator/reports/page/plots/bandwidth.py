@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....views.collectives import Measured, Row, factor, wording
 from . import canvas
@@ -34,8 +34,13 @@ def over_size(found: Measured, rows: list[Row]) -> Figure:
         mine = sorted((row for row in rows if row.case.algorithm == name), key=lambda row: row.case.bytes)
         colour = canvas.series(number)
         width = max(1.2, 3.4 - 0.8 * number)  # what lies below shows at the edges of what lies above
-        marker = "os^Dv"[number % 5]
-        axes.plot([r.case.bytes for r in mine], [r.busbw for r in mine], marker + "-", color=colour, markersize=3 + width, linewidth=width, label=name)  # fmt: skip
+        look: dict[str, Any] = {
+            "marker": "os^Dv"[number % 5],
+            "markersize": 3 + width,
+            "linewidth": width,
+            "color": colour,
+        }
+        axes.plot([one.case.bytes for one in mine], [one.busbw or 0.0 for one in mine], label=name, **look)
         _model(axes, found, mine, colour)
     axes.set_xscale("log", base=2)
     sizes = sorted({row.case.bytes for row in rows})
@@ -72,12 +77,13 @@ def _line_rate(axes: Axes, found: Measured, *, vertical: bool) -> None:
     value = rate / 8e9
     (axes.axvline if vertical else axes.axhline)(value, color=canvas.STRIKE, linewidth=1.1, linestyle=":")
     text = f"line rate {wording.rate(rate)}"
+    look: dict[str, Any] = {"textcoords": "offset points", "color": canvas.STRIKE}
     if vertical:
         axes.set_xlim(right=max(axes.get_xlim()[1], value * 1.25))
-        axes.annotate(text, (value, 1), xycoords=("data", "axes fraction"), textcoords="offset points", xytext=(4, -10), color=canvas.STRIKE)  # fmt: skip
+        axes.annotate(text, (value, 1), xycoords=("data", "axes fraction"), xytext=(4, -10), **look)
     else:
         axes.set_ylim(top=max(axes.get_ylim()[1], value * 1.1))
-        axes.annotate(text, (0.995, value), xycoords=("axes fraction", "data"), textcoords="offset points", xytext=(0, 4), ha="right", color=canvas.STRIKE)  # fmt: skip
+        axes.annotate(text, (0.995, value), xycoords=("axes fraction", "data"), xytext=(0, 4), ha="right", **look)
 
 
 def _bars(found: Measured, rows: list[Row]) -> Figure:
@@ -118,7 +124,9 @@ def between_pairs(found: Measured) -> Figure | None:
     return made
 
 
-def _map(axes: Axes, found: Measured, ranks: list[int], values: dict[tuple[int, int], float], title: str, *, low_is_bad: bool) -> None:  # fmt: skip
+def _map(
+    axes: Axes, found: Measured, ranks: list[int], values: dict[tuple[int, int], float], title: str, *, low_is_bad: bool
+) -> None:
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -135,9 +143,12 @@ def _map(axes: Axes, found: Measured, ranks: list[int], values: dict[tuple[int, 
         if np.isnan(value):
             continue
         shade = colours((float(value) - low) / (high - low))
-        axes.fill([column - 0.5, column + 0.5, column + 0.5, column - 0.5], [row - 0.5, row - 0.5, row + 0.5, row + 0.5], color=shade, edgecolor=canvas.CARD, linewidth=1.5)  # fmt: skip
+        across, down = [column - 0.5, column + 0.5], [row - 0.5, row + 0.5]
+        corners = [*across, *across[::-1]], [down[0], down[0], down[1], down[1]]
+        axes.fill(*corners, color=shade, edgecolor=canvas.CARD, linewidth=1.5)
         if size <= LEGIBLE:
-            axes.text(column, row, f"{value:.4g}" if value >= 1000 else f"{value:.3g}", ha="center", va="center", color="#222222")  # fmt: skip
+            text = f"{value:.4g}" if value >= 1000 else f"{value:.3g}"
+            axes.text(column, row, text, ha="center", va="center", color="#222222")
     names = [found.setting.node(rank) for rank in ranks]
     axes.set_xticks(range(size), names, rotation=0 if size <= 8 else 60)
     axes.set_yticks(range(size), names)

@@ -40,7 +40,8 @@ def styled() -> Iterator[None]:
     """Everything is drawn and written inside of this."""
     import matplotlib as mpl
 
-    with mpl.rc_context(_STYLE):
+    style: Any = _STYLE
+    with mpl.rc_context(style):
         yield
 
 

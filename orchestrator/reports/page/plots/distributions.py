@@ -98,7 +98,7 @@ def delays(found: Measured) -> Figure | None:
         if not spans.start.size:
             continue
         name, colour = _series(case), colours[_series(case)]
-        label, told = (name if name not in told else None), {*told, name}
+        label, told = (name if name not in told else "_"), {*told, name}
         times = spans.times("max_rank") * 1000
         x, y = curves.thinned(spans.end.max(axis=1) - begin, times, 600)
         axes.hlines(y, x - y / 1000, x, color=colour, linewidth=1.6, label=label)
@@ -147,7 +147,8 @@ def _name_outliers(axes: Axes, found: Measured, begin: float) -> None:
 
 
 def _told(worst: list[SlowChunk], found: Measured) -> str:
-    links = [f"{found.setting.node(one.peer)} to {found.setting.node(one.rank)} {wording.duration(one.seconds)}" for one in worst]  # fmt: skip
+    node = found.setting.node
+    links = [f"{node(one.peer)} to {node(one.rank)} {wording.duration(one.seconds)}" for one in worst]
     more = f" and {len(links) - 3} more" if len(links) > 3 else ""
     return f"trial {worst[0].trial}: {', '.join(links[:3])}{more}"
 

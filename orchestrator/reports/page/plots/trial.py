@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....views.collectives import Case, Measured, pattern, wording
 from . import canvas
@@ -71,7 +71,8 @@ def draw(found: Measured, chosen: Chosen) -> Figure | None:
         y = place[rank] - 0.36 + lane * height
         ready = min(max(float(sent[column]), float(start[column])), float(end[column]))
         for x1, x2, alpha in ((float(start[column]), ready, 0.28), (ready, float(end[column]), 1.0)):
-            axes.broken_barh([((x1 - zero) * 1000, (x2 - x1) * 1000)], (y, height * 0.94), facecolors=senders[peer], alpha=alpha, linewidth=0)  # fmt: skip
+            bar = [((x1 - zero) * 1000, (x2 - x1) * 1000)]
+            axes.broken_barh(bar, (y, height * 0.94), facecolors=senders[peer], alpha=alpha, linewidth=0)
         axes.plot([(float(end[column]) - zero) * 1000] * 2, [y, y + height * 0.94], color=canvas.CARD, linewidth=0.6)
     _ends(axes, seen, row, zero)
     for peer, colour in senders.items():
@@ -112,5 +113,6 @@ def _labels(axes: Axes, found: Measured, chosen: Chosen, ranks: tuple[int, ...])
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"ms since the first rank began trial {chosen.trial} of {wording.case(chosen.case)}")
     if why is not None:
-        axes.text(1, 1.02, wording.blame(why, found.setting), transform=axes.transAxes, ha="right", va="bottom", color=canvas.STRIKE)  # fmt: skip
+        look: dict[str, Any] = {"ha": "right", "va": "bottom", "color": canvas.STRIKE}
+        axes.text(1, 1.02, wording.blame(why, found.setting), transform=axes.transAxes, **look)
     canvas.legend(axes, ncols=6)

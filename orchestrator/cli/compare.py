@@ -1,0 +1,97 @@
+"""Compare two runs: the same cases or steps side by side, slower, faster, or no difference."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ..model import codec
+from ..model.errors import EXIT_FINDING, EXIT_PASS, UsageError
+from ..store import bundle, index
+from ..views import comparing
+from ..views.collectives import wording
+from . import beds, check, options
+from .session import Session
+
+#: So many differences between the surroundings are told.
+_TOLD = 12
+
+
+def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
+    """``5%`` or ``0.05``."""
+    if text is None:
+        return None
+    number = text.strip().removesuffix("%")
+    try:
+        value = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise UsageError(f"--fail-over: must be a part such as 5% or 0.05 (got {text!r})")
+    return value
+
+
+@options.command()
+@click.argument("before", metavar="A")
+@click.argument("after", metavar="B")
+@click.option("--fail-over", callback=_limit, metavar="PART", help="Exit 1 where something got slower by more: 5%.")
+@options.runs_dir
+@options.as_json
+@click.pass_obj
+def command(session: Session, before: str, after: str, fail_over: float | None, runs_dir: Path, as_json: bool) -> int:
+    """Compare run B with run A (directories, ends of names, or `latest`)."""
+    first, second = (index.resolve(handle, runs_dir) for handle in (before, after))
+    for directory in (first, second):
+        check.verify(directory)
+    found = comparing.compare(bundle.load(first), bundle.load(second))
+    if not found.rows:
+        raise UsageError(
+            f"{beds.shown(first)} and {beds.shown(second)} have no case and no step in common",
+            hint="compare runs of one kind of trial, with the same sizes and algorithms",
+        )
+    late = [row.what for row in found.rows if fail_over is not None and row.slower_than(fail_over)]
+    code = EXIT_FINDING if late else EXIT_PASS
+    if as_json:
+        session.terminal.json({"a": str(first), "b": str(second), **_document(found), "failed": late, "exit": code})
+        return code
+    _show(session, found, first, second)
+    if fail_over is not None:
+        limit = f"{fail_over:.3g}" if fail_over >= 10 else f"{fail_over * 100:.3g} %"
+        word = session.terminal.style("FAIL" if late else "PASS", "FAIL" if late else "PASS")
+        session.terminal.line(
+            f"{word}      {len(late)} of {len(found.rows)} slower by more than {limit}     exit {code}"
+        )
+    return code
+
+
+def _show(session: Session, found: comparing.Comparison, first: Path, second: Path) -> None:
+    terminal = session.terminal
+    terminal.lines([f"A  {beds.shown(first)}", f"B  {beds.shown(second)}"])
+    terminal.table(
+        ("p50 of", "A ms", "B ms", "change", "95 % interval", "n", "verdict"), [_row(row) for row in found.rows]
+    )
+    if found.losses:
+        same, both, differs = found.losses
+        text = "equal" if differs is None else f"different from step {differs} on; equal"
+        terminal.line(f"loss      {text} at {same} of {both} steps")
+    terminal.lines(f"only {which}    {what}" for which, what in found.only)
+    for name, a, b in found.differences[:_TOLD]:
+        terminal.line(f"differs   {name}: {a} | {b}")
+    if len(found.differences) > _TOLD:
+        terminal.line(f"          … {len(found.differences) - _TOLD} more: --json")
+
+
+def _row(row: comparing.Compared) -> tuple[str, ...]:
+    interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "one sample each"
+    count = f"{row.counts[0]}, {row.counts[1]}"
+    change = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-"
+    before, after = wording.milliseconds(row.before), wording.milliseconds(row.after)
+    return row.what, before, after, change, interval, count, "" if row.verdict == "unknown" else row.verdict
+
+
+def _document(found: comparing.Comparison) -> dict[str, Any]:
+    document: dict[str, Any] = codec.plain(found)
+    return document

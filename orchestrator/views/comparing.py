@@ -1,0 +1,191 @@
+"""Two runs side by side: the same cases, or the same training, and what else differs between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..model.run import Run, StepRecord
+from . import collectives
+from .clock import mapping
+from .collectives import statistics, wording
+from .lineage import kept_steps
+from .overview import view
+
+if TYPE_CHECKING:
+    from .collectives.statistics import Floats
+
+Change = Literal["slower", "no difference", "faster", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure of both runs, in seconds. ``change``: relative, with its 95 % interval; None where one sample is all there is.
+
+    ``verdict``: slower or faster where the interval leaves out zero; of single figures unknown, unless they are equal.
+    """
+
+    what: str
+    before: float
+    after: float
+    change: collectives.Interval | None
+    verdict: Change
+    counts: tuple[int, int] = (1, 1)
+
+    @property
+    def relative(self) -> float:
+        """after / before - 1; infinite where there was nothing before."""
+        if self.before:
+            return self.after / self.before - 1
+        return math.inf if self.after else 0.0
+
+    def slower_than(self, limit: float) -> bool:
+        """Whether it got slower beyond ``limit`` (0.05: 5 %), and not by chance as far as an interval tells."""
+        return self.relative > limit and self.verdict in ("slower", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """``rows``: the figures of both. ``only``: (which run, what) that the other one lacks. ``differences``: what else differs.
+
+    ``losses``: (steps with equal losses, steps of both, the first that differs); None without losses.
+    """
+
+    rows: tuple[Compared, ...]
+    only: tuple[tuple[Literal["A", "B"], str], ...] = ()
+    differences: tuple[tuple[str, str, str], ...] = ()
+    losses: tuple[int, int, int | None] | None = None
+
+
+def compare(before: Run, after: Run) -> Comparison:
+    """``rows`` is empty where the runs have nothing in common."""
+    differences = tuple(_differences(before, after))
+    one, other = collectives.measured(before), collectives.measured(after)
+    if one is not None and other is not None:
+        cases = _by_identity(one), _by_identity(other)
+        rows = tuple(_case(name, one, cases[0][name], other, cases[1][name]) for name in cases[0] if name in cases[1])
+        only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
+        only += [("B", name) for name in cases[1] if name not in cases[0]]
+        return Comparison(rows=tuple(row for row in rows if row), only=tuple(only), differences=differences)
+    if one is None and other is None:
+        return Comparison(rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences)
+    return Comparison(rows=(), differences=differences)
+
+
+def verdict(change: collectives.Interval) -> Change:
+    """Of times: more is slower."""
+    return "slower" if change.low > 0 else "faster" if change.high < 0 else "no difference"
+
+
+# --- collectives --------------------------------------------------------------------------------------------------------
+
+
+def _by_identity(found: collectives.Measured) -> dict[str, collectives.Case]:
+    """What a case is called, in full -> the case; the first where a plan has it twice."""
+    named: dict[str, collectives.Case] = {}
+    for case in found.setting.cases:
+        groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
+        text = f"{wording.kind(case)}: {case.algorithm} {wording.size(case.bytes)}, {case.world} ranks{groups}"
+        named.setdefault(text, case)
+    return named
+
+
+def _case(
+    name: str, one: collectives.Measured, case: collectives.Case, other: collectives.Measured, same: collectives.Case
+) -> Compared | None:
+    before, after = one.data[case.number][1], other.data[same.number][1]
+    return _of_samples(name, before, after)
+
+
+def _of_samples(name: str, before: Floats, after: Floats) -> Compared | None:
+    old, new = statistics.spread(before), statistics.spread(after)
+    if old is None or new is None:
+        return None
+    change = statistics.change(before, after)
+    return Compared(
+        what=name, before=old.p50, after=new.p50, change=change, verdict=verdict(change), counts=(old.count, new.count)
+    )  # fmt: skip
+
+
+# --- training -----------------------------------------------------------------------------------------------------------
+
+
+def _training(before: Run, after: Run) -> Iterator[Compared]:
+    old, new = (view(run.trial, run.history, run.files.steps()) for run in (before, after))
+    steps = _of_samples("step, slowest rank", _step_times(before), _step_times(after))
+    if steps:
+        yield steps
+    for index, (one, other) in enumerate(zip(old.failovers, new.failovers, strict=False)):
+        number = f" {index + 1}" if len(old.failovers) > 1 else ""
+        for name, a, b in (
+            (f"failover{number}: TTR", one.ttr_s, other.ttr_s),
+            (f"failover{number}: detected", one.detect_s, other.detect_s),
+            (f"failover{number}: caught up", one.caught_up_s, other.caught_up_s),
+        ):
+            if a is not None and b is not None:
+                yield _single(name, a, b)
+    yield _single("whole run", old.duration_s, new.duration_s)
+
+
+def _single(name: str, before: float, after: float) -> Compared:
+    return Compared(
+        what=name, before=before, after=after, change=None, verdict="no difference" if before == after else "unknown"
+    )  # fmt: skip
+
+
+def _step_times(run: Run) -> Floats:
+    import numpy as np
+
+    slowest: dict[int, float] = {}
+    for record in kept_steps(run.files.steps(), run.history):
+        slowest[record.step] = max(slowest.get(record.step, 0.0), record.end - record.start)
+    return np.array([slowest[step] for step in sorted(slowest)], dtype=np.float64)
+
+
+def _losses(before: Run, after: Run) -> tuple[int, int, int | None] | None:
+    old, new = _kept(before), _kept(after)
+    both = set(old) & set(new)
+    if not both:
+        return None
+    differ = {key[0] for key in both if old[key] != new[key]}
+    steps = {step for step, _ in both}
+    return len(steps) - len(differ), len(steps), min(differ, default=None)
+
+
+def _kept(run: Run) -> Mapping[tuple[int, int], str]:
+    """(step, rank) -> loss as written, of what the last epoch to do it found."""
+    records: list[StepRecord] = list(kept_steps(run.files.steps(), run.history))
+    return {(one.step, one.rank): one.loss for one in records}
+
+
+# --- what else differs --------------------------------------------------------------------------------------------------
+
+
+def _differences(before: Run, after: Run) -> Iterator[tuple[str, str, str]]:
+    """(name, in A, in B): bed, links, parameters, machine."""
+    old, new = dict(_surroundings(before)), dict(_surroundings(after))
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) != new.get(name):
+            yield name, old.get(name, "-"), new.get(name, "-")
+
+
+def _surroundings(run: Run) -> Iterator[tuple[str, str]]:
+    plan, about = mapping(run.extras.get("plan.json")), mapping(run.extras.get("bundle.json"))
+    yield "bed", str(plan.get("bed", about.get("bed", "-")))
+    yield "backend", str(plan.get("backend", "-"))
+    yield "nodes", " ".join(map(str, plan.get("slots", ())))
+    yield from _flat({"link": plan.get("link")} if plan.get("link") else {})
+    yield "ccbed", str(about.get("ccbed", "-"))
+    yield "workload", run.trial.workload
+    yield from _flat({"params": run.trial.params})
+    yield from _flat(mapping(run.extras.get("fingerprint.json")))
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", str(item)
