@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from ..model.run import Run
 from ..views import collectives
-from .page import nccl, sheet
+from .page import nccl, plots, sheet
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -18,16 +18,5 @@ def render(run: Run) -> Mapping[str, bytes]:
         "collective.csv": sheet.cases(found).encode(),
         "outliers.csv": sheet.outliers(found).encode(),
         "nccl-tests.json": nccl.document(run, found).encode(),
-        **dict(_plots(found)),
+        **{f"plots/{one.picture.name}.png": one.png for one in plots.drawn(found)},
     }
-
-
-def _plots(found: collectives.Measured) -> Iterator[tuple[str, bytes]]:
-    from .page import plots
-    from .page.plots import canvas
-
-    with canvas.styled():
-        for picture in plots.pictures(found):
-            drawn = picture.draw()
-            if drawn is not None:
-                yield f"plots/{picture.name}.png", canvas.png(drawn)

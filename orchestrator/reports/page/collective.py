@@ -8,6 +8,7 @@ from typing import Any
 from ...model.run import Run
 from ...views import collectives
 from ...views.collectives import table, wording
+from . import plots
 
 Figure = tuple[str, str, str]
 #: So many slow trials are told in the page; outliers.csv has more.
@@ -25,7 +26,7 @@ def values(run: Run) -> dict[str, Any] | None:
         "lines": lines(run, found),
         "slow": [wording.slow(one, found.setting) for one in _slowest(found)],
         "more": max(0, sum(row.outliers for row in found.rows) - SLOW),
-        "pictures": list(_pictures(found)),
+        "pictures": plots.drawn(found),
     }
 
 
@@ -81,15 +82,3 @@ def _late(one: collectives.Slow) -> float:
 
 def _slowest(found: collectives.Measured) -> list[collectives.Slow]:
     return sorted(found.slow, key=lambda one: -_late(one))[:SLOW]
-
-
-def _pictures(found: collectives.Measured) -> Iterator[dict[str, Any]]:
-    from . import plots
-    from .plots import canvas
-
-    with canvas.styled():
-        for one in plots.pictures(found):
-            drawn = one.draw()
-            if drawn is not None:
-                picture = canvas.svg(drawn, one.name, one.title)
-                yield {"name": one.name, "title": one.title, "caption": one.caption, "svg": picture}

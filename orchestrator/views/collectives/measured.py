@@ -74,9 +74,9 @@ class Row:
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """``data``: the arrays by case, for pictures: (spans, times per trial, transfers or None)."""
+    """``data``: the arrays by case: (spans, times per trial, transfers or None). Equal to itself alone."""
 
     setting: Setting
     rows: tuple[Row, ...]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from markupsafe import Markup
+
 from ....views.collectives import Measured, wording
-from . import bandwidth, distributions, trial
+from . import bandwidth, canvas, distributions, trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,6 +24,29 @@ class Picture:
     title: str
     caption: str
     draw: Callable[[], Figure | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """A picture in both forms."""
+
+    picture: Picture
+    png: bytes
+    svg: Markup
+
+
+@functools.lru_cache(maxsize=1)
+def drawn(found: Measured) -> tuple[Drawn, ...]:
+    """All pictures; the page and the folder of PNGs want the same ones, one after the other."""
+    made = []
+    with canvas.styled():
+        for picture in pictures(found):
+            figure = picture.draw()
+            if figure is not None:
+                canvas.settle(figure)
+                svg = canvas.svg(figure, picture.name, picture.title)
+                made.append(Drawn(picture=picture, png=canvas.png(figure), svg=svg))
+    return tuple(made)
 
 
 def pictures(found: Measured) -> Iterator[Picture]:

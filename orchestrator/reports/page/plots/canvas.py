@@ -79,6 +79,12 @@ def plain_logs(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
+def settle(made: Figure) -> None:
+    """Lay it out once, for all forms in which it is written."""
+    made.draw_without_rendering()
+    made.set_layout_engine("none")
+
+
 def png(made: Figure) -> bytes:
     """On white, 150 dots per inch."""
     out = io.BytesIO()

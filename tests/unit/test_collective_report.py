@@ -1,0 +1,211 @@
+"""What is told of a collective run: the table, the files for programs, the page and its pictures."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from orchestrator.core import metrics as core_metrics
+from orchestrator.model.run import Run
+from orchestrator.reports import collectives as report
+from orchestrator.reports import html, junit, metrics, summary
+from orchestrator.reports.page import nccl, sheet
+from orchestrator.views import collectives
+from orchestrator.views.collectives import table, wording
+
+from . import collective_runs, simulated
+from .golden import same_as_golden
+
+VOID = {"meta", "br", "hr", "img", "link", "input", "path", "use"}
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return collective_runs.reference()
+
+
+@pytest.fixture(scope="module")
+def page(run: Run) -> str:
+    return html.render(run)["index.html"].decode()
+
+
+def measured(run: Run) -> collectives.Measured:
+    found = collectives.measured(run)
+    assert found is not None
+    return found
+
+
+def test_the_table_is_as_somebody_read_it(run: Run) -> None:
+    found = measured(run)
+    told = [
+        wording.link(found.setting), *table.lines(found), *wording.winners(found.fastest), wording.straggler(found),
+        wording.verified(run.history, found), wording.outliers(found), wording.percentiles(found),
+    ]  # fmt: skip
+    same_as_golden("collectives/table.txt", "\n".join(told) + "\n")
+
+
+def test_the_sheet_is_as_somebody_read_it(run: Run) -> None:
+    same_as_golden("collectives/collective.csv", sheet.cases(measured(run)))
+    same_as_golden("collectives/outliers.csv", sheet.outliers(measured(run)))
+
+
+def test_the_summary_is_as_somebody_read_it(run: Run) -> None:
+    same_as_golden("collectives/summary.md", summary.render(run)["summary.md"].decode())
+
+
+def test_the_document_has_the_shape_of_nccl_tests(run: Run) -> None:
+    text = nccl.document(run, measured(run))
+    same_as_golden("collectives/nccl-tests.json", text)
+    value = json.loads(text)
+    assert list(value) == [
+        "version", "start_time", "args", "env", "nccl_version", "config", "results", "out_of_bounds", "average_bus_bandwidth",
+        "errors", "end_time",
+    ]  # fmt: skip
+    first = value["results"][0]
+    assert {"size", "count", "type", "redop", "root", "out_of_place", "in_place"} <= set(first)
+    assert set(first["in_place"]) == {"time", "alg_bw", "bus_bw", "nwrong"}
+    spread = measured(run).rows[0].trial
+    assert spread is not None
+    assert first["in_place"]["time"] == pytest.approx(spread.p50 * 1e6)
+    assert value["out_of_bounds"] == {"count": 0, "okay": "true"}
+
+
+def test_every_cell_of_the_sheet_can_be_read_back(run: Run) -> None:
+    rows = list(csv.DictReader(io.StringIO(sheet.cases(measured(run)))))
+    found = measured(run).rows
+    assert len(rows) == len(found) == 9
+    assert float(rows[0]["busbw_GBps"]) == pytest.approx(found[0].busbw)
+    assert rows[2]["model_s"] == ""
+
+
+def test_every_trial_has_its_line_among_the_metrics(run: Run) -> None:
+    times = [one for one in core_metrics.of(run) if one.metric == "all-reduce ring float32 sum time"]
+    assert sorted({one.size for one in times if one.size}) == [4096, 131072, 971048]
+    assert [one.rep for one in times if one.size == 4096] == list(range(20))
+    bus = next(one for one in core_metrics.of(run) if one.metric == "all-reduce library float32 sum busbw")
+    assert (bus.unit, bus.better, bus.size) == ("GB/s", "higher", 4096)
+
+
+def test_pictures_are_written_as_png(run: Run) -> None:
+    made = report.render(run)
+    assert {name for name in made if name.endswith(".png")} == {
+        f"plots/{name}.png" for name in ("bandwidth", "cdf-chunk", "cdf-trial", "delay", "trial", "pairs")
+    }
+    assert all(made[name].startswith(b"\x89PNG\r\n") for name in made if name.endswith(".png"))
+
+
+class Nesting(HTMLParser):
+    """Fails on a tag that is closed out of order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value for name, value in attrs if name == "id" and value]
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert [self.open.pop() if self.open else ""] == [tag], f"</{tag}> closes another element"
+
+
+def test_the_page_is_one_well_formed_file_that_needs_nothing_from_outside(page: str) -> None:
+    parser = Nesting()
+    parser.feed(page)
+    assert parser.open == []
+    assert len(parser.ids) == len(set(parser.ids))
+    assert "<script" not in page
+    assert set(re.findall(r"https?://[^\"' )<]+", page)) <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"\b(src|href)=\"(?!#)|@import|url\((?!#)", page)
+    for name in re.findall(r'(?:href="#|url\(#)([^")]+)', page):
+        assert name in parser.ids
+
+
+def test_the_page_shows_collectives_and_no_loss(page: str) -> None:
+    assert page.count('class="plot"') == 6
+    assert "Loss against the twin" not in page
+    assert "n2 stood still for 0.89 s" in page
+    for label in ("fastest", "p50", "p95", "measured / model", "worst straggler", "wrong results"):
+        assert f"<dt>{label}</dt>" in page
+
+
+def test_pictures_take_their_colours_from_the_page(page: str) -> None:
+    drawn = "".join(re.findall(r"<svg[^>]*class=\"plot\".*?</svg>", page, flags=re.DOTALL))
+    fixed = {colour.lower() for colour in re.findall(r"(?:fill|stroke): ?(#[0-9a-fA-F]{6})", drawn)}
+    maps = page[page.index('id="h-pairs"') :]
+    assert {colour for colour in fixed if colour not in maps.lower()} == set()
+    assert "var(--ink)" in drawn
+
+
+def test_a_wrong_result_is_told_with_rank_offset_expected_and_got() -> None:
+    wrong = {"case": 0, "step": 2, "offset": 7, "expected": 6.0, "got": 5.0, "rank": 3}
+    part = collective_runs.Part(
+        operation="all-reduce", algorithm="ring", bytes=4096, gang=simulated.Gang(schedules=simulated.ring(4, 4096))
+    )  # fmt: skip
+    run = collective_runs.run([part], notes=[("collective.wrong", wrong)])
+    found = measured(run)
+    assert found.rows[0].wrong == 1
+    assert wording.verified(run.history, found) == (
+        "1 wrong, the first at rank 3, step 2, offset 7: expected 6.0, got 5.0"
+    )
+    assert json.loads(nccl.document(run, found))["out_of_bounds"] == {"count": 1, "okay": "false"}
+
+
+PARTIAL: dict[str, dict[str, Any]] = {
+    "nothing was measured": {"files": collective_runs.Files()},
+    "no documents": {"extras": {}},
+    "no verdicts": {"verdicts": ()},
+}
+
+
+@pytest.mark.parametrize("case", PARTIAL)
+@pytest.mark.parametrize("module", [html, junit, metrics, summary, report], ids=lambda one: one.__name__)
+def test_partial_runs_have_their_reports(run: Run, module: ModuleType, case: str) -> None:
+    made = module.render(replace(run, **PARTIAL[case]))
+    assert made
+    assert all(made.values())
+
+
+def test_operations_without_bytes_and_with_groups_are_told() -> None:
+    barrier = collective_runs.Part(
+        operation="barrier", algorithm="dissemination", bytes=0, recorded=False,
+        gang=simulated.Gang(schedules=simulated.doubling(4, 4)),
+    )  # fmt: skip
+    pairs = collective_runs.Part(
+        operation="all-gather", algorithm="ring", bytes=4096, gang=simulated.Gang(schedules=simulated.ring(4, 4096)),
+        about={"groups": [[0, 1], [2, 3]], "asked": "auto"},
+    )  # fmt: skip
+    run = collective_runs.run([barrier, pairs])
+    text = "\n".join(table.lines(measured(run)))
+    assert "barrier" in text
+    assert "all-gather, float32, 2 groups of 2" in text
+    assert "ring (auto)" in text
+    assert [one["size"] for one in json.loads(nccl.document(run, measured(run)))["results"]] == [4096]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(4096, "4 KiB"), (1 << 20, "1 MiB"), (971_048, "971,048 B"), (6_438_912, "6,438,912 B"), (512, "512 B")]
+)  # fmt: skip
+def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
+    assert wording.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(2.84e-4, "0.284"), (0.01341, "13.41"), (0.4782, "478.2"), (4.577, "4,577")]
+)
+def test_milliseconds_have_four_digits_that_matter(seconds: float, text: str) -> None:
+    assert wording.milliseconds(seconds) == text

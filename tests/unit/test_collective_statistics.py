@@ -1,0 +1,227 @@
+"""Statistics of collectives against values worked out by hand, and arrays against the records they come from."""
+
+from __future__ import annotations
+
+import math
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from orchestrator.store import files
+from orchestrator.views import collectives
+from orchestrator.views.collectives import curves, fastest, samples, statistics
+
+from . import collective_runs, simulated
+from .collective_runs import Part
+
+
+def small(**changes: object) -> Part:
+    part = Part(
+        operation="all-reduce", algorithm="ring", bytes=4096, iterations=5, cost=(6, 1.5),
+        gang=simulated.Gang(schedules=simulated.ring(4, 4096)),
+    )  # fmt: skip
+    return replace(part, **changes)  # type: ignore[arg-type]
+
+
+def test_a_percentile_is_a_sample_by_nearest_rank() -> None:
+    found = statistics.spread(np.array([15.0, 20.0, 35.0, 40.0, 50.0]))
+    assert found is not None
+    assert (found.min, found.p50, found.p95, found.max, found.mean) == (15, 35, 50, 50, 32)
+    assert found.p99 is None
+    assert statistics.spread(np.array([])) is None
+
+
+def test_a_p99_needs_a_hundred_samples() -> None:
+    known = statistics.spread(np.arange(1.0, 101.0))
+    assert known is not None
+    assert (known.p50, known.p95, known.p99) == (50, 95, 99)
+    few = statistics.spread(np.arange(1.0, 100.0))
+    assert few is not None
+    assert few.p99 is None
+
+
+@pytest.mark.parametrize(
+    ("operation", "factor"),
+    [("all-reduce", 1.5), ("all-gather", 0.75), ("all-to-all", 0.75), ("broadcast", 1.0), ("send-recv", 1.0)],
+)
+def test_bus_bandwidth_is_that_of_nccl_tests(operation: str, factor: float) -> None:
+    assert collectives.factor(operation, 4) == factor
+
+
+def test_a_test_against_chance_is_the_tail_of_the_binomial_distribution() -> None:
+    assert statistics.above_chance(3, 3, 0.25) == pytest.approx(0.25**3)
+    assert statistics.above_chance(1, 2, 0.25) == pytest.approx(1 - 0.75**2)
+    assert statistics.above_chance(0, 9, 0.25) == 1
+    assert statistics.above_chance(50_000, 160_000, 0.25) < 1e-12
+    assert statistics.above_chance(40_000, 160_000, 0.25) == pytest.approx(0.5, abs=0.01)
+
+
+def test_pairs_show_a_difference_that_the_spread_hides() -> None:
+    draw = np.random.default_rng(3)
+    noise = 10 + 5 * draw.random(40)
+    found = statistics.paired(noise, noise + 0.1)
+    assert found.value == pytest.approx(0.1)
+    assert found.clear
+    assert not statistics.change(noise, 10 + 5 * draw.random(40)).clear
+
+
+def test_the_same_samples_give_the_same_interval() -> None:
+    before, after = np.arange(1.0, 30.0), np.arange(2.0, 31.0)
+    assert statistics.change(before, after) == statistics.change(before, after)
+    assert statistics.change(before, before * 1.5).value == pytest.approx(0.5)
+
+
+def test_the_fastest_is_named_only_beyond_the_spread() -> None:
+    cases = collectives.setting(collective_runs.reference())
+    assert cases is not None
+    three = cases.cases[:3]
+    draw = np.random.default_rng(5)
+    same = {case.number: 1 + 0.1 * draw.random(30) for case in three}
+    (tied,) = fastest.fastest(three, same)
+    assert set(tied.algorithms) == {case.algorithm for case in three}
+    (won,) = fastest.fastest(three, {**same, three[1].number: same[three[0].number] * 0.8})
+    assert won.algorithms == (three[1].algorithm,)
+
+
+def test_figures_of_a_case_are_those_of_its_records() -> None:
+    run = collective_runs.run([small()])
+    found = collectives.measured(run)
+    assert found is not None
+    (row,) = found.rows
+    by_step: dict[int, list[float]] = {}
+    for record in run.files.steps():
+        by_step.setdefault(record.step, []).append(record.end - record.start)
+    slowest = sorted(max(each) for each in by_step.values())
+    assert row.trial is not None
+    assert (row.trial.count, row.trial.p50) == (5, slowest[2])
+    assert row.algbw == pytest.approx(4096 / slowest[2] / 1e9)
+    assert row.busbw == pytest.approx(1.5 * 4096 / slowest[2] / 1e9)
+    model = 6 * collective_runs.ALPHA + 1.5 * 4096 * collective_runs.BETA
+    assert row.model_s == pytest.approx(model)
+    assert row.of_model == pytest.approx(slowest[2] / model)
+    assert row.of_line == pytest.approx(1.5 * 4096 / slowest[2] / (145e6 / 8))
+    assert row.chunks is not None
+    assert row.chunks.count == 2 * 3 * 4 * 5
+
+
+@pytest.mark.parametrize(("gather", "count"), [(False, 192), (True, 96)])
+def test_the_percentiles_of_the_origin_are_over_chunks(gather: bool, count: int) -> None:
+    found = collectives.measured(collective_runs.figure(gather=gather), "chunk")
+    assert found is not None
+    assert found.rows[0].time is not None
+    assert found.rows[0].time.count == count
+    assert found.rows[0].busbw == pytest.approx(0.0178, rel=0.01)  # by trials, whatever the percentiles are over
+
+
+def test_over_changes_what_a_sample_is() -> None:
+    run = collective_runs.run([small()])
+    times = {over: collectives.measured(run, over) for over in ("max_rank", "mean_rank", "cct")}
+    p50 = {over: found.rows[0].time.p50 for over, found in times.items() if found and found.rows[0].time}
+    assert p50["mean_rank"] < p50["max_rank"] <= p50["cct"]
+
+
+def test_a_completion_time_takes_off_what_clocks_are_apart() -> None:
+    run = collective_runs.run([small()])
+    plain = collectives.measured(run, "cct")
+    ahead, here = (
+        {"host": host, "offset_s": apart, "uncertainty_s": 1e-4} for host, apart in (("h2", -5.0), ("h1", 0.0))
+    )
+    clocks = {"b1": here, "b2": ahead}
+    nodes = {f"n{rank}": {"host": "h2" if rank == 3 else "h1"} for rank in range(4)}
+    shifted = tuple(replace(r, start=r.start + 5, end=r.end + 5) if r.rank == 3 else r for r in run.files.steps())
+    plan = {**run.extras["plan.json"], "clocks": clocks, "nodes": nodes}
+    other = replace(run, files=collective_runs.Files(shifted), extras={**run.extras, "plan.json": plan})
+    found = collectives.measured(other, "cct")
+    assert plain is not None
+    assert found is not None
+    assert found.rows[0].time is not None
+    assert plain.rows[0].time is not None
+    assert found.rows[0].time.p50 == pytest.approx(plain.rows[0].time.p50)
+
+
+def test_of_a_step_that_was_done_again_the_last_epoch_counts() -> None:
+    run = collective_runs.run([small()])
+    again = tuple(replace(r, epoch=1, start=r.start + 9, end=r.end + 9.5) for r in run.files.steps() if r.step == 2)
+    found = collectives.measured(replace(run, files=collective_runs.Files((*again, *run.files.steps()))))
+    assert found is not None
+    assert found.rows[0].trial is not None
+    assert found.rows[0].trial.max > 0.5
+    assert found.rows[0].trial.count == 5
+
+
+def test_a_trial_that_not_every_rank_finished_is_no_sample() -> None:
+    run = collective_runs.run([small()])
+    torn = tuple(record for record in run.files.steps() if (record.step, record.rank) != (5, 3))
+    found = collectives.measured(replace(run, files=collective_runs.Files(torn)))
+    assert found is not None
+    assert (found.rows[0].lost, found.rows[0].trial and found.rows[0].trial.count) == (1, 4)
+
+
+def test_a_run_that_measured_nothing_yet_has_a_table_all_the_same() -> None:
+    found = collectives.measured(replace(collective_runs.run([small()], probe=False), files=collective_runs.Files()))
+    assert found is not None
+    assert found.rows[0].trial is None
+    assert found.rows[0].busbw is None
+
+
+def test_the_record_of_the_arrays_is_that_of_the_files() -> None:
+    dtype = np.dtype(samples.RECORD)
+    assert dtype.itemsize == struct.calcsize(files.CHUNK_FORMAT)
+    assert dtype.names == files.CHUNK_FIELDS
+
+
+def test_chunk_files_are_read_as_whole_records(tmp_path: Path) -> None:
+    run = collective_runs.run([small()])
+    place = collective_runs.write(run, tmp_path / "one")
+    blob = place / "nodes" / "n1" / "i1-e0" / "chunks-r1.bin"
+    blob.write_bytes(blob.read_bytes() + b"torn")
+    there = files.BundleFiles(place, {})
+    assert {(node, rank, epoch): content for node, rank, epoch, content in there.chunk_blocks()} == {
+        (node, rank, epoch): content for node, rank, epoch, content in run.files.chunk_blocks()
+    }
+
+
+def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others() -> None:
+    run = collective_runs.run([small()])
+    size = struct.calcsize(files.CHUNK_FORMAT)
+    blocks = [(n, r, e, blob[:-size] if r == 3 else blob) for n, r, e, blob in run.files.chunk_blocks()]
+    setting = collectives.setting(run)
+    assert setting is not None
+    found = samples.transfers(samples.records(collective_runs.Files(blocks=tuple(blocks)), setting), setting.cases[0])
+    assert found is not None
+    assert (found.ragged, list(found.trials)) == (1, [1, 2, 3, 4])
+
+
+def test_thinned_points_keep_every_extreme() -> None:
+    y = np.ones(100_000)
+    y[[17, 99_000]] = 9, 0
+    _, kept = curves.thinned(np.arange(100_000.0), y)
+    assert kept.size <= 1500
+    assert {0, 9} <= set(kept)
+    value, part = curves.distribution(y)
+    assert value.size <= 2 * curves.POINTS
+    assert (value[0], value[-1], part[-1]) == (0, 9, 1)
+
+
+def test_a_training_run_is_checked_without_arrays() -> None:
+    script = (
+        "import sys; from tests.unit import run_builder; from orchestrator.reports import collectives, html, summary;"
+        "from orchestrator.core import metrics; run = run_builder.run(); assert collectives.render(run) == {};"
+        "html.render(run); summary.render(run); list(metrics.of(run)); print('numpy' in sys.modules)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root, timeout=60, check=False)  # fmt: skip
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_a_ratio_to_an_unknown_line_is_not_told() -> None:
+    found = collectives.measured(collective_runs.run([small(cost=None)], rate=None))
+    assert found is not None
+    assert found.rows[0].of_line is None
+    assert found.rows[0].model_s is None
+    assert not math.isnan(found.rows[0].busbw or 0)

@@ -1,0 +1,136 @@
+"""Who was late, not who waited: the right one is named, and nobody where nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from orchestrator.views import collectives
+from orchestrator.views.collectives import wording
+
+from . import collective_runs, simulated
+from .simulated import Gang, Schedules
+
+MAKERS: dict[str, Callable[[], Schedules]] = {
+    "ring all-reduce": lambda: simulated.ring(4, 971_048),
+    "ring of eight": lambda: simulated.ring(8, 971_048),
+    "ring all-gather": lambda: simulated.ring(4, 6_438_912, gather_only=True),
+    "recursive doubling": lambda: simulated.doubling(8, 131_072),
+    "binomial tree": lambda: simulated.tree(8, 971_048),
+    "tree with steps of its own": lambda: simulated.tree(8, 971_048, numbered_alone=False),
+}
+RINGS = ("ring all-reduce", "ring of eight", "ring all-gather")
+
+
+def measured(gang: Gang, iterations: int = 9) -> collectives.Measured:
+    world = len(gang.schedules)
+    part = collective_runs.Part(operation="x", algorithm="y", bytes=971_048, gang=gang, iterations=iterations)
+    found = collectives.measured(collective_runs.run([part], world=world))
+    assert found is not None
+    return found
+
+
+def lasts(name: str) -> float:
+    gang = Gang(schedules=MAKERS[name]())
+    return max(end for _, end in gang.trial(1).spans.values()) - 1000
+
+
+def blamed(found: collectives.Measured, trial: int) -> collectives.Blame | None:
+    return next((one.blame for one in found.slow if one.trial == trial), None)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_nobody_is_named_where_nothing_is_wrong(name: str) -> None:
+    found = measured(Gang(schedules=MAKERS[name]()), iterations=30)
+    assert not wording.names_somebody(found)
+    assert wording.straggler(found).startswith("none")
+
+
+@pytest.mark.parametrize("part", [0.1, 0.45, 0.8])
+@pytest.mark.parametrize("rank", range(4))
+@pytest.mark.parametrize("name", RINGS)
+def test_a_rank_of_a_ring_that_stopped_is_named(name: str, rank: int, part: float) -> None:
+    found = measured(Gang(schedules=MAKERS[name](), stops={4: (rank, part * lasts(name), 1.5)}, buffered=4 << 20))
+    why = blamed(found, 4)
+    assert why is not None
+    assert why.rank == rank
+    assert why.late_s == pytest.approx(1.5, abs=0.2)
+    assert [one.trial for one in found.slow] == [4]
+
+
+@pytest.mark.parametrize("buffered", [1 << 16, 1 << 22])
+@pytest.mark.parametrize("rank", range(0, 8, 3))
+@pytest.mark.parametrize("name", MAKERS)
+def test_whoever_stopped_is_among_those_that_are_named_and_nobody_else_for_sure(
+    name: str, rank: int, buffered: int
+) -> None:
+    gang = Gang(schedules=MAKERS[name](), buffered=buffered)
+    rank %= len(gang.schedules)
+    gang.stops = {3: (rank, 0.4 * lasts(name), 1.0)}
+    why = blamed(measured(gang), 3)
+    if why is not None:  # a leaf of a tree may be done by then, or not yet wanted
+        assert why.rank == rank or (why.kind == "either end" and why.peer == rank), why
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_rank_that_stopped_between_two_steps_entered_late(name: str) -> None:
+    """As a fault that is held there: its messages of the step before are all there."""
+    gang = Gang(schedules=MAKERS[name](), buffered=1 << 23)
+    one = gang.trial(1)
+    entry = min(start for rank, index, *_, start, _ in one.records if (rank, index) == (2, 1)) - 1000
+    found = measured(Gang(schedules=MAKERS[name](), stops={1: (2, entry - 1e-6, 2.0)}, buffered=1 << 23))
+    why = blamed(found, 1)
+    assert why is not None
+    assert (why.rank, why.sure) == (2, True)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_link_that_stood_still_blames_no_rank_for_sure(name: str) -> None:
+    link = (1, 2) if name in RINGS else (0, 1)
+    found = measured(Gang(schedules=MAKERS[name](), outage={3: (link, 0.0, 1.0)}))
+    why = blamed(found, 3)
+    assert why is not None
+    assert why.link == link
+    assert not why.sure or why.kind == "link"
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_a_slow_link_is_named_and_no_rank(name: str) -> None:
+    found = measured(Gang(schedules=MAKERS[name](), slow={(1, 2): 0.25}), iterations=12)
+    assert [(one.sender, one.receiver) for one in found.links] == [(1, 2)]
+    assert found.links[0].factor == pytest.approx(4, rel=0.2)
+    assert "the link n1 to n2 takes" in wording.straggler(found)
+
+
+@pytest.mark.parametrize("name", ["ring all-reduce", "recursive doubling"])
+def test_a_rank_that_is_late_again_and_again_is_told_from_chance(name: str) -> None:
+    found = measured(Gang(schedules=MAKERS[name](), drowsy={3: 0.004}), iterations=20)
+    assert found.latest is not None
+    assert found.latest.rank == 3
+    assert found.latest.straggler
+    assert found.latest.share > 0.95
+    assert "n3 is late again and again" in wording.straggler(found)
+
+
+def test_a_rank_that_is_late_by_next_to_nothing_is_no_straggler() -> None:
+    found = measured(Gang(schedules=MAKERS["ring all-reduce"](), drowsy={3: 20e-6}), iterations=30)
+    assert found.latest is not None
+    assert found.latest.p < 0.001
+    assert not found.latest.straggler
+    assert "but it costs 1 % of the time" in wording.straggler(found) or "costs 0 %" in wording.straggler(found)
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_the_figures_of_the_origin_name_the_stopped_node(gather: bool) -> None:
+    found = collectives.measured(collective_runs.figure(gather=gather))
+    assert found is not None
+    assert found.rows[0].chunks is not None
+    assert found.rows[0].chunks.p50 == pytest.approx(0.090 if gather else 0.0136, rel=0.02)
+    assert found.rows[0].chunks.max == pytest.approx(4.5, abs=0.1)
+    assert "n2 stood still for 4.4" in wording.straggler(found) or "n2 stood still for 4.5" in wording.straggler(found)
+
+
+def test_two_trials_cannot_tell_what_is_usual() -> None:
+    gang = Gang(schedules=MAKERS["ring all-reduce"](), stops={2: (1, 0.02, 3.0)})
+    assert all(one.blame is None for one in measured(gang, iterations=2).slow)

@@ -1,0 +1,131 @@
+"""Two runs side by side: slower, faster, or no difference beyond the spread."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import main, terminal
+from orchestrator.cli.session import Session
+from orchestrator.model.errors import EXIT_USAGE
+from orchestrator.model.run import Run
+from orchestrator.store import seal
+from orchestrator.views import comparing
+
+from . import collective_runs, run_builder, simulated
+
+
+def collective(rate: float, seed: int, sizes: tuple[int, ...] = (4096, 131_072)) -> Run:
+    return collective_runs.run(
+        [
+            collective_runs.Part(
+                operation="all-reduce", algorithm="ring", bytes=size, iterations=20,
+                gang=simulated.Gang(schedules=simulated.ring(4, size), rate=rate, seed=seed),
+            )
+            for size in sizes
+        ]
+    )  # fmt: skip
+
+
+def test_equal_beds_show_no_difference() -> None:
+    found = comparing.compare(collective(18e6, 1), collective(18e6, 2))
+    assert [row.verdict for row in found.rows] == ["no difference"] * 2
+    assert all(row.change and row.change.low < row.change.value < row.change.high for row in found.rows)
+    assert found.differences == ()
+
+
+def test_a_slower_link_is_slower_and_the_other_way_round_faster() -> None:
+    slow = comparing.compare(collective(18e6, 1), collective(16e6, 2)).rows[1]
+    fast = comparing.compare(collective(16e6, 2), collective(18e6, 1)).rows[1]
+    assert (slow.verdict, fast.verdict) == ("slower", "faster")
+    assert slow.relative == pytest.approx(18 / 16 - 1, abs=0.01)
+    assert slow.slower_than(0.05)
+    assert not slow.slower_than(0.2)
+    assert not fast.slower_than(0.0)
+
+
+def test_what_only_one_of_them_has_is_named() -> None:
+    found = comparing.compare(collective(18e6, 1), collective(18e6, 2, (4096, 8192)))
+    assert len(found.rows) == 1
+    assert [(which, "128 KiB" in what or "8 KiB" in what) for which, what in found.only] == [("A", True), ("B", True)]
+
+
+def test_other_beds_and_machines_are_named() -> None:
+    before = collective(18e6, 1)
+    plan = {**before.extras["plan.json"], "bed": "lab", "link": {"rate": 1e9}}
+    after = replace(before, extras={**before.extras, "plan.json": plan, "fingerprint.json": {"torch": "2.14.0"}})
+    told = {name: (a, b) for name, a, b in comparing.compare(before, after).differences}
+    assert told["bed"] == ("fabric", "lab")
+    assert told["torch"] == ("2.13.0", "2.14.0")
+    assert told["link.rate"] == ("145000000.0", "1000000000.0")
+
+
+def test_training_runs_are_compared_by_steps_failover_and_loss() -> None:
+    before = run_builder.run()
+    steps = [replace(one, start=1.0, end=1.0 + 0.01 + one.step * 1e-5) for one in run_builder.steps()]
+    late = [replace(one, end=one.end * 1.0 + 0.005) for one in steps]
+    other = [replace(one, loss="0x1p+0") if one.step == 40 and one.epoch else one for one in late]
+    found = comparing.compare(
+        replace(before, files=run_builder.Files(tuple(steps))), replace(before, files=run_builder.Files(tuple(other)))
+    )
+    assert found.losses is not None
+    assert found.losses[2] == 40
+    assert found.losses[0] == found.losses[1] - 1
+    assert found.rows[0].what == "step, slowest rank"
+    assert found.rows[0].verdict == "slower"
+
+
+def told(*args: str) -> tuple[int, str, str]:
+    out, err = io.StringIO(), io.StringIO()
+    session = Session(state=Path(args[1]).parent / "state", terminal=terminal.Terminal(out=out, err=err))
+    return main.run(args, session), out.getvalue(), err.getvalue()
+
+
+def sealed(run: Run, directory: Path) -> str:
+    collective_runs.write(run, directory)
+    seal.seal(directory)
+    return str(directory)
+
+
+def test_the_exit_code_is_one_only_where_something_got_slower_by_more(tmp_path: Path) -> None:
+    a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(16e6, 2), tmp_path / "b")
+    code, out, _ = told("compare", a, b, "--fail-over", "5%")
+    assert code == 1
+    assert "slower" in out
+    assert "2 of 2 slower by more than 5 %" in out or "1 of 2 slower by more than 5 %" in out
+    assert told("compare", a, b, "--fail-over", "50%")[0] == 0
+    assert told("compare", b, a, "--fail-over", "0")[0] == 0
+    assert told("compare", a, b)[0] == 0
+    code, out, _ = told("compare", a, b, "--fail-over", "0.05", "--json")
+    assert (code, json.loads(out)["exit"]) == (1, 1)
+    assert json.loads(out)["failed"]
+
+
+@pytest.mark.parametrize("text", ["fast", "-1%", "nan"])
+def test_a_limit_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    code, _, err = told("compare", "x", "y", f"--fail-over={text}")
+    assert code == EXIT_USAGE
+    assert "--fail-over: must be a part such as 5%" in err
+
+
+def test_runs_without_anything_in_common_are_refused(tmp_path: Path) -> None:
+    a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(18e6, 2, (8192,)), tmp_path / "b")
+    code, _, err = told("compare", a, b)
+    assert code == EXIT_USAGE
+    assert "have no case and no step in common" in err
+
+
+def test_the_whole_table_of_a_run_is_printed_and_refused_where_there_is_none(tmp_path: Path) -> None:
+    a = sealed(collective(18e6, 1), tmp_path / "a")
+    code, out, _ = told("report", a, "--table")
+    assert code == 0
+    assert "128 KiB  ring" in out
+    assert "straggler none" in out
+    b = sealed(replace(run_builder.run(), files=collective_runs.Files()), tmp_path / "b")
+    code, _, err = told("report", b, "--table")
+    assert code == EXIT_USAGE
+    assert "no collectives were measured" in err
