@@ -256,7 +256,7 @@ class Trials:
         return _SAME * float(np.median(self._arrived[:, column] - entered))
 
     def _burst(self, column: int, row: int) -> bool:
-        """Whether the next message over the same link was there already when its receiver asked for it."""
+        """Whether the next message over the same link, asked for at once, was there already."""
         import numpy as np
 
         moved = self._moved
@@ -268,6 +268,8 @@ class Trials:
         if not later:
             return False
         stage = self._seen.stage_of[later[0]]
+        if self._seen.stages[stage].before != self._seen.stage_of[column]:
+            return False
         took = self._arrived[:, later[0]] - self._seen.entered[:, stage]
         return bool(took[row] < _AT_ONCE * np.median(took))
 
