@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: An event carries the delay if it is late by at least this part of what its successor is.
 _CARRIES = 0.5
+#: A single delay is to blame if it makes up at least this part of the whole.
+_EXPLAINS = 0.5
 #: A transfer shorter than this part of its usual time was there already.
 _AT_ONCE = 0.5
 _SAME = 0.1
@@ -77,15 +79,18 @@ class Trials:
         return len(self._first)
 
     def blame(self, row: int) -> Blame | None:
-        """None where too few trials tell what is usual, or nothing is late."""
+        """None where too few trials tell what is usual, nothing is late, or many small delays have added up."""
         start = self._latest(row)
         if start is None or len(self) < LEAST_TRIALS:
             return None
         event = start
         while True:
-            causes = [one for one in self._causes(event) if self._late(one, row) >= _CARRIES * self._late(event, row)]
+            late = {one: self._late(one, row) for one in self._causes(event)}
+            causes = [one for one in late if late[one] >= _CARRIES * self._late(event, row)]
             if not causes:
-                return self._conclude(event, row)
+                grown = self._late(event, row) - max([0.0, *late.values()])
+                whole = self._late(start, row)
+                return self._conclude(event, row) if grown >= _EXPLAINS * whole else None
             event = max(causes, key=lambda one: self._when(one)[row])
 
     # --- events --------------------------------------------------------------------------------------------------------
@@ -199,7 +204,9 @@ class Trials:
         sender, receiver = int(self._moved.peer[column]), int(self._moved.rank[column])
         index, link = int(self._moved.index[column]), (sender, receiver)
         late = self._late(_Event("arrival", column), row)
-        gap = (float(self._arrived[row, column]) - late, float(self._arrived[row, column]))
+        there = max(float(self._when(one)[row]) for one in self._causes(_Event("arrival", column)))
+        end = float(self._arrived[row, column])
+        gap = (min(max(end - late, there), end), end)
         busy = {rank: self._busy(rank, column, row, gap) for rank in link}
         if busy[receiver] and not busy[sender]:
             return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)

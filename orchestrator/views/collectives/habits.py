@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 #: A rank is a straggler if chance explains it less often than this (over all ranks), and it costs at least ``COST``.
 LEVEL = 0.01
 COST = 0.05
-#: A link is slow if its transfers take so much longer than those of the others.
+#: A link is slow if its transfers take so much longer than those of the others, and longer at all in so many of the trials.
 SLOW = 1.5
+OFTEN = 0.9
+#: In fewer trials than this, often means nothing.
+LEAST_TRIALS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,19 +117,24 @@ def slow_links(
     """Links whose transfers take longer than those of the others of their size, once both ends are there."""
     import numpy as np
 
-    took = np.median((moved.end[rows] - np.maximum(moved.start[rows], seen.sent()))[usual], axis=0)
-    ratios: dict[tuple[int, int], list[float]] = {}
+    took = (moved.end[rows] - np.maximum(moved.start[rows], seen.sent()))[usual]
+    ratios: dict[tuple[int, int], list[Floats]] = {}
     for size in np.unique(moved.size[moved.size > 0]):
         columns = np.flatnonzero(moved.size == size)
         links = {(int(moved.peer[c]), int(moved.rank[c])) for c in columns}
-        middle = float(np.median(took[columns]))
-        if len(links) < 3 or middle <= 0:
+        middle = np.median(took[:, columns], axis=1)
+        if len(links) < 3 or len(took) < LEAST_TRIALS or not (middle > 0).all():
             continue
         for column in columns:
             link = (int(moved.peer[column]), int(moved.rank[column]))
-            ratios.setdefault(link, []).append(float(took[column]) / middle)
-    found = [SlowLink(sender=a, receiver=b, factor=float(np.median(each))) for (a, b), each in sorted(ratios.items())]
-    return [one for one in found if one.factor >= SLOW]
+            ratios.setdefault(link, []).append(took[:, column] / middle)
+    found = []
+    for (a, b), each in sorted(ratios.items()):
+        by_trial = np.median(np.stack(each, axis=1), axis=1)
+        factor = float(np.median(by_trial))
+        if factor >= SLOW and float((by_trial > SLOW / 1.25).mean()) >= OFTEN:
+            found.append(SlowLink(sender=a, receiver=b, factor=factor))
+    return found
 
 
 def _complete(case: Case, seen: Pattern) -> list[list[Stage]]:

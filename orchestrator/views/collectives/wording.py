@@ -85,7 +85,7 @@ def blame(one: Blame, setting: Setting) -> str:
     late, waited = duration(one.late_s), f"; {other} waited for it" if other else ""
     wire = f"the link {setting.node(one.link[0])} to {setting.node(one.link[1])}" if one.link else ""
     return {
-        "entered late": f"{who} entered step {one.index} {late} late, though it waited for nobody{waited}",
+        "entered late": f"{who} entered step {one.index} late, by {late}, though it waited for nobody{waited}",
         "stopped sending": f"{who} stood still for {late} while it sent in step {one.index}{waited}",
         "stopped receiving": f"{who} stood still for {late} in step {one.index}; {other} and the others went on",
         "link": f"{wire} stood still for {late} in step {one.index}; both its ends went on",
@@ -98,7 +98,9 @@ def blame(one: Blame, setting: Setting) -> str:
 def slow(one: Slow, setting: Setting) -> str:
     """A slow trial in a sentence."""
     why = (
-        blame(one.blame, setting) if one.blame else f"{setting.node(one.rank)} was slowest; nothing recorded tells why"
+        blame(one.blame, setting)
+        if one.blame
+        else f"{setting.node(one.rank)} was slowest; no single delay that was recorded explains it"
     )
     return f"trial {one.trial} of {case(one.case)}: {why}"
 
