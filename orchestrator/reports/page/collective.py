@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ...core import sentence
 from ...model.run import Run
 from ...views import collectives
 from ...views.collectives import table, wording
@@ -54,7 +55,11 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
         span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"
         yield "measured / model", span, "median over the model by the probe's alpha and beta"
     yield _straggler(found)
-    yield "wrong results", f"{found.wrong:,}", f"of {found.trials:,} trials in {len(found.rows)} cases"
+    yield (
+        "wrong results",
+        f"{found.wrong:,}",
+        f"of {sentence.count(found.trials, 'trial')} in {sentence.count(len(found.rows), 'case')}",
+    )
 
 
 def pairs(found: collectives.Measured) -> Iterator[tuple[str, str]]:

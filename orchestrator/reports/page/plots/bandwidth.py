@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Bandwidths that lie further apart need a log axis.
+STEEP = 20
 #: Cells of a larger map hold no figures.
 LEGIBLE = 12
 
@@ -47,7 +49,12 @@ def over_size(found: Measured, rows: list[Row]) -> Figure:
     shown = sizes[:: max(1, len(sizes) // 10)]
     axes.set_xticks(shown, [wording.size(size) for size in shown])
     axes.minorticks_off()
-    axes.set_ylim(bottom=0)
+    values = [row.busbw for row in rows if row.busbw]
+    if max(values) > STEEP * min(values):
+        axes.set_yscale("log")
+        canvas.plain_logs(axes.yaxis)
+    else:
+        axes.set_ylim(bottom=0)
     _line_rate(axes, found, vertical=False)
     axes.set_xlabel("size")
     axes.set_ylabel("bus bandwidth, GB/s")
@@ -89,13 +96,19 @@ def _line_rate(axes: Axes, found: Measured, *, vertical: bool) -> None:
 def _bars(found: Measured, rows: list[Row]) -> Figure:
     ranked = sorted(rows, key=lambda row: row.busbw or 0)
     made, (axes,) = canvas.figure(1.1 + 0.32 * len(ranked))
+    rate = found.setting.link.rate
+    widest = max(
+        [ranked[-1].busbw or 0, rate / 8e9 if rate else 0, *(_model_bandwidth(r) for r in ranked if r.model_s)]
+    )
     for spot, row in enumerate(ranked):
         assert row.busbw is not None
         axes.barh([spot], [row.busbw], height=0.62, color=canvas.series(0))
         text = wording.bandwidth(row.busbw) + (
             f", model {wording.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
         )
-        axes.annotate(text, (0, spot), textcoords="offset points", xytext=(7, 0), va="center", color=canvas.CARD)
+        inside = row.busbw > 0.4 * widest
+        look: dict[str, Any] = {"va": "center", "color": canvas.CARD if inside else canvas.INK}
+        axes.annotate(text, (0 if inside else row.busbw, spot), textcoords="offset points", xytext=(7, 0), **look)
         if row.model_s:
             axes.plot([_model_bandwidth(row)] * 2, [spot - 0.4, spot + 0.4], "--", color=canvas.INK, linewidth=1.2)
     axes.set_yticks(range(len(ranked)), [row.case.algorithm for row in ranked])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ....views.collectives import Case, Measured, SlowChunk, curves, wording
 from . import canvas
@@ -61,10 +61,10 @@ def _distribution(found: Measured, what: str, part: str, *, per_chunk: bool) -> 
         axes.set_xscale("log")
         axes.set_xlim(left=0.85 * min(curves.floor(samples) for _, samples in known))
         canvas.plain_logs(axes.xaxis)
-    if len(known) == 1:
-        _marked(axes, known[0][1])
     axes.set_ylim(0, 1.1)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    if len(known) == 1:
+        _marked(axes, known[0][1])
     axes.set_xlabel(what)
     axes.set_ylabel(part)
     canvas.legend(axes, ncols=min(len(known), 3))
@@ -78,11 +78,11 @@ def _marked(axes: Axes, samples: Floats) -> None:
     p50, p95 = np.percentile(samples, (50, 95), method="inverted_cdf")
     for name, value, height in (("p50", p50, 0.5), ("p95", p95, 0.95), ("max", samples.max(), 1.0)):
         axes.plot([value], [height], "o", color=canvas.STRIKE if name == "max" else canvas.INK, markersize=4, zorder=5)
-        left, below = name != "p50", {"p50": -3, "p95": -11, "max": 4}[name]
-        axes.annotate(
-            f"{name} {wording.milliseconds(float(value) / 1000)} ms", (value, height), textcoords="offset points",
-            xytext=(-7 if left else 7, below), ha="right" if left else "left", color=canvas.INK,
-        )  # fmt: skip
+        left = axes.transAxes.inverted().transform(axes.transData.transform((float(value), height)))[0] > 0.8
+        shift = (-7 if left else 7, {"p50": -11, "p95": -12, "max": 4}[name])
+        text = f"{name} {wording.milliseconds(float(value) / 1000)} ms"
+        look: dict[str, Any] = {"textcoords": "offset points", "ha": "right" if left else "left", "color": canvas.INK}
+        axes.annotate(text, (value, height), xytext=shift, **look)
 
 
 def delays(found: Measured) -> Figure | None:
