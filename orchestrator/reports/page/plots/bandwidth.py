@@ -125,14 +125,15 @@ def _model_bandwidth(row: Row) -> float:
 
 def between_pairs(found: Measured) -> Figure | None:
     """Two maps, sender by receiver; the probe measures both directions at once, so they are symmetrical."""
-    pairs = found.setting.link.pairs
+    pairs = [pair for pair in found.setting.link.pairs if pair.beta > 0]
     if not pairs:
         return None
     ranks = sorted({rank for pair in pairs for rank in (pair.a, pair.b)})
-    speeds = {(pair.a, pair.b): 8e-6 / pair.beta for pair in pairs if pair.beta > 0}
+    unit, name = (1e9, "Gbit/s") if 8 / max(pair.beta for pair in pairs) >= 1e10 else (1e6, "Mbit/s")
+    speeds = {(pair.a, pair.b): 8 / pair.beta / unit for pair in pairs}
     delays = {(pair.a, pair.b): pair.alpha_s * 1e6 for pair in pairs}
     made, (one, other) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
-    _map(one, found, ranks, speeds, "bandwidth (1/beta), Mbit/s", low_is_bad=True)
+    _map(one, found, ranks, speeds, f"bandwidth (1/beta), {name}", low_is_bad=True)
     _map(other, found, ranks, delays, "start-up (alpha), us", low_is_bad=False)
     return made
 
@@ -160,7 +161,7 @@ def _map(
         corners = [*across, *across[::-1]], [down[0], down[0], down[1], down[1]]
         axes.fill(*corners, color=shade, edgecolor=canvas.CARD, linewidth=1.5)
         if size <= LEGIBLE:
-            text = f"{value:.4g}" if value >= 1000 else f"{value:.3g}"
+            text = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
             axes.text(column, row, text, ha="center", va="center", color="#222222")
     names = [found.setting.node(rank) for rank in ranks]
     axes.set_xticks(range(size), names, rotation=0 if size <= 8 else 60)

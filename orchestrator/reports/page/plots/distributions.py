@@ -90,7 +90,7 @@ def delays(found: Measured) -> Figure | None:
     begin = min((spans.start.min() for spans, _, _ in found.data.values() if spans.start.size), default=None)
     if begin is None:
         return None
-    made, (axes,) = canvas.figure(3.6)
+    made, (axes,) = canvas.figure(3.8)
     colours = {name: canvas.series(n) for n, name in enumerate(dict.fromkeys(map(_series, found.setting.cases)))}
     tail, told, floor = False, set[str](), float("inf")
     for case in found.setting.cases:
@@ -113,7 +113,10 @@ def delays(found: Measured) -> Figure | None:
         axes.set_yscale("log")
         axes.set_ylim(bottom=floor * 0.8)
         canvas.plain_logs(axes.yaxis)
-    _name_outliers(axes, found, float(begin))
+    names = _name_outliers(axes, found, float(begin))
+    lines = ["     ".join(names[spot : spot + 2]) for spot in range(0, len(names), 2)]
+    if lines:
+        made.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8, color=canvas.STRIKE)
     axes.set_xlabel("time since the first trial, s")
     axes.set_ylabel("delay, ms")
     axes.margins(x=0.02, y=0.12)
@@ -121,36 +124,33 @@ def delays(found: Measured) -> Figure | None:
     return made
 
 
-def _name_outliers(axes: Axes, found: Measured, begin: float) -> None:
-    """Rings around the worst transfers; per trial one text that names them, so that texts do not cover each other."""
+def _name_outliers(axes: Axes, found: Measured, begin: float) -> list[str]:
+    """Rings around the worst transfers, a letter per trial; the letters' names, to be told above."""
     import numpy as np
 
     trials: dict[tuple[int, int], list[SlowChunk]] = {}
     for one in sorted(found.slow_chunks, key=lambda one: -one.seconds):
         trials.setdefault((one.case.number, one.trial), []).append(one)
-    left, right = axes.get_xlim()
-    for number, worst in enumerate(list(trials.values())[:NAMED]):
+    names = []
+    for letter, worst in zip("abcdef"[:NAMED], trials.values(), strict=False):
         moved = found.data[worst[0].case.number][2]
         if moved is None:
             continue
         row = int(np.flatnonzero(moved.trials == worst[0].trial)[0])
-        for one in worst:
+        for one in reversed(worst):
             here = (moved.rank == one.rank) & (moved.peer == one.peer) & (moved.index == one.index)
             x, y = float(moved.end[row][here][0]) - begin, one.seconds * 1000
             axes.plot([x], [y], "o", markersize=6, markerfacecolor="none", markeredgecolor=canvas.STRIKE)
-        spot = float(moved.end[row].max()) - begin
-        past = spot > left + 0.55 * (right - left)
-        axes.annotate(
-            _told(worst, found), (spot, worst[0].seconds * 1000), textcoords="offset points", color=canvas.STRIKE,
-            xytext=(-14 if past else 9, 6 - 11 * number), ha="right" if past else "left", fontsize=7.5,
-        )  # fmt: skip
+        look: dict[str, Any] = {"color": canvas.STRIKE, "fontweight": "bold", "ha": "right", "zorder": 6}
+        axes.annotate(letter, (x, y), textcoords="offset points", xytext=(-5, 3), **look)
+        names.append(f"{letter}  {_told(worst, found)}")
+    return names
 
 
 def _told(worst: list[SlowChunk], found: Measured) -> str:
-    node = found.setting.node
-    links = [f"{node(one.peer)} to {node(one.rank)} {wording.duration(one.seconds)}" for one in worst]
-    more = f" and {len(links) - 3} more" if len(links) > 3 else ""
-    return f"trial {worst[0].trial}: {', '.join(links[:3])}{more}"
+    one, node = worst[0], found.setting.node
+    more = f", and {len(worst) - 1} more" if len(worst) > 1 else ""
+    return f"trial {one.trial}: {node(one.peer)} to {node(one.rank)} {wording.duration(one.seconds)}{more}"
 
 
 def _series(case: Case) -> str:

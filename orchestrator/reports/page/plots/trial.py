@@ -5,12 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Case, Measured, pattern, wording
+from ....views.collectives import Blame, Case, Measured, pattern, wording
 from . import canvas
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+    from ....views.collectives.samples import Transfers
+
+    Floats = NDArray[np.float64]
 
 #: Bars of a trial with more transfers are too small to see; then the first of them are drawn.
 BARS = 3000
@@ -78,7 +86,11 @@ def draw(found: Measured, chosen: Chosen) -> Figure | None:
     for peer, colour in senders.items():
         axes.plot([], [], "s", color=colour, label=f"from {found.setting.node(peer)}")
     axes.plot([], [], "s", color=canvas.SOFT, alpha=0.28, label="waiting for the sender")
-    _labels(axes, found, chosen, seen.ranks)
+    why = next((one.blame for one in found.slow if (one.case, one.trial) == (chosen.case, chosen.trial)), None)
+    _labels(axes, found, chosen, seen.ranks, why)
+    if why is not None:
+        made.suptitle(wording.blame(why, found.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
+        _stood(axes, why, place, moved, start - zero, end - zero)
     return made
 
 
@@ -102,8 +114,20 @@ def _ends(axes: Axes, seen: pattern.Pattern, row: int, zero: float) -> None:
             axes.plot([x, x], [spot - 0.42, spot + 0.42], color=canvas.INK, linewidth=1.1)
 
 
-def _labels(axes: Axes, found: Measured, chosen: Chosen, ranks: tuple[int, ...]) -> None:
-    why = next((one.blame for one in found.slow if (one.case, one.trial) == (chosen.case, chosen.trial)), None)
+def _stood(axes: Axes, why: Blame, place: Mapping[int, int], moved: Transfers, start: Floats, end: Floats) -> None:
+    """Hatched: for how long the rank stood still, before it entered a step or inside of it."""
+    import numpy as np
+
+    mine = np.flatnonzero((moved.rank == why.rank) & (moved.index == why.index))
+    if why.rank is None or why.rank not in place or not mine.size or why.kind == "stopped sending":
+        return
+    until = float(start[mine].min() if why.kind == "entered late" else end[mine].max())
+    bar = [((until - why.late_s) * 1000, why.late_s * 1000)]
+    look: dict[str, Any] = {"facecolors": "none", "edgecolors": canvas.STRIKE, "hatch": "///", "linewidth": 0.0}
+    axes.broken_barh(bar, (place[why.rank] - 0.36, 0.72), **look)
+
+
+def _labels(axes: Axes, found: Measured, chosen: Chosen, ranks: tuple[int, ...], why: Blame | None) -> None:
     axes.set_yticks(range(len(ranks)), [found.setting.node(rank) for rank in ranks])
     if why is not None and why.rank in ranks:
         label = axes.get_yticklabels()[ranks.index(why.rank)]
@@ -112,7 +136,4 @@ def _labels(axes: Axes, found: Measured, chosen: Chosen, ranks: tuple[int, ...])
     axes.set_ylim(len(ranks) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"ms since the first rank began trial {chosen.trial} of {wording.case(chosen.case)}")
-    if why is not None:
-        look: dict[str, Any] = {"ha": "right", "va": "bottom", "color": canvas.STRIKE}
-        axes.text(1, 1.02, wording.blame(why, found.setting), transform=axes.transAxes, **look)
     canvas.legend(axes, ncols=6)
