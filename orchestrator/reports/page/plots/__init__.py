@@ -86,7 +86,7 @@ def pictures(found: Measured) -> Iterator[Picture]:
             name="trial",
             title=f"One trial: {wording.case(chosen.case)}, trial {chosen.trial}",
             caption=f"The slowest against its median: {wording.duration(chosen.seconds)}, p50 {wording.duration(chosen.usual)}. "
-            "A bar is a transfer in its receiver's row, coloured by sender; black ticks: where a rank's timed region begins "
+            "A bar is a transfer in its receiver's row, coloured by sender; upright lines: where a rank's timed region begins "
             "and ends.",
             draw=lambda: trial.draw(found, chosen),
         )

@@ -114,7 +114,7 @@ def delays(found: Measured) -> Figure | None:
         axes.set_ylim(bottom=floor * 0.8)
         canvas.plain_logs(axes.yaxis)
     names = _name_outliers(axes, found, float(begin))
-    lines = ["     ".join(names[spot : spot + 2]) for spot in range(0, len(names), 2)]
+    lines = [" · ".join(names[spot : spot + 2]) for spot in range(0, len(names), 2)]
     if lines:
         made.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8, color=canvas.STRIKE)
     axes.set_xlabel("time since the first trial, s")
@@ -143,7 +143,7 @@ def _name_outliers(axes: Axes, found: Measured, begin: float) -> list[str]:
             axes.plot([x], [y], "o", markersize=6, markerfacecolor="none", markeredgecolor=canvas.STRIKE)
         look: dict[str, Any] = {"color": canvas.STRIKE, "fontweight": "bold", "ha": "right", "zorder": 6}
         axes.annotate(letter, (x, y), textcoords="offset points", xytext=(-5, 3), **look)
-        names.append(f"{letter}  {_told(worst, found)}")
+        names.append(f"{letter}: {_told(worst, found)}")
     return names
 
 
