@@ -89,6 +89,15 @@ class RankContext:
         """A point at which a fault can hold this rank."""
         self._holds.reach(0 if name in LIFE else self.step, name)
 
+    def point(self, name: str) -> Callable[[], None]:
+        """A phase of this step that is passed at the first call, and at no other."""
+        return _Once(self, name)
+
+    @property
+    def chunks(self) -> record.Chunks | None:
+        """Where transfers are recorded; None where the workload does not want it."""
+        return self._chunks
+
     def emit(self, f: str, **value: Any) -> None:
         """An observation of the workload's own, into the history. Raises ValueError for a name that ccbed itself uses."""
         if f == "progress" or f.partition(".")[0] in RESERVED:
@@ -102,14 +111,16 @@ class RankContext:
         self.comm.begin(step)
         self.begun = time.monotonic()
 
-    def end_step(self, loss: float, model: torch.nn.Module | None = None) -> None:
+    def end_step(
+        self, loss: float, model: torch.nn.Module | None = None, timed: tuple[float, float] | None = None
+    ) -> None:
         """The optimizer was applied, the step's time is over: record it, with the SHA-256 of ``model``'s parameters if given.
 
-        Chunks are written here, outside of timed work; rank 0 reports progress.
+        ``timed``: the part of the step that counts. Chunks are written here, outside of timed work; rank 0 reports progress.
         """
         end = time.monotonic()
         self.loss = loss
-        self._lines.add(self.step, loss, self.begun, end, digest.model(model) if model else None)
+        self._lines.add(self.step, loss, *(timed or (self.begun, end)), digest.model(model) if model else None)
         if self._chunks:
             self._chunks.flush()
         if self._first:

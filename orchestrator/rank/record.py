@@ -82,6 +82,10 @@ class Chunks:
         CHUNK.pack_into(self._buffer, self._used, *fields)
         self._used += CHUNK.size
 
+    def forget(self) -> None:
+        """Drop what was not written yet: a warm-up leaves no record."""
+        self._used = 0
+
     def flush(self) -> None:
         if self._used:
             self._out.write(memoryview(self._buffer)[: self._used])

@@ -1,0 +1,61 @@
+"""The line through measured transfer times: alpha seconds per message, beta seconds per byte. Pure, without torch."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """``alpha`` s + ``beta`` s/byte x bytes; ``r2`` of the weighted fit."""
+
+    alpha: float
+    beta: float
+    r2: float
+
+
+def line(points: Iterable[tuple[float, float]]) -> Fit:
+    """Least squares of *relative* errors over (bytes, seconds), so that a small message counts as much as a large one.
+
+    An alpha below 0 has no meaning: the line then goes through the origin. Raises ValueError for fewer than two sizes.
+    """
+    given = [(n, t, 1 / (t * t)) for n, t in points if t > 0]
+    if len({n for n, _, _ in given}) < 2:
+        raise ValueError("a line needs two different sizes")
+    total = math.fsum(w for _, _, w in given)
+    mean_n = math.fsum(w * n for n, _, w in given) / total
+    mean_t = math.fsum(w * t for _, t, w in given) / total
+    spread = math.fsum(w * (n - mean_n) ** 2 for n, _, w in given)
+    beta = math.fsum(w * (n - mean_n) * (t - mean_t) for n, t, w in given) / spread
+    alpha = mean_t - beta * mean_n
+    if alpha < 0:
+        alpha, beta = 0.0, math.fsum(w * n * t for n, t, w in given) / math.fsum(w * n * n for n, _, w in given)
+    beta = max(beta, 0.0)
+    left = math.fsum(w * (t - alpha - beta * n) ** 2 for n, t, w in given)
+    around = math.fsum(w * (t - mean_t) ** 2 for _, t, w in given)
+    return Fit(alpha, beta, 1 - left / around if around else 1.0)
+
+
+def agreed(fits: Sequence[Fit]) -> Fit:
+    """The one line that models use: medians over the pairs."""
+    return Fit(*(statistics.median(getattr(one, name) for one in fits) for name in ("alpha", "beta", "r2")))
+
+
+def rounds(world: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """All pairs, in rounds in which nobody is in two (the circle method for tournaments)."""
+    ring = [*range(world), *([-1] if world % 2 else [])]
+    found = []
+    for _ in range(len(ring) - 1):
+        pairs = zip(ring[: len(ring) // 2], reversed(ring[len(ring) // 2 :]), strict=True)
+        found.append(tuple(sorted((min(pair), max(pair)) for pair in pairs if -1 not in pair)))
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    return tuple(found)
+
+
+def turns(world: int, together_from: int = 9) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Pairs that are probed at the same time: one by one in a small world, where there is time for it."""
+    every = rounds(world)
+    return every if world >= together_from else tuple((pair,) for turn in every for pair in turn)

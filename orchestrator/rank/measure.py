@@ -1,0 +1,149 @@
+"""Measures cases of collectives: probe, warm-up, then timed iterations after a barrier, each verified when the clock has stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ..model import algorithm as model
+from . import cases, choice, fit, known, operations, probe, settings, sizes, support, verify
+
+if TYPE_CHECKING:
+    from . import context
+
+
+def run(ctx: context.RankContext, items: Iterable[cases.Item]) -> None:
+    """The whole life of one rank that measures ``items`` as its Params (settings.Measuring) say."""
+    wanted = tuple(items)
+    support.require(wanted, ctx.gang.backend)
+    ctx.connect()
+    ctx.phase("restore")
+    meter = Meter(ctx, cases.cases(wanted, ctx.world))
+    meter.prepare()
+    meter.measure()
+    ctx.result = {"steps": ctx.steps, "loss": 0.0.hex(), "digest": {}, "metrics": {}, "verified": meter.verified}
+
+
+class Meter:
+    """One rank's share of the measurement."""
+
+    def __init__(self, ctx: context.RankContext, planned: tuple[cases.Case, ...]) -> None:
+        self._ctx, self._cases = ctx, planned
+        self._params: settings.Measuring = ctx.params
+        self._drain = max(self._params.drain, 0)
+        self._buffers = torch.zeros(2, self._drain, dtype=torch.uint8, device=ctx.device)
+        self._places: dict[sizes.Groups, operations.Place | None] = {}
+        self._verifier = verify.Verifier(
+            rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit, breaking=_breaking(self._params)
+        )
+        self.verified = 0
+        ctx.steps = planned[-1].last_step if planned else 0
+
+    def prepare(self) -> None:
+        """Probe the links, let auto choose, tell the plan, make the groups."""
+        link = self._probe()
+        self._cases = tuple(self._chosen(case, link) for case in self._cases)
+        if self._ctx.rank == 0:
+            self._ctx.emit("collective.plan", **self._plan())
+        for groups in dict.fromkeys(case.groups for case in self._cases):
+            self._places[groups] = operations.place(groups, self._ctx.rank, self._ctx.world)
+
+    def measure(self) -> None:
+        for case in self._cases:
+            self._case(case)
+
+    def _probe(self) -> fit.Fit | None:
+        ctx, params = self._ctx, self._params
+        if not params.probe:
+            return None
+        found = probe.probe(ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain)
+        if found is None:
+            return None
+        probe.report(found, ctx.rank, ctx.emit)
+        return found.agreed
+
+    def _chosen(self, case: cases.Case, link: fit.Fit | None) -> cases.Case:
+        """Rank 0 decides for everybody, so that two ranks never differ by a rounding."""
+        if case.item.algorithm != model.AUTO:
+            return case
+        among = choice.candidates(case)
+        found = choice.choose(case, among, link)
+        names = [one.name for one in among]
+        index = torch.tensor([names.index(found.name)], device=self._ctx.device)
+        if self._ctx.world > 1:
+            dist.broadcast(index, 0)
+        if self._ctx.rank == 0:
+            self._ctx.emit(
+                "collective.auto", case=case.number, chosen=found.name, seconds=found.seconds, why=found.why
+            )
+        return cases.chosen(case, names[int(index.item())])
+
+    def _plan(self) -> dict[str, Any]:
+        told = []
+        for case in self._cases:
+            algorithm = known.find(case.item.algorithm)
+            told.append(case.told(algorithm.cost(case.item.operation, case.ranks) if algorithm else None))
+        params = self._params
+        return {
+            "cases": told, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
+            "verify": params.verify,
+        }  # fmt: skip
+
+    def _case(self, case: cases.Case) -> None:
+        ctx, place = self._ctx, self._places[case.groups]
+        work = operations.Work(case, place, known.find(case.item.algorithm), ctx.device, ctx.chunks) if place else None
+        for _ in range(max(1, self._params.warmup)):
+            self._iteration(case, work, 0, lambda: None)
+            if ctx.chunks:
+                ctx.chunks.forget()
+        for step in range(case.first_step, case.last_step + 1):
+            if case.item.gap_ms:
+                time.sleep(case.item.gap_ms / 1000)
+            ctx.begin_step(step)
+            point = ctx.point("collective")
+            timed = self._iteration(case, work, step, point)
+            point()
+            if self._params.verify:
+                self._verifier.check(case, step, work)
+                self.verified += 1
+            ctx.end_step(0.0, timed=timed)
+
+    def _iteration(
+        self, case: cases.Case, work: operations.Work | None, step: int, first: Callable[[], None]
+    ) -> tuple[float, float]:
+        """Inputs in place, bucket empty, everybody there: then the clock runs, from the call to its result."""
+        if work is not None:
+            work.fill()
+        self._empty()
+        if self._ctx.world > 1:
+            dist.barrier()
+        self._settle()
+        start = time.monotonic()
+        if work is not None:
+            work.begin(step, first)()
+            self._settle()
+        return start, time.monotonic()
+
+    def _empty(self) -> None:
+        """What has gathered in the buckets of the links is used up by a shift around all ranks."""
+        if not self._drain or self._ctx.world < 2:
+            return
+        right, left = (self._ctx.rank + 1) % self._ctx.world, (self._ctx.rank - 1) % self._ctx.world
+        pair = [dist.P2POp(dist.irecv, self._buffers[1], left), dist.P2POp(dist.isend, self._buffers[0], right)]
+        for waiting in dist.batch_isend_irecv(pair):
+            waiting.wait()
+
+    def _settle(self) -> None:
+        if self._ctx.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _breaking(params: settings.Measuring) -> tuple[int, int] | None:
+    if not params.break_result:
+        return None
+    rank, _, element = params.break_result.partition(":")
+    return int(rank), int(element)

@@ -1,0 +1,158 @@
+"""The link probe: messages of growing size between all pairs of ranks, and the alpha and beta that fit their times.
+
+The lower rank of a pair sends a message and waits for a token of 4 bytes; half a round trip of tokens is taken off. The
+receive of the message is posted before, as an algorithm does it. Where a link is shaped by a token bucket, an untimed
+transfer empties it first: what waits in the bucket would pass at the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import fit
+
+SIZES = (4, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
+TOKEN = 4
+#: Repetitions per size, where the time allows: at least, at most.
+LEAST, MOST = 5, 60
+_DONE = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What was found: ``pairs`` of which this rank was the lower one; ``agreed`` on every rank; ``worst`` the slowest pair."""
+
+    agreed: fit.Fit
+    worst: tuple[int, int, float]
+    pairs: dict[int, tuple[fit.Fit, list[tuple[int, float, int]]]] = field(default_factory=dict)
+
+
+def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain: int) -> Link | None:
+    """A collective of all ranks that takes about ``limit_s``. None for a world of one."""
+    if world < 2:
+        return None
+    turns = fit.turns(world)
+    wire = _Wire(device, drain)
+    found = {}
+    for turn in turns:
+        dist.barrier()
+        mine = next((pair for pair in turn if rank in pair), None)
+        if mine and rank == mine[0]:
+            samples = _lead(wire, mine[1], limit_s / len(turns))
+            found[mine[1]] = fit.line((size, seconds) for size, seconds, _ in samples), samples
+        elif mine:
+            _follow(wire, mine[0])
+    return _agree(rank, world, device, found)
+
+
+def _lead(wire: _Wire, peer: int, limit_s: float) -> list[tuple[int, float, int]]:
+    """(bytes, median one-way seconds, repetitions) per size; a size is left out where the time does not allow it."""
+    until = time.monotonic() + limit_s
+    token = 0.0
+    found: list[tuple[int, float, int]] = []
+    per_byte = 0.0
+    for index, size in enumerate(SIZES):
+        left = until - time.monotonic()
+        expected = token * 2 + per_byte * (size + wire.drain) + 1e-6
+        times = min(MOST, int(left / (len(SIZES) - index) / expected)) if found else MOST // 2
+        if times < LEAST and len(found) >= 4 and LEAST * expected > left:
+            break
+        took = wire.ping(peer, size, max(times, LEAST))
+        median = statistics.median(took)
+        if not found:
+            token = median / 2
+        one_way = max(median - token, 1e-9)
+        per_byte = one_way / size if found else 0.0
+        found.append((size, one_way, len(took)))
+    wire.say(peer, _DONE, 0)
+    return found
+
+
+def _follow(wire: _Wire, peer: int) -> None:
+    while True:
+        size, times = wire.hear(peer)
+        if size == _DONE:
+            return
+        wire.pong(peer, size, times)
+
+
+class _Wire:
+    """Messages to one peer, by size in bytes."""
+
+    def __init__(self, device: torch.device, drain: int) -> None:
+        self.drain = drain
+        self._device = device
+        self._early = device.type != "cuda"  # NCCL carries out the calls between two ranks one after the other
+        self._buffer = torch.zeros(max(SIZES[-1], drain), dtype=torch.uint8, device=device)
+        self._token = torch.zeros(TOKEN, dtype=torch.uint8, device=device)
+
+    def say(self, peer: int, size: int, times: int) -> None:
+        dist.send(torch.tensor([size, times], device=self._device), peer)
+
+    def hear(self, peer: int) -> tuple[int, int]:
+        order = torch.zeros(2, dtype=torch.int64, device=self._device)
+        dist.recv(order, peer)
+        return int(order[0].item()), int(order[1].item())
+
+    def ping(self, peer: int, size: int, times: int) -> list[float]:
+        """Seconds of each round trip: ``size`` bytes there, a token back. One more, the first, is not counted."""
+        self.say(peer, size, times + 1)
+        took = []
+        for _ in range(times + 1):
+            if self.drain:
+                _wait(dist.isend(self._buffer[: self.drain], peer))
+            dist.recv(self._token, peer)  # the peer is ready: its receive is posted
+            back = dist.irecv(self._token, peer) if self._early else None
+            begin = time.monotonic()
+            _wait(dist.isend(self._buffer[:size], peer))
+            _wait(back or dist.irecv(self._token, peer))
+            self._settle()
+            took.append(time.monotonic() - begin)
+        return took[1:]
+
+    def pong(self, peer: int, size: int, times: int) -> None:
+        for _ in range(times):
+            if self.drain:
+                dist.recv(self._buffer[: self.drain], peer)
+            into = dist.irecv(self._buffer[:size], peer) if self._early else None
+            dist.send(self._token, peer)
+            _wait(into or dist.irecv(self._buffer[:size], peer))
+            dist.send(self._token, peer)
+
+    def _settle(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _wait(work: Any) -> None:
+    if work is not None:
+        work.wait()
+
+
+def _agree(
+    rank: int, world: int, device: torch.device, found: dict[int, tuple[fit.Fit, list[tuple[int, float, int]]]]
+) -> Link:
+    table = torch.zeros(world, world, 3, dtype=torch.float64)
+    for peer, (one, _) in found.items():
+        table[rank, peer] = torch.tensor([one.alpha, one.beta, one.r2], dtype=torch.float64)
+    table = table.to(device)
+    dist.all_reduce(table)
+    fits = {pair: fit.Fit(*table[pair].tolist()) for turn in fit.rounds(world) for pair in turn}
+    low, high = max(fits, key=lambda pair: fits[pair].beta)
+    return Link(agreed=fit.agreed(list(fits.values())), worst=(low, high, fits[low, high].beta), pairs=found)
+
+
+def report(link: Link, rank: int, emit: Callable[..., None]) -> None:
+    """The events of a probe."""
+    for peer, (one, samples) in link.pairs.items():
+        emit("link.pair", peer=peer, alpha_s=one.alpha, beta_s_per_byte=one.beta, r2=one.r2, samples=samples)
+    if rank == 0:
+        agreed = link.agreed
+        emit("link.fit", alpha_s=agreed.alpha, beta_s_per_byte=agreed.beta, worst=list(link.worst))

@@ -1,0 +1,53 @@
+"""How collectives are measured: what the workloads that do it let their users set. Without torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+#: What a time is over: every chunk transfer; per iteration the slowest rank, the mean of the ranks, or last end - first start.
+OVER = ("chunk", "max_rank", "mean_rank", "cct")
+#: ``drain``: as much as the links of the bed need.
+BY_LINK = -1
+_PLACE = re.compile(r"\d+:\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measuring:
+    """``warmup``: untimed iterations before each case; at least one is made, so that every edge of the algorithm is warm.
+
+    over           what percentiles are over: chunk | max_rank | mean_rank | cct
+    verify         every result is compared with what it must be, and with that of the other ranks
+    drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
+    probe          ping-pong between all pairs first, about ``probe_s`` long: the alpha and beta of the models
+    record         every chunk transfer is recorded
+    break_result   for the tests of the verification: ``rank:element`` is made wrong
+    """
+
+    warmup: int = 5
+    over: str = "max_rank"
+    verify: bool = True
+    drain: int = BY_LINK
+    probe: bool = True
+    probe_s: float = 3.0
+    record: bool = True
+    break_result: str = ""
+
+
+def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
+    """What is wrong with the values, each as ``name: what must be (got …)``. ``auto``: the cost model has to choose."""
+    if params.warmup < 0:
+        yield f"warmup: must be >= 0 (got {params.warmup})"
+    if params.over not in OVER:
+        yield f"over: must be one of {', '.join(OVER)} (got {params.over!r})"
+    if params.drain < BY_LINK:
+        yield f"drain: must be >= 0 bytes, or -1 (got {params.drain})"
+    if params.probe_s <= 0:
+        yield f"probe_s: must be > 0 (got {params.probe_s:g})"
+    if auto and not params.probe:
+        yield "probe: algorithm auto chooses by what the probe finds (got false)"
+    if params.over == "chunk" and not params.record:
+        yield "record: over chunk needs the record of every chunk (got false)"
+    if params.break_result and not _PLACE.fullmatch(params.break_result):
+        yield f"break_result: must be RANK:ELEMENT (got {params.break_result!r})"

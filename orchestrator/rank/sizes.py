@@ -1,0 +1,111 @@
+"""What users write for sizes, groups and shares, and what it means. Pure, without torch."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+#: A range has at most so many sizes; a factor near 1 is a slip.
+MOST = 1000
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
+_UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+
+#: Disjoint groups of ranks that run the same collective at the same time.
+Groups = tuple[tuple[int, ...], ...]
+
+
+def size(text: str) -> int:
+    """``64K`` -> 65536: K, M and G are powers of 1024, as in nccl-tests. Raises ValueError."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise ValueError(f"must be bytes such as 971048 or 64K (got {text!r})")
+    found = float(match[1]) * _UNITS[match[2].upper()]
+    if found < 1 or not found.is_integer():
+        raise ValueError(f"must be a whole number of bytes, at least 1 (got {text!r})")
+    return int(found)
+
+
+def sizes(texts: Iterable[str]) -> tuple[int, ...]:
+    """``1K:64M`` (doubled), ``1K:64M:4`` (times 4) and single sizes, in the given order, each once. Raises ValueError."""
+    found = [one for text in texts for one in _range(text)]
+    if not found:
+        raise ValueError("needs at least one size such as 1M, or a range such as 1K:64M")
+    return tuple(dict.fromkeys(found))
+
+
+def _range(text: str) -> tuple[int, ...]:
+    first, *rest = text.split(":")
+    if not rest:
+        return (size(first),)
+    if len(rest) > 2:
+        raise ValueError(f"must be FIRST:LAST or FIRST:LAST:FACTOR (got {text!r})")
+    try:
+        low, high = size(first), size(rest[0])
+        factor = float(rest[1]) if len(rest) == 2 else 2.0
+    except ValueError as error:
+        raise ValueError(f"{error} in {text!r}" if text not in str(error) else str(error)) from None
+    if high < low:
+        raise ValueError(f"the last size of a range must be at least the first (got {text!r})")
+    if not factor > 1 or not math.isfinite(factor):
+        raise ValueError(f"the factor of a range must be above 1 (got {text!r})")
+    if math.log(high / low) / math.log(factor) > MOST:
+        raise ValueError(f"a range must have at most {MOST} sizes (got {text!r})")
+    found = [low]
+    while (following := round(low * factor ** len(found))) <= high:
+        found.append(following)
+    return tuple(found)
+
+
+def groups(text: str, world: int | None = None) -> Groups:
+    """"" (all ranks), ``2`` (so many contiguous groups) or ``0,1/2,3``. Raises ValueError.
+
+    ``world`` None: only what is wrong whatever the world; the groups are then those that are written out.
+    """
+    text = text.strip()
+    if not text:
+        return (tuple(range(world or 0)),)
+    if text.isdigit():
+        return _contiguous(int(text), world)
+    try:
+        found = tuple(tuple(sorted(int(rank) for rank in part.split(","))) for part in text.split("/"))
+    except ValueError:
+        raise ValueError(f"must be a number of groups, or ranks such as 0,1/2,3 (got {text!r})") from None
+    ranks = [rank for group in found for rank in group]
+    if len(set(ranks)) < len(ranks):
+        raise ValueError(f"a rank may be in one group only (got {text!r})")
+    if len({len(group) for group in found}) > 1:
+        raise ValueError(f"all groups must have the same number of ranks (got {text!r})")
+    if world is not None and max(ranks) >= world:
+        raise ValueError(f"the world has ranks 0..{world - 1} (got {text!r})")
+    return found
+
+
+def _contiguous(count: int, world: int | None) -> Groups:
+    if count < 1:
+        raise ValueError(f"must be at least 1 group (got {count})")
+    if world is None:
+        return ()
+    if world % count:
+        raise ValueError(f"{world} ranks do not divide into {count} groups of one size (got {count})")
+    each = world // count
+    return tuple(tuple(range(index * each, (index + 1) * each)) for index in range(count))
+
+
+def shares_problem(shares: Sequence[float]) -> str:
+    """What is wrong with the shares of an uneven split, whatever is split; empty: nothing."""
+    if any(not (math.isfinite(one) and one > 0) for one in shares):
+        return "each must be above 0"
+    if shares and not math.isclose(math.fsum(shares), 1.0, abs_tol=1e-6):
+        return f"must sum to 1 (they sum to {math.fsum(shares):g})"
+    return ""
+
+
+def split(count: int, shares: Sequence[float]) -> tuple[int, ...]:
+    """``count`` things by ``shares``: nothing lost, nobody without one. Raises ValueError where there are too few."""
+    edges = [round(count * math.fsum(shares[:index])) for index in range(len(shares))] + [count]
+    parts = tuple(high - low for low, high in zip(edges, edges[1:], strict=False))
+    if min(parts) < 1:
+        place = parts.index(min(parts))
+        raise ValueError(f"share {shares[place]:g} of {count} elements is none")
+    return parts
