@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .. import views
 from ..model.event import Event
 from ..model.run import Run
+from ..model.trial import INSIDE
 from ..model.verdict import Verdict
 
 ALWAYS = True
@@ -149,7 +150,7 @@ def _hold(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Findin
     ]
     asked = trace.acts[0].invoke if trace.acts else injected
     shown = [event for event in inside if times.before(event, injected) or times.before(event, asked)]
-    if at.phase == "allreduce" and not shown:
+    if at.phase in INSIDE and not shown:
         yield views.found(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
 
 

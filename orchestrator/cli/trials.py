@@ -150,9 +150,11 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     """The lines at the head of a run: the trial and its faults."""
     params = trial.params
     picked = [str(params[name]) for name in ("model",) if params.get(name)]
-    if params.get("algorithm"):
+    if isinstance(params.get("algorithm"), str):
         ours = params["algorithm"] != parse_trial.LIBRARY
         picked.append(f"our {params['algorithm']}" if ours else "the library's all-reduce")
+    if params.get("operation"):
+        picked.append(f"{params['operation']} by {', '.join(params['algorithm'])}")
     if trial.workload == SCRIPT:
         picked.append(" ".join([str(params.get("file") or ""), *params.get("args", ())]).strip())
     world = f"{trial.world.nodes} x {trial.world.ranks_per_node} ranks"

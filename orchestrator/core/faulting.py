@@ -9,7 +9,7 @@ from ..model import codec
 from ..model.act import Act
 from ..model.event import Command, Event
 from ..model.gang import Hold
-from ..model.trial import FaultPlan, Trial
+from ..model.trial import INSIDE, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, timer
 
 #: How long a held fault waits for the other ranks to come inside the same collective.
@@ -70,7 +70,7 @@ def held(trial: Trial, state: State, event: Event) -> Result:
         return state, ()
     id, rank = str(event.value["hold"]), int(event.value["rank"])
     state = _set(state, id, replace(fault, stage="held", rank=rank))
-    if event.value["phase"] != "allreduce":
+    if event.value["phase"] not in INSIDE:
         return act(trial, state, id)
     if _all_inside(trial, state, id):
         return act(trial, state, id)

@@ -48,6 +48,7 @@ def build(
     found.unknown((), found.value, _KEYS, "key")
     params, last_step = _params(found, catalogue, data_dir)
     world = _world(found)
+    _fit(found, params, world, catalogue)
     faults = parse_faults.parse(found, catalogue, world, params, last_step)
     trial = {
         "name": _name(found),
@@ -134,10 +135,23 @@ def _own_check(module: Any, params: Any) -> Iterable[str]:
     return tuple(check(params)) if check else ()
 
 
+def _fit(found: draft.Draft, params: dict[str, Any] | None, world: World, catalogue: Catalogue) -> None:
+    """What the workload says against so many ranks; nothing where its values are wrong already."""
+    module: Any = catalogue.workloads[found.value["workload"]].module if params is not None else None
+    fits = getattr(module, "fits", None)
+    if fits and params is not None:
+        for problem in fits(codec.build(module.Params, params), world.size):
+            found.own(("params",), problem, params)
+
+
 def _algorithm(found: draft.Draft, good: dict[str, Any], catalogue: Catalogue) -> None:
+    """Algorithms of the user's own folders are loaded here, so that the workload finds them by name."""
     chosen = good.get("algorithm")
+    names = [text.partition(":")[0] for text in ((chosen,) if isinstance(chosen, str) else chosen or ())]
+    for name in names:
+        catalogue.algorithms.get(name)
     known = (*catalogue.algorithms, LIBRARY)
-    if isinstance(chosen, str) and chosen.partition(":")[0] not in known:
+    if isinstance(chosen, str) and names[0] not in known:
         found.say(("params", "algorithm"), f"unknown algorithm; known: {', '.join(sorted(known))}", chosen)
         del good["algorithm"]  # the rest of the values can still be judged
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..model.event import Event
-from ..model.trial import Trial
+from ..model.trial import INSIDE, Trial
 
 _BY = {
     "node.exit": "by exit watch",
@@ -98,7 +98,7 @@ class Story:
         phase, step = held.value.get("phase"), held.value.get("step")
         who = " ".join(self._node_of(rank) for rank in sorted(inside))
         verb = "are" if len(inside) > 1 else "is"
-        rest = f"; {who} {verb} inside the same collective" if inside and phase == "allreduce" else ""
+        rest = f"; {who} {verb} inside the same collective" if inside and phase in INSIDE else ""
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
 
     def _fault_injected(self, event: Event) -> Iterator[Line]:

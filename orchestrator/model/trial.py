@@ -11,8 +11,11 @@ from typing import Any, Literal
 from . import codec
 
 PHASES = (
-    "rendezvous", "init", "data", "forward", "backward", "allreduce", "optimizer", "checkpoint", "restore", "shutdown",
+    "rendezvous", "init", "data", "forward", "backward", "allreduce", "collective", "optimizer", "checkpoint", "restore",
+    "shutdown",
 )  # fmt: skip
+#: Points in the middle of a collective: a fault there acts when the other ranks are inside of it as well.
+INSIDE = ("allreduce", "collective")
 POLICIES = ("spare", "restart", "none")
 
 

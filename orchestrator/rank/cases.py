@@ -10,6 +10,7 @@ from ..model import algorithm as model
 from ..model import schedule as schedules
 from . import share, sizes
 
+OPERATIONS = schedules.OPERATIONS
 #: Bytes of an element.
 DTYPES: Mapping[str, int] = {
     "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1, "int8": 1,
@@ -122,7 +123,7 @@ def chosen(case: Case, algorithm: str) -> Case:
 
 def problems(item: Item) -> Iterator[str]:
     """What is wrong with an item whatever the world, each as ``name: what must be (got …)``."""
-    known = (("operation", schedules.OPERATIONS), ("dtype", tuple(DTYPES)), ("operator", OPERATORS))
+    known = (("operation", OPERATIONS), ("dtype", tuple(DTYPES)), ("operator", OPERATORS))
     unknown = [(name, good) for name, good in known if getattr(item, name) not in good]
     for name, good in unknown:
         yield f"{name}: must be one of {', '.join(good)} (got {getattr(item, name)!r})"

@@ -25,7 +25,7 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item]) -> None:
     meter = Meter(ctx, cases.cases(wanted, ctx.world))
     meter.prepare()
     meter.measure()
-    ctx.result = {"steps": ctx.steps, "loss": 0.0.hex(), "digest": {}, "metrics": {}, "verified": meter.verified}
+    ctx.result = {"steps": ctx.steps, "loss": (0.0).hex(), "digest": {}, "metrics": {}, "verified": meter.verified}
 
 
 class Meter:
@@ -77,9 +77,7 @@ class Meter:
         if self._ctx.world > 1:
             dist.broadcast(index, 0)
         if self._ctx.rank == 0:
-            self._ctx.emit(
-                "collective.auto", case=case.number, chosen=found.name, seconds=found.seconds, why=found.why
-            )
+            self._ctx.emit("collective.auto", case=case.number, chosen=found.name, seconds=found.seconds, why=found.why)
         return cases.chosen(case, names[int(index.item())])
 
     def _plan(self) -> dict[str, Any]:

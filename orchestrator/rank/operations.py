@@ -50,10 +50,10 @@ class Work:
         count = algorithm.chunks(item.operation, case.ranks) if algorithm else 0
         self._layout = buffer.layout(case, place.ranks, place.me, count)
         self._flat = torch.zeros(self._layout.size, dtype=pattern.DTYPES[item.dtype], device=device)
-        patterns = pattern.Patterns(
-            place.ranks, item.operator if item.operation in REDUCING else "sum", item.dtype
-        )
-        self._given = [(self._view(one.at, one.at + one.size), patterns.tile(one).to(device)) for one in self._layout.inputs]
+        patterns = pattern.Patterns(place.ranks, item.operator if item.operation in REDUCING else "sum", item.dtype)
+        self._given = [
+            (self._view(one.at, one.at + one.size), patterns.tile(one).to(device)) for one in self._layout.inputs
+        ]
         wanted = [patterns.tile(one) for one in self._layout.outputs]
         self._expected = torch.cat(wanted).to(device) if wanted else self._flat[:0]
         self._result = self._view(*self._layout.checked)

@@ -58,7 +58,7 @@ def _range(text: str) -> tuple[int, ...]:
 
 
 def groups(text: str, world: int | None = None) -> Groups:
-    """"" (all ranks), ``2`` (so many contiguous groups) or ``0,1/2,3``. Raises ValueError.
+    """ "" (all ranks), ``2`` (so many contiguous groups) or ``0,1/2,3``. Raises ValueError.
 
     ``world`` None: only what is wrong whatever the world; the groups are then those that are written out.
     """

@@ -1,0 +1,108 @@
+"""Collectives over sizes, algorithms, dtypes and operators, timed and verified: the fabric against its physical limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..rank import cases, feasible, known, settings, sizes
+
+if TYPE_CHECKING:
+    from ..rank import context
+
+METRICS: Mapping[str, tuple[str, str]] = {}
+CHECKS: tuple[str, ...] = ("results-exact", "no-step-lost", "no-hang")
+#: What an item calls what the user sets here.
+_NAMES = {"bytes": "sizes", "trials": "iterations"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params(settings.Measuring):
+    """What is measured: every combination of size, dtype, operator and algorithm.
+
+    operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
+    algorithm      files of algorithms/, library (the backend's own), auto (by the cost model)
+    sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single ones; K, M, G are powers of 1024. By nccl-tests: the buffer of
+                   a rank, or the total of all ranks for all-gather, reduce-scatter, all-to-all, gather and scatter
+    iterations     timed ones per combination
+    groups         2: so many contiguous groups at once; 0,1/2,3: these; empty: all ranks are one
+    shares         all-to-all: each rank's share of every input; empty: equal
+    asynchronous   begun, then waited for
+    gap_ms         before each iteration, in place of computation
+    """
+
+    operation: str = "all-reduce"
+    algorithm: tuple[str, ...] = ("ring",)
+    sizes: tuple[str, ...] = ("1M",)
+    iterations: int = 20
+    dtype: tuple[str, ...] = ("float32",)
+    operator: tuple[str, ...] = ("sum",)
+    root: int = 0
+    groups: str = ""
+    shares: tuple[float, ...] = ()
+    asynchronous: bool = False
+    gap_ms: float = 0.0
+
+
+def check(params: Params) -> list[str]:
+    """Problems with the values, each as ``name: what must be (got …)``."""
+    found = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
+    if not found:
+        found += [_named(problem) for item in items(params) for problem in cases.problems(item)]
+    if params.operation in cases.OPERATIONS:
+        problems = ((text, known.problem(text, params.operation)) for text in params.algorithm)
+        found += [f"algorithm: {problem} (got {text!r})" for text, problem in problems if problem]
+    return list(dict.fromkeys(found))
+
+
+def fits(params: Params, world: int) -> list[str]:
+    """Why these values, good in themselves, cannot be done among ``world`` ranks."""
+    return feasible.problems(items(params), world, params, _NAMES)
+
+
+def last_step(params: Params, data: str | None = None) -> int | None:
+    """Every timed iteration is a step."""
+    return sum(item.trials for item in items(params))
+
+
+def items(params: Params) -> tuple[cases.Item, ...]:
+    """Every combination, in the order of a table: sizes outside, algorithms inside."""
+    return tuple(_items(params))
+
+
+def run(ctx: context.RankContext) -> None:
+    """The whole life of one rank."""
+    from ..rank import measure
+
+    measure.run(ctx, items(ctx.params))
+
+
+def _items(params: Params) -> Iterator[cases.Item]:
+    bytes_ = sizes.sizes(params.sizes) if params.operation != "barrier" else (0,)
+    operators = params.operator if params.operation in cases.REDUCING else ("sum",)
+    for size in bytes_:
+        for dtype in params.dtype if bytes_ != (0,) else params.dtype[:1]:
+            for operator in operators:
+                for algorithm in params.algorithm:
+                    yield cases.Item(
+                        operation=params.operation, bytes=size, trials=params.iterations, gap_ms=params.gap_ms,
+                        algorithm=algorithm, dtype=dtype, groups=params.groups, operator=operator, root=params.root,
+                        shares=params.shares, asynchronous=params.asynchronous,
+                    )  # fmt: skip
+
+
+def _lists(params: Params) -> Iterator[str]:
+    """What keeps the combinations from being made."""
+    try:
+        sizes.sizes(params.sizes)
+    except ValueError as error:
+        yield f"sizes: {error}"
+    for name in ("algorithm", "dtype", "operator"):
+        if not getattr(params, name):
+            yield f"{name}: needs at least one"
+
+
+def _named(problem: str) -> str:
+    name, colon, text = problem.partition(": ")
+    return f"{_NAMES.get(name, name)}{colon}{text}"
