@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ def check(run: Run, params: Params) -> Verdict:
     return views.conclude(NAME, text, failures=failures, doubts=doubts, evidence=evidence)
 
 
-def _wanted(cases: list[Any]) -> int:
+def _wanted(cases: Sequence[Any]) -> int:
     return sum(views.whole(views.mapping(case).get("iterations")) or 0 for case in cases)
 
 

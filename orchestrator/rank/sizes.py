@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -104,7 +105,7 @@ def shares_problem(shares: Sequence[float]) -> str:
 def split(count: int, shares: Sequence[float]) -> tuple[int, ...]:
     """``count`` things by ``shares``: nothing lost, nobody without one. Raises ValueError where there are too few."""
     edges = [round(count * math.fsum(shares[:index])) for index in range(len(shares))] + [count]
-    parts = tuple(high - low for low, high in zip(edges, edges[1:], strict=False))
+    parts = tuple(high - low for low, high in itertools.pairwise(edges))
     if min(parts) < 1:
         place = parts.index(min(parts))
         raise ValueError(f"share {shares[place]:g} of {count} elements is none")

@@ -6,6 +6,7 @@ import json
 import os
 import select
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -74,11 +75,16 @@ def _refusal(one: Wanted, backend: str) -> str:
 
 def _child(asked: tuple[Wanted, ...], out: int) -> None:
     try:
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group("gloo", store=_store(), rank=0, world_size=1)
         for one in asked:
             os.write(out, json.dumps(_try(one)).encode() + b"\n")
     finally:
         os._exit(0)
+
+
+def _store() -> Any:
+    """One that lives in this process alone."""
+    return dist.HashStore()  # type: ignore[attr-defined]
 
 
 def _try(one: Wanted) -> str:
@@ -91,7 +97,7 @@ def _try(one: Wanted) -> str:
         work = operations.Work(case, operations.Place(ranks=(0,), me=0), None, torch.device("cpu"), None)
         work.fill()
         work.begin(0, lambda: None)()
-    except Exception as error:  # whatever the library says, it is a no
+    except Exception as error:  # noqa: BLE001 whatever the library says, it is a no
         return str(error).splitlines()[0] or type(error).__name__
     return ""
 
