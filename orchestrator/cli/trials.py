@@ -155,6 +155,8 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
         picked.append(f"our {params['algorithm']}" if ours else "the library's all-reduce")
     if params.get("operation"):
         picked.append(f"{params['operation']} by {', '.join(params['algorithm'])}")
+    if params.get("items"):
+        picked.append(f"{len(params['items'])} collectives replayed")
     if trial.workload == SCRIPT:
         picked.append(" ".join([str(params.get("file") or ""), *params.get("args", ())]).strip())
     world = f"{trial.world.nodes} x {trial.world.ranks_per_node} ranks"

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from ..model import algorithm as model
 from . import cases, choice, known, settings
 
 
-def problems(
-    items: Iterable[cases.Item], world: int, params: settings.Measuring, names: Mapping[str, str]
-) -> list[str]:
-    """Each once, as ``name: why``. ``names``: how the user calls what an item has."""
-    found = [problem for item in items for problem in _item(item, world)]
-    if params.break_result and int(params.break_result.partition(":")[0]) >= world:
-        found.append(f"break_result: the world has ranks 0..{world - 1} (got {params.break_result!r})")
-    parts = (problem.partition(": ") for problem in found)
-    return list(dict.fromkeys(f"{names.get(name, name)}: {text}" for name, _, text in parts))
-
-
-def _item(item: cases.Item, world: int) -> Iterator[str]:
+def of_item(item: cases.Item, world: int) -> Iterator[str]:
+    """Why ``item`` cannot be done, each as ``name: why``."""
     try:
         algorithm = known.find(item.algorithm)
     except ValueError as error:
@@ -29,3 +19,9 @@ def _item(item: cases.Item, world: int) -> Iterator[str]:
     if not found and item.algorithm == model.AUTO and not choice.candidates(cases.cases([item], world)[0]):
         found.append(f"algorithm: none does {item.operation} of {item.bytes} bytes among {world} ranks (got 'auto')")
     yield from found
+
+
+def of_settings(params: settings.Measuring, world: int) -> Iterator[str]:
+    """The same for what goes for all items."""
+    if params.break_result and int(params.break_result.partition(":")[0]) >= world:
+        yield f"break_result: the world has ranks 0..{world - 1} (got {params.break_result!r})"

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+#: A time that is nearer to the line than this share of itself always counts.
+NEAR = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +24,39 @@ class Fit:
 def line(points: Iterable[tuple[float, float]]) -> Fit:
     """Least squares of *relative* errors over (bytes, seconds), so that a small message counts as much as a large one.
 
-    An alpha below 0 has no meaning: the line then goes through the origin. Raises ValueError for fewer than two sizes.
+    Sizes far off the line that most of them agree on are left out: a machine that was busy just then. An alpha below 0 has
+    no meaning; the line goes through the origin then. Raises ValueError for fewer than two sizes.
     """
-    given = [(n, t, 1 / (t * t)) for n, t in points if t > 0]
-    if len({n for n, _, _ in given}) < 2:
+    given = [(n, t) for n, t in points if t > 0]
+    if len({n for n, _ in given}) < 2:
         raise ValueError("a line needs two different sizes")
+    alpha, beta = _least_absolute(given)
+    off = [_off(one, alpha, beta) for one in given]
+    limit = max(NEAR, 3 * statistics.median(off))
+    near = [one for one, much in zip(given, off, strict=True) if much <= limit]
+    return _least_squares(near if len({n for n, _ in near}) > 1 else given)
+
+
+def _off(point: tuple[float, float], alpha: float, beta: float) -> float:
+    """How far the line is from a point, as a share of the point's seconds."""
+    return abs(alpha + beta * point[0] - point[1]) / point[1]
+
+
+def _least_absolute(given: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Alpha and beta with the least sum of relative distances: such a line passes through two of the points."""
+    pairs = itertools.combinations(given, 2)
+    lines = [_through(one, other) for one, other in pairs if one[0] != other[0]]
+    good = [one for one in lines if one[0] >= 0 and one[1] >= 0] or [(0.0, statistics.median(t / n for n, t in given))]
+    return min(good, key=lambda one: math.fsum(_off(point, *one) for point in given))
+
+
+def _through(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    beta = (other[1] - one[1]) / (other[0] - one[0])
+    return one[1] - beta * one[0], beta
+
+
+def _least_squares(points: Sequence[tuple[float, float]]) -> Fit:
+    given = [(n, t, 1 / (t * t)) for n, t in points]
     total = math.fsum(w for _, _, w in given)
     mean_n = math.fsum(w * n for n, _, w in given) / total
     mean_t = math.fsum(w * t for _, t, w in given) / total

@@ -1,8 +1,8 @@
 """The link probe: messages of growing size between all pairs of ranks, and the alpha and beta that fit their times.
 
-The lower rank of a pair sends a message and waits for a token of 4 bytes; half a round trip of tokens is taken off. The
-receive of the message is posted before, as an algorithm does it. Where a link is shaped by a token bucket, an untimed
-transfer empties it first: what waits in the bucket would pass at the speed of the machine.
+The lower rank of a pair sends a message and waits for a token of 4 bytes. The receive of the message is posted before, as
+an algorithm does it. Where a link is shaped by a token bucket, an untimed transfer empties it first: what waits in the
+bucket would pass at the speed of the machine.
 """
 
 from __future__ import annotations
@@ -18,10 +18,18 @@ import torch.distributed as dist
 
 from . import fit
 
-SIZES = (4, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20)
+SIZES = (4, *(1 << power for power in (10, 12, 14, 16, 17, 18, 19, 20)))
 TOKEN = 4
-#: Repetitions per size, where the time allows: at least, at most.
-LEAST, MOST = 5, 60
+#: Shorter messages are a single packet.
+SMALL = 1 << 12
+#: In units of the drain. What lies between these two is shorter than what a bucket may hold again when a rank was late.
+LARGE = 4
+#: Repetitions per size: at least, at most.
+LEAST, MOST = 3, 60
+#: Bytes of the message by which the rest of the time is planned.
+TRIAL = 1 << 16
+#: (bytes, seconds, repetitions)
+Samples = list[tuple[int, float, int]]
 _DONE = 0
 
 
@@ -31,7 +39,7 @@ class Link:
 
     agreed: fit.Fit
     worst: tuple[int, int, float]
-    pairs: dict[int, tuple[fit.Fit, list[tuple[int, float, int]]]] = field(default_factory=dict)
+    pairs: dict[int, tuple[fit.Fit, Samples]] = field(default_factory=dict)
 
 
 def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain: int) -> Link | None:
@@ -45,34 +53,47 @@ def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain:
         dist.barrier()
         mine = next((pair for pair in turn if rank in pair), None)
         if mine and rank == mine[0]:
-            samples = _lead(wire, mine[1], limit_s / len(turns))
-            found[mine[1]] = fit.line((size, seconds) for size, seconds, _ in samples), samples
+            found[mine[1]] = _line(_lead(wire, mine[1], limit_s / len(turns)))
         elif mine:
             _follow(wire, mine[0])
     return _agree(rank, world, device, found)
 
 
-def _lead(wire: _Wire, peer: int, limit_s: float) -> list[tuple[int, float, int]]:
-    """(bytes, median one-way seconds, repetitions) per size; a size is left out where the time does not allow it."""
-    until = time.monotonic() + limit_s
-    token = 0.0
-    found: list[tuple[int, float, int]] = []
-    per_byte = 0.0
-    for index, size in enumerate(SIZES):
-        left = until - time.monotonic()
-        expected = token * 2 + per_byte * (size + wire.drain) + 1e-6
-        times = min(MOST, int(left / (len(SIZES) - index) / expected)) if found else MOST // 2
-        if times < LEAST and len(found) >= 4 and LEAST * expected > left:
-            break
-        took = wire.ping(peer, size, max(times, LEAST))
-        median = statistics.median(took)
-        if not found:
-            token = median / 2
-        one_way = max(median - token, 1e-9)
-        per_byte = one_way / size if found else 0.0
-        found.append((size, one_way, len(took)))
+def _lead(wire: _Wire, peer: int, limit_s: float) -> Samples:
+    """(bytes, median seconds of a round trip, repetitions) per size; large sizes are left out where the time does not allow them."""
+    begin = time.monotonic()
+    first = statistics.median(wire.ping(peer, SIZES[0], MOST))
+    per_byte = max(min(wire.ping(peer, TRIAL, 2)) - first, 0.0) / TRIAL
+    found = [(SIZES[0], first, MOST)]
+    for size, times in _plan(first, per_byte, wire.drain, limit_s - (time.monotonic() - begin)):
+        found.append((size, statistics.median(wire.ping(peer, size, times)), times))
     wire.say(peer, _DONE, 0)
     return found
+
+
+def _plan(first: float, per_byte: float, drain: int, left: float) -> list[tuple[int, int]]:
+    """(bytes, repetitions): every size has the same share of the time that is left; three sizes are measured whatever it costs."""
+    kept = [size for size in SIZES[1:] if size < SMALL or size >= LARGE * drain]
+    cost = {size: 2 * first + per_byte * (size + _drained(size, drain)) + 1e-6 for size in kept}
+    while len(kept) > 3 and (LEAST + 1) * cost[kept[-1]] > left / len(kept):
+        kept.pop()
+    return [(size, min(MOST, max(LEAST, int(left / len(kept) / cost[size]) - 1))) for size in kept]
+
+
+def _line(samples: Samples) -> tuple[fit.Fit, Samples]:
+    """The line through round trips is that of a message and a token: half of what it takes at 0 bytes is alpha.
+
+    The samples become one-way times: a token's time is taken off.
+    """
+    found = fit.line((size, seconds) for size, seconds, _ in samples)
+    alpha = found.alpha / 2
+    one_way = [(size, max(seconds - alpha, seconds / 2), times) for size, seconds, times in samples]
+    return fit.Fit(alpha, found.beta, found.r2), one_way
+
+
+def _drained(size: int, drain: int) -> int:
+    """A message that is shorter than a packet waits for no bucket."""
+    return drain if size >= SMALL else 0
 
 
 def _follow(wire: _Wire, peer: int) -> None:
@@ -104,10 +125,10 @@ class _Wire:
     def ping(self, peer: int, size: int, times: int) -> list[float]:
         """Seconds of each round trip: ``size`` bytes there, a token back. One more, the first, is not counted."""
         self.say(peer, size, times + 1)
-        took = []
+        drain, took = _drained(size, self.drain), []
         for _ in range(times + 1):
-            if self.drain:
-                _wait(dist.isend(self._buffer[: self.drain], peer))
+            if drain:
+                _wait(dist.isend(self._buffer[:drain], peer))
             dist.recv(self._token, peer)  # the peer is ready: its receive is posted
             back = dist.irecv(self._token, peer) if self._early else None
             begin = time.monotonic()
@@ -118,9 +139,10 @@ class _Wire:
         return took[1:]
 
     def pong(self, peer: int, size: int, times: int) -> None:
+        drain = _drained(size, self.drain)
         for _ in range(times):
-            if self.drain:
-                dist.recv(self._buffer[: self.drain], peer)
+            if drain:
+                dist.recv(self._buffer[:drain], peer)
             into = dist.irecv(self._buffer[:size], peer) if self._early else None
             dist.send(self._token, peer)
             _wait(into or dist.irecv(self._buffer[:size], peer))
@@ -136,9 +158,7 @@ def _wait(work: Any) -> None:
         work.wait()
 
 
-def _agree(
-    rank: int, world: int, device: torch.device, found: dict[int, tuple[fit.Fit, list[tuple[int, float, int]]]]
-) -> Link:
+def _agree(rank: int, world: int, device: torch.device, found: dict[int, tuple[fit.Fit, Samples]]) -> Link:
     table = torch.zeros(world, world, 3, dtype=torch.float64)
     for peer, (one, _) in found.items():
         table[rank, peer] = torch.tensor([one.alpha, one.beta, one.r2], dtype=torch.float64)

@@ -58,7 +58,8 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why these values, good in themselves, cannot be done among ``world`` ranks."""
-    return feasible.problems(items(params), world, params, _NAMES)
+    found = [_named(problem) for item in items(params) for problem in feasible.of_item(item, world)]
+    return list(dict.fromkeys([*feasible.of_settings(params, world), *found]))
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

@@ -1,0 +1,75 @@
+"""A list of collectives replayed with its compute gaps: the traffic of a training, made by `ccbed size --emit` or from a trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..rank import cases, feasible, itemised, known, settings
+
+if TYPE_CHECKING:
+    from ..rank import context
+
+METRICS: Mapping[str, tuple[str, str]] = {}
+CHECKS: tuple[str, ...] = ("results-exact", "no-step-lost", "no-hang")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params(settings.Measuring):
+    """What is replayed, in order.
+
+    items       each {operation, bytes, trials, gap_ms, algorithm, dtype, groups}; operation is a must, and bytes for all but a
+                barrier; the others are 1, 0, ring, float32 and all ranks; also operator, root, shares, asynchronous
+    gap_scale   every gap times this; 0: one collective right after the other
+    """
+
+    items: tuple[Mapping[str, Any], ...] = ()
+    gap_scale: float = 1.0
+
+
+def check(params: Params) -> list[str]:
+    """Problems with the values, each as ``name: what must be (got …)``."""
+    found = [f"items: item {place}: {problem}" for place, one in enumerate(params.items) for problem in _problems(one)]
+    if not params.items:
+        found.append("items: must be a list such as [{operation: all-reduce, bytes: 971048, trials: 8}]")
+    if params.gap_scale < 0:
+        found.append(f"gap_scale: must be >= 0 (got {params.gap_scale:g})")
+    auto = any(one.get("algorithm") == "auto" for one in params.items)
+    return [*settings.problems(params, auto=auto), *found]
+
+
+def fits(params: Params, world: int) -> list[str]:
+    """Why these values, good in themselves, cannot be done among ``world`` ranks."""
+    found: list[str] = []
+    for place, item in enumerate(items(params)):
+        found += [f"items: item {place}: {problem}" for problem in feasible.of_item(item, world)]
+    return [*feasible.of_settings(params, world), *found]
+
+
+def last_step(params: Params, data: str | None = None) -> int | None:
+    """Every trial of an item is a step."""
+    return sum(item.trials for item in items(params))
+
+
+def items(params: Params) -> tuple[cases.Item, ...]:
+    """The items, their gaps scaled."""
+    return tuple(itemised.item(one, params.gap_scale) for one in params.items)
+
+
+def run(ctx: context.RankContext) -> None:
+    """The whole life of one rank."""
+    from ..rank import measure
+
+    measure.run(ctx, items(ctx.params))
+
+
+def _problems(given: Mapping[str, Any]) -> Iterator[str]:
+    wrong = list(itemised.problems(given))
+    yield from wrong
+    if wrong:
+        return
+    item = itemised.item(given)
+    yield from cases.problems(item)
+    if item.operation in cases.OPERATIONS and (problem := known.problem(item.algorithm, item.operation)):
+        yield f"algorithm: {problem} (got {item.algorithm!r})"
