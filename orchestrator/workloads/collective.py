@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..rank import cases, feasible, known, settings, sizes
@@ -48,8 +48,8 @@ class Params(settings.Measuring):
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
     found = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
-    if not found:
-        found += [_named(problem) for item in items(params) for problem in cases.problems(item)]
+    good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in found) else params
+    found += [_named(problem) for item in items(good) for problem in cases.problems(item)]
     if params.operation in cases.OPERATIONS:
         problems = ((text, known.problem(text, params.operation)) for text in params.algorithm)
         found += [f"algorithm: {problem} (got {text!r})" for text, problem in problems if problem]

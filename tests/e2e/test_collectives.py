@@ -1,0 +1,128 @@
+"""Collectives on a real bed: every operation by every algorithm, groups at once, wrong results, a stopped node."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from orchestrator.model import algorithm as model
+from orchestrator.model.schedule import OPERATIONS
+from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
+from orchestrator.rank import itemised, known, support
+from orchestrator.rank.cases import REDUCING
+
+from .conftest import Bed, Ran
+
+pytestmark = pytest.mark.e2e
+
+
+def trial(workload: str, *faults: FaultPlan, nodes: int = 4, **params: Any) -> Trial:
+    return Trial(
+        name="collectives", workload=workload, params={"warmup": 1, "probe_s": 0.3, **params}, faults=faults,
+        world=World(nodes=nodes), recovery=Recovery(policy=("none",)), liveness=Liveness(lost_s=12),
+    )  # fmt: skip
+
+
+def every_item() -> list[dict[str, Any]]:
+    """All operations by all that do them, small and uneven; then groups, dtypes, operators, roots, shares, asynchronous."""
+    found: list[dict[str, Any]] = []
+    for operation in OPERATIONS:
+        names = (*(one.name for one in known.able(operation, 4)), model.LIBRARY, model.AUTO)
+        found += [{"operation": operation, "bytes": 4096, "trials": 2, "algorithm": name} for name in names]
+    for operation in ("all-reduce", "reduce", "broadcast", "all-to-all", "send-recv"):
+        names = (*(one.name for one in known.able(operation, 4) if not one.even(operation)), model.LIBRARY)
+        found += [{"operation": operation, "bytes": 1036, "trials": 1, "algorithm": name} for name in names]
+    for one in [*found]:
+        if one["algorithm"] != "auto" and one["bytes"] == 4096 and one["operation"] != "barrier":
+            found.append({**one, "groups": [[0, 2], [1, 3]], "trials": 1})
+            found.append({**one, "asynchronous": True, "trials": 1})
+        if one["operation"] in REDUCING and one["algorithm"] in ("ring", "binomial-tree", "library"):
+            found += [{**one, "dtype": "bfloat16", "operator": "avg"}, {**one, "dtype": "int8", "operator": "bxor"}]
+        if one["operation"] in ("broadcast", "reduce", "gather", "scatter") and one["algorithm"] != "auto":
+            found.append({**one, "root": 2, "trials": 1})
+    shares = {"operation": "all-to-all", "bytes": 4096, "shares": [0.25, 0.25, 0.1, 0.4], "trials": 2}
+    return [*found, {**shares, "algorithm": "library"}, {**shares, "algorithm": "auto"}]
+
+
+def events(ran: Ran, name: str) -> list[dict[str, Any]]:
+    return [dict(event.value) for event in ran.of(name)]
+
+
+def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> None:
+    items = [one for one in every_item() if known.find(one["algorithm"]) or one["algorithm"] in ("library", "auto")]
+    items = [one for one in items if one["algorithm"] != "auto" or known.doing(one["operation"])]
+    ran = bed.run(trial("emulate", items=items))
+    steps = sum(itemised.item(one).trials for one in items)
+    assert ran.bad() == [] and ran.code == 0
+    assert ran.verdict("results-exact").text == f"{steps} results of {len(items)} cases exact, all ranks equal"
+    (plan,) = events(ran, "collective.plan")
+    assert [case["first_step"] for case in plan["cases"]][:3] == [1, 3, 5] and plan["world"] == 4
+    assert {case["asked"] for case in plan["cases"] if "asked" in case} == {"auto"}
+    assert len(events(ran, "collective.auto")) == sum(one["algorithm"] == "auto" for one in items)
+    (fit,) = events(ran, "link.fit")
+    assert len(events(ran, "link.pair")) == 6 and fit["alpha_s"] >= 0 and fit["beta_s_per_byte"] > 0
+    assert {record.step for record in ran.run.files.steps()} == set(range(1, steps + 1))
+
+
+def test_every_chunk_of_a_ring_is_recorded_and_no_warm_up(bed: Bed) -> None:
+    ran = bed.run(trial("collective", sizes=["971048"], iterations=8, probe=False))
+    assert ran.bad() == []
+    chunks = list(ran.run.files.chunks())
+    assert len(chunks) == 2 * 3 * 4 * 8 and {one.step for one in chunks} == set(range(1, 9))
+    assert sum(one.size for one in chunks) == 8 * 2 * 3 * 971048
+    times = {(one.rank, one.step): one for one in ran.run.files.steps()}
+    assert all(
+        times[one.rank, one.step].start <= one.start <= one.end <= times[one.rank, one.step].end for one in chunks
+    )
+
+
+@pytest.mark.parametrize(("algorithm", "element"), [("ring", 5), ("library", 250)])
+def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorithm: str, element: int) -> None:
+    ran = bed.run(trial("collective", sizes=["1K"], algorithm=[algorithm], probe=False, break_result=f"2:{element}"))
+    assert ran.code == 1
+    (wrong,) = events(ran, "collective.wrong")
+    assert (wrong["rank"], wrong["step"], wrong["offset"], wrong["got"]) == (2, 1, element, wrong["expected"] + 1)
+    told = f"element {element}: expected {wrong['expected']}, got {wrong['got']}"
+    assert told in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
+    assert f"rank 2, element {element}: expected" in ran.verdict("finished").text
+
+
+def test_without_verification_the_verdict_is_unknown(bed: Bed) -> None:
+    ran = bed.run(trial("collective", sizes=["1K"], iterations=2, probe=False, verify=False, break_result="1:0"))
+    assert ran.outcome("results-exact") == "unknown" and ran.code == 2
+
+
+def test_a_node_stopped_in_a_collective_is_waited_for(bed: Bed) -> None:
+    pause = FaultPlan(
+        id="f0", fault="pause-node", node=2, at=Trigger(step=3, phase="collective"), params={"for_s": 1.0}
+    )
+    ran = bed.run(trial("collective", pause, sizes=["64K"], iterations=4, probe=False))
+    assert ran.bad() == [] and ran.code == 0
+    slow = [one for one in ran.run.files.chunks() if one.end - one.start > 0.9]
+    assert slow and {one.step for one in slow} == {3}
+    assert (ran.run.history.first("gang.start") is not None) and len(ran.of("recovery.decided")) == 0
+
+
+def test_what_a_world_cannot_do_is_refused_before_it_starts(bed: Bed) -> None:
+    code, said = bed.ccbed(
+        "run", "alltoall", "--shares", ".5,.25,.3", "--sizes", "1K:0", "--groups", "0,9", "--bed", "local"
+    )
+    assert code == 3 and "--sizes: " in said and "at least 1" in said
+    code, said = bed.ccbed("run", "alltoall", "--shares", ".5,.25,.25", "--groups", "0,9", "--bed", "local")
+    assert code == 3 and "the world has ranks 0..3" in said and "Traceback" not in said
+
+
+def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
+    told = support.attempt(
+        [("all-reduce", "float32", "sum"), ("all-reduce", "float32", "band"), ("broadcast", "int8", "sum")]
+    )
+    assert [bool(why) for why in told.values()] == [False, True, False]
+    with pytest.raises(
+        support.Unsupported, match=r"gloo does no all-reduce band of float32; it does float32 \(sum prod"
+    ):
+        support.require(
+            [itemised.item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})], "gloo"
+        )
+    assert json.dumps([*map(list, told)])

@@ -1,0 +1,89 @@
+"""The line through probed times, and what `auto` makes of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from orchestrator.rank import cases, choice, fit, known
+
+SIZES = (4, 1024, 16384, 65536, 262144, 1048576)
+ALPHA, BETA = 50e-6, 8 / 95.7e6
+
+
+def points(alpha: float = ALPHA, beta: float = BETA) -> list[tuple[int, float]]:
+    return [(size, alpha + beta * size) for size in SIZES]
+
+
+def test_alpha_and_beta_are_found_again() -> None:
+    found = fit.line(points())
+    assert found.alpha == pytest.approx(ALPHA) and found.beta == pytest.approx(BETA) and found.r2 == pytest.approx(1)
+
+
+@pytest.mark.parametrize("place", range(len(SIZES)))
+def test_one_size_measured_while_the_machine_was_busy_moves_nothing(place: int) -> None:
+    given = points()
+    given[place] = (given[place][0], given[place][1] * 5)
+    found = fit.line(given)
+    assert found.alpha == pytest.approx(ALPHA, rel=0.01) and found.beta == pytest.approx(BETA, rel=0.01)
+
+
+def test_small_errors_of_all_sizes_are_weighed_by_their_share() -> None:
+    given = [(n, t * factor) for (n, t), factor in zip(points(), itertools.cycle((1.02, 0.98)), strict=False)]
+    found = fit.line(given)
+    assert found.alpha == pytest.approx(ALPHA, rel=0.05) and found.beta == pytest.approx(BETA, rel=0.03)
+    assert 0.99 < found.r2 < 1
+
+
+def test_an_alpha_below_zero_is_none() -> None:
+    found = fit.line([(n, max(t - 2 * ALPHA, 1e-9)) for n, t in points()][2:])
+    assert found.alpha == 0.0 and found.beta == pytest.approx(BETA, rel=0.05)
+
+
+def test_one_size_is_no_line() -> None:
+    with pytest.raises(ValueError, match="two different sizes"):
+        fit.line([(4, 0.1), (4, 0.2)])
+
+
+@pytest.mark.parametrize("world", range(2, 12))
+def test_every_pair_is_probed_once_and_nobody_twice_at_a_time(world: int) -> None:
+    rounds = fit.rounds(world)
+    assert sorted(pair for turn in rounds for pair in turn) == list(itertools.combinations(range(world), 2))
+    assert all(len({rank for pair in turn for rank in pair}) == 2 * len(turn) for turn in rounds)
+    assert sorted(pair for turn in fit.turns(world) for pair in turn) == sorted(
+        pair for turn in rounds for pair in turn
+    )
+
+
+def test_the_agreed_line_is_the_median_of_the_pairs() -> None:
+    assert fit.agreed([fit.Fit(1, 10, 1), fit.Fit(2, 20, 0.5), fit.Fit(9, 90, 0.9)]) == fit.Fit(2, 20, 0.9)
+
+
+def test_auto_takes_what_the_model_expects_to_be_fastest() -> None:
+    (case,) = cases.cases([cases.Item(operation="all-reduce", bytes=1 << 20, algorithm="auto")], 4)
+    among = list(choice.candidates(case))
+    found = choice.choose(case, among, fit.Fit(ALPHA, BETA, 1.0))
+    costs = {one.name: one.cost("all-reduce", 4).seconds(1 << 20, ALPHA, BETA) for one in among}
+    assert "ring" in costs and found.seconds == costs
+    assert found.name == min(costs, key=lambda name: (costs[name], name)) == next(iter(found.seconds))
+    assert "alpha 50.0 us" in found.why and "ms" in found.why
+
+
+def test_auto_leaves_out_what_cannot_do_the_case() -> None:
+    (case,) = cases.cases(
+        [cases.Item(operation="all-to-all", bytes=4096, algorithm="auto", shares=(0.5, 0.25, 0.25))], 3
+    )
+    assert all(not one.even("all-to-all") for one in choice.candidates(case))
+    with pytest.raises(ValueError, match="no algorithm does all-to-all"):
+        choice.choose(case, [], None)
+
+
+def test_every_algorithm_that_is_known_is_found_under_its_name() -> None:
+    assert "ring" in known.names() and "library" not in known.names()
+    for name in known.names():
+        found = known.find(name)
+        assert found is not None and found.name == name
+    assert known.find("library") is None
+    with pytest.raises(ValueError, match="there is no algorithm rong; known: "):
+        known.find("rong")
