@@ -23,7 +23,7 @@ TOKEN = 4
 #: Shorter messages are a single packet.
 SMALL = 1 << 12
 #: In units of the drain. What lies between these two is shorter than what a bucket may hold again when a rank was late.
-LARGE = 4
+LARGE = 3
 #: Repetitions per size: at least, at most.
 LEAST, MOST = 3, 60
 #: Bytes of the message by which the rest of the time is planned.
@@ -53,7 +53,7 @@ def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain:
         dist.barrier()
         mine = next((pair for pair in turn if rank in pair), None)
         if mine and rank == mine[0]:
-            found[mine[1]] = _line(_lead(wire, mine[1], limit_s / len(turns)))
+            found[mine[1]] = line(_lead(wire, mine[1], limit_s / len(turns)))
         elif mine:
             _follow(wire, mine[0])
     return _agree(rank, world, device, found)
@@ -65,13 +65,13 @@ def _lead(wire: _Wire, peer: int, limit_s: float) -> Samples:
     first = statistics.median(wire.ping(peer, SIZES[0], MOST))
     per_byte = max(min(wire.ping(peer, TRIAL, 2)) - first, 0.0) / TRIAL
     found = [(SIZES[0], first, MOST)]
-    for size, times in _plan(first, per_byte, wire.drain, limit_s - (time.monotonic() - begin)):
+    for size, times in repetitions(first, per_byte, wire.drain, limit_s - (time.monotonic() - begin)):
         found.append((size, statistics.median(wire.ping(peer, size, times)), times))
     wire.say(peer, _DONE, 0)
     return found
 
 
-def _plan(first: float, per_byte: float, drain: int, left: float) -> list[tuple[int, int]]:
+def repetitions(first: float, per_byte: float, drain: int, left: float) -> list[tuple[int, int]]:
     """(bytes, repetitions): every size has the same share of the time that is left; three sizes are measured whatever it costs."""
     kept = [size for size in SIZES[1:] if size < SMALL or size >= LARGE * drain]
     cost = {size: 2 * first + per_byte * (size + _drained(size, drain)) + 1e-6 for size in kept}
@@ -80,7 +80,7 @@ def _plan(first: float, per_byte: float, drain: int, left: float) -> list[tuple[
     return [(size, min(MOST, max(LEAST, int(left / len(kept) / cost[size]) - 1))) for size in kept]
 
 
-def _line(samples: Samples) -> tuple[fit.Fit, Samples]:
+def line(samples: Samples) -> tuple[fit.Fit, Samples]:
     """The line through round trips is that of a message and a token: half of what it takes at 0 bytes is alpha.
 
     The samples become one-way times: a token's time is taken off.
