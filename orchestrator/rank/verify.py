@@ -39,12 +39,20 @@ class Verifier:
         told = self._exchange(wrong, work.hash() if work else 0)
         if wrong is None and self._differs(case, told):
             wrong = Wrong(offset=-1, expected=told[self._first(case)][4], got=told[self.rank][4])
+        message = _message(case, step, told)
+        if message:
+            self._tell(case, step, wrong)
+            raise WrongResult(message)
+
+    def _tell(self, case: Case, step: int, wrong: Wrong | None) -> None:
+        """Nobody leaves before all have told what they found: the first one to leave ends the run."""
         if wrong is not None:
             self.emit(
                 "collective.wrong", case=case.number, step=step,
                 offset=wrong.offset, expected=wrong.expected, got=wrong.got,
             )  # fmt: skip
-        self._raise(case, step, told)
+        if self.world > 1:
+            dist.barrier()
 
     def _exchange(self, wrong: Wrong | None, checksum: int) -> list[list[float]]:
         mine = [1.0, float(wrong.offset), float(wrong.expected), float(wrong.got)] if wrong else [0.0] * 4
@@ -61,17 +69,18 @@ class Verifier:
     def _differs(self, case: Case, told: Sequence[Sequence[float]]) -> bool:
         return told[self.rank][4] != told[self._first(case)][4]
 
-    def _raise(self, case: Case, step: int, told: Sequence[Sequence[float]]) -> None:
-        for rank, (flag, offset, expected, got, _) in enumerate(told):
-            if flag:
-                raise WrongResult(
-                    f"rank {rank}, element {offset:.0f}: expected {_number(expected)}, got {_number(got)}"
-                    f" ({case.label()}, step {step})"
-                )
-        for group in case.groups:
-            odd = next((rank for rank in group if told[rank][4] != told[group[0]][4]), None)
-            if odd is not None:
-                raise WrongResult(f"rank {odd} has another result than rank {group[0]} ({case.label()}, step {step})")
+
+def _message(case: Case, step: int, told: Sequence[Sequence[float]]) -> str:
+    """The first rank with a wrong element, else the first that differs from its group; empty: all is well."""
+    for rank, (flag, offset, expected, got, _) in enumerate(told):
+        if flag:
+            values = f"expected {_number(expected)}, got {_number(got)}"
+            return f"rank {rank}, element {offset:.0f}: {values} ({case.label()}, step {step})"
+    for group in case.groups:
+        odd = next((rank for rank in group if told[rank][4] != told[group[0]][4]), None)
+        if odd is not None:
+            return f"rank {odd} has another result than rank {group[0]} ({case.label()}, step {step})"
+    return ""
 
 
 def _number(value: float) -> Any:
