@@ -113,12 +113,15 @@ class Meter:
     def _iteration(
         self, case: cases.Case, work: operations.Work | None, step: int, first: Callable[[], None]
     ) -> tuple[float, float]:
-        """Inputs in place, bucket empty, everybody there: then the clock runs, from the call to its result."""
+        """Inputs in place, everybody there, buckets empty: then the clock runs, from the call to its result.
+
+        The barrier comes before the shift that empties the buckets: while ranks wait for each other they fill up again.
+        """
         if work is not None:
             work.fill()
-        self._empty()
         if self._ctx.world > 1:
             dist.barrier()
+        self._empty()
         self._settle()
         start = time.monotonic()
         if work is not None:
