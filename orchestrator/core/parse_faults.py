@@ -32,15 +32,22 @@ def parse(
     if not isinstance(body, list):
         found.say(("faults",), "must be a list such as [crash-node: {node: 2}]", body)
         return ()
-    points = _Points(params=params, last_step=last_step)
+    points = _Points(params=params, last_step=last_step, phases=_phases(found.value.get("workload"), catalogue))
     made = [_fault(found, index, item, catalogue, world, points) for index, item in enumerate(body)]
     return tuple(fault for fault in made if fault)
 
 
-class _Points:
-    """What a trigger may aim at: the steps that the workload counts, and those at which it writes checkpoints."""
+def _phases(workload: Any, catalogue: Catalogue) -> tuple[str, ...]:
+    """The phases of its steps, where the workload says which; the first is where a fault acts that does not say."""
+    plugin = catalogue.workloads.get(workload) if isinstance(workload, str) else None
+    return tuple(getattr(plugin.module, "PHASES", ())) if plugin else ()
 
-    def __init__(self, params: Mapping[str, Any] | None, last_step: int | None) -> None:
+
+class _Points:
+    """What a trigger may aim at: the steps and phases of the workload, and the steps at which it writes checkpoints."""
+
+    def __init__(self, params: Mapping[str, Any] | None, last_step: int | None, phases: tuple[str, ...]) -> None:
+        self.phases = phases
         self.sure = params is not None
         self.last = last_step
         self.counts = params is None or _counts_steps(params, last_step)
@@ -121,7 +128,7 @@ def _trigger(found: draft.Draft, where: marked.Path, given: Any, points: _Points
     found.unknown(where, body, _AT_KEYS, "key")
     numbers = _numbers(found, where, body)
     after = _after(found, where, body)
-    phase = _phase(found, where, body)
+    phase = _phase(found, where, body, points.phases)
     on = _on(found, where, body)
     if len(found.problems) > before or _clash(found, where, body, points):
         return None
@@ -175,10 +182,13 @@ def _after(found: draft.Draft, where: marked.Path, body: Mapping[str, Any]) -> f
         return None
 
 
-def _phase(found: draft.Draft, where: marked.Path, body: Mapping[str, Any]) -> str:
-    phase = body.get("phase", "allreduce")
+def _phase(found: draft.Draft, where: marked.Path, body: Mapping[str, Any], own: tuple[str, ...]) -> str:
+    phase = body.get("phase", own[0] if own else "allreduce")
     if phase not in PHASES:
         found.say((*where, "phase"), f"unknown phase; {values.nearest(str(phase), PHASES)}", phase)
+    elif own and phase not in (*own, *LIFE_PHASES):
+        passed = ", ".join((*own, *LIFE_PHASES))
+        found.say((*where, "phase"), f"this workload passes no such phase; it passes {passed}", phase)
     return str(phase)
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "no-step-lost", "no-hang")
+PHASES: tuple[str, ...] = ("collective",)
 #: What an item calls what the user sets here.
 _NAMES = {"bytes": "sizes", "trials": "iterations"}
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "no-step-lost", "no-hang")
+PHASES: tuple[str, ...] = ("collective",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
