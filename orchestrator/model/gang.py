@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from .bed import LinkSpec
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
@@ -33,7 +35,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
-    """One node's share of a gang (value of ``gang.start``)."""
+    """One node's share of a gang (value of ``gang.start``). ``link``: how the links of the bed are shaped."""
 
     run: str
     epoch: int
@@ -59,3 +61,4 @@ class GangSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int = 1
     deadline_s: float = 3600.0
+    link: LinkSpec | None = None

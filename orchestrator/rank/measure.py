@@ -34,7 +34,7 @@ class Meter:
     def __init__(self, ctx: context.RankContext, planned: tuple[cases.Case, ...]) -> None:
         self._ctx, self._cases = ctx, planned
         self._params: settings.Measuring = ctx.params
-        self._drain = max(self._params.drain, 0)
+        self._drain = settings.drain(self._params.drain, ctx.gang.link)
         self._buffers = torch.zeros(2, self._drain, dtype=torch.uint8, device=ctx.device)
         self._places: dict[sizes.Groups, operations.Place | None] = {}
         self._verifier = verify.Verifier(

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ..model.bed import LinkSpec
+
 #: What a time is over: every chunk transfer; per iteration the slowest rank, the mean of the ranks, or last end - first start.
 OVER = ("chunk", "max_rank", "mean_rank", "cct")
 #: ``drain``: as much as the links of the bed need.
 BY_LINK = -1
+#: Bytes that an untimed transfer sends beyond what a bucket holds: packets under way.
+BEYOND = 16 * 1024
 _PLACE = re.compile(r"\d+:\d+")
 
 
@@ -33,6 +37,14 @@ class Measuring:
     probe_s: float = 3.0
     record: bool = True
     break_result: str = ""
+
+
+def drain(asked: int, link: LinkSpec | None) -> int:
+    """Bytes that empty the buckets of ``link`` where the user does not say how many."""
+    if asked != BY_LINK:
+        return asked
+    bucket = max(link.burst if link.rate else 0, link.uplink_burst if link.uplink else 0) if link else 0
+    return bucket + BEYOND if bucket else 0
 
 
 def problems(params: Measuring, *, auto: bool) -> Iterator[str]:

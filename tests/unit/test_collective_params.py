@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.rank import cases, sizes
+from orchestrator.model.bed import LinkSpec
+from orchestrator.rank import cases, settings, sizes
 from orchestrator.workloads import collective, emulate
 
 Params = collective.Params
@@ -194,3 +195,10 @@ def test_nothing_to_replay_is_a_mistake() -> None:
     assert emulate.check(emulate.Params()) == [
         "items: must be a list such as [{operation: all-reduce, bytes: 971048, trials: 8}]"
     ]
+
+
+def test_a_shaped_link_says_how_much_empties_its_bucket() -> None:
+    shaped = LinkSpec(rate=10**9, burst=31250, groups=2, uplink=10**9, uplink_burst=65536)
+    assert settings.drain(settings.BY_LINK, shaped) == 65536 + settings.BEYOND
+    assert settings.drain(settings.BY_LINK, LinkSpec(delay_s=0.001)) == settings.drain(settings.BY_LINK, None) == 0
+    assert settings.drain(0, shaped) == 0 and settings.drain(5000, None) == 5000
