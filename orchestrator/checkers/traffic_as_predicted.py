@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
@@ -28,7 +28,7 @@ def check(run: Run, params: Params) -> Verdict:
         return views.conclude("traffic-as-predicted", "", doubts=doubts)
     told = gang.by_rank("traffic")
     first = next(iter(told.values()))
-    predicted = views.mapping(first.value.get("predicted"))
+    predicted = _sizes(first.value.get("predicted"))
     measured: Counter[str] = Counter()
     for event in told.values():
         measured.update(
@@ -40,9 +40,12 @@ def check(run: Run, params: Params) -> Verdict:
     return views.conclude("traffic-as-predicted", text, failures=failures, doubts=doubts)
 
 
-def _apart(measured: Counter[str], predicted: object) -> Iterator[views.Finding]:
-    wanted = views.mapping(predicted)
-    for name in sorted({*measured, *wanted}):
-        if measured[name] != wanted.get(name, 0):
-            text = f"{name}: {measured[name]:,} bytes in a step of all ranks, predicted were {wanted.get(name, 0):,}"
-            yield views.found(text)
+def _sizes(told: object) -> dict[str, int]:
+    return {name: views.whole(size) or 0 for name, size in views.mapping(told).items()}
+
+
+def _apart(measured: Mapping[str, int], predicted: Mapping[str, int]) -> Iterator[views.Finding]:
+    for name in sorted({*measured, *predicted}):
+        found, wanted = measured.get(name, 0), predicted.get(name, 0)
+        if found != wanted:
+            yield views.found(f"{name}: {found:,} bytes in a step of all ranks, predicted were {wanted:,}")
