@@ -10,6 +10,8 @@ from ..model.verdict import Outcome, Verdict
 
 #: The first of these that a verdict has is the outcome of the run.
 PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
+#: Workloads whose steps have another name.
+MEASURED = {"collective": "timed trial", "emulate": "timed trial", "infer-dp": "batch"}
 
 
 def overall(verdicts: Iterable[Verdict]) -> Outcome:
@@ -20,7 +22,7 @@ def overall(verdicts: Iterable[Verdict]) -> Outcome:
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
     """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
-    parts = [*_story(trial, run), *_ending(run), *_proof(verdicts), *_finding(verdicts, run.reason)]
+    parts = [*_story(trial, run), *_ending(trial, run), *_proof(verdicts), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."
 
@@ -39,7 +41,8 @@ def seconds(value: float) -> str:
 
 def count(number: int, noun: str) -> str:
     """``4 steps``, ``1 step``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else many}"
 
 
 def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int | None:
@@ -91,10 +94,10 @@ def _redone(run: views.RunView) -> list[str]:
     return []
 
 
-def _ending(run: views.RunView) -> list[str]:
+def _ending(trial: Trial, run: views.RunView) -> list[str]:
     at = f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
     if run.outcome == "finished":
-        return [] if run.failovers else [_clean(run)]
+        return [] if run.failovers else [_clean(trial, run)]
     if run.outcome == "interrupted":
         return [f"interrupted at {at}"]
     if run.outcome == "running":
@@ -102,8 +105,8 @@ def _ending(run: views.RunView) -> list[str]:
     return [f"the run failed at {at}" + (f": {run.reason}" if run.reason else "")]
 
 
-def _clean(run: views.RunView) -> str:
-    done = f"{count(run.step, 'step')} " if run.step else ""
+def _clean(trial: Trial, run: views.RunView) -> str:
+    done = f"{count(run.step, MEASURED.get(trial.workload, 'step'))} " if run.step else ""
     return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; no node lost"
 
 

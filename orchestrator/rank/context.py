@@ -112,15 +112,16 @@ class RankContext:
         self.begun = time.monotonic()
 
     def end_step(
-        self, loss: float, model: torch.nn.Module | None = None, timed: tuple[float, float] | None = None
+        self, loss: float | None, model: torch.nn.Module | None = None, timed: tuple[float, float] | None = None
     ) -> None:
         """The optimizer was applied, the step's time is over: record it, with the SHA-256 of ``model``'s parameters if given.
 
-        ``timed``: the part of the step that counts. Chunks are written here, outside of timed work; rank 0 reports progress.
+        ``loss`` None: there is none in this workload. ``timed``: the part of the step that counts. Chunks are written here,
+        outside of timed work; rank 0 reports progress.
         """
         end = time.monotonic()
-        self.loss = loss
-        self._lines.add(self.step, loss, *(timed or (self.begun, end)), digest.model(model) if model else None)
+        self.loss = loss or 0.0
+        self._lines.add(self.step, self.loss, *(timed or (self.begun, end)), digest.model(model) if model else None)
         if self._chunks:
             self._chunks.flush()
         if self._first:
@@ -128,7 +129,8 @@ class RankContext:
             self._notes.note("rank.step", step=self.step, mark="first")
             self._first = False
         if self.rank == 0 and (end - self._told >= PROGRESS_S or self.step == self.steps):
-            self._notes.note("progress", step=self.step, steps=self.steps, loss=loss)
+            told = {} if loss is None else {"loss": loss}
+            self._notes.note("progress", step=self.step, steps=self.steps, **told)
             self._told = end
 
     def all_reduce(self, flat: torch.Tensor, algorithm: str = "ring") -> None:

@@ -25,7 +25,7 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item]) -> None:
     meter = Meter(ctx, cases.cases(wanted, ctx.world))
     meter.prepare()
     meter.measure()
-    ctx.result = {"steps": ctx.steps, "loss": (0.0).hex(), "digest": {}, "metrics": {}, "verified": meter.verified}
+    ctx.result = {"steps": ctx.steps, "loss": None, "digest": {}, "metrics": {}, "verified": meter.verified}
 
 
 class Meter:
@@ -108,7 +108,7 @@ class Meter:
             if self._params.verify:
                 self._verifier.check(case, step, work)
                 self.verified += 1
-            ctx.end_step(0.0, timed=timed)
+            ctx.end_step(None, timed=timed)
 
     def _iteration(
         self, case: cases.Case, work: operations.Work | None, step: int, first: Callable[[], None]
