@@ -18,10 +18,10 @@ LEAST_RATE, MOST_RATE = 8_000, 400 * 10**9
 #: A bucket must hold a whole frame, or nothing ever leaves.
 LEAST_BURST, MOST_BURST = 1600, 64 * 1024**2
 MOST_DELAY_S = 10.0
-#: The default bucket holds what the link carries in this time: the kernel wakes a shaper up late by some tenths of a
-#: millisecond on a busy machine, and what the bucket cannot hold meanwhile is lost.
-BURST_S = 0.000512
-BURST_FLOOR = 8 * 1024
+#: The default bucket holds what the link carries in this time: where all nodes send and receive at once the kernel wakes a
+#: shaper up late by a millisecond and more (a ring of four on two cores), and what the bucket cannot hold meanwhile is lost.
+BURST_S = 0.002
+BURST_FLOOR = 32 * 1024
 
 
 def parse(value: Any) -> LinkSpec:

@@ -1,0 +1,133 @@
+"""Algorithms on shaped links against what alpha and beta of the same links allow, and against the library's."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.run import StepRecord
+from orchestrator.store import bundle
+
+from . import table
+from .bed import Bed
+
+#: All gradients of the reference classifier.
+SIZE = "971048"
+FABRIC = """\
+all:
+  hosts:
+    localhost: {{ansible_connection: local}}
+  vars:
+    {{ccbed_provider: process, ccbed_bed: {name}, ccbed_nodes: {nodes}, ccbed_isolation: namespace, ccbed_link: {{rate: {rate}}}}}
+"""
+#: Measured over model: the algorithms that use every link both ways at once, and the rest.
+NEAR, NEARER = (0.95, 1.10), (0.97, 1.05)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One row of ``collective.csv``. ``samples``: seconds of each trial, slowest rank; ``ratio``: their median (None: the
+    library's) over the model."""
+
+    operation: str
+    algorithm: str
+    samples: list[float]
+    ratio: float | None
+
+    @property
+    def p50(self) -> float:
+        return table.median(self.samples)
+
+
+class Fabric(Bed):
+    """Nodes in namespaces, each behind a link of ``rate``."""
+
+    def __init__(self, folder: Path, name: str, rate: str, nodes: int = 4) -> None:
+        super().__init__(folder)
+        self.name, self.nodes = name, nodes
+        self.inventory = folder / f"{name}.yml"
+        self.inventory.write_text(FABRIC.format(name=name, nodes=nodes, rate=rate))
+
+    def __enter__(self) -> Fabric:
+        self.call("up", str(self.inventory))
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.call("down", self.name, "--force")
+
+    def measured(self, trial: str, algorithms: Sequence[str], *more: str) -> dict[str, Case]:
+        """What a run of ``trial`` came to, by algorithm."""
+        chosen = ("--algorithm", ",".join(algorithms), "--nodes", str(self.nodes))
+        self.call("run", trial, "--bed", self.name, *chosen, *more)
+        run = (self.folder / "runs/latest").resolve()
+        with (run / "report/collective.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        trials = _trials(bundle.load(run).files.steps())
+        each = len(trials) // len(rows)
+        return {
+            row["algorithm"]: Case(
+                operation=row["operation"],
+                algorithm=row["algorithm"],
+                samples=trials[number * each : (number + 1) * each],
+                ratio=float(row["measured_over_model"]) if row["measured_over_model"] else None,
+            )
+            for number, row in enumerate(rows)
+        }
+
+
+def _trials(records: Iterable[StepRecord]) -> list[float]:
+    """The slowest rank's time of every trial, in order."""
+    slowest: dict[int, float] = {}
+    for one in records:
+        slowest[one.step] = max(slowest.get(one.step, 0.0), one.end - one.start)
+    return [seconds for _, seconds in sorted(slowest.items())]
+
+
+@pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
+def test_algorithms_take_the_time_that_the_link_allows(rate: str, tmp_path: Path) -> None:
+    with Fabric(tmp_path, f"bench-{rate}", rate) as fabric:
+        counted = ("--sizes", SIZE, "--iterations", "24", "--warmup", "2")
+        reduced = fabric.measured(
+            "allreduce", ["ring", "halving-doubling", "star", "binomial-tree", "library"], *counted
+        )
+        sent = fabric.measured("broadcast", ["sequential", "binomial-tree"], *counted)
+    cases = [*reduced.values(), *sent.values()]
+    _write(f"collectives-{rate}", f"971,048 bytes over 4 links of {rate}", cases)
+    assert reduced["ring"].p50 / reduced["library"].p50 <= 1.02
+    for case in cases:
+        low, high = NEARER if case.algorithm in ("ring", "halving-doubling") else NEAR
+        assert case.ratio is None or low <= case.ratio <= high, case
+
+
+def test_a_tree_with_acknowledged_rounds_beats_the_librarys_broadcast(tmp_path: Path) -> None:
+    with Fabric(tmp_path, "bench-eight", "100mbit", nodes=8) as fabric:
+        found = fabric.measured("broadcast", ["binomial-tree", "library"], "--sizes", SIZE, "--iterations", "20")
+    _write("broadcast-8", "Broadcast of 971,048 bytes over 8 links of 100 Mbit/s", list(found.values()))
+    assert found["binomial-tree"].p50 / found["library"].p50 <= 0.6
+
+
+def test_the_textbooks_example(tmp_path: Path) -> None:
+    """8 ranks, 5 MB, 1 MB/s of payload: one after the other 35 s, by a tree 15 s, reduced 15 s."""
+    payload = 1448 / 1514  # TCP with time stamps, in frames of Ethernet
+    with Fabric(tmp_path, "bench-textbook", f"{8000 / payload:.0f}kbit", nodes=8) as fabric:
+        counted = ("--sizes", "5000000", "--iterations", "1", "--warmup", "0", "--probe", "false")
+        sent = fabric.measured("broadcast", ["sequential", "binomial-tree"], *counted)
+        reduced = fabric.measured("reduce", ["binomial-tree"], *counted)
+    _write("textbook", "8 ranks, 5 MB, 1 MB/s", [*sent.values(), *reduced.values()])
+    for case, wanted in ((sent["sequential"], 35), (sent["binomial-tree"], 15), (reduced["binomial-tree"], 15)):
+        assert case.p50 == pytest.approx(wanted, rel=0.03), case
+
+
+def _write(name: str, title: str, cases: Sequence[Case]) -> None:
+    samples = {f"{case.operation} {case.algorithm}": case.samples for case in cases}
+    ratios = {what: case.ratio for what, case in zip(samples, cases, strict=True) if case.ratio is not None}
+    notes = [f"{what}: measured / model {ratio:.3f}" for what, ratio in ratios.items()]
+    against = next(itertools.chain((what for what in samples if "library" in what), samples))
+    table.Table(
+        name=name, title=title, samples=samples, against=against, notes=tuple(notes), more={"measured_over_model": ratios}
+    ).write()  # fmt: skip
