@@ -24,9 +24,12 @@ AGAIN = "started again by hand, and not by its keeper"
 def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str, Any]:
     """Everything of the bed that is on this host. ``memory``: measure it too, milliseconds for each process."""
     directory = Path(hostdir) / marks.KEEPER
+    found = containers(hostdir, bed, engine)
+    keeper = label.read(directory / label.KEEPER)
     return {
-        "keeper": {**label.read(directory / label.KEEPER), "alive": bool(label.living(directory, label.KEEPER))},
-        "nodes": nodes(hostdir, containers(hostdir, bed, engine), engine, memory),
+        "keeper": {**keeper, "alive": bool(label.living(directory, label.KEEPER))},
+        "owners": owners(found),
+        "nodes": nodes(hostdir, found, engine, memory),
         "leases": list(lease.texts(directory / "leases")),
         "interfaces": interfaces(),
         "engine": _version(engine) if memory else "",
@@ -40,6 +43,11 @@ def containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]:
         "GET", engines.query("/containers/json", all=1, filters=filters)
     )
     return found
+
+
+def owners(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whose the containers are, as people call them."""
+    return sorted({str(one["Labels"].get(names.OWNER, "")) for one in found} - {""})
 
 
 def _version(engine: str) -> str:

@@ -34,7 +34,7 @@ def command(session: Session, bed: str | None, every: bool, force: bool, abandon
         _end(session, spec, force, abandon)
     for spec in found or (_reset_alone(session, bed) if reset else ()):
         if reset:
-            preparing.reset(session, spec)
+            preparing.reset(session, spec, force=force)
     return 0
 
 

@@ -76,13 +76,14 @@ def counted(bed: BedSpec) -> str:
     return f"{len(bed.hosts)} host" + ("s" if len(bed.hosts) != 1 else "")
 
 
-def reset(session: Session, bed: BedSpec) -> None:
-    """Undo what is left on the hosts. Raises InfrastructureError."""
+def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
+    """Undo what is left on the hosts. Raises InfrastructureError, OwnedError for what is another's unless forced."""
     if not _remote(bed):
         return
     from ..prepare import hosts as preparation
 
-    outcome = preparation.reset(session.state, bed, session.vault, _teller(session, "reset", {}))
+    told = _teller(session, "reset", {})
+    outcome = preparation.reset(session.state, bed, session.vault, told, force=force)
     _raise(outcome, "undone", f"ccbed down {beds.shown(bed.inventory)} --reset")
     session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are gone")
 

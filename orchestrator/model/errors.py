@@ -62,7 +62,9 @@ class UnpreparedError(InfrastructureError):
 
 
 class OwnedError(InfrastructureError):
-    """The bed on the hosts is another orchestrator's."""
+    """The bed on the hosts is another orchestrator's, or held by one: nothing was started or ended."""
+
+    exit_code = EXIT_USAGE
 
 
 class Interrupted(CcbedError):

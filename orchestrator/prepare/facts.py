@@ -1,7 +1,8 @@
 """What a host has: one reading, no change. Runs by itself on the host (standard library of Python 3.7 or newer only).
 
 Sent over SSH or by a playbook to an interpreter's standard input, with a call of ``main`` at its end; prints one JSON
-object. What is asked: hostdir, engine (path of its socket), image (name), gpus (whether to look for them).
+object. What is asked: hostdir, engine (path of its socket), image (name), gpus (whether to look for them), tag (by which
+the containers of the bed are known).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import ctypes
+import fcntl
 import grp
 import http.client
 import json
@@ -33,6 +35,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
     """All of them. What cannot be found out is empty, with the reason beside it where there is one."""
     user = pwd.getpwuid(os.getuid())
     engine = asked.get("engine") or "/var/run/docker.sock"
+    keeper = _json(os.path.join(asked["hostdir"], "keeper", "keeper.json"))
     return {
         "asked": asked,
         "python": list(sys.version_info[:3]),
@@ -56,6 +59,9 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "programs": [name for name in ("docker", "zstd", "gzip", "systemctl", "sudo") if shutil.which(name)],
         "systemd": os.path.isdir("/run/systemd/system"),
         "stamp": _stamp(asked["hostdir"]),
+        "label": {name: str(keeper.get(name, "")) for name in ("owner", "owner_id")},
+        "owners": _owners(engine, asked.get("tag", "")),
+        "driven": _driven(asked["hostdir"]),
     }
 
 
@@ -238,10 +244,38 @@ def _firewall() -> str:
     return "ufw" if "ENABLED=yes" in _text("/etc/ufw/ufw.conf") else ""
 
 
+def _owners(engine: str, tag: str) -> list[str]:
+    """Whose the bed's containers are, as people call them."""
+    found = set()
+    filters = urllib.parse.quote(json.dumps({"label": ["ccbed.bed=" + tag]}))
+    with contextlib.suppress(OSError):
+        status, listed = ask(engine, f"/containers/json?all=1&filters={filters}") if tag else (0, [])
+        found |= {str(one["Labels"].get("ccbed.owner", "")) for one in (listed if status == 200 else [])}
+    return sorted(found - {""})
+
+
+def _driven(hostdir: str) -> str:
+    """The run that an orchestrator drives there now; empty where none does."""
+    path = os.path.join(hostdir, "run.lock")
+    try:
+        with open(path) as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return str(_json(path).get("run", "")) or "unknown"
+    except OSError:
+        pass
+    return ""
+
+
 def _stamp(hostdir: str) -> dict[str, Any]:
     """What the last preparation left; empty if there was none."""
+    return _json(os.path.join(hostdir, "prepared.json"))
+
+
+def _json(path: str) -> dict[str, Any]:
+    """A JSON file; empty where there is none."""
     with contextlib.suppress(ValueError):
-        found = json.loads(_text(os.path.join(hostdir, "prepared.json")) or "{}")
+        found = json.loads(_text(path) or "{}")
         return found if isinstance(found, dict) else {}
     return {}
 

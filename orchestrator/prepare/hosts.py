@@ -11,12 +11,15 @@ from typing import Any
 
 from ..core import advice, preparation
 from ..model.bed import BedSpec, HostSpec
+from ..model.errors import OwnedError
 from ..store import prepared, shipped
 from . import facts, playing, reaching
 from .vault import Vault
 
 #: Where this machine's own engine listens; its images are the ones that are meant.
 ENGINE = "/var/run/docker.sock"
+#: The task of reset.yml that refuses what is another's, or has a run.
+HELD = "held"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +80,24 @@ def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
     prepared.forget(state, bed.name, hosts)
 
 
-def reset(state: Path, bed: BedSpec, vault: Vault, told: playing.Told) -> Outcome:
-    """Undo on the hosts what `up` left there: containers of the bed, and its directory."""
+def reset(state: Path, bed: BedSpec, vault: Vault, told: playing.Told, *, force: bool) -> Outcome:
+    """Undo on the hosts what `up` left there: containers of the bed, and its directory.
+
+    Raises OwnedError, with nothing undone anywhere, where a host has another's bed or a run is open; unless forced.
+    """
+    from ..providers import owners
+
     hosts = [host.name for host in bed.hosts if host.connection == "ssh"]
+    own = {"ccbed_owner": owners.text(bed), "ccbed_owner_id": owners.identity(state)}
+    variables = {**_variables(bed), **own, "ccbed_force": force}
     play = playing.Play(
-        playbook="reset", inventory=bed.inventory, hosts=hosts, variables=_variables(bed), vault=vault, deadline_s=600
+        playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600
     )
     played = playing.play(play, told)
+    held = [f"host {host}: {step.said}" for host, step in played.failed.items() if step.task == HELD]
+    if held:
+        again = f"ccbed down {bed.inventory} --reset --force"
+        raise OwnedError(*held, hint=f"end it there; or take it away from them: {again}")
     if not played.failed:
         prepared.forget(state, bed.name)
     return Outcome(ready=played.done, failures=_failures(bed, played), changed=played.changed)

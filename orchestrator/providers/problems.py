@@ -43,15 +43,21 @@ def texts(problems: Problems) -> dict[str, str]:
 
 def refuse_foreign(bed: BedSpec, own_id: str, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises OwnedError with a line for each host on which another orchestrator has a bed of this name."""
-    own = owners.text(bed)
-    keepers = {host: look["keeper"] for host, look in looks.items() if look["keeper"]["alive"]}
-    others = {host: str(keeper.get("owner")) for host, keeper in keepers.items() if label.foreign(keeper, own, own_id)}
-    if others:
-        told = [f"host {host}: bed {bed.name} is up there, and is {theirs}'s" for host, theirs in others.items()]
+    theirs = {host: _theirs(look, owners.text(bed), own_id) for host, look in looks.items()}
+    told = [f"host {host}: bed {bed.name} is there, and is {whose}'s" for host, whose in theirs.items() if whose]
+    if told:
         ways = (
             f"end it there, or choose another ccbed_bed; or take it away from them: ccbed down {bed.inventory} --force"
         )
         raise OwnedError(*told, hint=ways)
+
+
+def _theirs(look: Mapping[str, Any], own: str, own_id: str) -> str:
+    """Whose it is if not ours: by the label of its keeper, alive or not; where there is none, by those of its containers."""
+    keeper = look["keeper"]
+    if keeper.get("owner") or keeper.get("owner_id"):
+        return str(keeper.get("owner") or keeper["owner_id"]) if label.foreign(keeper, own, own_id) else ""
+    return ", ".join(sorted({*look.get("owners", ())} - {own}))
 
 
 def absent(host: HostSpec, images: Sequence[str]) -> EngineProblem:

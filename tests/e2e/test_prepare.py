@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.server
 import json
 import os
@@ -129,6 +130,48 @@ def test_reset_removes_the_beds_directory_and_leaves_others_alone(tmp_path: Path
     assert not (tmp_path / "bed").exists()
 
 
+def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whose_it_is(
+    tmp_path: Path, engine: Path
+) -> None:
+    file = inventory(tmp_path, engine, {"h1": {}, "h2": {"ccbed_engine": str(tmp_path / "none")}})
+    keeper = tmp_path / "bed" / "keeper" / "keeper.json"
+    keeper.parent.mkdir(parents=True)
+    keeper.write_text(json.dumps({"owner": "ann@desk:/beds/lab", "pid": 0}))
+    held, _ = play(file, "reset", "h1", "h2", ccbed_owner="me")
+    said = "bed lab is there, and is ann@desk:/beds/lab's"
+    assert {host: step.said for host, step in held.failed.items()} == {"h1": said, "h2": said}
+    assert keeper.exists()
+    gone, _ = play(file, "reset", "h1", ccbed_owner="ann@desk:/beds/lab", ccbed_engine=str(tmp_path / "x"))
+    assert (gone.done, (tmp_path / "bed").exists()) == (("h1",), False)
+
+
+def test_reset_leaves_all_hosts_alone_while_one_has_a_run_unless_it_is_forced(tmp_path: Path, engine: Path) -> None:
+    hosts = {"h1": {"ccbed_workdir": str(tmp_path / "bed")}, "h2": {"ccbed_workdir": str(tmp_path / "other")}}
+    file = inventory(tmp_path, engine, hosts)
+    for name in ("bed", "other"):
+        (tmp_path / name).mkdir()
+    with (tmp_path / "other" / "run.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write('{"run": "r1"}')
+        lock.flush()
+        held, _ = play(file, "reset", "h1", "h2", ccbed_hostdir="{{ ccbed_workdir }}", ccbed_owner="me")
+        assert held.failed["h2"].said == "an orchestrator drives run r1 there"
+        assert (tmp_path / "bed").exists()
+        more = {"ccbed_engine": str(tmp_path / "x"), "ccbed_force": True}
+        forced, _ = play(file, "reset", "h1", "h2", ccbed_hostdir="{{ ccbed_workdir }}", ccbed_owner="me", **more)
+    assert (forced.done, (tmp_path / "bed").exists(), (tmp_path / "other").exists()) == (("h1", "h2"), False, False)
+
+
+def test_what_the_inventory_gives_ssh_is_kept_beside_what_ccbed_gives_it(tmp_path: Path) -> None:
+    """The option that ssh is handed decides where it goes: here to a program that only tells that it was called."""
+    called = tmp_path / "called"
+    hosts = {"h1": {"ansible_connection": "ssh", "ansible_host": "h1.invalid", "ccbed_known_hosts": str(tmp_path / "known")}}
+    hosts["h1"]["ansible_ssh_extra_args"] = f'-o ProxyCommand="touch {called}"'
+    played, _ = play(inventory(tmp_path, tmp_path / "x", hosts), "prepare", "h1")
+    assert played.failed["h1"].state == "unreachable"
+    assert called.exists()
+
+
 @pytest.mark.parametrize("deadline_s", [0.2, 1.0])
 def test_a_play_has_a_deadline_and_leaves_nothing_behind(
     tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch, deadline_s: float
@@ -157,5 +200,5 @@ def test_the_playbooks_assume_what_the_core_assumes() -> None:
     text = "".join(file.read_text() for file in PLAYBOOKS.rglob("*.yml"))
     assert f"default('{assemble.DEFAULT_IMAGE}')" in text
     used = set(re.findall(r"ccbed_([a-z_]+)", text))
-    extra = {"hostdir", "fingerprints", "image_ids", "addresses"}
+    extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "force"}
     assert used - extra <= set(variables.KNOWN)

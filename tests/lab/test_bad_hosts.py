@@ -380,7 +380,7 @@ def test_a_bed_of_another_state_directory_is_refused_by_its_owners_name(desk: De
     theirs = other.inventory()
     for verb in ("up", "down"):
         said = other.ccbed(verb, theirs, within_s=PLAYED_S)
-        assert said.code == EXIT_INFRASTRUCTURE, said.text
+        assert said.code == EXIT_USAGE, said.text
         said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}'s")
         assert "or take it away from them: ccbed down" in said.text
     assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory).text

@@ -11,8 +11,9 @@ import pytest
 
 from orchestrator.cli import preparing, terminal
 from orchestrator.cli.session import Session
-from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError
 from orchestrator.prepare import hosts, playing, reaching
+from orchestrator.providers import owners, problems
 
 from .test_preparation import bed, host
 
@@ -134,6 +135,33 @@ def test_after_a_reset_everything_is_prepared_again(session: Session, ansible: A
     assert (ansible.played[1].playbook, ansible.played[1].hosts) == ("reset", ["h1", "h2"])
     preparing.ready(session, bed())
     assert ansible.played[2].hosts == ["h1", "h2"]
+
+
+def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
+    session: Session, ansible: Ansible
+) -> None:
+    preparing.ready(session, bed())
+    ansible.failing = {"h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there, and is ann's")}
+    with pytest.raises(OwnedError) as refused:
+        preparing.reset(session, bed())
+    assert refused.value.exit_code == EXIT_USAGE
+    assert refused.value.problems == ("host h2: bed lab is there, and is ann's",)
+    assert refused.value.hint.endswith("ccbed down lab.yml --reset --force")
+    assert ansible.played[1].variables["ccbed_owner"] == owners.text(bed())
+    assert preparing.due(session, bed()) == ()
+    ansible.failing = {}
+    preparing.reset(session, bed(), force=True)
+    assert ansible.played[2].variables["ccbed_force"] is True
+
+
+def test_a_bed_is_its_owners_also_when_its_keeper_is_dead_and_by_its_containers_where_that_is_gone() -> None:
+    dead = {"keeper": {"owner": "ann", "owner_id": "a", "alive": False}}
+    own = {"keeper": {"owner": "me, before I was renamed", "owner_id": "b", "alive": False}, "owners": ["me, before"]}
+    problems.refuse_foreign(bed(), "b", {"h1": own, "h2": {"keeper": {"alive": False}, "owners": [owners.text(bed())]}})
+    with pytest.raises(OwnedError, match="host h2: bed lab is there, and is ann's"):
+        problems.refuse_foreign(bed(), "b", {"h1": own, "h2": dead})
+    with pytest.raises(OwnedError, match="host h2: bed lab is there, and is bob's"):
+        problems.refuse_foreign(bed(), "b", {"h2": {"keeper": {"alive": False}, "owners": ["bob"]}})
 
 
 def test_variables_carry_no_more_than_preparation_needs(session: Session, ansible: Ansible) -> None:
