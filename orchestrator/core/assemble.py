@@ -26,8 +26,8 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
-    problems = [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory), *_refused(inventory)]
-    problems += _unplugged(inventory)
+    problems = [*_unheard(inventory)] or [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory)]
+    problems += [*_refused(inventory), *_unplugged(inventory)]
     shared = _bed_wide(inventory)
     name, named = _name(inventory, shared)
     problems += named
@@ -136,14 +136,27 @@ def _strangers(inventory: Inventory) -> Iterable[str]:
         near = next(host for host in docker if _local(host))
         place = near.places.get("ansible_connection", near.place)
         yield f"{place}: this machine's engine and hosts behind SSH are not in one bed; reach it by SSH as well"
-    seen: dict[tuple[str, int], str] = {}
+    seen: dict[tuple[str, int, str], str] = {}
     for host in docker:
         reached = _host(host, "")
-        key = (reached.address, reached.port)
+        way = ssh_options.first(reached.ssh, "proxyjump") or ssh_options.first(reached.ssh, "proxycommand")
+        key = (reached.address, reached.port, way)
         if key in seen:
             place = host.places.get("ansible_host", host.place)
             yield f"{place}: {host.name} and {seen[key]} are the same host ({reached.address} port {reached.port})"
         seen.setdefault(key, host.name)
+
+
+def _unheard(inventory: Inventory) -> Iterable[str]:
+    """Arguments for ssh that ccbed's own connection cannot keep to: each once, at its place."""
+    found: dict[str, str] = {}
+    for host in inventory.hosts:
+        for name in ssh_options.VARIABLES if not _local(host) else ():
+            try:
+                ssh_options.read(str(host.variables.get(name, "")))
+            except ValueError as error:
+                found.setdefault(host.places.get(name, f"{host.place}.{name}"), str(error))
+    return [f"{place}: {text}" for place, text in found.items()]
 
 
 def _refused(inventory: Inventory) -> Iterable[str]:
@@ -210,23 +223,29 @@ def _network(inventory: Inventory, shared: Mapping[str, Any]) -> Literal["host",
 def _host(host: Host, home: str) -> HostSpec:
     given = host.variables
     key = given.get("ansible_ssh_private_key_file")
-    ssh = ssh_options.read(str(given.get("ansible_ssh_common_args", "")))
+    ssh = ssh_options.absolute(_ssh(host), home)
     return HostSpec(
         name=host.name,
         connection="local" if _local(host) else "ssh",
         address=str(given.get("ansible_host", host.name)),
-        port=int(given.get("ansible_port", 22)),
-        user=str(given.get("ansible_user", "")),
-        key=_absolute(key, home),
+        port=int(given.get("ansible_port", 0) or ssh_options.first(ssh, "port") or 22),
+        user=str(given.get("ansible_user", "") or ssh_options.first(ssh, "user")),
+        key=_absolute(key, home) or ssh_options.first(ssh, "identityfile") or None,
         python=str(given.get("ansible_python_interpreter", "python3")),
         engine=_value(host, "engine", ENGINE),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
         first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
+        ssh=ssh,
         power=_value(host, "power", {}),
         switch_port=_value(host, "switch_port", {}),
         engine_control=_value(host, "engine_control", {}),
         ssh_control=_value(host, "ssh_control", {}),
     )
+
+
+def _ssh(host: Host) -> ssh_options.Options:
+    """Raises ValueError."""
+    return ssh_options.read(*(str(host.variables.get(name, "")) for name in ssh_options.VARIABLES))
 
 
 def _nodes(inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None) -> tuple[NodeSpec, ...]:

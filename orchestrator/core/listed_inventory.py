@@ -8,12 +8,12 @@ from typing import Any
 
 from ..model.bed import Host, Inventory
 from ..model.errors import UsageError
-from . import found_places, templates, values, variables
+from . import found_places, ssh_options, templates, values, variables
 
 #: What ccbed itself needs to reach a host. Nothing else of Ansible's variables is kept, passwords least of all.
 REACH = (
     "ansible_connection", "ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file",
-    "ansible_python_interpreter", "ansible_ssh_common_args",
+    "ansible_python_interpreter", *ssh_options.VARIABLES,
 )  # fmt: skip
 #: Older names of the same.
 ALIASES = {

@@ -29,7 +29,8 @@ class Inventory:
 class HostSpec:
     """A host as it is reached: this machine, or one behind SSH.
 
-    ``engine``: path of the container engine's socket there. ``power`` (off, on), ``switch_port`` (down, up) and
+    ``engine``: path of the container engine's socket there. ``ssh``: what the inventory hands to ssh beside that, by the
+    names of its options in lower case (``core/ssh_options.py``). ``power`` (off, on), ``switch_port`` (down, up) and
     ``ssh_control`` (stop, start) are argv that this machine runs to cut the host's power, its switch port, or its sshd by
     another way than SSH; ``engine_control`` (stop, start) is argv for the host itself.
     """
@@ -44,6 +45,7 @@ class HostSpec:
     engine: str = "/var/run/docker.sock"
     known_hosts: str | None = None
     first_contact: bool = False
+    ssh: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     power: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     switch_port: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     engine_control: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..model.bed import HostSpec
-from . import hostkeys
+from . import hostkeys, proxy
 from .lean import paramiko
 
 #: The oldest Python that runs the agent.
@@ -91,6 +91,8 @@ def _login(goal: Goal, error: BaseException) -> tuple[str, bool] | None:
 
 def _network(goal: Goal, error: BaseException, deadline_s: float) -> tuple[str, bool]:
     place = goal.place
+    if isinstance(error, proxy.ProxyError):
+        return f"{place} is not reached by its proxy: {error}; see ansible_ssh_common_args, or ~/.ssh/config", False
     if isinstance(error, socket.gaierror):
         return f"the name {goal.address} does not resolve; set ansible_host to its address", True
     if isinstance(error, ConnectionRefusedError):

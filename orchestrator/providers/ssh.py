@@ -9,13 +9,12 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..model.bed import HostSpec
-from . import hostkeys, lean
+from . import goals, hostkeys, proxy
 from .lean import paramiko
 from .refusals import Goal, HostError, explained
 
@@ -44,6 +43,7 @@ _SAID = (
     FileNotFoundError,
     PermissionError,
     SilentError,
+    proxy.ProxyError,
 )
 
 
@@ -59,9 +59,11 @@ class Done:
 class Connection:
     """Open until ``close``. Every call on it may raise HostError."""
 
-    def __init__(self, goal: Goal, client: paramiko.SSHClient) -> None:
+    def __init__(self, goal: Goal, client: paramiko.SSHClient, program: proxy.Proxy | None = None) -> None:
+        """``program``: what stands for its socket."""
         self.goal = goal
         self._client = client
+        self._program = program
 
     @property
     def host(self) -> HostSpec:
@@ -107,6 +109,8 @@ class Connection:
 
     def close(self) -> None:
         self._client.close()
+        if self._program:
+            self._program.close()
 
 
 def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, config: Path | None = None) -> Connection:
@@ -115,21 +119,21 @@ def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, co
     Only what may pass by itself is tried again: resets and silence while connecting, never keys and refusals.
     """
     until = time.monotonic() + deadline_s
-    goal, proxy = _goal(host, config or Path("~/.ssh/config").expanduser())
+    goal, way = goals.goal(host, config)
     try:
         try:
-            return _connected(goal, proxy, until)
+            return _connected(goal, way, until)
         except Exception as error:
             if tries < 2 or not _is_transient(error) or time.monotonic() > until:
                 raise
-        return _again(goal, proxy, until, tries - 1)
+        return _again(goal, way, until, tries - 1)
     except Exception as error:
         late = not isinstance(error, _SAID) and time.monotonic() > until - 0.1
         within_s = min(deadline_s, REACH_S) if isinstance(error, SilentError) else deadline_s
         raise explained(goal, TimeoutError() if late else error, within_s) from error
 
 
-def _again(goal: Goal, proxy: str, until: float, tries: int) -> Connection:
+def _again(goal: Goal, way: str, until: float, tries: int) -> Connection:
     """After a first try that failed by something that may pass."""
     import tenacity
 
@@ -140,7 +144,7 @@ def _again(goal: Goal, proxy: str, until: float, tries: int) -> Connection:
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         reraise=True,
     )
-    return attempts(_connected, goal, proxy, until)
+    return attempts(_connected, goal, way, until)
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -149,47 +153,23 @@ def _is_transient(error: BaseException) -> bool:
     return isinstance(error, _TRANSIENT) or "banner" in str(error) or "No existing session" in str(error)
 
 
-def _goal(host: HostSpec, file: Path) -> tuple[Goal, str]:
-    """(where to go, the command that stands for a socket, if any)."""
-    found = _configured(file, host.address or host.name)
-    port = host.port if host.port != paramiko.config.SSH_PORT else int(found.get("port", host.port))
-    keys = (host.key,) if host.key else tuple(_present(found.get("identityfile", [])))
-    goal = Goal(
-        host=host,
-        address=str(found.get("hostname", host.address or host.name)),
-        port=port,
-        user=host.user or str(found.get("user", getpass.getuser())),
-        keys=keys,
-        known=hostkeys.files(host.known_hosts, shlex.split(str(found.get("userknownhostsfile", "")))),
-    )
-    proxy = str(found.get("proxycommand", ""))
-    if found.get("proxyjump", "none") != "none" and not proxy:
-        proxy = shlex.join(["ssh", "-W", f"{goal.address}:{goal.port}", *_jumps(str(found["proxyjump"]))])
-    return goal, "" if proxy == "none" else proxy
-
-
-def _jumps(text: str) -> list[str]:
-    *first, last = text.split(",")
-    name, _, port = last.rpartition(":") if ":" in last else (last, "", "")
-    return [*(["-J", ",".join(first)] if first else []), *(["-p", port] if port else []), name]
-
-
-def _configured(file: Path, name: str) -> Mapping[str, Any]:
+def _connected(goal: Goal, way: str, until: float) -> Connection:
+    """``way``: the command that stands for a socket. What it says when it ends is the reason."""
+    if not way:
+        return _opened(goal, _socket(goal, until), until)
+    program = proxy.Proxy(way)
     try:
-        text = file.read_text()
-    except OSError:
-        return {}
-    if "exec" in text.lower():
-        lean.with_programs()
-    config = paramiko.SSHConfig.from_text(text)
-    return dict(config.lookup(name))
+        return _opened(goal, program.sock, until, program)
+    except BaseException as error:
+        lost = isinstance(error, paramiko.SSHException | OSError | EOFError) and not isinstance(error, _SAID)
+        said = program.error() if lost else None
+        program.close()
+        if said:
+            raise said from error
+        raise
 
 
-def _present(names: Sequence[str]) -> list[str]:
-    return [str(path) for name in names if (path := Path(name).expanduser()).exists()]
-
-
-def _connected(goal: Goal, proxy: str, until: float) -> Connection:
+def _opened(goal: Goal, sock: socket.socket, until: float, program: proxy.Proxy | None = None) -> Connection:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     if goal.host.key:
         with Path(goal.host.key).open("rb"):  # what is wrong with it is said better by the system than by paramiko
@@ -206,7 +186,7 @@ def _connected(goal: Goal, proxy: str, until: float) -> Connection:
             username=goal.user,
             key_filename=list(goal.keys) or None,
             look_for_keys=not goal.keys,
-            sock=paramiko.ProxyCommand(proxy) if proxy else _socket(goal, until),
+            sock=sock,
             timeout=_left(until),
             banner_timeout=_left(until),
             auth_timeout=_left(until),
@@ -217,8 +197,9 @@ def _connected(goal: Goal, proxy: str, until: float) -> Connection:
         transport.set_keepalive(KEEPALIVE_S)
     except BaseException:
         client.close()
+        sock.close()
         raise
-    return Connection(goal, client)
+    return Connection(goal, client, program)
 
 
 def _socket(goal: Goal, until: float) -> socket.socket:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core import ssh_options
 from orchestrator.model.bed import HostSpec
 from orchestrator.providers import refusals, ssh
 from orchestrator.providers.refusals import Goal, HostError
@@ -98,6 +99,7 @@ CASES: dict[str, Callable[[Place], object]] = {
     "no python": lambda p: p.open(p.host(python="/nowhere/python3")),
     "old python": lambda p: p.open(p.host(python=p.program('echo \'{"old": "3.6"}\''))),
     "broken python": lambda p: p.open(p.host(python=p.program("echo cannot open shared object >&2; exit 3"))),
+    "proxy": lambda p: p.connect(p.host(ssh={"proxycommand": ("echo it is closed >&2; exit 3",)})),
     "directory": lambda p: p.open(p.host(), hostdir="/dev/null/ccbed"),
 }
 
@@ -163,6 +165,36 @@ def test_the_users_own_configuration_counts(place: Place) -> None:
     connection = ssh.connect(host, 5.0, config=config)
     assert connection.run(["echo", "a; b"]).out == b"a; b\n"
     connection.close()
+
+
+def test_a_host_behind_others_is_reached_by_the_way_that_the_inventory_names(
+    place: Place, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Through a second server, which alone is told the address; by ProxyCommand, and by ProxyJump."""
+    with sshd.running(tmp_path_factory.mktemp("bastion")) as bastion:
+        login = f"-i {bastion.key} -o UserKnownHostsFile={bastion.known} -o BatchMode=yes -p {bastion.port}"
+        command = f"ssh -F none {login} -W %h:%p {place.host().user}@{sshd.ADDRESS}"
+        config = place.tmp / "config"
+        config.write_text(
+            f"Host bastion\n  HostName {sshd.ADDRESS}\n  Port {bastion.port}\n  IdentityFile {bastion.key}\n"
+            f"  UserKnownHostsFile {bastion.known}\n"
+        )
+        ways = (f"-o 'ProxyCommand={command}'", f"-F {config} -J {place.host().user}@bastion")
+        for arguments in ways:
+            host = place.host(ssh=ssh_options.read(arguments))
+            connection = place.connect(host)
+            peer = connection.run(["sh", "-c", "echo $SSH_CONNECTION"]).out.decode().split()
+            assert connection.run(["cat"], stdin=b"x" * 300_000).out == b"x" * 300_000
+            assert peer[3] == str(place.server.port)
+            assert len(bastion.children()) >= 1, "it goes by the bastion"
+            connection.close()
+            until = time.monotonic() + 5
+            while bastion.children() and time.monotonic() < until:
+                time.sleep(0.01)
+            assert bastion.children() == []
+        bastion.cut()
+    with pytest.raises(HostError, match=r"is not reached by its proxy: .*Connection refused"):
+        place.connect(place.host(ssh=ssh_options.read(ways[0])))
 
 
 def test_a_silent_host_costs_its_deadline_once(place: Place) -> None:

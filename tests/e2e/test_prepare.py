@@ -165,7 +165,9 @@ def test_reset_leaves_all_hosts_alone_while_one_has_a_run_unless_it_is_forced(tm
 def test_what_the_inventory_gives_ssh_is_kept_beside_what_ccbed_gives_it(tmp_path: Path) -> None:
     """The option that ssh is handed decides where it goes: here to a program that only tells that it was called."""
     called = tmp_path / "called"
-    hosts = {"h1": {"ansible_connection": "ssh", "ansible_host": "h1.invalid", "ccbed_known_hosts": str(tmp_path / "known")}}
+    hosts = {
+        "h1": {"ansible_connection": "ssh", "ansible_host": "h1.invalid", "ccbed_known_hosts": str(tmp_path / "known")}
+    }
     hosts["h1"]["ansible_ssh_extra_args"] = f'-o ProxyCommand="touch {called}"'
     played, _ = play(inventory(tmp_path, tmp_path / "x", hosts), "prepare", "h1")
     assert played.failed["h1"].state == "unreachable"

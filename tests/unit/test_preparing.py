@@ -141,7 +141,9 @@ def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
     session: Session, ansible: Ansible
 ) -> None:
     preparing.ready(session, bed())
-    ansible.failing = {"h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there, and is ann's")}
+    ansible.failing = {
+        "h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there, and is ann's")
+    }
     with pytest.raises(OwnedError) as refused:
         preparing.reset(session, bed())
     assert refused.value.exit_code == EXIT_USAGE
