@@ -104,6 +104,11 @@ def space(paths: Sequence[str]) -> dict[str, int | str]:
     return {path: _tried(lambda path=path: _free(Path(path))) for path in paths}  # type: ignore[misc]
 
 
+def shm(pids: Mapping[str, int]) -> dict[str, int | str]:
+    """Free bytes in the /dev/shm that each of these processes sees; a sentence where it cannot be looked at."""
+    return {name: _tried(lambda pid=pid: _left(f"/proc/{pid}/root/dev/shm")) for name, pid in pids.items()}  # type: ignore[misc]
+
+
 def clock() -> dict[str, Any]:
     """This moment by the clocks of this machine."""
     return {"boot": label.boot_id(), "mono": time.monotonic(), "wall": time.time()}
@@ -234,8 +239,11 @@ def _tried(work: Callable[[], T]) -> T | str:
 
 
 def _free(path: Path) -> int:
-    there = next(place for place in (path, *path.parents) if place.exists())
-    found = os.statvfs(there)
+    return _left(next(place for place in (path, *path.parents) if place.exists()))
+
+
+def _left(path: str | Path) -> int:
+    found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
 
@@ -254,6 +262,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "meet": meet,
     "tidy": tidy,
     "space": space,
+    "shm": shm,
     "clock": clock,
     "gpus": gpus,
     "images": images,

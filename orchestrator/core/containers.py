@@ -148,7 +148,7 @@ def _hosts(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> list[s
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
     """No swap beside the memory: a rank that swaps is a straggler that nobody planned."""
-    found: dict[str, Any] = {"ShmSize": _shm(spec), "PidsLimit": PIDS, "Ulimits": _ulimits(spec)}
+    found: dict[str, Any] = {"ShmSize": shm(spec), "PidsLimit": PIDS, "Ulimits": _ulimits(spec)}
     if spec.cpus:
         found["NanoCpus"] = round(float(spec.cpus) * 1_000_000_000)
     if spec.memory:
@@ -156,7 +156,7 @@ def _limits(spec: ContainerSpec) -> dict[str, Any]:
     return found
 
 
-def _shm(spec: ContainerSpec) -> int:
+def shm(spec: ContainerSpec) -> int:
     """As asked for; else what is usual, but no more than half of the container's memory."""
     if spec.shm_size:
         return values.size(spec.shm_size)

@@ -27,8 +27,8 @@ class Proxy:
             self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed by close)
             self._process = subprocess.Popen(
                 ["/bin/sh", "-c", f"exec {command}"],
-                stdin=theirs,
-                stdout=theirs,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=self._said,
                 start_new_session=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
 import threading
 import time
@@ -104,7 +105,7 @@ def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path)
     assert time.monotonic() - begun < 1.0
     assert wrong(checked) == []
     names = [one.name for one in checked.findings]
-    assert names == ["address", "reach", "names", "clocks", "disk", "shared", "image", "agent ffffff"]
+    assert names == ["address", "reach", "names", "clocks", "shm", "disk", "shared", "image", "agent ffffff"]
     assert next(one.text for one in checked.findings if one.name == "reach") == "6 connections ok"
     assert checked.apart == ""
     assert list((tmp_path / "shared").iterdir()) == [], "no token is left"
@@ -242,6 +243,28 @@ def test_gpus_that_are_missing_or_ill_are_told(tmp_path: Path) -> None:
     ]
 
 
+def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_given(tmp_path: Path) -> None:
+    hosts = Hosts()
+    hosts.odd["h0", "shm"] = lambda pids: dict.fromkeys(pids, 512 << 20)
+    hosts.odd["h1", "shm"] = lambda pids: dict.fromkeys(pids, "/proc/7/root: Permission denied")
+    hosts.odd["h2", "shm"] = lambda pids: dict.fromkeys(pids, 700 << 20)
+    of = bed(tmp_path)
+    found = next(one for one in examined(of, hosts).findings if one.name == "shm")
+    assert (found.outcome, found.text) == ("ok", "512 MiB ok")
+    small = dataclasses.replace(of.nodes[1], container=ContainerSpec(image="ccbed/cpu", shm_size="32m"))
+    checked = examined(dataclasses.replace(of, nodes=(of.nodes[0], small, of.nodes[2])), hosts)
+    assert wrong(checked) == [("shm", "fail", "32 MiB free, 64 MiB needed")]
+    assert next(one.fix for one in checked.findings if one.name == "shm").startswith("set ccbed_shm_size of h1 to more")
+
+
+def test_the_shm_of_a_process_is_the_one_that_it_sees() -> None:
+    found = checks.shm({"own": os.getpid(), "gone": 2**22 + 1})
+    expected = os.statvfs("/dev/shm")
+    assert isinstance(found["own"], int)
+    assert abs(found["own"] - expected.f_bavail * expected.f_frsize) < 64 << 20
+    assert "No such file" in str(found["gone"])
+
+
 def test_the_table_of_nvidia_smi_is_read() -> None:
     text = "0, GPU-1, NVIDIA H200, 0, No\n1, GPU-2, NVIDIA H200, 3, No\n2, GPU-3, NVIDIA H200, [N/A], Yes\n"
     assert checks.gpu_health(text) == {
@@ -258,7 +281,7 @@ def test_containers_with_a_network_of_their_own_are_asked_each_inside_of_it(tmp_
     checked = examined(bed(tmp_path, network="private"), hosts)
     assert wrong(checked) == []
     assert {node for node, op in hosts.asked if op == "survey inside"} == {"n0", "n1", "n2"}
-    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images"}
+    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "shm"}
 
 
 def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:

@@ -31,7 +31,7 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
     """At all places at once: what each sees by itself, then what it sees of the others; meanwhile what is one for a host."""
     blank = Seen(places=_places(bed, status))
     with ThreadPoolExecutor(max_workers=1) as pool:
-        asking = pool.submit(_hosts, bed, blank, asker)
+        asking = pool.submit(_hosts, bed, status, blank, asker)
         seen, hosts = _together(bed, blank, asker), asking.result()
     seen = replace(
         seen,
@@ -40,6 +40,7 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
         walls=hosts.walls,
         gpus=hosts.gpus,
         images=hosts.images,
+        shm=hosts.shm,
     )
     clocks = dict(seen.clocks.values())
     return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen))
@@ -121,8 +122,8 @@ def _holders(seen: Seen, place: Place) -> list[Any]:
     return [held[1:] for held in ports if not isinstance(held, str)]
 
 
-def _hosts(bed: BedSpec, seen: Seen, asker: Asker) -> Seen:
-    """What is one for all nodes of a host: its clock, its GPUs, its images."""
+def _hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker) -> Seen:
+    """What is one for all nodes of a host: its clock, its GPUs, its images; and what it sees of each of its containers."""
     there = [host for host in bed.hosts if host.name not in seen.problems]
     images = {h.name: sorted({n.container.image for n in bed.nodes if n.host == h.name and n.container}) for h in there}
     with_gpus = {node.host for node in bed.nodes if node.gpus}
@@ -132,6 +133,9 @@ def _hosts(bed: BedSpec, seen: Seen, asker: Asker) -> Seen:
         asks["images", host.name] = partial(
             asker.ask, host.name, "images", ASK_S, engine=host.engine, wanted=images[host.name]
         )
+        pids = {node.name: status.node(node.name).pid for node in bed.nodes if node.host == host.name}
+        living = {name: pid for name, pid in pids.items() if pid}
+        asks["shm", host.name] = partial(asker.ask, host.name, "shm", ASK_S, pids=living)
         if host.name in with_gpus:
             asks["gpus", host.name] = partial(asker.ask, host.name, "gpus", ASK_S)
     done, wrong = _at_once(asks)
@@ -144,6 +148,7 @@ def _hosts(bed: BedSpec, seen: Seen, asker: Asker) -> Seen:
         walls={host: wall for (_, host), (_, _, wall) in _of(done, "clock")},
         gpus={host: found for (_, host), found in _of(done, "gpus")},
         images={host: found for (_, host), found in _of(done, "images")},
+        shm={node: free for _, found in _of(done, "shm") for node, free in found.items()},
     )
 
 

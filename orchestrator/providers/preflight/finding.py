@@ -10,6 +10,8 @@ from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
 
 MIB = 1024**2
+#: Of /dev/shm, for each node.
+SHM_NEEDED = 64 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

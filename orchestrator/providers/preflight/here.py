@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...model.bed import BedSpec, BedStatus
-from .finding import MIB, Finding, agent, space
+from .finding import MIB, SHM_NEEDED, Finding, agent, space
 
-SHM_NEEDED = 64 * MIB
 DISK_NEEDED = 256 * MIB
 #: A peer's name that takes longer to look up delays every start of a gang.
 LOOKUP_S = 0.5

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...core import containers
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
-from .finding import MIB, Finding, agent, ok, space
+from .finding import MIB, SHM_NEEDED, Finding, agent, ok, space
 
 DISK_NEEDED = 256 * MIB
 #: A peer's name that takes longer to look up delays every start of a gang.
@@ -41,7 +42,8 @@ class Reach:
 class Seen:
     """By name of the place: what its survey gave, or why there is none. ``tokens``: whose token each place reads.
 
-    ``clocks``: by host, with its boot id; ``walls``: seconds by which its wall clock is ahead of ours.
+    ``clocks``: by host, with its boot id; ``walls``: seconds by which its wall clock is ahead of ours. ``shm``: by node,
+    what is free in its container's /dev/shm, or why that is not known.
     """
 
     places: tuple[Place, ...]
@@ -53,6 +55,7 @@ class Seen:
     walls: Mapping[str, float] = field(default_factory=dict)
     gpus: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    shm: Mapping[str, int | str] = field(default_factory=dict)
 
 
 def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]:
@@ -64,6 +67,7 @@ def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]
         *(_or_ok("reach", _unreached(bed, seen), f"{len(seen.reaches)} connections ok")),
         *(_or_ok("names", (*_unnamed(bed, seen), *_names(seen)), _slowest(seen))),
         *_or_ok("clocks", _clocks(seen), _spread(seen)),
+        *_shm(bed, seen),
         *_spaces(bed, seen),
         *_shared(bed, seen),
         *_gpus(bed, seen),
@@ -179,6 +183,19 @@ def _clocks(seen: Seen) -> Iterable[Finding]:
 def _spread(seen: Seen) -> str:
     widest = max((clock.uncertainty_s for _, clock in seen.clocks.values()), default=0.0)
     return f"measured to {widest * 1000:.2g} ms ok" if seen.clocks else "one clock ok"
+
+
+def _shm(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+    """The container with the least; of one that cannot be looked at, what it was given."""
+    free = {}
+    for node, found in seen.shm.items():
+        spec = bed.node(node).container
+        if not isinstance(found, str) or spec:
+            free[node] = containers.shm(spec) if isinstance(found, str) and spec else int(found)
+    if free:
+        node = min(free, key=lambda name: free[name])
+        fix = f"set ccbed_shm_size of {bed.node(node).host} to more, or free what fills /dev/shm of {node}"
+        yield space("shm", free[node], SHM_NEEDED, fix)
 
 
 def _spaces(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
