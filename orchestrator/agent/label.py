@@ -112,5 +112,13 @@ def _number(content: Mapping[str, Any], name: str) -> int:
     return found if isinstance(found, int) else 0
 
 
+def machine_id() -> str:
+    """Of this installation, whatever its boots; empty where it has none."""
+    try:
+        return Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        return ""
+
+
 def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

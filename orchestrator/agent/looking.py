@@ -18,6 +18,8 @@ from .contained import READY
 SIOCGIFADDR = 0x8915
 #: The engine's init and the agent: what a node has while it only waits.
 IDLE = 2
+#: What preparation leaves in a bed's directory.
+STAMP = "prepared.json"
 AGAIN = "started again by hand, and not by its keeper"
 
 
@@ -33,6 +35,8 @@ def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str,
         "leases": list(lease.texts(directory / "leases")),
         "interfaces": interfaces(),
         "engine": _version(engine) if memory else "",
+        "stamp": label.read(Path(hostdir) / STAMP),
+        "machine": label.machine_id(),
     }
 
 

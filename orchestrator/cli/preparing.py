@@ -6,10 +6,10 @@ import dataclasses
 import importlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ..model.bed import BedSpec
+from ..model.bed import BedSpec, BedStatus
 from ..model.errors import InfrastructureError, UnpreparedError
 from . import beds
 from .session import Session
@@ -52,10 +52,33 @@ def due(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> tuple[
 
 def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
     """Say which hosts would be prepared, and why."""
-    found = due(session, bed, wanted=wanted)
+    tell(session, due(session, bed, wanted=wanted))
+
+
+def tell(session: Session, found: Sequence[Due]) -> None:
+    """A line for each reason."""
     for reason in dict.fromkeys(one.reason for one in found):
         hosts = names(one.host for one in found if one.reason == reason)
         session.terminal.line(f"prepare: {hosts} ({reason})")
+
+
+def lost(session: Session, bed: BedSpec, status: BedStatus, away: Collection[str] = ()) -> tuple[Due, ...]:
+    """The hosts that were prepared and are not so any more. ``away``: those that do not say what they have."""
+    if not _remote(bed):
+        return ()
+    from ..prepare import hosts as preparation
+
+    return preparation.lost(session.state, bed, {host.name: host.stamp for host in status.hosts}, away)
+
+
+def forget(session: Session, bed: BedSpec, lost: Sequence[Due]) -> None:
+    """They are prepared again."""
+    from ..prepare import hosts as preparation
+
+    for reason in dict.fromkeys(one.reason for one in lost):
+        hosts = names(one.host for one in lost if one.reason == reason)
+        session.terminal.warn(f"{hosts}: {reason}: prepared again")
+    preparation.forget(session.state, bed, [one.host for one in lost])
 
 
 def again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:

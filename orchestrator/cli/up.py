@@ -5,16 +5,20 @@ from __future__ import annotations
 import functools
 import secrets
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from ..model.bed import BedSpec, BedStatus, Diff
-from ..model.errors import InfrastructureError, UnpreparedError, UsageError
+from ..model.errors import InfrastructureError, UnpreparedError, UnreachedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
 from . import beds, bedview, headline, options, preparing
 from .session import Session
+
+if TYPE_CHECKING:
+    from ..core.preparation import Due
 
 
 @options.command()
@@ -29,7 +33,10 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
     bed = beds.wanted(session, inventory)
     if dry_run:
         preparing.plan(session, bed, wanted=prepare)
-        bedview.plan(session.terminal, bed, compare(session, bed)[1])
+        status, diff, _ = compare(session, bed)
+        if prepare is None:
+            preparing.tell(session, preparing.lost(session, bed, status))
+        bedview.plan(session.terminal, bed, diff)
         return 0
     return up(session, bed, force=force, prepare=prepare)
 
@@ -37,8 +44,7 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
 def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
     """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
-        bed = preparing.ready(session, bed, wanted=prepare)
-        status, diff, provider = compare(session, bed)
+        bed, (status, diff, provider) = _prepared(session, bed, prepare)
         if diff.empty:
             store.write(session.state, bed)
             if not quiet:
@@ -49,6 +55,26 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         store.write(session.state, bed)
         _change(session, bed, status, diff, provider, mend=prepare is not False)
     return 0
+
+
+def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedSpec, tuple[BedStatus, Diff, Provider]]:
+    """The bed with its hosts prepared, and what is there. A host that turns out not to be the one that was is prepared again."""
+    bed = preparing.ready(session, bed, wanted=wanted)
+    lost: tuple[Due, ...] = ()
+    try:
+        found = compare(session, bed)
+        if wanted is not False:
+            lost = preparing.lost(session, bed, found[0])
+        if not lost:
+            return bed, found
+    except UnreachedError as error:
+        if wanted is not False:
+            lost = preparing.lost(session, bed, error.status, error.hosts)
+        if not lost:
+            raise
+    preparing.forget(session, bed, lost)
+    bed = preparing.ready(session, bed)
+    return bed, compare(session, bed)
 
 
 def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:

@@ -24,6 +24,10 @@ _REASONS = {
 }
 
 
+_GONE = "what preparation left there is gone: it was installed anew, or is another machine"
+_OTHERWISE = "it was prepared otherwise since"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """A host to prepare, and why."""
@@ -55,6 +59,16 @@ def due(wanted: Mapping[str, Mapping[str, Any]], known: Mapping[str, Mapping[str
         if reasons:
             found.append(Due(host=host, reason=", ".join(reasons)))
     return tuple(found)
+
+
+def lost(known: Mapping[str, Mapping[str, Any]], stamps: Mapping[str, str]) -> tuple[Due, ...]:
+    """Hosts that are not as their last preparation left them. ``stamps``: what those that were looked at say themselves."""
+    expected = {host: fingerprint(found["parts"]) for host, found in known.items() if "parts" in found}
+    return tuple(
+        Due(host=host, reason=_OTHERWISE if stamps[host] else _GONE)
+        for host, wanted in expected.items()
+        if host in stamps and stamps[host] != wanted
+    )
 
 
 def images(bed: BedSpec) -> tuple[str, ...]:

@@ -37,7 +37,13 @@ def bed_status(
 def _host(name: str, look: Mapping[str, Any]) -> HostStatus:
     keeper = look["keeper"]
     pid = int(keeper.get("pid", 0)) if keeper["alive"] else 0
-    return HostStatus(name=name, keeper_pid=pid, engine=str(look.get("engine", "")))
+    said = stamp(look.get("stamp", {}), str(look.get("machine", "")))
+    return HostStatus(name=name, keeper_pid=pid, engine=str(look.get("engine", "")), stamp=said)
+
+
+def stamp(left: Mapping[str, Any], machine: str) -> str:
+    """The fingerprint that preparation left on this machine; empty for what it left on another."""
+    return str(left.get("fingerprint", "")) if str(left.get("machine", "")) == machine else ""
 
 
 def _odd(wanted: str, hashes: Iterable[str]) -> str:

@@ -174,11 +174,15 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """What a host has of a bed of containers. ``keeper_pid``: 0 where none lives; ``engine``: its version."""
+    """What a host has of a bed of containers. ``keeper_pid``: 0 where none lives; ``engine``: its version.
+
+    ``stamp``: what it says that it was prepared for; empty where it does not, or where another machine said so.
+    """
 
     name: str
     keeper_pid: int = 0
     engine: str = ""
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

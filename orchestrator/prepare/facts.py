@@ -45,6 +45,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "home": user.pw_dir,
         "group": grp.getgrgid(user.pw_gid).gr_name,
         "system": _system(),
+        "machine": _text("/etc/machine-id"),
         "boot": _text("/proc/sys/kernel/random/boot_id"),
         "reached": os.environ.get("SSH_CONNECTION", "").split(" ")[2:],
         "synchronised": _synchronised(),

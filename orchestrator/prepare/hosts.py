@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import advice, preparation
+from ..core import advice, preparation, seen
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..store import prepared, shipped
@@ -20,6 +22,7 @@ from .vault import Vault
 ENGINE = "/var/run/docker.sock"
 #: The task of reset.yml that refuses what is another's, or has a run.
 HELD = "held"
+STAMP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +76,39 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
     remembered = {host: _remembered(work.parts[host], played.facts.get(host, {})) for host in played.done}
     prepared.write(state, bed.name, remembered)
     return Outcome(ready=played.done, failures=(*failures, *_failures(bed, played)), changed=played.changed)
+
+
+def lost(state: Path, bed: BedSpec, stamps: Mapping[str, str], away: Collection[str]) -> tuple[preparation.Due, ...]:
+    """Hosts that are not as they were prepared. ``away``: those that could not say it; they are asked for nothing else."""
+    known = prepared.read(state, bed.name)
+    asked = [bed.host(name) for name in away if name in known]
+    return preparation.lost(known, {**stamps, **_stamps(bed, asked)})
+
+
+def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
+    """Of the hosts that are reached."""
+    script = 'printf "%s\\n%s\\n" "$(cat "$1" 2>/dev/null)" "$(cat /etc/machine-id 2>/dev/null)"'
+
+    def one(host: HostSpec) -> str | None:
+        try:
+            with reaching.reach(host) as way:
+                said = way.run(["sh", "-c", script, "stamp", f"{bed.hostdir}/prepared.json"], "", STAMP_S).output
+        except reaching.UnreachableError:
+            return None
+        left, machine = ["", "", *said.splitlines()][-2:]  # a shell may say something at log-in
+        return seen.stamp(_json(left), machine)
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        found = dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
+    return {name: stamp for name, stamp in found.items() if stamp is not None}
+
+
+def _json(text: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:

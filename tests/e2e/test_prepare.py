@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core import assemble, variables
-from orchestrator.prepare import ending, playing
+from orchestrator.prepare import ending, facts, playing
 from orchestrator.store import shipped
 
 pytestmark = pytest.mark.e2e
@@ -86,7 +86,8 @@ def test_a_host_is_prepared_once_and_stamped_and_a_second_run_changes_nothing(tm
     assert first.facts["h1"]["engine"]["version"] == "24.0.7"
     assert ("directory", "changed") in [(step.task, step.state) for step in steps]
     stamp = json.loads((tmp_path / "bed" / "prepared.json").read_text())
-    assert stamp == {"bed": "lab", "fingerprint": "f00d", "python": sys.executable}
+    machine = facts._text("/etc/machine-id")
+    assert stamp == {"bed": "lab", "fingerprint": "f00d", "machine": machine, "python": sys.executable}
     assert (tmp_path / "bed").stat().st_mode & 0o7777 == 0o700
     second, _ = play(file, "hosts", "h1", **more)
     assert (second.done, second.changed) == (("h1",), 0)

@@ -91,6 +91,17 @@ def test_up_again_changes_nothing(remote: Remote) -> None:
     assert (code, "nothing to change" in said) == (0, True), said
 
 
+def test_a_host_that_lost_its_stamp_is_prepared_again_once(remote: Remote) -> None:
+    (remote.hostdir / "prepared.json").unlink()
+    _, planned = remote.ccbed("up", str(remote.inventory), "--dry-run")
+    assert "prepare: h1 (what preparation left there is gone" in planned
+    code, said = remote.ccbed("up", str(remote.inventory))
+    assert code == 0, said
+    assert "prepare     h1 ready" in said
+    assert "nothing to change, 2 of 2 warm" in said
+    assert "prepare" not in remote.ccbed("up", str(remote.inventory))[1]
+
+
 def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> None:
     """Every two and a half seconds whatever serves the connection is killed, the run's whole life long."""
     over = threading.Event()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import preparing, terminal
 from orchestrator.cli.session import Session
+from orchestrator.model.bed import BedStatus, HostSpec, HostStatus
 from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError
 from orchestrator.prepare import hosts, playing, reaching
 from orchestrator.providers import owners, problems
@@ -164,6 +167,57 @@ def test_a_bed_is_its_owners_also_when_its_keeper_is_dead_and_by_its_containers_
         problems.refuse_foreign(bed(), "b", {"h1": own, "h2": dead})
     with pytest.raises(OwnedError, match="host h2: bed lab is there, and is bob's"):
         problems.refuse_foreign(bed(), "b", {"h2": {"keeper": {"alive": False}, "owners": ["bob"]}})
+
+
+def status(**stamps: str) -> BedStatus:
+    return BedStatus(name="lab", hosts=tuple(HostStatus(name=host, stamp=stamp) for host, stamp in stamps.items()))
+
+
+def test_a_host_that_is_not_the_one_that_was_prepared_is_prepared_again(session: Session, ansible: Ansible) -> None:
+    assert preparing.lost(session, bed(), status(h1="", h2="")) == (), "nothing was prepared yet"
+    preparing.ready(session, bed())
+    said(session)
+    prints = ansible.played[0].variables["ccbed_fingerprints"]
+    assert preparing.lost(session, bed(), status(**prints)) == ()
+    found = preparing.lost(session, bed(), status(h1=prints["h1"], h2=""))
+    preparing.forget(session, bed(), found)
+    gone = "what preparation left there is gone: it was installed anew, or is another machine"
+    assert said(session) == [f"warning: h2: {gone}: prepared again"]
+    preparing.ready(session, bed())
+    assert ansible.played[1].hosts == ["h2"]
+
+
+def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
+    session: Session, ansible: Ansible, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine that is stopped is no new machine, a machine without an engine and a stamp is; who is away, is away."""
+    preparing.ready(session, bed())
+    prints = ansible.played[0].variables["ccbed_fingerprints"]
+    answers = {"h1": json.dumps({"fingerprint": prints["h1"], "machine": "m"}) + "\nm\n", "h2": "\nm\n"}
+
+    class Way:
+        def __init__(self, host: str) -> None:
+            self.host = host
+
+        def run(self, argv: list[str], text: str, limit_s: float) -> reaching.Answer:
+            return reaching.Answer(code=0, output=answers[self.host], errors="")
+
+    @contextlib.contextmanager
+    def reach(host: HostSpec) -> Iterator[Way]:
+        if host.name not in answers:
+            raise reaching.UnreachableError("silent")
+        yield Way(host.name)
+
+    monkeypatch.setattr(reaching, "reach", reach)
+
+    def lost() -> list[str]:
+        return [one.host for one in preparing.lost(session, bed(), status(), ("h1", "h2"))]
+
+    assert lost() == ["h2"]
+    answers["h1"] = answers["h1"].replace("\nm", "\nanother")
+    assert lost() == ["h1", "h2"]
+    answers.clear()
+    assert lost() == []
 
 
 def test_variables_carry_no_more_than_preparation_needs(session: Session, ansible: Ansible) -> None:
