@@ -141,6 +141,7 @@ def _twin(run: _Run) -> Twin | None:
     key = twins.twin_key(run.trial, _foreseen(run))
     if found := cache.get(state, key):
         return found
+    _refuse_unfit(run)
     undisturbed = replace(run.trial, faults=(), checks=())
     quiet = replace(request, twin=False, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
     try:
@@ -164,6 +165,16 @@ def _foreseen(run: _Run) -> dict[str, Any]:
     provider = run.request.provider
     provider.open(run.bed, asking.BED)
     return _fingerprint(run, _plan(run, provider.observe(run.bed, memory=False), run_id="", at=""))
+
+
+def _refuse_unfit(run: _Run) -> None:
+    """What the run will be refused for is said before anything is run to compare with. Raises UsageError, InfrastructureError."""
+    provider = run.request.provider
+    try:
+        status = provider.observe(run.bed)
+        _plan(run, status, run_id="", at="", checked=_preflight(run, status))
+    finally:
+        provider.close()
 
 
 def _drop_twin(run: _Run) -> None:

@@ -104,9 +104,10 @@ def space(paths: Sequence[str]) -> dict[str, int | str]:
     return {path: _tried(lambda path=path: _free(Path(path))) for path in paths}  # type: ignore[misc]
 
 
-def shm(pids: Mapping[str, int]) -> dict[str, int | str]:
-    """Free bytes in the /dev/shm that each of these processes sees; a sentence where it cannot be looked at."""
-    return {name: _tried(lambda pid=pid: _left(f"/proc/{pid}/root/dev/shm")) for name, pid in pids.items()}  # type: ignore[misc]
+def inside(pids: Mapping[str, int], shared_dir: str) -> dict[str, dict[str, Any]]:
+    """What each of these processes sees: free bytes in its /dev/shm (a sentence where it cannot be looked at), and whether
+    the shared directory is the same for it as it is out here (None where that is not known)."""
+    return {name: {"shm": _shm(pid), "same": _same(pid, shared_dir)} for name, pid in pids.items()}
 
 
 def clock() -> dict[str, Any]:
@@ -242,6 +243,17 @@ def _free(path: Path) -> int:
     return _left(next(place for place in (path, *path.parents) if place.exists()))
 
 
+def _shm(pid: int) -> int | str:
+    return _tried(lambda: _left(f"/proc/{pid}/root/dev/shm"))
+
+
+def _same(pid: int, path: str) -> bool | None:
+    try:
+        return os.path.samefile(path, f"/proc/{pid}/root{path}")
+    except OSError:
+        return None
+
+
 def _left(path: str | Path) -> int:
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
@@ -262,7 +274,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "meet": meet,
     "tidy": tidy,
     "space": space,
-    "shm": shm,
+    "inside": inside,
     "clock": clock,
     "gpus": gpus,
     "images": images,

@@ -388,6 +388,33 @@ def test_a_bed_of_another_state_directory_is_refused_by_its_owners_name(desk: De
     assert desk.containers("h1") == []
 
 
+def test_reset_leaves_what_is_anothers_alone_though_its_keepers_are_dead(desk: Desk) -> None:
+    inventory = desk.inventory()
+    desk.up(inventory)
+    for host in HOSTS:
+        label = desk.inside(host, "cat", "/var/lib/ccbed/bad/keeper/keeper.json")
+        desk.inside(host, "kill", "-9", str(yaml.safe_load(label)["pid"]))
+    other = desk.elsewhere()
+    said = other.ccbed("down", other.inventory(), "--reset", within_s=PLAYED_S)
+    assert said.code == EXIT_USAGE, said.text
+    said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}'s")
+    assert "--reset --force" in said.text
+    assert "4 of 4 warm" in desk.up(inventory).text, "the containers went on"
+    forced = other.ccbed("down", other.inventory(), "--reset", "--force", within_s=PLAYED_S)
+    assert forced.code == EXIT_PASS, forced.text
+    assert [desk.containers(host) for host in HOSTS] == [[], [], []]
+
+
+def test_a_host_that_was_installed_anew_is_prepared_again(desk: Desk) -> None:
+    inventory = desk.inventory()
+    desk.up(inventory)
+    assert desk.ccbed("down", "bad").code == EXIT_PASS
+    desk.inside("h2", "rm", "-r", "/var/lib/ccbed/bad")
+    said = desk.up(inventory)
+    assert "warning: h2: what preparation left there is gone" in said.text
+    assert "prepare     h2 ready" in said.text
+
+
 def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(desk: Desk) -> None:
     desk.inside("h2", "mount", "-t", "tmpfs", "tmpfs", layout.SHARED)
     try:
@@ -396,6 +423,12 @@ def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(des
         run = desk.ccbed("run", "dp-ring", "--nodes", "3", "--fail-node", "1", "--runs-dir", desk.folder / "runs")
         assert run.code == EXIT_USAGE, run.text
         assert "h2 does not see what h1 writes there: mount one file system there, set ccbed_shared_dir" in run.text
+        assert not list((desk.folder / "runs").glob("*")), "nothing was run before it was refused, no twin either"
         assert desk.ccbed("down", "bad").code == EXIT_PASS
+        desk.up(desk.inventory())
     finally:
         desk.inside("h2", "umount", layout.SHARED)
+    late = desk.ccbed("run", "dp-ring", "--nodes", "3", "--fail-node", "1", "--runs-dir", desk.folder / "runs")
+    assert late.code == EXIT_USAGE, late.text
+    assert "the container of n1 has another there than its host" in late.text, "it was started before the mount"
+    assert desk.ccbed("down", "bad").code == EXIT_PASS

@@ -90,6 +90,10 @@ def unreachable(*problems: str) -> Answer:
     return lambda **args: {**checks.meet(**args), "problems": list(problems)}
 
 
+def sees(shm: int | str, *, same: bool = True) -> Answer:
+    return lambda pids, shared_dir: {node: {"shm": shm, "same": same} for node in pids}
+
+
 def vars_of(status: BedStatus) -> dict[str, Any]:
     return {name.name: getattr(status, name.name) for name in dataclasses.fields(status)}
 
@@ -245,9 +249,9 @@ def test_gpus_that_are_missing_or_ill_are_told(tmp_path: Path) -> None:
 
 def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_given(tmp_path: Path) -> None:
     hosts = Hosts()
-    hosts.odd["h0", "shm"] = lambda pids: dict.fromkeys(pids, 512 << 20)
-    hosts.odd["h1", "shm"] = lambda pids: dict.fromkeys(pids, "/proc/7/root: Permission denied")
-    hosts.odd["h2", "shm"] = lambda pids: dict.fromkeys(pids, 700 << 20)
+    hosts.odd["h0", "inside"] = sees(512 << 20)
+    hosts.odd["h1", "inside"] = sees("/proc/7/root: Permission denied")
+    hosts.odd["h2", "inside"] = sees(700 << 20)
     of = bed(tmp_path)
     found = next(one for one in examined(of, hosts).findings if one.name == "shm")
     assert (found.outcome, found.text) == ("ok", "512 MiB ok")
@@ -257,12 +261,22 @@ def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_gi
     assert next(one.fix for one in checked.findings if one.name == "shm").startswith("set ccbed_shm_size of h1 to more")
 
 
-def test_the_shm_of_a_process_is_the_one_that_it_sees() -> None:
-    found = checks.shm({"own": os.getpid(), "gone": 2**22 + 1})
+def test_what_a_process_sees_is_looked_at_from_outside(tmp_path: Path) -> None:
+    found = checks.inside({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
     expected = os.statvfs("/dev/shm")
-    assert isinstance(found["own"], int)
-    assert abs(found["own"] - expected.f_bavail * expected.f_frsize) < 64 << 20
-    assert "No such file" in str(found["gone"])
+    assert abs(found["own"]["shm"] - expected.f_bavail * expected.f_frsize) < 64 << 20
+    assert found["own"]["same"] is True
+    assert "No such file" in found["gone"]["shm"]
+    assert found["gone"]["same"] is None
+
+
+def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_shared_with_it(tmp_path: Path) -> None:
+    hosts = Hosts()
+    hosts.odd["h1", "inside"] = sees(1 << 30, same=False)
+    checked = examined(bed(tmp_path), hosts)
+    assert checked.apart == "the container of n1 has another there than its host"
+    found = next(one for one in checked.findings if one.name == "shared")
+    assert (found.outcome, found.fix.startswith("start the containers anew: ccbed down b")) == ("warn", True)
 
 
 def test_the_table_of_nvidia_smi_is_read() -> None:
@@ -281,7 +295,7 @@ def test_containers_with_a_network_of_their_own_are_asked_each_inside_of_it(tmp_
     checked = examined(bed(tmp_path, network="private"), hosts)
     assert wrong(checked) == []
     assert {node for node, op in hosts.asked if op == "survey inside"} == {"n0", "n1", "n2"}
-    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "shm"}
+    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "inside"}
 
 
 def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:

@@ -135,7 +135,8 @@ def _hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker) -> Seen:
         )
         pids = {node.name: status.node(node.name).pid for node in bed.nodes if node.host == host.name}
         living = {name: pid for name, pid in pids.items() if pid}
-        asks["shm", host.name] = partial(asker.ask, host.name, "shm", ASK_S, pids=living)
+        about = {"pids": living, "shared_dir": bed.shared_dir}
+        asks["inside", host.name] = partial(asker.ask, host.name, "inside", ASK_S, **about)
         if host.name in with_gpus:
             asks["gpus", host.name] = partial(asker.ask, host.name, "gpus", ASK_S)
     done, wrong = _at_once(asks)
@@ -148,7 +149,7 @@ def _hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker) -> Seen:
         walls={host: wall for (_, host), (_, _, wall) in _of(done, "clock")},
         gpus={host: found for (_, host), found in _of(done, "gpus")},
         images={host: found for (_, host), found in _of(done, "images")},
-        shm={node: free for _, found in _of(done, "shm") for node, free in found.items()},
+        inside={node: told for _, found in _of(done, "inside") for node, told in found.items()},
     )
 
 

@@ -42,8 +42,8 @@ class Reach:
 class Seen:
     """By name of the place: what its survey gave, or why there is none. ``tokens``: whose token each place reads.
 
-    ``clocks``: by host, with its boot id; ``walls``: seconds by which its wall clock is ahead of ours. ``shm``: by node,
-    what is free in its container's /dev/shm, or why that is not known.
+    ``clocks``: by host, with its boot id; ``walls``: seconds by which its wall clock is ahead of ours. ``inside``: by node,
+    what its container sees (``agent/checks.py``).
     """
 
     places: tuple[Place, ...]
@@ -55,7 +55,7 @@ class Seen:
     walls: Mapping[str, float] = field(default_factory=dict)
     gpus: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    shm: Mapping[str, int | str] = field(default_factory=dict)
+    inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]:
@@ -85,7 +85,19 @@ def apart(seen: Seen) -> str:
         missing = [name for name, read in seen.tokens.items() if place.name not in read]
         if missing:
             return f"{missing[0]} does not see what {place.name} writes there"
-    return ""
+    return _covered(seen)
+
+
+def _covered(seen: Seen) -> str:
+    """A container has the directory that was there when it was started, whatever its host has mounted over it since."""
+    return next(
+        (
+            f"the container of {node} has another there than its host"
+            for node, told in seen.inside.items()
+            if told["same"] is False
+        ),
+        "",
+    )
 
 
 def _or_ok(name: str, found: Iterable[Finding], text: str) -> tuple[Finding, ...]:
@@ -188,8 +200,8 @@ def _spread(seen: Seen) -> str:
 def _shm(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     """The container with the least; of one that cannot be looked at, what it was given."""
     free = {}
-    for node, found in seen.shm.items():
-        spec = bed.node(node).container
+    for node, told in seen.inside.items():
+        found, spec = told["shm"], bed.node(node).container
         if not isinstance(found, str) or spec:
             free[node] = containers.shm(spec) if isinstance(found, str) and spec else int(found)
     if free:
@@ -221,7 +233,10 @@ def _shared(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     if not reason:
         yield ok("shared", "directory seen by all ok")
         return
-    fix = "mount one file system there on all hosts, or set ccbed_shared_dir; without it no node can be replaced or restarted"
+    fix = "mount one file system there on all hosts, or set ccbed_shared_dir"
+    if reason == _covered(seen):
+        fix = f"start the containers anew: ccbed down {bed.name}, then: ccbed up {bed.inventory}"
+    fix += "; without it no node can be replaced or restarted"
     yield Finding(name="shared", outcome="warn", text=f"{bed.shared_dir}: {reason}", fix=fix)
 
 
