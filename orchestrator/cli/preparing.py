@@ -63,7 +63,7 @@ def tell(session: Session, found: Sequence[Due]) -> None:
 
 
 def lost(session: Session, bed: BedSpec, status: BedStatus, away: Collection[str] = ()) -> tuple[Due, ...]:
-    """The hosts that were prepared and are not so any more. ``away``: those that do not say what they have."""
+    """The hosts that were prepared and are not so any more. ``away``: those that are there and cannot say it."""
     if not _remote(bed):
         return ()
     from ..prepare import hosts as preparation

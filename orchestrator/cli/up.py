@@ -69,7 +69,7 @@ def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedS
             return bed, found
     except UnreachedError as error:
         if wanted is not False:
-            lost = preparing.lost(session, bed, error.status, error.hosts)
+            lost = preparing.lost(session, bed, error.status, error.reached)
         if not lost:
             raise
     preparing.forget(session, bed, lost)

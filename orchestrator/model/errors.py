@@ -45,12 +45,16 @@ class InfrastructureError(CcbedError):
 
 
 class UnreachedError(InfrastructureError):
-    """Not every host of a bed says what it has. ``status``: what the others say; ``hosts``: why, for each of the rest."""
+    """Not every host of a bed says what it has. ``status``: what the others say; ``hosts``: why, for each of the rest;
+    ``reached``: those of the rest that answered, but lack what it takes to say more."""
 
-    def __init__(self, *problems: str, status: BedStatus, hosts: Mapping[str, str], hint: str = "") -> None:
+    def __init__(
+        self, *problems: str, status: BedStatus, hosts: Mapping[str, str], reached: Sequence[str] = (), hint: str = ""
+    ) -> None:
         super().__init__(*problems, hint=hint)
         self.status = status
         self.hosts = hosts
+        self.reached = reached
 
 
 class UnpreparedError(InfrastructureError):

@@ -30,7 +30,15 @@ def refuse(bed: BedSpec, problems: Problems) -> None:
 
 def unreached(bed: BedSpec, problems: Problems, status: BedStatus) -> UnreachedError:
     """With what the other hosts say."""
-    return UnreachedError(*lines(bed, problems), status=status, hosts=texts(problems), hint=_again(bed))
+    reached = [host for host, problem in problems.items() if _answered(problem)]
+    return UnreachedError(
+        *lines(bed, problems), status=status, hosts=texts(problems), reached=reached, hint=_again(bed)
+    )
+
+
+def _answered(problem: Exception) -> bool:
+    """Is the host there? ``reached`` of a HostError; whatever else it is, the host itself said it, unless it took too long."""
+    return bool(getattr(problem, "reached", not isinstance(problem, TimeoutError)))
 
 
 def lines(bed: BedSpec, problems: Problems) -> list[str]:

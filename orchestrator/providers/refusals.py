@@ -19,13 +19,14 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOW
 class HostError(OSError):
     """A host that cannot be used now: one sentence, without its name, which whoever lists several puts before it.
 
-    ``lasting``: trying again is of no use before somebody did something about it.
+    ``lasting``: trying again is of no use before somebody did something about it. ``reached``: it lets this user in.
     """
 
-    def __init__(self, host: str, text: str, *, lasting: bool = False) -> None:
+    def __init__(self, host: str, text: str, *, lasting: bool = False, reached: bool = False) -> None:
         super().__init__(text)
         self.host = host
         self.lasting = lasting
+        self.reached = reached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ def _network(goal: Goal, error: BaseException, deadline_s: float) -> tuple[str, 
 
 def python_missing(host: HostSpec) -> HostError:
     text = f"no {host.python} there; install Python {_version(PYTHON)} or newer, or set ansible_python_interpreter"
-    return HostError(host.name, text, lasting=True)
+    return HostError(host.name, text, lasting=True, reached=True)
 
 
 def python_old(host: HostSpec, version: str) -> HostError:
@@ -119,16 +120,18 @@ def python_old(host: HostSpec, version: str) -> HostError:
         f"{host.python} is Python {version}, {_version(PYTHON)} or newer is needed; install one beside it "
         f"(python3.11, say) and set ansible_python_interpreter"
     )
-    return HostError(host.name, text, lasting=True)
+    return HostError(host.name, text, lasting=True, reached=True)
 
 
 def directory_refused(host: HostSpec, path: str, reason: str) -> HostError:
     text = f"{path} cannot be made or written by {host.user or 'this user'}: {reason}; see it, or set ccbed_workdir"
-    return HostError(host.name, text, lasting=True)
+    return HostError(host.name, text, lasting=True, reached=True)
 
 
 def helper_ended(host: HostSpec, said: str) -> HostError:
-    return HostError(host.name, f"the helper there did not start: {said.strip()[-400:] or 'it said nothing'}")
+    return HostError(
+        host.name, f"the helper there did not start: {said.strip()[-400:] or 'it said nothing'}", reached=True
+    )
 
 
 def _version(version: tuple[int, int]) -> str:

@@ -203,5 +203,5 @@ def test_the_playbooks_assume_what_the_core_assumes() -> None:
     text = "".join(file.read_text() for file in PLAYBOOKS.rglob("*.yml"))
     assert f"default('{assemble.DEFAULT_IMAGE}')" in text
     used = set(re.findall(r"ccbed_([a-z_]+)", text))
-    extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "force"}
+    extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "owner_id", "force"}
     assert used - extra <= set(variables.KNOWN)

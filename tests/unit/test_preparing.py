@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.agent.engine import EngineError
 from orchestrator.cli import preparing, terminal
 from orchestrator.cli.session import Session
 from orchestrator.model.bed import BedStatus, HostSpec, HostStatus
 from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError
 from orchestrator.prepare import hosts, playing, reaching
-from orchestrator.providers import owners, problems
+from orchestrator.providers import owners, problems, refusals
 
 from .test_preparation import bed, host
 
@@ -218,6 +219,16 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
     assert lost() == ["h1", "h2"]
     answers.clear()
     assert lost() == []
+
+
+def test_only_hosts_that_let_us_in_are_asked_for_their_stamp() -> None:
+    wrong = {
+        "h1": refusals.HostError("h1", "does not answer within 4 s"),
+        "h2": refusals.python_missing(host("h2")),
+        "h3": EngineError("the engine at /var/run/docker.sock is not reached"),
+        "h4": TimeoutError("no answer"),
+    }
+    assert problems.unreached(bed(), wrong, status()).reached == ["h2", "h3"]
 
 
 def test_variables_carry_no_more_than_preparation_needs(session: Session, ansible: Ansible) -> None:
