@@ -27,7 +27,7 @@ all:
 
 def bed(text: str) -> dict[str, HostSpec]:
     inventory = parse_inventory.parse(text, "lab.yml")
-    return {host.name: host for host in assemble.assemble(inventory, agent="a", state="/s", home="/home/ann").hosts}
+    return {host.name: host for host in assemble.assemble(inventory, agent="a", state="/s", home="/away/ann").hosts}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_every_variable_counts_in_the_order_of_ansible_and_what_ansible_says_its
     hosts = bed(INVENTORY)
     assert (hosts["h1"].port, hosts["h1"].user, hosts["h1"].ssh) == (22, "", {})
     second = hosts["h2"]
-    assert (second.port, second.user, second.key) == (2200, "bob", "/home/ann/.ssh/inside")
+    assert (second.port, second.user, second.key) == (2200, "bob", "/away/ann/.ssh/inside")
     assert second.ssh["proxyjump"] == ("ann@bastion:2222",)
     assert bed(INVENTORY + "    ansible_port: 23\n")["h2"].port == 23
 
