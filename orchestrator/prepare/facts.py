@@ -62,6 +62,7 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "stamp": _stamp(asked["hostdir"]),
         "label": {name: str(keeper.get(name, "")) for name in ("owner", "owner_id")},
         "owners": _owners(engine, asked.get("tag", "")),
+        "keepers": _keepers(asked.get("tag", "")),
         "driven": _driven(asked["hostdir"]),
     }
 
@@ -253,6 +254,17 @@ def _owners(engine: str, tag: str) -> list[str]:
         status, listed = ask(engine, f"/containers/json?all=1&filters={filters}") if tag else (0, [])
         found |= {str(one["Labels"].get("ccbed.owner", "")) for one in (listed if status == 200 else [])}
     return sorted(found - {""})
+
+
+def _keepers(tag: str) -> list[int]:
+    """The processes that carry the mark of the bed's keeper, also where its directory is gone."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/environ", "rb") as file:
+                marked = f"CCBED_NODE={tag}/keeper/".encode() in file.read()
+            found += [int(name)] if tag and marked else []
+    return sorted(found)
 
 
 def _driven(hostdir: str) -> str:

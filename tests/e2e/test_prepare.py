@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.agent import mark as marks
 from orchestrator.core import assemble, variables
 from orchestrator.prepare import ending, facts, playing
 from orchestrator.store import shipped
@@ -144,6 +145,19 @@ def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whos
     assert keeper.exists()
     gone, _ = play(file, "reset", "h1", ccbed_owner="ann@desk:/beds/lab", ccbed_engine=str(tmp_path / "x"))
     assert (gone.done, (tmp_path / "bed").exists()) == (("h1",), False)
+
+
+def test_reset_ends_the_keeper_though_its_directory_is_gone(tmp_path: Path, engine: Path) -> None:
+    file = inventory(tmp_path, engine, {"h1": {}})
+    mark = f"{marks.tag('lab', str(tmp_path / 'bed'))}/keeper/0a"
+    with (
+        subprocess.Popen(["sleep", "60"], env={**os.environ, "CCBED_NODE": mark}) as ours,
+        subprocess.Popen(["sleep", "60"], env={**os.environ, "CCBED_NODE": f"x{mark}"}) as other,
+    ):
+        reset, _ = play(file, "reset", "h1", ccbed_engine=str(tmp_path / "x"))
+        assert reset.done == ("h1",), reset.failed
+        assert (ours.wait(5), other.poll()) == (-9, None)
+        other.kill()
 
 
 def test_reset_leaves_all_hosts_alone_while_one_has_a_run_unless_it_is_forced(tmp_path: Path, engine: Path) -> None:

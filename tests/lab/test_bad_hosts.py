@@ -402,7 +402,9 @@ def test_reset_leaves_what_is_anothers_alone_though_its_keepers_are_dead(desk: D
     assert "4 of 4 warm" in desk.up(inventory).text, "the containers went on"
     forced = other.ccbed("down", other.inventory(), "--reset", "--force", within_s=PLAYED_S)
     assert forced.code == EXIT_PASS, forced.text
-    assert [desk.containers(host) for host in HOSTS] == [[], [], []]
+    for host in HOSTS:
+        assert desk.containers(host) == []
+        assert "/var/lib/ccbed/bad" not in desk.inside(host, "ps", "-eo", "args"), "no keeper is left either"
 
 
 def test_a_host_that_was_installed_anew_is_prepared_again(desk: Desk) -> None:
