@@ -169,12 +169,9 @@ def _foreseen(run: _Run) -> dict[str, Any]:
 
 def _refuse_unfit(run: _Run) -> None:
     """What the run will be refused for is said before anything is run to compare with. Raises UsageError, InfrastructureError."""
-    provider = run.request.provider
-    try:
-        status = provider.observe(run.bed)
+    with _let_go(run.request):
+        status = run.request.provider.observe(run.bed)
         _plan(run, status, run_id="", at="", checked=_preflight(run, status))
-    finally:
-        provider.close()
 
 
 def _drop_twin(run: _Run) -> None:

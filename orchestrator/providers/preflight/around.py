@@ -40,7 +40,7 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
         walls=hosts.walls,
         gpus=hosts.gpus,
         images=hosts.images,
-        shm=hosts.shm,
+        inside=hosts.inside,
     )
     clocks = dict(seen.clocks.values())
     return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen))
