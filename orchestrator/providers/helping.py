@@ -57,8 +57,13 @@ try:
             part = os.read(0, size - len(data))
             if not part: sys.exit(1)
             data += part
-        with open(path + "." + str(os.getpid()), "wb") as file: file.write(data)
-        os.replace(path + "." + str(os.getpid()), path)
+        own = path + "." + str(os.getpid())
+        try:
+            with open(own, "wb") as file: file.write(data)
+            os.replace(own, path)
+        except OSError:
+            if os.path.exists(own): os.unlink(own)
+            raise
 except OSError as error:
     say(refused=error.strerror or str(error)); sys.exit(0)
 library = path[:-4]
