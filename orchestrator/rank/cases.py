@@ -159,7 +159,7 @@ def _of_elements(item: Item) -> Iterator[str]:
 
 
 def unfit(item: Item, world: int, algorithm: model.Chosen | None) -> Iterator[str]:
-    """Why ``item``, good in itself, cannot be done among ``world`` ranks. ``algorithm`` None: the backend's own, or auto."""
+    """Why ``item``, good in itself, cannot be done among ``world`` ranks. ``algorithm`` None: it is no file."""
     try:
         case = cases([item], world)[0]
     except ValueError as error:
@@ -189,10 +189,10 @@ def _unfit_shares(case: Case) -> Iterator[str]:
 
 
 def unequal(case: Case, algorithm: model.Chosen | None) -> int:
-    """The number of equal parts that the backend's own call, or the algorithm, needs and that the size does not give; or 0."""
+    """The number of equal parts that the backend's own call, MPI's, or the algorithm needs and that the size does not give; or 0."""
     operation = case.item.operation
     if algorithm is None:
-        needed = case.item.algorithm == model.LIBRARY and operation in TOTAL and operation != "all-to-all"
+        needed = case.item.algorithm != model.AUTO and operation in TOTAL and operation != "all-to-all"
         parts = case.ranks
     else:
         needed = algorithm.even(operation)

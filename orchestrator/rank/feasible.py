@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..model import algorithm as model
 from . import cases, choice, known, settings
+from .mpi import names as mpi
 
 
 def of_item(item: cases.Item, world: int) -> Iterator[str]:
@@ -16,6 +17,8 @@ def of_item(item: cases.Item, world: int) -> Iterator[str]:
         yield f"algorithm: {error}"
         return
     found = list(cases.unfit(item, world, algorithm))
+    if not found and mpi.meant(item.algorithm):
+        found += mpi.unfit(cases.cases([item], world)[0])
     if not found and item.algorithm == model.AUTO and not choice.candidates(cases.cases([item], world)[0]):
         found.append(f"algorithm: none does {item.operation} of {item.bytes} bytes among {world} ranks (got 'auto')")
     yield from found

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..model import algorithm as model
+from .mpi import names as mpi
 
 _PACKAGE = f"{__name__.split('.')[0]}.algorithms"
+#: Names that stand for no file.
+_NO_FILES = (model.LIBRARY, model.AUTO, mpi.MPI)
 
 
 def names() -> tuple[str, ...]:
@@ -22,14 +25,16 @@ def names() -> tuple[str, ...]:
 
 
 def find(text: str) -> model.Chosen | None:
-    """``chain:segments=16`` -> the algorithm; None for what is no file: the library's own, or auto. Raises ValueError."""
+    """``chain:segments=16`` -> the algorithm; None for what is no file: the library's own, Open MPI's, or auto. Raises ValueError."""
+    if mpi.meant(text):
+        return None
     name, params = model.parse(text)
     if name in (model.LIBRARY, model.AUTO):
         if params:
             raise ValueError(f"{name} has no parameters (got {text!r})")
         return None
     if name not in names():
-        raise ValueError(f"there is no algorithm {name}; known: {', '.join((*names(), model.LIBRARY, model.AUTO))}")
+        raise ValueError(f"there is no algorithm {name}; known: {', '.join((*names(), *_NO_FILES))}")
     return model.choose(text, _module(name))
 
 
@@ -40,7 +45,9 @@ def doing(operation: str) -> tuple[str, ...]:
 
 def problem(text: str, operation: str) -> str:
     """Why ``text`` is no algorithm for ``operation``; empty: it is one. Says which are."""
-    good = (*doing(operation), model.LIBRARY, model.AUTO)
+    if mpi.meant(text):
+        return mpi.problem(text, operation)
+    good = (*doing(operation), *_NO_FILES)
     try:
         found = find(text)
     except ValueError as error:

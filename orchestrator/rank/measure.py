@@ -11,28 +11,36 @@ import torch.distributed as dist
 
 from ..model import algorithm as model
 from . import cases, choice, fit, known, operations, probe, settings, sizes, support, verify
+from .mpi import joined, names
 
 if TYPE_CHECKING:
     from . import context
+    from .mpi import calls
 
 
 def run(ctx: context.RankContext, items: Iterable[cases.Item]) -> None:
     """The whole life of one rank that measures ``items`` as its Params (settings.Measuring) say."""
     wanted = tuple(items)
     support.require(wanted, ctx.gang.backend)
+    foreign = joined.wanted(wanted, ctx.gang.backend)
     ctx.connect()
     ctx.phase("restore")
-    meter = Meter(ctx, cases.cases(wanted, ctx.world))
+    peer = joined.peer(ctx) if foreign else None
+    meter = Meter(ctx, cases.cases(wanted, ctx.world), peer)
     meter.prepare()
     meter.measure()
+    if peer:
+        peer.leave()
     ctx.result = {"steps": ctx.steps, "loss": None, "digest": {}, "metrics": {}, "verified": meter.verified}
 
 
 class Meter:
     """One rank's share of the measurement."""
 
-    def __init__(self, ctx: context.RankContext, planned: tuple[cases.Case, ...]) -> None:
-        self._ctx, self._cases = ctx, planned
+    def __init__(
+        self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: calls.Peer | None = None
+    ) -> None:
+        self._ctx, self._cases, self._peer = ctx, planned, peer
         self._params: settings.Measuring = ctx.params
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
         self._buffers = torch.zeros(2, self._drain, dtype=torch.uint8, device=ctx.device)
@@ -93,7 +101,7 @@ class Meter:
 
     def _case(self, case: cases.Case) -> None:
         ctx, place = self._ctx, self._places[case.groups]
-        work = operations.Work(case, place, known.find(case.item.algorithm), ctx.device, ctx.chunks) if place else None
+        work = self._work(case, place) if place else None
         for _ in range(max(1, self._params.warmup)):
             self._iteration(case, work, 0, lambda: None)
             if ctx.chunks:
@@ -109,6 +117,10 @@ class Meter:
                 self._verifier.check(case, step, work)
                 self.verified += 1
             ctx.end_step(None, timed=timed)
+
+    def _work(self, case: cases.Case, place: operations.Place) -> operations.Work:
+        algorithm, peer = known.find(case.item.algorithm), self._peer if names.meant(case.item.algorithm) else None
+        return operations.Work(case, place, algorithm, self._ctx.device, self._ctx.chunks, peer)
 
     def _iteration(
         self, case: cases.Case, work: operations.Work | None, step: int, first: Callable[[], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,9 @@ import torch.distributed as dist
 from ..model import algorithm as model
 from . import backend, buffer, digest, exchange, pattern, record
 from .cases import REDUCING, Case
+
+if TYPE_CHECKING:
+    from .mpi import calls
 
 #: Operations whose result must be the same on all ranks of a group.
 EQUAL = ("all-reduce", "all-gather", "broadcast")
@@ -36,7 +40,7 @@ class Wrong:
 
 
 class Work:
-    """A case on this rank. fill(), then run() or begin(), then wrong() and hash()."""
+    """A case on this rank. fill(), then run() or begin(), then wrong() and hash(). ``peer``: who does it in our place."""
 
     def __init__(
         self,
@@ -45,6 +49,7 @@ class Work:
         algorithm: model.Chosen | None,
         device: torch.device,
         chunks: record.Chunks | None,
+        peer: calls.Peer | None = None,
     ) -> None:
         self._case, self._place, item = case, place, case.item
         count = algorithm.chunks(item.operation, case.ranks) if algorithm else 0
@@ -59,6 +64,7 @@ class Work:
         self._result = self._view(*self._layout.checked)
         self._parts = [self._view(*part) for part in self._layout.parts]
         self._exchange = self._made(algorithm, chunks) if algorithm else None
+        self._foreign = peer.work(item, self._call()) if peer else None
 
     @property
     def result(self) -> torch.Tensor:
@@ -73,6 +79,11 @@ class Work:
     def begin(self, step: int, first: Callable[[], None]) -> Callable[[], None]:
         """Do it, or begin it where the case is asynchronous; what waits for its end. ``first``: after the first exchange."""
         later = self._case.item.asynchronous
+        if self._foreign is not None:
+            first()
+            self._foreign()
+            self._divide()
+            return lambda: None
         if self._exchange is None:
             first()  # there is no point inside a call of the library
             return backend.call(self._case.item.operation, self._call(), asynchronous=later)
