@@ -26,6 +26,8 @@ import torch.distributed as dist
 
 from . import address, door, installed
 
+#: What mpirun takes for ssh, and where it leaves what it wants run.
+AGENT, _HOSTS = "ccbed-host", "hosts"
 LIMIT_S = 60.0
 _END_S = 10.0
 _SLICE_S = 0.05
@@ -86,7 +88,7 @@ def join(rank: int, *, interface: str, master: tuple[str, int], out: str) -> Job
     commands = _shared(lambda: _mpirun(job, programs, places) if rank == 0 else {})
     first = min(one.rank for one in places if one.host == mine.host)
     if rank == first and mine.host in commands:
-        job.started = _spawn(_orted(commands[mine.host], programs), home, programs, interface)
+        job.started = _spawn(_orted(commands[mine.host], programs), home, programs, {})
     given = _heard(listening, _Watch(job))
     job.held.append(given[0])
     _become(given[1], interface, programs)
@@ -131,16 +133,11 @@ def arguments(places: Sequence[Place], programs: installed.Programs, agent: str,
 
 def _mpirun(job: Job, programs: installed.Programs, places: Sequence[Place]) -> dict[str, list[str]]:
     """Run it; host -> the command that it wants run there. Raises Failed."""
-    inner = job.home / "hosts"
+    inner = job.home / _HOSTS
     inner.mkdir(mode=0o700)
-    listening, agent = _listen(inner), job.home / "ccbed-host"
-    words = [sys.executable, "-S", "-E", door.__file__, "host", str(inner.resolve())]
-    agent.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-    agent.chmod(0o700)
-    argv = arguments(order(places), programs, agent.name, door.__file__)
-    interface = places[0].interface
-    more = settings(places, interface, os.environ) | {"PATH": f"{job.home}:{os.environ.get('PATH', os.defpath)}"}
-    job.started = _spawn(argv, job.home, programs, interface, more)
+    listening = _listen(inner)
+    argv = arguments(order(places), programs, AGENT, door.__file__)
+    job.started = _spawn(argv, job.home, programs, settings(places, places[0].interface, os.environ))
     wanted, found = {one.host for one in places} - {places[0].host}, {}
     while wanted - set(found):
         connection, message = _heard(listening, _Watch(job))
@@ -151,10 +148,18 @@ def _mpirun(job: Job, programs: installed.Programs, places: Sequence[Place]) -> 
 
 
 def _spawn(
-    argv: Sequence[str], home: Path, programs: installed.Programs, interface: str, more: Mapping[str, str] | None = None
+    argv: Sequence[str], home: Path, programs: installed.Programs, more: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """What it says is in the rank's log; its own files are below ``home``."""
-    env = {**os.environ, **(more or {}), **programs.environment(), "TMPDIR": str(home.resolve())}
+    """What it says is in the rank's log; its own files are below ``home``.
+
+    orted looks for the remote shell as well, though it never calls it.
+    """
+    agent, path = home / AGENT, f"{home.resolve()}:{os.environ.get('PATH', os.defpath)}"
+    words = [sys.executable, "-S", "-E", door.__file__, "host", str(home.resolve() / _HOSTS)]
+    agent.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
+    agent.chmod(0o700)
+    own = {"TMPDIR": str(home.resolve()), "PATH": path}
+    env = {**os.environ, **more, **programs.environment(), **own}
     return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
 
 
