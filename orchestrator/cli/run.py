@@ -16,7 +16,7 @@ from ..model.bed import BedSpec
 from ..model.errors import PRECEDENCE, CcbedError, UsageError
 from ..model.launch import Request
 from ..model.trial import Trial
-from . import beds, options, summary, telling, trials
+from . import beds, options, skipping, summary, telling, trials
 from .session import Session
 from .up import up
 
@@ -97,6 +97,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     trial = _trial(session, source, given, bed, data_dir)
     if bed is None:
         raise missing or _never()
+    trial = skipping.available(session.terminal, trial, bed)
     if given["dry_run"]:
         return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
     codes = [_once(session, source, trial, bed, data_dir, given) for _ in range(given["repeat"])]

@@ -23,7 +23,8 @@ class Params(settings.Measuring):
     """What is measured: every combination of size, dtype, operator and algorithm.
 
     operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
-    algorithm      files of algorithms/, library (the backend's own), auto (by the cost model)
+    algorithm      files of algorithms/, library (the backend's own), auto (by the cost model); mpi: by Open MPI on the same nodes
+                   and links, as it chooses; mpi:ring and so on: by that algorithm of its own (rank/mpi/names.py lists them)
     sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single ones; K, M, G are powers of 1024. By nccl-tests: the buffer of
                    a rank, or the total of all ranks for all-gather, reduce-scatter, all-to-all, gather and scatter
     iterations     timed ones per combination

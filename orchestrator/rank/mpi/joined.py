@@ -21,6 +21,9 @@ def wanted(items: Iterable[Item], backend: str) -> bool:
     if backend != "gloo":
         raise installed.Missing(f"{names.MPI} is measured on CPUs, with backend gloo (got {backend})")
     installed.find()
+    from . import calls
+
+    calls.library()
     return True
 
 
@@ -28,7 +31,6 @@ def peer(ctx: context.RankContext) -> calls.Peer:
     """To be called by all ranks of a gang that is connected."""
     from . import calls, joining
 
-    calls.library()
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     job = joining.join(
         ctx.rank, interface=interface, master=(ctx.gang.master_addr, ctx.gang.master_port), out=ctx.gang.out

@@ -88,7 +88,7 @@ def join(rank: int, *, interface: str, master: tuple[str, int], out: str) -> Job
     commands = _shared(lambda: _mpirun(job, programs, places) if rank == 0 else {})
     first = min(one.rank for one in places if one.host == mine.host)
     if rank == first and mine.host in commands:
-        job.started = _spawn(_orted(commands[mine.host], programs), home, programs, {})
+        job.started = _spawn(orted(commands[mine.host], programs), home, programs, {})
     given = _heard(listening, _Watch(job))
     job.held.append(given[0])
     _become(given[1], interface, programs)
@@ -138,7 +138,8 @@ def _mpirun(job: Job, programs: installed.Programs, places: Sequence[Place]) -> 
     listening = _listen(inner)
     argv = arguments(order(places), programs, AGENT, door.__file__)
     job.started = _spawn(argv, job.home, programs, settings(places, places[0].interface, os.environ))
-    wanted, found = {one.host for one in places} - {places[0].host}, {}
+    wanted = {one.host for one in places} - {places[0].host}
+    found: dict[str, list[str]] = {}
     while wanted - set(found):
         connection, message = _heard(listening, _Watch(job))
         job.held.append(connection)
@@ -163,7 +164,7 @@ def _spawn(
     return subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL)
 
 
-def _orted(command: Sequence[str], programs: installed.Programs) -> list[str]:
+def orted(command: Sequence[str], programs: installed.Programs) -> list[str]:
     """The words of a command for a remote shell, which may begin with settings of that shell; nothing but orted is run."""
     words = shlex.split(" ".join(command))
     place = next((at for at, word in enumerate(words) if Path(word).name == "orted"), None)

@@ -35,6 +35,11 @@ def meant(text: str) -> bool:
     return text.partition(":")[0].strip() == MPI
 
 
+def of(operation: str) -> tuple[str, ...]:
+    """Everything that may be written for ``operation``: Open MPI's own choice first."""
+    return (MPI, *(f"{MPI}:{name}" for name in _TUNED.get(operation, ("", ()))[1]))
+
+
 def forced(text: str, operation: str) -> tuple[str, int]:
     """The parameter that forces the algorithm, and its value; 0 leaves the choice to Open MPI; no name: there is none.
 
@@ -43,8 +48,7 @@ def forced(text: str, operation: str) -> tuple[str, int]:
     asked = text.partition(":")[2].strip().replace("_", "-")
     parameter, known = _TUNED.get(operation, ("", ()))
     if ":" in text and asked not in known:
-        listed = ", ".join(f"{MPI}:{name}" for name in known)
-        raise ValueError(f"Open MPI has no such {operation}; it has {MPI}{', ' * bool(listed)}{listed}")
+        raise ValueError(f"Open MPI has no such {operation}; it has {', '.join(of(operation))}")
     value = known.index(asked) + 1 if asked else 0
     return f"coll_tuned_{parameter}_algorithm" if parameter else "", value
 

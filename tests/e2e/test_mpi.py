@@ -1,0 +1,122 @@
+"""Open MPI as a peer, for real: every operation by every algorithm of its own, and proof on the wire that they are forced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.core import links
+from orchestrator.model.schedule import OPERATIONS
+from orchestrator.model.trial import Liveness, Recovery, Trial, World
+from orchestrator.providers import fabric
+from orchestrator.rank import cases, feasible, itemised
+from orchestrator.rank.cases import REDUCING
+from orchestrator.rank.mpi import installed, names
+from orchestrator.store import beds
+
+from .conftest import ROOT, Bed, ccbed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+SIZE, TIMES = 1 << 20, 3
+
+
+@pytest.fixture(autouse=True)
+def open_mpi() -> None:
+    try:
+        installed.find()
+    except installed.Missing as missing:
+        pytest.skip(str(missing))
+
+
+def trial(workload: str, nodes: int = 4, **params: Any) -> Trial:
+    return Trial(
+        name="mpi", workload=workload, params={"warmup": 1, "probe": False, **params}, world=World(nodes=nodes),
+        recovery=Recovery(policy=("none",)), liveness=Liveness(lost_s=12),
+    )  # fmt: skip
+
+
+def every_item() -> list[dict[str, Any]]:
+    """What Open MPI can do among four ranks: all names; then dtypes and operators, roots, groups, shares."""
+    found: list[dict[str, Any]] = []
+    for operation in OPERATIONS:
+        every = {"operation": operation, "bytes": 4096, "trials": 2}
+        found += [{**every, "algorithm": name} for name in names.of(operation)]
+        one = {"operation": operation, "bytes": 4096, "algorithm": "mpi"}
+        found.append({**one, "groups": [[2, 0], [1, 3]]})
+        if operation in REDUCING:
+            found += [{**one, "dtype": "float64", "operator": "avg"}, {**one, "dtype": "int8", "operator": "bxor"}]
+        elif operation != "barrier":
+            found.append({**one, "dtype": "bfloat16"})
+        if operation in ("broadcast", "reduce", "gather", "scatter"):
+            found.append({**one, "root": 2})
+    found.append({"operation": "all-to-all", "bytes": 4096, "algorithm": "mpi", "shares": [0.25, 0.25, 0.1, 0.4]})
+    return [one for one in found if not list(feasible.of_item(itemised.item(one), 4))]
+
+
+def test_every_operation_by_every_algorithm_of_open_mpi_is_exact_on_all_ranks(bed: Bed) -> None:
+    items = every_item()
+    ran = bed.run(trial("emulate", items=[*items, {"operation": "all-reduce", "bytes": 4096}]))
+    assert ran.bad() == [] and ran.code == 0
+    steps = sum(itemised.item(one).trials for one in items) + 1
+    assert ran.verdict("results-exact").text == f"{steps} results of {len(items) + 1} cases exact, all ranks equal"
+    assert len(items) > 50 and {one["operation"] for one in items} == set(cases.OPERATIONS)
+
+
+def test_a_wrong_result_of_open_mpi_fails_the_run_and_nothing_is_left(bed: Bed) -> None:
+    ran = bed.run(trial("collective", sizes=["1K"], algorithm=["mpi:ring"], break_result="2:5"))
+    assert ran.code == 1 and ran.outcome("no-orphans") == "pass"
+    assert "element 5" in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
+
+
+def test_its_rows_stand_in_the_same_table(bed: Bed) -> None:
+    code, said = bed.ccbed(
+        "run", "allreduce", "--sizes", "1K,4K", "--algorithm", "ring,library,mpi,mpi:ring", "--iterations", "2",
+        "--bed", "local", "--probe", "false", "--warmup", "1", "--runs-dir", str(bed.runs),
+    )  # fmt: skip
+    assert code == 0 and "skipped" not in said
+    rows = [line.replace("1 KiB", "").replace("4 KiB", "").split()[0] for line in said.splitlines() if "KiB" in line]
+    assert rows[:1] == ["ring"] and said.count("\n        mpi:ring") + said.count(" mpi:ring ") >= 2
+
+
+@pytest.fixture
+def isolated(tmp_path: Path) -> Iterator[Bed]:
+    """Four nodes in network namespaces, where every node counts what it sends."""
+    if lacking := "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"}))):
+        pytest.skip(f"no emulated fabric here: {lacking}")
+    state = tmp_path / "state" / "ccbed"
+    code, said = ccbed(state, "up", str(ROOT / "inventories/fabric.yml"))
+    assert code == 0, said
+    spec = beds.read(state, "fabric")
+    assert spec is not None
+    yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
+    assert ccbed(state, "down", "fabric", "--force")[0] == 0
+
+
+def sent(bed: Bed, node: str) -> int:
+    """Bytes so far, as the node's own kernel counts them."""
+    code, said = bed.ccbed("exec", node, "--", "cat", "/proc/self/net/dev")
+    assert code == 0, said
+    (line,) = (line for line in said.splitlines() if "eth0:" in line)
+    return int(line.partition("eth0:")[2].split()[8])
+
+
+@pytest.mark.root
+def test_between_namespaces_the_forced_algorithm_is_what_goes_over_the_wire(isolated: Bed) -> None:
+    """Linear: the root sends the sum to all others, n each. Ring: every rank sends 2 (p - 1)/p n. Times: warm-up and trials."""
+    volumes = {}
+    for name in ("mpi:basic-linear", "mpi:ring"):
+        before = [sent(isolated, f"n{node}") for node in range(4)]
+        ran = isolated.run(
+            trial("collective", sizes=[str(SIZE)], algorithm=[name], iterations=TIMES, verify=False, drain=0)
+        )
+        assert ran.code == 2 and ran.outcome("results-exact") == "unknown"  # nothing but the collective is to be sent
+        volumes[name] = [
+            (sent(isolated, f"n{node}") - start) / (SIZE * (TIMES + 1)) for node, start in enumerate(before)
+        ]
+    assert volumes["mpi:basic-linear"] == pytest.approx([3, 1, 1, 1], rel=0.15)
+    assert volumes["mpi:ring"] == pytest.approx([1.5] * 4, rel=0.15)
