@@ -62,8 +62,11 @@ class RankContext:
         self._parent = gang.resume.name if gang.resume else None
         self.begun = self._told = 0.0
         self._first = True
-        #: What the first step moved: operation -> bytes.
+        #: Samples of the whole batch of the step under way; the workload says how many, 0 where its steps have none.
+        self.samples = 0
+        #: What the first step moved: operation -> bytes; and how many samples it had: it may be an epoch's short last one.
         self.traffic: dict[str, int] | None = None
+        self.traffic_samples = 0
 
     @property
     def rng(self) -> torch.Generator:
@@ -126,6 +129,7 @@ class RankContext:
             self._chunks.flush()
         if self._first:
             self.traffic = {operation: size for operation, (_, size) in self.comm.counted.items()}
+            self.traffic_samples = self.samples
             self._notes.note("rank.step", step=self.step, mark="first")
             self._first = False
         if self.rank == 0 and (end - self._told >= PROGRESS_S or self.step == self.steps):

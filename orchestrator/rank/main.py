@@ -103,7 +103,8 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
     )
     workload.run(ctx)
     if ctx.traffic is not None and hasattr(workload, "traffic"):
-        notes.note("traffic", measured=ctx.traffic, predicted=workload.traffic(ctx.params, ctx.world))
+        predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
+        notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples)
     ctx.phase("shutdown")
     notes.note("rank.finished", **ctx.result)
     return 0

@@ -83,7 +83,7 @@ class Sharded:
 
 
 class Distributed:
-    """Parameters are DTensors: torch.distributed.checkpoint puts the whole together, and cuts it again."""
+    """Parameters are DTensors: torch.distributed.checkpoint.state_dict gathers the whole, and cuts it again; rank 0 writes it."""
 
     def held(
         self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer

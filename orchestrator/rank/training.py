@@ -149,6 +149,7 @@ def noisy_share(ctx: context.RankContext, batches: Batches, step: int) -> tuple[
     import torch
 
     mine, total = batches.share(step, ctx.rank, ctx.world)
+    ctx.samples = total
     images = rank_data.scaled(batches.images[mine])
     noise = torch.randn(images.shape, generator=ctx.rng, device=ctx.device)
     return images + ctx.params.noise * noise, batches.labels[mine], total
@@ -159,6 +160,7 @@ def noisy_batch(ctx: context.RankContext, batches: Batches, step: int) -> tuple[
     import torch
 
     found = batches.indices(step)
+    ctx.samples = len(found)
     images = rank_data.scaled(batches.images[found])
     generator = torch.Generator(ctx.device).manual_seed(seeds.derive(ctx.seed, "noise", step))
     noise = torch.randn(images.shape, generator=generator, device=ctx.device)

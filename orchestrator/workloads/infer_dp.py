@@ -61,9 +61,9 @@ def last_step(params: Params, data: str | None = None) -> int | None:
         return None
 
 
-def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step, of all ranks: float32 images there, answers back."""
-    size = world * params.batch * training.ELEMENT
+def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
+    """Bytes of each operation in a step of ``samples``, of all ranks: float32 images there, answers back."""
+    size = world * samples * training.ELEMENT
     return {"scatter": size * training.LAYERS[0], "gather": size * CLASSES}
 
 
@@ -97,6 +97,7 @@ def _batch(ctx: context.RankContext, model: Any, images: torch.Tensor, step: int
     from ..rank import share
 
     ctx.begin_step(step)
+    ctx.samples = len(images)
     passed = ctx.passing("allreduce")
     ctx.phase("data")
     cuts = share.bounds(len(images), ctx.world)

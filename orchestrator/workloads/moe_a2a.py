@@ -61,7 +61,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
     return params.steps
 
 
-def traffic(params: Params, world: int) -> dict[str, int]:
+def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: tokens there and back, twice, and counts; what a rank keeps included."""
     tokens = 4 * params.tokens * params.topk * params.hidden * training.ELEMENT
     return {"all-to-all": world * params.layers * (tokens + world * COUNT)}

@@ -49,7 +49,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
     return training.last_step(params, data)
 
 
-def traffic(params: Params, world: int) -> dict[str, int]:
+def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: all gradients once."""
     return {"all-reduce": world * training.parameters() * training.ELEMENT}
 

@@ -1,6 +1,7 @@
-"""Fully sharded data-parallel training (FSDP2), with checkpoints by torch.distributed.checkpoint.
+"""Fully sharded data-parallel training (FSDP2); for a checkpoint the state is gathered whole, and rank 0 writes it.
 
 Every layer's parameters are gathered before they are used, forward and backward, and gradients are reduced and scattered.
+Checkpoints are those of every training: torch.distributed.checkpoint.state_dict gathers the whole and cuts it again, no more.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
     return training.last_step(params, data)
 
 
-def traffic(params: Params, world: int) -> dict[str, int]:
+def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: parameters gathered twice, gradients reduced and scattered once.
 
     That is ZeRO stage 3, arXiv:1910.02054. Each parameter is padded to a multiple of the world along its rows, as FSDP2 does.

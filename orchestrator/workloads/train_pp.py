@@ -54,10 +54,10 @@ def last_step(params: Params, data: str | None = None) -> int | None:
     return training.last_step(params, data)
 
 
-def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step, of all ranks: what lies between two stages, forward, and its gradient, backward."""
+def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
+    """Bytes of each operation in a step of ``samples``, of all ranks: what lies between two stages, and its gradient back."""
     between = [training.LAYERS[stop] for _, stop in share.bounds(len(training.LAYERS) - 1, world)[:-1]]
-    return {"send-recv": 2 * params.batch * sum(between) * training.ELEMENT} if between else {}
+    return {"send-recv": 2 * samples * sum(between) * training.ELEMENT} if between else {}
 
 
 def run(ctx: context.RankContext) -> None:

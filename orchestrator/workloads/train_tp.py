@@ -55,10 +55,10 @@ def last_step(params: Params, data: str | None = None) -> int | None:
     return training.last_step(params, data)
 
 
-def traffic(params: Params, world: int) -> dict[str, int]:
-    """Bytes of each operation in a step, of all ranks: activations behind layer 2, the gradient before layer 3; those behind it."""
+def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
+    """Bytes of each operation in a step of ``samples``, of all ranks: activations and gradients of layers 2 and 3."""
     _, _, second, third, _ = training.LAYERS
-    row = world * params.batch * training.ELEMENT
+    row = world * samples * training.ELEMENT
     return {"all-reduce": 2 * second * row, "all-gather": third * row}
 
 
