@@ -1,4 +1,4 @@
-"""The bundle holds what every rank of every epoch left, in the place of the node that it came from."""
+"""The bundle holds what every rank of every epoch left, in the place of the node that it came from; chunk files are whole."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .. import views
 from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import transfers
 
 ALWAYS = True
 TWIN = False
@@ -18,6 +19,10 @@ TWIN = False
 DOCUMENTS = ("plan.json", "fingerprint.json", "bundle.json")
 #: The first line of a rank's log says whose it is.
 IDENTITY = re.compile(r"^ccbed: run (\S+) node (\S+) incarnation (\S+) epoch (\d+) rank (\d+)\s*$", re.MULTILINE)
+
+
+#: (epoch, rank) -> step -> the node on which it is recorded, in the order of the file.
+_Steps = dict[tuple[int, int], dict[int, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +57,9 @@ def check(run: Run, params: Params) -> Verdict:
         if f"{rank.directory}/rank-{rank.rank}.log" in present:
             wrong, unsure = _identity(run, rank)
             failures, doubts = [*failures, *wrong], [*doubts, *unsure]
-    failures += [*_records(run, ranks), *_unheard(run)]
+    steps = _steps(run)
+    failures += [*_records(steps, ranks), *_unheard(run)]
+    doubts += transfers.damage(run.files, run.history, _left(run, ranks, steps))
     doubts += [*_ungathered(run), *views.unended(run.history), *views.unstarted(run.history)]
     text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
@@ -150,15 +157,38 @@ def _identity(run: Run, rank: _Rank) -> tuple[list[views.Finding], list[views.Fi
     return [views.found(f"{where} is the log of {said}, incarnation {line[3]} of run {line[1]}", rank.started)], []
 
 
-def _records(run: Run, ranks: list[_Rank]) -> Iterator[views.Finding]:
-    """A rank's step records begin with the step that it reported as its first, and lie on its node."""
-    first: dict[tuple[int, int], tuple[int, str]] = {}
+def _steps(run: Run) -> _Steps:
+    found: _Steps = {}
     for record in run.files.steps():
-        first.setdefault((record.epoch, record.rank), (record.step, record.node))
+        found.setdefault((record.epoch, record.rank), {}).setdefault(record.step, record.node)
+    return found
+
+
+def _left(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.Place, transfers.Left]:
+    """What the chunk file of every rank is held against."""
+    ends = {
+        (gang.epoch, rank): end
+        for gang in views.gangs(run.history)
+        for rank, end in gang.by_rank("rank.finished").items()
+    }
+    return {
+        (rank.epoch, rank.rank): transfers.Left(
+            path=f"{rank.directory}/chunks-r{rank.rank}.bin",
+            steps=steps.get((rank.epoch, rank.rank), {}).keys(),
+            finished=(end := ends.get((rank.epoch, rank.rank))) is not None,
+            written=views.whole(end.value.get("transfers")) if end else None,
+        )
+        for rank in ranks
+    }
+
+
+def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[views.Finding]:
+    """A rank's step records begin with the step that it reported as its first, and lie on its node."""
     for rank in ranks:
         if rank.stepped is None:
             continue
-        step, node = first.get((rank.epoch, rank.rank), (None, rank.node))
+        done = steps.get((rank.epoch, rank.rank), {})
+        step, node = next(iter(done.items()), (None, rank.node))
         told = views.whole(rank.stepped.value.get("step"))
         if step != told or node != rank.node:
             where = f"{rank.directory}/steps-r{rank.rank}.jsonl"

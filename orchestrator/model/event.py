@@ -61,7 +61,7 @@ rank.inside          rank {rank, step, phase, hold}          passed the point at
 rank.held            rank {rank, step, phase, hold}
 rank.released        rank {rank, hold, held_s}
 hold.expired         rank {rank, hold, held_s}               nobody released it in time: verdict unknown
-rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics}
+rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics, transfers: chunk records}
 rank.error           rank {rank, kind, message}
 progress             rank {step, steps, loss}                rank 0 only, at most twice a second
 checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s}

@@ -106,7 +106,8 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
         notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples)
     ctx.phase("shutdown")
-    notes.note("rank.finished", **ctx.result)
+    recorded = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
+    notes.note("rank.finished", **ctx.result, **recorded)
     return 0
 
 

@@ -74,6 +74,8 @@ class Chunks:
         self._out = Appender(path)
         self._buffer = bytearray(CHUNK.size * capacity)
         self._used = 0
+        #: Records in the file.
+        self.written = 0
 
     def add(self, *fields: float) -> None:
         """One record in the order of CHUNK_FIELDS."""
@@ -89,4 +91,5 @@ class Chunks:
     def flush(self) -> None:
         if self._used:
             self._out.write(memoryview(self._buffer)[: self._used])
+            self.written += self._used // CHUNK.size
             self._used = 0

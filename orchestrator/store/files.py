@@ -55,11 +55,9 @@ class BundleFiles:
             yield from self._chunks(file)
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
-        """A file at a time, for readers of arrays: (node, rank, epoch, whole records)."""
-        size = struct.calcsize(CHUNK_FORMAT)
+        """A file at a time, for readers of arrays: (node, rank, epoch, records); a torn one ends inside of a record."""
         for file in self._of("chunks-r"):
-            content = paths.inside(self._root, file.path).read_bytes()
-            yield file.node, file.rank, file.epoch, content[: len(content) - len(content) % size]
+            yield file.node, file.rank, file.epoch, paths.inside(self._root, file.path).read_bytes()
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         """All output of a rank in an epoch; empty if there is none."""

@@ -112,7 +112,7 @@ def records(files: NodeFiles, setting: Setting) -> NDArray[Any]:
     full = np.dtype([*RECORD, ("rank", "<u2"), ("epoch", "<u2")])
     parts = []
     for _, rank, epoch, content in files.chunk_blocks():
-        raw = np.frombuffer(content, dtype=RECORD)
+        raw = np.frombuffer(content, dtype=RECORD, count=len(content) // np.dtype(RECORD).itemsize)
         part = np.empty(raw.size, dtype=full)
         for name, _ in RECORD:
             part[name] = raw[name]
