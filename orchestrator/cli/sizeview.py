@@ -11,6 +11,7 @@ from ..core.sizing import traces
 from ..core.sizing.answer import Answer, Fit, Row
 from ..core.sizing.layout import Layout
 from ..core.sizing.memory import Memory
+from ..core.sizing.trials import Share
 from .terminal import Terminal
 
 
@@ -27,9 +28,11 @@ def notes(found: Answer) -> list[str]:
     """What the head of an emitted trial says."""
     asked, trials = found.question, found.trials
     steps = f"{trials.total:,} steps of {trials.batch:,} samples" if trials else "one step"
+    paired = any(row.collective.operation == "send-recv" for row in found.rows)
     return [
         f"{asked.model.name}, {asked.layout.label} on {asked.layout.gpus} GPUs: the collectives of {steps}.",
         "Collective by collective; trials = its count per step x steps.",
+        *(["A send-recv carries one message each way at once: half as many trials as messages."] if paired else []),
     ]
 
 
@@ -109,11 +112,15 @@ def _head(found: Answer) -> Iterator[str]:
     if trials:
         short = f"; the last has {trials.last:,} of {trials.batch:,} samples" if trials.short else ""
         yield f"trials    {trials.total:,} = ceil({trials.dataset:,} / {trials.batch:,}) x {trials.epochs} epoch{_s(trials.epochs)}{short}"
-    for share in found.shares:
-        yield (
-            f"share     rank {share.rank}: {share.share:g} of a batch = {share.samples:,} samples, {share.last:,} of the last; "
-            f"loss x {share.weight:.6g}, x {share.last_weight:.6g} (n_i p / N)"
-        )
+    yield from (_share(share) for share in found.shares)
+
+
+def _share(share: Share) -> str:
+    """``last`` is None where nothing says how many samples there are in all."""
+    samples, weight = f"{share.samples:,} samples", f"loss x {share.weight:.6g}"
+    if share.last is not None:
+        samples, weight = f"{samples}, {share.last:,} of the last", f"{weight}, x {share.last_weight:.6g}"
+    return f"share     rank {share.rank}: {share.share:g} of a batch = {samples}; {weight} (n_i p / N)"
 
 
 def _batches(found: Answer) -> str:

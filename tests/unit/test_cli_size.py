@@ -89,6 +89,25 @@ def test_the_published_emulations_are_emitted_to_the_byte(size: Desk) -> None:
     assert (short["bytes"], short["trials"]) == (2_087_616, 1)
 
 
+def test_a_pipeline_is_priced_by_messages_and_emitted_as_exchanges(size: Desk) -> None:
+    """4 microbatches: 8 messages a step at a boundary, one way each; an exchange carries one forward and one back."""
+    line = "--model mnist-mlp --strategy pp --batch 8192 --link 100mbit,50us"
+    for chosen in ("", " --algorithm sequential"):
+        rows = size.json(line + chosen)["collectives"]
+        assert [(row["bytes"], row["count"]) for row in rows] == [(2_097_152, 8), (1_048_576, 8), (524_288, 8)]
+        assert [row["cost"]["seconds"] for row in rows] == [pytest.approx(50e-6 + row["bytes"] * 80e-9) for row in rows]
+    assert [(item["bytes"], item["trials"]) for item in size.items(line)] == [
+        (2_097_152, 4), (1_048_576, 4), (524_288, 4),
+    ]  # fmt: skip
+
+
+def test_shares_without_a_data_set_have_no_last_batch(size: Desk) -> None:
+    line = "--model mnist-mlp --strategy ddp --batch 100 --shares .25,.25,.10,.4"
+    assert size(line) == 0
+    assert "share     rank 2: 0.1 of a batch = 10 samples; loss x 0.4 (n_i p / N)" in size.out
+    assert [share["last"] for share in size.json(line)["shares"]] == [None] * 4
+
+
 def test_every_emitted_item_holds_whole_elements(size: Desk) -> None:
     lines = (
         "--model gpt2-124m --strategy fsdp --batch 12 --dataset 100",

@@ -91,18 +91,18 @@ def test_lower_stages_move_twice_the_model(zero: int) -> None:
 
 
 def test_stages_exchange_each_microbatch_at_every_boundary() -> None:
-    # 8 samples in 4 microbatches of 2: 2 x 16 x 8 x 2 bytes; boundaries 0-1 and 2-3 at once, then 1-2
+    # 8 samples in 4 microbatches of 2, each forward and back: 2 x 16 x 8 x 2 bytes; boundaries 0-1 and 2-3 at once, then 1-2
     found = traffic.of_step(SMALL, arranged("pp", 4), ADAM, 8)
     assert [(one.operation, one.size, one.count, one.groups) for one in found] == [
-        ("send-recv", 512, 4, ((0, 1), (2, 3))),
-        ("send-recv", 512, 4, ((1, 2),)),
+        ("send-recv", 512, 8, ((0, 1), (2, 3))),
+        ("send-recv", 512, 8, ((1, 2),)),
     ]
 
 
 def test_stages_of_the_classifier_pass_on_what_its_layers_put_out() -> None:
     # 2,048 samples of a microbatch x 256, 128, 64 outputs x 4 bytes
     found = moved("pp", 4, 8192, CLASSIFIER)
-    assert found == [("send-recv", 2_097_152, 4), ("send-recv", 1_048_576, 4), ("send-recv", 524_288, 4)]
+    assert found == [("send-recv", 2_097_152, 8), ("send-recv", 1_048_576, 8), ("send-recv", 524_288, 8)]
 
 
 def test_experts_exchange_their_tokens_four_times_in_each_layer() -> None:
@@ -130,7 +130,7 @@ def test_a_hybrid_is_the_product_of_its_groups() -> None:
     found = traffic.of_step(SMALL, arranged("hybrid", 8, tp=2, pp=2), ADAM, 16)
     assert [(one.operation, one.axis, one.size, one.count) for one in found][:2] == [
         ("all-reduce", "tp", 4 * 16 * 8 * 2, 4 * 2 * 2),
-        ("send-recv", "pp", 4 * 16 * 8 * 2, 2),
+        ("send-recv", "pp", 4 * 16 * 8 * 2, 2 * 2),
     ]
     assert found[2].axis == "dp" and found[2].operation == "all-reduce"
 

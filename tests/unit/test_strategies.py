@@ -27,7 +27,7 @@ def test_the_classifier_has_the_parameters_of_the_reference() -> None:
 def test_traffic_is_told_for_any_world(name: str) -> None:
     module: Any = importlib.import_module(f"orchestrator.workloads.{name}")
     for world in (1, 2, 3, 4):
-        assert all(size > 0 for size in module.traffic(module.Params(), world).values())
+        assert all(size > 0 for size in module.traffic(module.Params(), world, 64).values())
 
 
 @pytest.mark.parametrize("name", ["train_dp", "train_ddp"])
@@ -35,25 +35,44 @@ def test_data_parallel_traffic_is_what_sizing_says(name: str) -> None:
     module: Any = importlib.import_module(f"orchestrator.workloads.{name}")
     model = described.classifier()
     found = traffic.of_step(model, layout.arrange("dp", 4, {}, model), memory.OPTIMIZERS["adam"], 64)
-    assert module.traffic(module.Params(), 4)["all-reduce"] == 4 * sum(one.size * one.count for one in found)
+    assert module.traffic(module.Params(), 4, 64)["all-reduce"] == 4 * sum(one.size * one.count for one in found)
 
 
 def test_fully_sharded_traffic_is_three_times_the_model_where_the_world_divides_its_rows() -> None:
-    found = train_fsdp.traffic(train_fsdp.Params(), 2)
+    found = train_fsdp.traffic(train_fsdp.Params(), 2, 64)
     assert found == {"all-gather": 2 * 2 * 971_048, "reduce-scatter": 2 * 971_048}
-    assert train_fsdp.traffic(train_fsdp.Params(reshard=False), 2)["all-gather"] == 2 * 971_048
-    assert train_fsdp.traffic(train_fsdp.Params(), 4)["reduce-scatter"] == 4 * (971_048 + 2 * 65 * 4)
+    assert train_fsdp.traffic(train_fsdp.Params(reshard=False), 2, 64)["all-gather"] == 2 * 971_048
+    assert train_fsdp.traffic(train_fsdp.Params(), 4, 64)["reduce-scatter"] == 4 * (971_048 + 2 * 65 * 4)
 
 
 def test_tensor_parallel_traffic_grows_with_the_batch() -> None:
-    assert train_tp.traffic(train_tp.Params(), 4) == {"all-reduce": 4 * 65_536, "all-gather": 4 * 16_384}
-    assert train_tp.traffic(train_tp.Params(batch=128), 4)["all-reduce"] == 8 * 65_536
+    assert train_tp.traffic(train_tp.Params(), 4, 64) == {"all-reduce": 4 * 65_536, "all-gather": 4 * 16_384}
+    assert train_tp.traffic(train_tp.Params(), 4, 128)["all-reduce"] == 8 * 65_536
 
 
 def test_a_pipeline_moves_what_lies_between_its_stages() -> None:
-    assert train_pp.traffic(train_pp.Params(), 4) == {"send-recv": 2 * 64 * (256 + 128 + 64) * 4}
-    assert train_pp.traffic(train_pp.Params(), 2) == {"send-recv": 2 * 64 * 128 * 4}
-    assert train_pp.traffic(train_pp.Params(), 1) == {}
+    assert train_pp.traffic(train_pp.Params(), 4, 64) == {"send-recv": 2 * 64 * (256 + 128 + 64) * 4}
+    assert train_pp.traffic(train_pp.Params(), 2, 64) == {"send-recv": 2 * 64 * 128 * 4}
+    assert train_pp.traffic(train_pp.Params(), 1, 64) == {}
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_pipeline_moves_what_sizing_says(world: int) -> None:
+    """Every boundary twice for each microbatch, forward and back."""
+    model = described.classifier()
+    arranged = layout.arrange("pp", world, {"microbatches": 4}, model)
+    found = traffic.of_step(model, arranged, memory.OPTIMIZERS["adam"], 8192)
+    told = train_pp.traffic(train_pp.Params(batch=8192, microbatches=4), world, 8192)
+    assert told == {"send-recv": sum(one.step_bytes * len(one.groups) for one in found)}
+    assert all(one.count == 2 * 4 for one in found)
+
+
+def test_a_short_batch_moves_what_it_has() -> None:
+    """The first step of a gang that resumed may be the last one of an epoch."""
+    assert train_tp.traffic(train_tp.Params(batch=100), 4, 80)["all-reduce"] == 4 * 2 * 128 * 80 * 4
+    assert train_pp.traffic(train_pp.Params(batch=100), 2, 80) == {"send-recv": 2 * 80 * 128 * 4}
+    assert infer_dp.traffic(infer_dp.Params(batch=100), 4, 80) == {"scatter": 4 * 80 * 784 * 4, "gather": 4 * 80 * 40}
+    assert moe_a2a.traffic(moe_a2a.Params(), 4, 0) == moe_a2a.traffic(moe_a2a.Params(), 4, 80)
 
 
 def test_what_cannot_be_is_refused_by_name() -> None:

@@ -134,8 +134,7 @@ def _step(question: Question, batch: int) -> tuple[Collective, ...]:
 def _shares(question: Question, found: Trials | None) -> tuple[Share, ...]:
     if not question.shares or question.batch is None:
         return ()
-    last = found.last if found else question.batch
-    return trials.uneven(question.shares, question.layout.dp, question.batch, last)
+    return trials.uneven(question.shares, question.layout.dp, question.batch, found.last if found else None)
 
 
 def _fullest(question: Question, shares: tuple[Share, ...]) -> int | None:

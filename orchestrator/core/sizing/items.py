@@ -40,24 +40,25 @@ class Item:
 def of_answer(answer: Answer) -> tuple[Item, ...]:
     """Collective by collective: those of all full steps, then those of the short last ones where they differ.
 
-    Without a data set: of one step.
+    Without a data set: of one step. An item's send-recv exchanges: it carries two of the messages, one each way at once.
     """
     found = answer.trials
     total, short = (found.total, found.short) if found else (1, 0)
     made = []
     for row in answer.rows:
         one = row.collective
+        count = one.count // 2 if one.operation == "send-recv" else one.count
         groups = () if len(one.groups) == 1 and one.ranks == answer.question.layout.gpus else one.groups
         item = Item(
-            operation=one.operation, bytes=one.size, trials=one.count * total, dtype=one.dtype, groups=groups,
+            operation=one.operation, bytes=one.size, trials=count * total, dtype=one.dtype, groups=groups,
             algorithm=row.price.algorithm if row.price else LIBRARY,
         )  # fmt: skip
         if row.last_size == one.size or not short:
             made.append(item)
             continue
         if total > short:
-            made.append(dataclasses.replace(item, trials=one.count * (total - short)))
-        made.append(dataclasses.replace(item, bytes=row.last_size, trials=one.count * short))
+            made.append(dataclasses.replace(item, trials=count * (total - short)))
+        made.append(dataclasses.replace(item, bytes=row.last_size, trials=count * short))
     return tuple(made)
 
 

@@ -14,7 +14,7 @@ from .traffic import Collective
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(bit|bits|b|B)(?:/s|ps)?")
 _FACTOR = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-#: One message on its way: what a send-recv costs, whatever carries it out.
+#: One message, one way: what a send-recv of a pipeline costs, whatever carries it out.
 _MESSAGE = Cost(1, 1)
 #: What is taken where the algorithm that was asked for does not do an operation: the first that does, else the cheapest.
 _USUAL = ("ring", "pairwise")
@@ -71,8 +71,9 @@ class Prices:
         """The algorithm for one collective and what it takes; None where none here does it."""
         found = self._candidates(one)
         prices = [_price(choice.label, choice.cost(one.operation, one.ranks), one, link) for choice in found]
-        if not prices and one.operation == "send-recv":
-            return _price(algorithms.LIBRARY, _MESSAGE, one, link)
+        if one.operation == "send-recv":
+            cheapest = min(prices, key=lambda price: price.volume, default=None)
+            return _price(cheapest.algorithm if cheapest else algorithms.LIBRARY, _MESSAGE, one, link)
         return min(prices, key=lambda price: (price.seconds or 0, price.volume), default=None)
 
     def _candidates(self, one: Collective) -> list[algorithms.Chosen]:

@@ -1,7 +1,7 @@
 """The collectives of one training step, by strategy: operation, bytes, how often, in which groups.
 
 ``size`` is S: the buffer of one rank for all-reduce, broadcast, reduce, all-to-all and send-recv; the total over the group for
-all-gather, reduce-scatter, gather and scatter (nccl-tests' reading).
+all-gather, reduce-scatter, gather and scatter (nccl-tests' reading). A send-recv is one message, one way.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
 
 
 def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
-    """Neighbouring stages exchange: activations go forward while gradients of earlier ones come back (1F1B)."""
+    """Of every microbatch one message forward and one back at each boundary; each is counted, one way."""
     boundaries = [layers[-1].output or 0 for layers in holding.stages(model, layout.pp)[:-1]]
     seen: dict[tuple[int, int], list[int]] = {}
     for stage, output in enumerate(boundaries):
@@ -198,7 +198,7 @@ def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
         shard = layout.tp if layout.sequence_parallel else 1
         names = ", ".join(f"{stage}-{stage + 1}" for stage in stages)
         yield Collective(
-            operation="send-recv", size=trials.even(micro * output, shard) * model.element, count=layout.microbatches, axis="pp",
+            operation="send-recv", size=trials.even(micro * output, shard) * model.element, count=2 * layout.microbatches, axis="pp",
             groups=tuple(pair for stage in stages for pair in layout.pairs(stage)), dtype=model.dtype,
             what=f"activations forward, their gradients back, stages {names}", source="b_micro s h e",
         )  # fmt: skip

@@ -35,14 +35,17 @@ class Trials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One rank's part of every batch. ``weight``: what its loss is multiplied by before the even average: n_i p / N."""
+    """One rank's part of every batch. ``weight``: what its loss is multiplied by before the even average: n_i p / N.
+
+    ``last``, ``last_weight``: in the last batch of an epoch; None where the number of samples is not known.
+    """
 
     rank: int
     share: float
     samples: int
-    last: int
+    last: int | None
     weight: float
-    last_weight: float
+    last_weight: float | None
 
 
 def even(samples: int, parts: int) -> int:
@@ -60,7 +63,7 @@ def split(samples: int, shares: Sequence[float]) -> tuple[int, ...]:
     return tuple(given)
 
 
-def uneven(shares: Sequence[float], dp: int, batch: int, last: int) -> tuple[Share, ...]:
+def uneven(shares: Sequence[float], dp: int, batch: int, last: int | None) -> tuple[Share, ...]:
     """What each data-parallel rank works on. Every rank makes the same steps. Raises ValueError, a line per problem."""
     problems = []
     if len(shares) != dp:
@@ -71,11 +74,11 @@ def uneven(shares: Sequence[float], dp: int, batch: int, last: int) -> tuple[Sha
         problems.append(f"--shares: must sum to 1 (got {sum(shares):g})")
     if problems:
         raise ValueError("\n".join(problems))
-    full, short = split(batch, shares), split(last, shares)
-    for rank, (many, few) in enumerate(zip(full, short, strict=True)):
-        if min(many, few) < 1:
-            size = batch if many < 1 else last
-            problems.append(f"--shares: rank {rank} gets no sample of a batch of {size:,} ({shares[rank]:g} of it)")
+    full, short = split(batch, shares), () if last is None else split(last, shares)
+    for rank, share in enumerate(shares):
+        size = batch if full[rank] < 1 else last if short and short[rank] < 1 else None
+        if size is not None:
+            problems.append(f"--shares: rank {rank} gets no sample of a batch of {size:,} ({share:g} of it)")
     if problems:
         raise ValueError("\n".join(problems))
     return tuple(
@@ -83,9 +86,9 @@ def uneven(shares: Sequence[float], dp: int, batch: int, last: int) -> tuple[Sha
             rank=rank,
             share=shares[rank],
             samples=full[rank],
-            last=short[rank],
+            last=short[rank] if short else None,
             weight=full[rank] * dp / batch,
-            last_weight=short[rank] * dp / last,
+            last_weight=short[rank] * dp / last if last else None,
         )
         for rank in range(dp)
     )
