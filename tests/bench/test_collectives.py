@@ -25,7 +25,7 @@ all:
   vars:
     {{ccbed_provider: process, ccbed_bed: {name}, ccbed_nodes: {nodes}, ccbed_isolation: namespace, ccbed_link: {{rate: {rate}}}}}
 """
-#: Measured over model: the algorithms that use every link both ways at once, and the rest.
+#: Measured over model: any algorithm, and those that use every link both ways at once.
 NEAR, NEARER = (0.95, 1.10), (0.97, 1.05)
 
 

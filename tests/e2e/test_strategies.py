@@ -56,6 +56,14 @@ def test_layers_are_cut_unevenly_where_the_world_does_not_divide_them(bed: Bed) 
         assert done.bad() == []
 
 
+@pytest.mark.parametrize("workload", ["train-tp", "train-pp", "infer-dp"])
+def test_a_step_of_fewer_samples_moves_what_these_say(bed: Bed, workload: str) -> None:
+    """1,280 images in batches of 1,281: the first step is the short one."""
+    done = bed.run(made(bed, workload, {"batch": 1281, **({} if workload == "infer-dp" else SHORT)}, faults=()))
+    assert done.bad() == []
+    assert done.outcome("traffic-as-predicted") == "pass"
+
+
 def test_a_stage_that_does_not_get_its_optimizers_state_back_is_found_out(bed: Bed) -> None:
     """Of a checkpoint's shards each rank takes its own: with another's, or none, the twin's weights are not reached."""
     done = bed.run(made(bed, "train-tp", {**SHORT, "break_optimizer": True}))
