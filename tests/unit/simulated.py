@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.model import schedule as model
+
 #: (peer, bytes); a step: what is sent, what is received.
 Message = tuple[int, int]
 Step = tuple[tuple[Message, ...], tuple[Message, ...]]
@@ -41,11 +43,21 @@ def tree(world: int, size: int, *, numbered_alone: bool = True) -> Schedules:
     return steps
 
 
+def catalogue(made: Sequence[model.Schedule], sizes: Sequence[int]) -> Schedules:
+    """Schedules as algorithms write them; ``sizes``: bytes of each chunk. A token has none, and nothing is recorded of it."""
+
+    def messages(found: Sequence[model.Send | model.Recv]) -> tuple[Message, ...]:
+        return tuple((one.peer, sum(sizes[chunk] for chunk in one.chunks)) for one in found)
+
+    return [[(messages(step.sends), messages(step.recvs)) for step in schedule] for schedule in made]
+
+
 @dataclass(kw_only=True)
 class Gang:
     """``stops``: trial -> (rank, from when in it, for how long); ``rate``: bytes/s; ``slow``: link -> part of the rate.
 
     ``outage``: trial -> (link, from when, for how long). ``drowsy``: rank -> seconds that it takes before each step.
+    ``one_port``: what a rank sends to different peers goes one after the other, and it waits until it has gone.
     """
 
     schedules: Schedules
@@ -57,6 +69,7 @@ class Gang:
     slow: Mapping[tuple[int, int], float] = field(default_factory=dict)
     drowsy: Mapping[int, float] = field(default_factory=dict)
     buffered: int = 1 << 20
+    one_port: bool = False
     seed: int = 1
     pause: float = 0.01
     now: float = 1000.0
@@ -107,14 +120,15 @@ class _Trial:
             for peer, size in sends:
                 gone = self.deliver(rank, peer, size, entered[rank, at])
                 self.mail.setdefault((rank, peer), []).append(gone)
-                if size > self.gang.buffered:
+                if self.gang.one_port or size > self.gang.buffered:
                     self.busy[rank] = max(self.busy.get(rank, 0.0), gone)
         if any(not self.mail.get((peer, rank)) for peer, _ in receives):
             return False
         start, end = entered[rank, at], entered[rank, at]
         for chunk, (peer, size) in enumerate(receives):
             arrived = self.awake(rank, max(start, self.mail[peer, rank].pop(0)) + self.jitter(5e-6))
-            self.records.append((rank, at, peer, chunk, size, start, arrived))
+            if size:
+                self.records.append((rank, at, peer, chunk, size, start, arrived))
             end = max(end, arrived)
         clock[rank] = max(end, self.awake(rank, max(start, self.busy.get(rank, 0.0)) + self.jitter(5e-6)))
         return True
@@ -122,7 +136,8 @@ class _Trial:
     def deliver(self, sender: int, receiver: int, size: int, ready: float) -> float:
         """When the last byte is in the receiver's kernel. What the kernels cannot hold waits for both processes."""
         link = (sender, receiver)
-        begin = max(ready, self.free.get(link, 0.0))
+        port = (sender, -1) if self.gang.one_port else link
+        begin = max(ready, self.free.get(port, 0.0))
         took = self.gang.alpha + size / (self.gang.rate * self.gang.slow.get(link, 1.0)) * (
             1 + self.jitter(self.gang.noise)
         )
@@ -134,7 +149,7 @@ class _Trial:
         for start, stop in windows:
             if start < end and begin < stop:
                 end += stop - max(start, begin)
-        self.free[link] = end
+        self.free[port] = end
         return end
 
     def window(self, rank: int) -> tuple[float, float]:

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from orchestrator.model import algorithm
 from orchestrator.views import collectives
-from orchestrator.views.collectives import wording
+from orchestrator.views.collectives import habits, wording
+from tests.contract import algorithms
 
 from . import collective_runs, simulated
 from .simulated import Gang, Schedules
@@ -20,6 +22,11 @@ MAKERS: dict[str, Callable[[], Schedules]] = {
     "binomial tree": lambda: simulated.tree(8, 971_048),
     "tree with steps of its own": lambda: simulated.tree(8, 971_048, numbered_alone=False),
 }
+ALGORITHMS = [
+    (chosen, operation)
+    for chosen, operation in algorithms.cases([*algorithms.defaults(), *algorithms.variants()])
+    if operation != "barrier"
+]
 RINGS = ("ring all-reduce", "ring of eight", "ring all-gather")
 
 
@@ -45,6 +52,48 @@ def test_nobody_is_named_where_nothing_is_wrong(name: str) -> None:
     found = measured(Gang(schedules=MAKERS[name]()), iterations=30)
     assert not wording.names_somebody(found)
     assert wording.straggler(found).startswith("none")
+
+
+def catalogue(chosen: algorithm.Chosen, operation: str, world: int, uneven: bool = False) -> Schedules:
+    made = [chosen.schedule(operation, rank, world) for rank in range(world)]
+    sizes = [65_536 // world] * chosen.chunks(operation, world)
+    if uneven:
+        sizes = [size * (7 if chunk % world == world - 1 else 1) for chunk, size in enumerate(sizes)]
+    return simulated.catalogue(made, sizes)
+
+
+@pytest.mark.parametrize("world", [4, 5, 8])
+@pytest.mark.parametrize(("chosen", "operation"), ALGORITHMS, ids=algorithms.named)
+def test_no_algorithm_accuses_anybody_by_what_its_ranks_have_to_do(
+    chosen: algorithm.Chosen, operation: str, world: int
+) -> None:
+    if chosen.refuses(operation, world):
+        pytest.skip(chosen.refuses(operation, world))
+    for one_port in (False, True):
+        found = measured(Gang(schedules=catalogue(chosen, operation, world), one_port=one_port), iterations=10)
+        assert not wording.names_somebody(found), wording.straggler(found)
+
+
+def test_uneven_shares_accuse_nobody() -> None:
+    chosen = next(one for one in algorithms.defaults() if one.name == "pairwise")
+    schedules = catalogue(chosen, "all-to-all", 4, uneven=True)
+    found = measured(Gang(schedules=schedules, one_port=True), iterations=10)
+    assert not wording.names_somebody(found), wording.straggler(found)
+
+
+def test_rounds_of_one_trial_are_no_independent_evidence() -> None:
+    """A rank that was late in two trials out of four, in all of their rounds, may be so by chance."""
+    found = habits.latest(
+        [
+            habits.Rounds(
+                hits={0: 70, 1: 0, 2: 35, 3: 35}, trials={0: 2, 1: 0, 2: 1, 3: 1}, waited_s={0: 5.0},
+                expected=dict.fromkeys(range(4), 35.0), count=140, of_trials=4, total_s=10.0,
+            )
+        ]
+    )  # fmt: skip
+    assert found is not None
+    assert found.rank == 0
+    assert not found.straggler
 
 
 @pytest.mark.parametrize("part", [0.1, 0.45, 0.8])
@@ -109,7 +158,7 @@ def test_a_rank_that_is_late_again_and_again_is_told_from_chance(name: str) -> N
     assert found.latest is not None
     assert found.latest.rank == 3
     assert found.latest.straggler
-    assert found.latest.share > 0.95
+    assert found.latest.share > 0.6  # what it sent was at times still under way: nothing is said of those rounds
     assert "n3 is late again and again" in wording.straggler(found)
 
 

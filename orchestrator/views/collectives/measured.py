@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.run import Run
-from . import blame, habits, samples, statistics
+from . import alike, blame, habits, samples, statistics
 from . import fastest as racing
 from . import pattern as patterns
 from .setting import Case, Setting, factor, is_collective, setting, wrong
@@ -198,8 +198,9 @@ class _Case:
         slow = self.spans.trials[self.outliers]
         usual = ~np.isin(numbers, slow)
         if usual.any():
-            self.rounds = habits.rounds(self.case, seen, usual)
-            self.links = habits.slow_links(self.case, moved, seen, rows, usual)
+            same, spots = alike.rounds(self.case, moved, seen), np.flatnonzero(usual)
+            self.rounds = habits.rounds(same, moved, seen, rows, spots)
+            self.links = habits.slow_links(same, moved, seen, rows, spots)
         known = blame.Trials(moved, seen, rows)
         where = {int(number): row for row, number in enumerate(numbers)}
         for spot in self.outliers[:EXPLAINED]:
