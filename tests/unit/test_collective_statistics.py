@@ -64,9 +64,7 @@ def test_a_test_against_chance_is_the_tail_of_the_binomial_distribution() -> Non
 def test_pairs_show_a_difference_that_the_spread_hides() -> None:
     draw = np.random.default_rng(3)
     noise = 10 + 5 * draw.random(40)
-    found = statistics.paired(noise, noise + 0.1)
-    assert found.value == pytest.approx(0.1)
-    assert found.clear
+    assert statistics.paired(noise, noise + 0.1) < 1e-9
     assert not statistics.change(noise, 10 + 5 * draw.random(40)).clear
 
 

@@ -1,8 +1,9 @@
-"""Percentiles with a named definition, intervals of paired differences, a test against chance."""
+"""Percentiles with a named definition, intervals of changes, tests against chance."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,17 +68,27 @@ def spread(samples: Floats) -> Spread | None:
     )
 
 
-def paired(one: Floats, other: Floats) -> Interval:
-    """The median of ``other - one``, pair by pair, and the percentile interval of its bootstrap.
+def paired(one: Floats, other: Floats) -> float:
+    """By chance alone: the probability that so many pairs, or more, differ in one direction (two-sided sign test).
 
-    Raises ValueError where they are not of one length, or empty.
+    Raises ValueError where they are not of one length.
     """
     import numpy as np
 
-    if one.size != other.size or one.size == 0:
+    if one.size != other.size:
         raise ValueError(f"pairs are needed (got {one.size} and {other.size})")
-    difference = other - one
-    return _interval(float(np.median(difference)), _medians(difference))
+    more, less = int(np.count_nonzero(other > one)), int(np.count_nonzero(other < one))
+    return min(1.0, 2 * above_chance(max(more, less), more + less, 0.5))
+
+
+def holm(chances: Sequence[float], level: float) -> list[bool]:
+    """Which of several findings hold, so that any of them is wrong in no more than ``level`` of all cases (Holm's method)."""
+    held = [False] * len(chances)
+    for rank, spot in enumerate(sorted(range(len(chances)), key=chances.__getitem__)):
+        if chances[spot] > level / (len(chances) - rank):
+            break
+        held[spot] = True
+    return held
 
 
 def change(before: Floats, after: Floats) -> Interval:
