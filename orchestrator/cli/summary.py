@@ -22,6 +22,8 @@ _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
 _WIDTH = 100
 #: Lines of a log that are shown of the rank to blame.
 _TAIL = 8
+#: How the traceback of a report that broke is named.
+_FAILED = "-failed.txt"
 
 
 def show(session: Session, directory: Path, code: int, *, as_json: bool = False) -> int:
@@ -42,6 +44,7 @@ def show(session: Session, directory: Path, code: int, *, as_json: bool = False)
     terminal.line(
         f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, seen, run.verdicts)}     exit {code}"
     )
+    terminal.lines(_broken(directory))
     terminal.lines(_next(directory, code))
     return code
 
@@ -64,6 +67,7 @@ def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
         "view": codec.plain(seen),
         "verdicts": codec.plain(run.verdicts),
         **({"collectives": measured} if measured else {}),
+        **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
     }
 
 
@@ -152,6 +156,18 @@ def _blame(run: Run) -> Iterator[str]:
 
 def _is_failure(value: Any) -> bool:
     return "rank" in value and ("kind" in value or int(value.get("code", 0)) > 0)
+
+
+def _failed(directory: Path) -> list[str]:
+    """The reports that broke, by name."""
+    return sorted(path.name.removesuffix(_FAILED) for path in (directory / bundle.REPORT).glob(f"*{_FAILED}"))
+
+
+def _broken(directory: Path) -> Iterator[str]:
+    """The verdicts stand without them; that they are missing is said."""
+    for name in _failed(directory):
+        where = beds.run_shown(directory)
+        yield f"report    {name} could not be written (a defect); why: {where}/{bundle.REPORT}/{name}{_FAILED}"
 
 
 def _next(directory: Path, code: int) -> Iterator[str]:
