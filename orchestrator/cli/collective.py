@@ -23,10 +23,15 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
     found = collectives.measured(run)
     if found is None:
         return
+    if not found.trials:
+        yield "measured  nothing: no trial was gathered from all of its ranks"
+        return
     yield f"link      {wording.link(found.setting)}"
     yield from table.lines(found, 0 if whole else CASES)
     if not whole and len(found.rows) > CASES:
         yield f"          … {len(found.rows) - CASES} more: ccbed report {beds.run_shown(directory)} --table"
+    for number, text in enumerate(wording.autos(found.setting)):
+        yield f"{'' if number else 'auto':<10}{text}"
     for text in wording.winners(found.fastest):
         yield f"fastest   {text} (paired, 95 %)"
     yield f"straggler {wording.straggler(found)}"
@@ -43,6 +48,7 @@ def document(run: Run) -> dict[str, Any] | None:
         return None
     return {
         "rows": codec.plain(found.rows),
+        "auto": codec.plain(found.setting.autos),
         "fastest": codec.plain(found.fastest),
         "slow": codec.plain(found.slow),
         "latest": codec.plain(found.latest),

@@ -70,9 +70,8 @@ def command(session: Session, before: str, after: str, fail_over: float | None, 
 def _show(session: Session, found: comparing.Comparison, first: Path, second: Path) -> None:
     terminal = session.terminal
     terminal.lines([f"A  {beds.shown(first)}", f"B  {beds.shown(second)}"])
-    terminal.table(
-        ("p50 of", "A ms", "B ms", "change", "95 % interval", "n", "verdict"), [_row(row) for row in found.rows]
-    )
+    what = f"p50 over {wording.OVER.get(found.over, found.over)}" if found.over else "p50 of"
+    terminal.table((what, "A ms", "B ms", "change", "95 % interval", "n", "verdict"), [_row(row) for row in found.rows])
     if found.losses:
         same, both, differs = found.losses
         text = "equal" if differs is None else f"different from step {differs} on; equal"

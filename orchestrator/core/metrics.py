@@ -69,11 +69,15 @@ def _collectives(run: Run) -> Iterator[Metric]:
         return
     for row in found.rows:
         case = row.case
-        about = " ".join(part for part in (case.operation, case.algorithm, case.dtype, case.operator) if part)
+        about = " ".join(
+            part
+            for part in (case.operation, case.algorithm, case.dtype, case.operator, collectives.shares(case))
+            if part
+        )
         told: dict[str, tuple[float | None, str, str]] = {
             "algbw": (row.algbw, "GB/s", "higher"), "busbw": (row.busbw, "GB/s", "higher"),
             "model": (row.model_s, "s", "lower"), "measured over model": (row.of_model, "1", "lower"),
-            "of line rate": (row.of_line, "1", "higher"), "wrong": (float(row.wrong), "1", "lower"),
+            "of line rate": (row.of_line, "1", "higher"), "wrong": (None if row.wrong is None else float(row.wrong), "1", "lower"),
         }  # fmt: skip
         for what, spread in (("time", row.trial), ("chunk", row.chunks)):
             for part in ("min", "p50", "p95", "p99", "max") if spread else ():

@@ -88,7 +88,9 @@ def _collectives(run: Run) -> Iterator[Gauge]:
     yield _of_cases(
         "model_ratio", "Median time over the model by the link probe.", [(_case(row.case), row.of_model) for row in rows]
     )  # fmt: skip
-    yield _of_cases("wrong_results", "Results that were wrong.", [(_case(row.case), float(row.wrong)) for row in rows])
+    yield _of_cases(
+        "wrong_results", "Results that were wrong, where they were verified.", [(_case(row.case), row.wrong) for row in rows]
+    )  # fmt: skip
 
 
 def _case(case: collectives.Case) -> Mapping[str, str]:

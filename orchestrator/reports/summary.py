@@ -44,8 +44,7 @@ def _collectives(run: Run) -> Iterator[str]:
     head = [f"{name} ms" if "," in band else f"{band} {name}".strip() for band, name in pairs]
     yield from ("## Collectives", "")
     for title, rows in made.groups:
-        if len(made.groups) > 1:
-            yield from (f"### {cell(title)}", "")
+        yield from (f"### {cell(title)}", "")
         yield from _table(head, rows)
     yield from (f"- {what}: {cell(text)}" for what, text in collective.lines(run, found))
     yield ""

@@ -92,7 +92,7 @@ def whole(value: Any) -> int | None:
     """An integer, also one that was a JSON key; None for anything else."""
     try:
         return None if isinstance(value, bool) or value is None else int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

@@ -50,6 +50,8 @@ class Compared:
 class Comparison:
     """``rows``: the figures of both. ``only``: (which run, what) that the other one lacks. ``differences``: what else differs.
 
+    ``over``: of collectives, what the times of both are, whatever either run says; empty for others.
+
     ``losses``: (steps with equal losses, steps of both, the first that differs); None without losses.
     """
 
@@ -57,18 +59,20 @@ class Comparison:
     only: tuple[tuple[Literal["A", "B"], str], ...] = ()
     differences: tuple[tuple[str, str, str], ...] = ()
     losses: tuple[int, int, int | None] | None = None
+    over: str = ""
 
 
 def compare(before: Run, after: Run) -> Comparison:
     """``rows`` is empty where the runs have nothing in common."""
     differences = tuple(_differences(before, after))
-    one, other = collectives.measured(before), collectives.measured(after)
+    over = _over(before, after)
+    one, other = collectives.measured(before, over), collectives.measured(after, over)
     if one is not None and other is not None:
         cases = _by_identity(one), _by_identity(other)
         rows = tuple(_case(name, one, cases[0][name], other, cases[1][name]) for name in cases[0] if name in cases[1])
         only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
         only += [("B", name) for name in cases[1] if name not in cases[0]]
-        return Comparison(rows=tuple(row for row in rows if row), only=tuple(only), differences=differences)
+        return Comparison(rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over)
     if one is None and other is None:
         return Comparison(rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences)
     return Comparison(rows=(), differences=differences)
@@ -77,6 +81,12 @@ def compare(before: Run, after: Run) -> Comparison:
 def verdict(change: collectives.Interval) -> Change:
     """Of times: more is slower."""
     return "slower" if change.low > 0 else "faster" if change.high < 0 else "no difference"
+
+
+def _over(before: Run, after: Run) -> str:
+    """What both runs say their times are; the slowest rank where they differ, or say chunks: cases are compared by trials."""
+    found = {told.over for told in map(collectives.setting, (before, after)) if told is not None}
+    return found.pop() if len(found) == 1 and "chunk" not in found else "max_rank"
 
 
 # --- collectives --------------------------------------------------------------------------------------------------------
@@ -103,6 +113,8 @@ def _of_samples(name: str, before: Floats, after: Floats) -> Compared | None:
     old, new = statistics.spread(before), statistics.spread(after)
     if old is None or new is None:
         return None
+    if old.min <= 0:
+        return _single(name, old.p50, new.p50)  # no part of nothing
     change = statistics.change(before, after)
     return Compared(
         what=name, before=old.p50, after=new.p50, change=change, verdict=verdict(change), counts=(old.count, new.count)

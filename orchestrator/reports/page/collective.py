@@ -35,6 +35,7 @@ def lines(run: Run, found: collectives.Measured) -> list[tuple[str, str]]:
     """(what, text): the same as at the end of a run on the terminal."""
     return [
         ("link", wording.link(found.setting)),
+        *(("auto", text) for text in wording.autos(found.setting)),
         *(("fastest", f"{text} (paired, 95 %)") for text in wording.winners(found.fastest)),
         ("straggler", wording.straggler(found)),
         ("verified", f"{wording.verified(run.history, found)}; {wording.outliers(found)}"),
@@ -57,7 +58,7 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
     yield _straggler(found)
     yield (
         "wrong results",
-        f"{found.wrong:,}",
+        f"{found.wrong:,}" if found.setting.verify else "not verified",
         f"of {sentence.count(found.trials, 'trial')} in {sentence.count(len(found.rows), 'case')}",
     )
 

@@ -27,6 +27,8 @@ _TYPES = {
     "float32": "float", "float64": "double", "float16": "half", "bfloat16": "bfloat16", "int8": "int8", "uint8": "uint8",
     "int32": "int32", "int64": "int64",
 }  # fmt: skip
+#: Operations whose count is that of one rank's share.
+_SHARED = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
 #: Operations with a root; the others have -1 there.
 _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDUCES = ("all-reduce", "reduce-scatter", "reduce")
@@ -44,7 +46,10 @@ def document(run: Run, found: Measured) -> str:
         "nccl_version": 0,
         "config": _config(found, rows),
         "results": [_result(found, row) for row in rows],
-        "out_of_bounds": {"count": found.wrong, "okay": _bool(found.wrong == 0)},
+        "out_of_bounds": {
+            "count": found.wrong,
+            "okay": _bool(found.wrong == 0) if found.setting.verify else "unchecked",
+        },
         "average_bus_bandwidth": {"bandwidth": _figure(average), "okay": "unchecked"},
         "errors": [],
         "end_time": _moment(run, -1),
@@ -63,7 +68,7 @@ def _config(found: Measured, rows: list[Row]) -> dict[str, Any]:
         "warmup_iters": found.setting.warmup,
         "iterations": max((row.case.iterations for row in rows), default=0),
         "aggregated_iterations": 1,
-        "validation": 1,
+        "validation": int(found.setting.verify),
         "graph": 0,
         "blocking_collectives": _bool(value=True),
         "per_iter_timing": _bool(value=True),
@@ -91,7 +96,7 @@ def _result(found: Measured, row: Row) -> dict[str, Any]:
     deviation = float(times.std())
     return {
         "size": case.bytes,
-        "count": case.count,
+        "count": _count(row),
         "type": _TYPES.get(case.dtype, case.dtype),
         "redop": case.operator if case.operation in _REDUCES else "none",
         "root": f"{case.root if case.operation in _ROOTED else -1:>6}",
@@ -103,7 +108,7 @@ def _result(found: Measured, row: Row) -> dict[str, Any]:
             "avg_us": _figure(trial.mean * 1e6),
             "p50_us": _figure(trial.p50 * 1e6),
             "p95_us": _figure(trial.p95 * 1e6),
-            "p99_us": _figure((trial.p99 if trial.p99 is not None else trial.max) * 1e6),
+            "p99_us": _figure(math.nan if trial.p99 is None else trial.p99 * 1e6),
             "stdev_us": _figure(deviation * 1e6),
             "cv_pct": _figure(100 * deviation / trial.mean if trial.mean else 0.0),
             "times_us": [_figure(float(one) * 1e6) for one in times],
@@ -113,12 +118,18 @@ def _result(found: Measured, row: Row) -> dict[str, Any]:
     }
 
 
+def _count(row: Row) -> int:
+    """Elements of one rank's share where the size is the total of all ranks, as nccl-tests prints it."""
+    case = row.case
+    return case.count // max(case.world, 1) if case.operation in _SHARED else case.count
+
+
 def _body(row: Row) -> dict[str, Any]:
     return {
         "time": _figure(row.trial.p50 * 1e6 if row.trial else math.nan),
         "alg_bw": _figure(row.algbw or 0.0),
         "bus_bw": _figure(row.busbw or 0.0),
-        "nwrong": float(row.wrong),
+        "nwrong": None if row.wrong is None else float(row.wrong),
     }
 
 

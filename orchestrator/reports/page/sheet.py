@@ -51,7 +51,8 @@ def _case(row: Row) -> dict[str, Any]:
         "operation": case.operation, "algorithm": case.algorithm, "asked": case.asked, "bytes": case.bytes,
         "bytes_per_rank": case.per_rank, "bytes_total": case.total, "count": case.count, "dtype": case.dtype,
         "operator": case.operator, "root": case.root, "ranks": case.world, "groups": len(case.groups),
-        "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "over": row.over,
+        "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "shares": wording.shares(case),
+        "over": row.over,
     }  # fmt: skip
     for name, spread in (("time", row.time), ("trial", row.trial), ("chunk", row.chunks)):
         cells |= {f"{name}_count": spread.count if spread else 0}

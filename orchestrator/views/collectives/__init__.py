@@ -4,14 +4,16 @@ from .blame import Blame
 from .fastest import Fastest
 from .habits import Latest, SlowLink
 from .measured import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
-from .setting import Case, Link, Pair, Setting, factor, is_collective, setting
+from .setting import Auto, Case, Link, Pair, Setting, factor, is_collective, setting
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
+from .wording import shares
 
 __all__ = [
     "DEFINITION",
     "ENOUGH_FOR_P99",
     "OUTLIER",
     "OVER",
+    "Auto",
     "Blame",
     "Case",
     "Fastest",
@@ -31,4 +33,5 @@ __all__ = [
     "is_collective",
     "measured",
     "setting",
+    "shares",
 ]

@@ -55,7 +55,7 @@ class Row:
     """The figures of a case. ``time``: percentiles over what the run says; ``trial``: of the slowest rank, per trial.
 
     Bandwidths in 10^9 bytes/s, by the median trial. ``model_s``: by the probe's alpha and beta; ``of_line``: bus bandwidth
-    over the line rate. ``chunks``: all transfers; ``lost``: trials that are not whole. None: not known.
+    over the line rate. ``chunks``: all transfers; ``lost``: trials that are not whole; ``wrong``: results. None: not known.
     """
 
     case: Case
@@ -68,7 +68,7 @@ class Row:
     model_s: float | None = None
     of_model: float | None = None
     of_line: float | None = None
-    wrong: int = 0
+    wrong: int | None = 0
     outliers: int = 0
     slow_chunks: int = 0
     lost: int = 0
@@ -93,7 +93,7 @@ class Measured:
 
     @property
     def wrong(self) -> int:
-        return sum(row.wrong for row in self.rows)
+        return sum(row.wrong or 0 for row in self.rows)
 
 
 class _Same:
@@ -132,7 +132,7 @@ def _measured(same: _Same) -> Measured | None:
     rounds = [one.rounds for one in told if one.rounds]
     return Measured(
         setting=found,
-        rows=tuple(one.row(counted.get(one.case.number, 0)) for one in told),
+        rows=tuple(one.row(counted.get(one.case.number, 0) if found.verify else None) for one in told),
         slow=tuple(slow for one in told for slow in one.slow),
         slow_chunks=tuple(slow for one in told for slow in one.slow_chunks),
         fastest=racing.fastest(found.cases, times),
@@ -161,7 +161,7 @@ class _Case:
         else:
             self.slow = [self._slow(spot, None, None) for spot in self.outliers[:EXPLAINED]]
 
-    def row(self, wrong_results: int) -> Row:
+    def row(self, wrong_results: int | None) -> Row:
         case, link, trial = self.case, self.setting.link, self.trial
         chunks = statistics.spread(self.moved.seconds.reshape(-1)) if self.moved is not None else None
         algbw = case.bytes / trial.p50 / 1e9 if trial and trial.p50 > 0 and case.bytes else None

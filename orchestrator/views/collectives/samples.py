@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +74,12 @@ class Transfers:
 
 
 def spans(records: Iterable[StepRecord], setting: Setting) -> dict[int, Spans]:
-    """Case -> its timed regions. Of a step that was done again, the last epoch counts."""
+    """Case -> its timed regions. Of a step that was done again, the last epoch counts in which all ranks have it."""
     import numpy as np
 
-    kept = sorted(records, key=lambda record: record.epoch)
+    every = list(records)
+    chosen = _epochs(every, setting)
+    kept = [record for record in every if chosen.get(record.step, record.epoch) == record.epoch]
     last = max((case.first_step + case.iterations for case in setting.cases), default=1)
     world = max([record.rank + 1 for record in kept] + [setting.world, 1])
     start, end = (np.full((last + 1, world), np.nan) for _ in range(2))
@@ -87,6 +89,23 @@ def spans(records: Iterable[StepRecord], setting: Setting) -> dict[int, Spans]:
     start[where] = [r.start for r in kept]
     end[where] = [r.end for r in kept]
     return {case.number: _spans(case, start + offset, end + offset) for case in setting.cases}
+
+
+def _epochs(records: Sequence[StepRecord], setting: Setting) -> dict[int, int]:
+    """Step -> the last epoch in which all ranks of its case have it; else the last one. Empty where there is one epoch only."""
+    if len({record.epoch for record in records}) < 2:
+        return {}
+    seen: dict[int, dict[int, set[int]]] = {}
+    for record in records:
+        seen.setdefault(record.step, {}).setdefault(record.epoch, set()).add(record.rank)
+    chosen = {}
+    for case in setting.cases:
+        for step in range(case.first_step, case.first_step + case.iterations):
+            epochs = seen.get(step, {})
+            whole = [epoch for epoch, ranks in epochs.items() if ranks >= set(case.ranks)]
+            if epochs:
+                chosen[step] = max(whole or epochs)
+    return chosen
 
 
 def _spans(case: Case, start: Floats, end: Floats) -> Spans:
@@ -106,7 +125,7 @@ def _spans(case: Case, start: Floats, end: Floats) -> Spans:
 
 
 def records(files: NodeFiles, setting: Setting) -> NDArray[Any]:
-    """All chunk records with their ``rank``, sorted by step; of a step that was done again, those of the last epoch."""
+    """All chunk records with their ``rank``, sorted by step; of a step that was done again, those of the same epoch as spans."""
     import numpy as np
 
     full = np.dtype([*RECORD, ("rank", "<u2"), ("epoch", "<u2")])
@@ -125,16 +144,19 @@ def records(files: NodeFiles, setting: Setting) -> NDArray[Any]:
         return np.empty(0, dtype=full)
     found = np.concatenate(parts)
     found = found[np.argsort(found["step"], kind="stable")]
-    return _last_epoch(found)
+    return _last_epoch(found, _epochs(list(files.steps()), setting) if len(set(found["epoch"].tolist())) > 1 else {})
 
 
-def _last_epoch(found: NDArray[Any]) -> NDArray[Any]:
+def _last_epoch(found: NDArray[Any], chosen: Mapping[int, int]) -> NDArray[Any]:
     import numpy as np
 
     if found.size == 0 or (found["epoch"] == found["epoch"][0]).all():
         return found
     newest = np.zeros(int(found["step"].max()) + 1, dtype=found["epoch"].dtype)
     np.maximum.at(newest, found["step"], found["epoch"])
+    for step, epoch in chosen.items():
+        if step < newest.size:
+            newest[step] = epoch
     kept: NDArray[Any] = found[found["epoch"] == newest[found["step"]]]
     return kept
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...model.event import History
+from ...model.event import Event, History
 from ...model.run import Run
 from ..clock import listing, mapping, number, whole
 from ..gangs import gangs
@@ -39,6 +39,7 @@ class Case:
     asynchronous: bool = False
     gap_ms: float = 0.0
     asked: str = ""
+    shares: tuple[float, ...] = ()
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -52,7 +53,8 @@ class Case:
     @property
     def kind(self) -> tuple[object, ...]:
         """What cases must share to be compared size by size."""
-        return self.operation, self.dtype, self.operator, self.groups, self.root, self.asynchronous, self.gap_ms
+        about = self.operation, self.dtype, self.operator, self.groups, self.root
+        return *about, self.asynchronous, self.gap_ms, self.shares
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -85,8 +87,20 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Auto:
+    """What ``auto`` chose for a case, and why."""
+
+    case: int
+    chosen: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The run's plan. ``nodes``: rank -> node; ``clocks``: rank -> (seconds to add to its clock, how uncertain they are)."""
+    """The run's plan. ``nodes``: rank -> node; ``clocks``: rank -> (seconds to add to its clock, how uncertain they are).
+
+    ``verify``: whether results were looked at.
+    """
 
     cases: tuple[Case, ...]
     over: str = "max_rank"
@@ -95,6 +109,8 @@ class Setting:
     nodes: Mapping[int, str] = field(default_factory=dict)
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     link: Link = Link()
+    verify: bool = True
+    autos: tuple[Auto, ...] = ()
 
     def node(self, rank: int) -> str:
         """The node of a rank; with the rank where a node has several."""
@@ -133,13 +149,22 @@ def setting(run: Run) -> Setting | None:
         nodes=nodes,
         clocks=_clocks(run, nodes),
         link=_link(run),
+        verify=told.value.get("verify") is not False,
+        autos=tuple(_autos(run.history)),
     )
+
+
+def wrongs(history: History) -> list[Event]:
+    """The wrong results that were found; where a gang was started again, those of the last one that found any."""
+    found = list(history.of("collective.wrong"))
+    last = max((event.epoch or 0 for event in found), default=0)
+    return [event for event in found if (event.epoch or 0) == last]
 
 
 def wrong(history: History) -> Mapping[int, int]:
     """Case -> how many wrong results were found."""
     found: dict[int, int] = {}
-    for event in history.of("collective.wrong"):
+    for event in wrongs(history):
         case = whole(event.value.get("case"))
         if case is not None:
             found[case] = found.get(case, 0) + 1
@@ -164,24 +189,53 @@ def _case(told: Mapping[str, Any]) -> Case:
         asynchronous=bool(told.get("asynchronous")),
         gap_ms=number(told.get("gap_ms")) or 0.0,
         asked=str(told.get("asked", "")),
+        shares=tuple(number(share) or 0.0 for share in listing(told.get("shares"))),
         **sizes,
     )
+
+
+def _autos(history: History) -> list[Auto]:
+    """The last word on each case, in order."""
+    found: dict[int, Auto] = {}
+    for event in history.of("collective.auto"):
+        case = whole(event.value.get("case"))
+        if case is not None:
+            told = (str(event.value.get(name, "")) for name in ("chosen", "why"))
+            found[case] = Auto(case=case, chosen=next(told), why=next(told))
+    return [found[case] for case in sorted(found)]
 
 
 def _link(run: Run) -> Link:
     fit = run.history.last("link.fit")
     value = fit.value if fit else {}
-    worst = listing(value.get("worst"))
     spec = mapping(_document(run, "plan.json").get("link"))
     rate = number(spec.get("rate"))
     return Link(
         alpha_s=number(value.get("alpha_s")),
         beta=number(value.get("beta_s_per_byte")),
-        worst=(int(worst[0]), int(worst[1]), float(worst[2])) if len(worst) == 3 else None,
+        worst=_worst(value.get("worst")),
         pairs=tuple(_pairs(run.history)),
         rate=rate or None,
         spec=spec,
     )
+
+
+def _worst(told: Any) -> tuple[int, int, float] | None:
+    """(rank, rank, seconds per byte); None where it is something else."""
+    worst = listing(told)
+    if len(worst) != 3:
+        return None
+    a, b, beta = whole(worst[0]), whole(worst[1]), number(worst[2])
+    return (a, b, beta) if a is not None and b is not None and beta is not None else None
+
+
+def _sample(told: Any) -> tuple[int, float, int] | None:
+    """(bytes, seconds, how many); None where it is something else."""
+    one = listing(told)
+    if len(one) != 3:
+        return None
+    size, seconds, count = whole(one[0]), number(one[1]), whole(one[2])
+    return (size, seconds, count) if size is not None and seconds is not None and count is not None else None
 
 
 def _pairs(history: History) -> list[Pair]:
@@ -192,9 +246,7 @@ def _pairs(history: History) -> list[Pair]:
         alpha, beta = number(event.value.get("alpha_s")), number(event.value.get("beta_s_per_byte"))
         if a is None or b is None or alpha is None or beta is None:
             continue
-        samples = tuple(
-            (int(one[0]), float(one[1]), int(one[2])) for one in map(listing, listing(event.value.get("samples"))) if len(one) == 3
-        )  # fmt: skip
+        samples = tuple(one for one in map(_sample, listing(event.value.get("samples"))) if one is not None)
         found[a, b] = Pair(a=a, b=b, alpha_s=alpha, beta=beta, r2=number(event.value.get("r2")), samples=samples)
     return [found[key] for key in sorted(found)]
 

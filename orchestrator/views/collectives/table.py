@@ -32,10 +32,10 @@ def table(found: Measured) -> Table:
         groups.setdefault(wording.kind(row.case), []).append(row)
     return Table(
         bands=(
-            ("", 2), (f"time ms, {over}, {count}", len(times)), ("busbw", 1), ("model", 1), ("meas/", 1), ("of", 1),
+            ("", 3), (f"time ms, {over}, {count}", len(times)), ("algbw", 1), ("busbw", 1), ("model", 1), ("meas/", 1), ("of", 1),
             ("chunk ms", 2), ("", 1),
         ),
-        head=("size", "algorithm", *times, "GB/s", "ms", "model", "line", "p50", "max", "wrong"),
+        head=("size", "algorithm", "count", *times, "GB/s", "GB/s", "ms", "model", "line", "p50", "max", "wrong"),
         groups=tuple((title, tuple(_cells(rows, p99))) for title, rows in groups.items()),
     )  # fmt: skip
 
@@ -49,7 +49,7 @@ def lines(found: Measured, limit: int = 0) -> list[str]:
     texts, left = [_banded(made.bands, widths), _aligned(made.head, widths)], limit or len(rows)
     for title, group in made.groups:
         if left > 0:
-            texts += [title] if len(made.groups) > 1 else []
+            texts.append(title)
             texts += [_aligned(cells, widths) for cells in group[:left]]
         left -= len(group)
     return [text.rstrip() for text in texts]
@@ -59,7 +59,13 @@ def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
     said = ""
     for row in rows:
         size = wording.size(row.case.bytes) if row.case.bytes else "-"
-        yield ("" if size == said else size, _algorithm(row), *_times(row, p99), *_rates(row))
+        yield (
+            "" if size == said else size,
+            _algorithm(row),
+            f"{row.case.count:,}" if row.case.bytes else "-",
+            *_times(row, p99),
+            *_rates(row),
+        )
         said = size
 
 
@@ -75,13 +81,14 @@ def _times(row: Row, p99: bool) -> Iterator[str]:
 
 def _rates(row: Row) -> tuple[str, ...]:
     return (
+        wording.bandwidth(row.algbw),
         wording.bandwidth(row.busbw),
         wording.milliseconds(row.model_s),
         "-" if row.of_model is None else f"{row.of_model:.2f}",
         wording.percent(row.of_line),
         wording.milliseconds(row.chunks.p50 if row.chunks else None),
         wording.milliseconds(row.chunks.max if row.chunks else None),
-        str(row.wrong),
+        "-" if row.wrong is None else str(row.wrong),
     )
 
 

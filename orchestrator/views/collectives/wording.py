@@ -9,7 +9,7 @@ from .blame import Blame
 from .fastest import Fastest
 from .habits import SlowLink
 from .measured import OUTLIER, Measured, Slow
-from .setting import Case, Setting
+from .setting import Case, Setting, wrongs
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 #: What a percentile is over.
@@ -71,11 +71,17 @@ def kind(one: Case) -> str:
     parts = [" ".join(part for part in (one.dtype, one.operator if reduces else "") if part)] if one.bytes else []
     if len(one.groups) > 1:
         parts.append(f"{len(one.groups)} groups of {one.world}")
-    if one.operation in ("broadcast", "reduce", "gather", "scatter") and one.root:
+    if one.operation in ("broadcast", "reduce", "gather", "scatter"):
         parts.append(f"root {one.root}")
+    parts += [f"shares {shares(one)}"] if one.shares else []
     parts += ["asynchronous"] if one.asynchronous else []
     parts += [f"gap {one.gap_ms:g} ms"] if one.gap_ms else []
     return ", ".join([one.operation, *parts])
+
+
+def shares(one: Case) -> str:
+    """``0.1:0.1:0.1:0.7``; empty where they are even."""
+    return ":".join(f"{share:g}" for share in one.shares)
 
 
 def blame(one: Blame, setting: Setting) -> str:
@@ -198,6 +204,19 @@ def _winner(one: Fastest) -> str:
     return " or ".join(sorted(one.algorithms))
 
 
+def autos(setting: Setting) -> list[str]:
+    """What ``auto`` chose for each case, and why; last, what it does not know of the links."""
+    named = {case.number: case for case in setting.cases}
+    told = [
+        f"{case(named[one.case])}: {one.why}" if one.case in named else f"{one.chosen}: {one.why}"
+        for one in setting.autos
+    ]
+    tiers = setting.link.spec.get("groups")
+    if told and isinstance(tiers, int) and tiers > 1:
+        told.append(f"the model knows one alpha and beta for all pairs, and not that {tiers} groups share uplinks")
+    return told
+
+
 def link(setting: Setting) -> str:
     """What the probe found, and by which clocks the ranks were timed."""
     known, parts = setting.link, []
@@ -230,8 +249,12 @@ def percentiles(found: Measured) -> str:
     counts = sorted({row.time.count for row in found.rows if row.time})
     count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
     text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}"
-    few = bool(counts) and counts[0] < ENOUGH_FOR_P99
-    return text + (f"; p99 needs {ENOUGH_FOR_P99} or more: --iterations {ENOUGH_FOR_P99}" if few else "")
+    if not counts or counts[0] >= ENOUGH_FOR_P99:
+        return text
+    # a trial has many chunks: how many iterations they need is not said
+    return f"{text}; p99 needs {ENOUGH_FOR_P99} or more" + (
+        f": --iterations {ENOUGH_FOR_P99}" if over != "chunk" else ""
+    )
 
 
 def outliers(found: Measured) -> str:
@@ -251,10 +274,12 @@ def _digits(value: float) -> str:
 
 def verified(history: History, found: Measured) -> str:
     """Whether the results were right: the first wrong one by rank, offset, expected and got."""
-    first = history.first("collective.wrong")
+    first = next(iter(wrongs(history)), None)
+    if first is None and not found.setting.verify:
+        return "not verified"
     if first is None:
         whole = all(row.lost == 0 for row in found.rows)
         return "all results exact, all ranks equal" if whole else "no wrong result; not every trial was carried out"
     value = first.value
     where = f"rank {value.get('rank')}, step {value.get('step')}, offset {value.get('offset')}"
-    return f"{found.wrong} wrong, the first at {where}: expected {value.get('expected')}, got {value.get('got')}"
+    return f"{found.wrong or len(wrongs(history))} wrong, the first at {where}: expected {value.get('expected')}, got {value.get('got')}"

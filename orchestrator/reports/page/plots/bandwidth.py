@@ -18,10 +18,10 @@ LEGIBLE = 12
 
 
 def kinds(found: Measured) -> dict[str, list[Row]]:
-    """The rows with a bandwidth, by what they have in common."""
+    """The rows with a bus bandwidth, by what they have in common."""
     groups: dict[str, list[Row]] = {}
     for row in found.rows:
-        if row.busbw is not None:
+        if row.busbw:  # one rank alone has none
             groups.setdefault(wording.kind(row.case), []).append(row)
     return groups
 
@@ -73,6 +73,8 @@ def _model(axes: Axes, found: Measured, rows: list[Row], colour: str) -> None:
     low, high = rows[0].case.bytes, rows[-1].case.bytes
     sizes = np.geomspace(low, high, 60) if high > low else np.array([low])
     seconds = cost[0] * link.alpha_s + cost[1] * sizes * link.beta
+    if not (seconds > 0).all():
+        return
     bus = sizes / seconds / 1e9 * factor(rows[0].case.operation, rows[0].case.world)
     axes.plot(sizes, bus, "--" if sizes.size > 1 else "x", color=colour, linewidth=1.1, alpha=0.8)
 

@@ -1,0 +1,241 @@
+"""What the records cannot tell, or tell wrongly, is told as such: nothing gathered, nothing verified, one rank alone."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.cli import collective, summary, terminal
+from orchestrator.cli.session import Session
+from orchestrator.core import metrics as core_metrics
+from orchestrator.model.event import Event, History
+from orchestrator.model.run import Run
+from orchestrator.reports import collectives as report
+from orchestrator.reports import html
+from orchestrator.reports.page import collective as page
+from orchestrator.reports.page import nccl, sheet
+from orchestrator.store import bundle
+from orchestrator.views import collectives, comparing
+from orchestrator.views.collectives import fastest, samples, statistics, table, wording
+
+from . import collective_runs, simulated
+from .collective_runs import Part
+
+
+def part(**changes: Any) -> Part:
+    made = Part(
+        operation="all-reduce", algorithm="ring", bytes=4096, iterations=6, cost=(6, 1.5),
+        gang=simulated.Gang(schedules=simulated.ring(4, 4096)),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def measured(run: Run) -> collectives.Measured:
+    found = collectives.measured(run)
+    assert found is not None
+    return found
+
+
+def planned(run: Run, **changes: Any) -> Run:
+    """The same with other values in its plan."""
+
+    def changed(event: Event) -> Event:
+        value = {**event.value, **changes} if event.f == "collective.plan" else event.value
+        return dataclasses.replace(event, value=value)
+
+    return replace(run, history=History(tuple(changed(event) for event in run.history.events)))
+
+
+@pytest.mark.parametrize("groups", [[[0]], [[0], [1], [2], [3]]])
+@pytest.mark.parametrize("sizes", [(4096,), (4096, 8192)])
+def test_ranks_that_are_alone_have_all_reports(groups: list[list[int]], sizes: tuple[int, ...]) -> None:
+    world = max(rank for group in groups for rank in group) + 1
+    parts = [
+        part(bytes=size, cost=(0, 0), about={"groups": groups}, gang=simulated.Gang(schedules=[[((), ())]] * world))
+        for size in sizes
+    ]
+    run = collective_runs.run(parts, world=world)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = {**report.render(run), **html.render(run)}
+    assert {"collective.csv", "nccl-tests.json", "index.html", "plots/cdf-trial.png"} <= set(made)
+
+
+def test_a_time_of_nothing_breaks_no_report() -> None:
+    gang = simulated.Gang(schedules=[[((), ())]], noise=0)
+    run = collective_runs.run([part(cost=(0, 0), about={"groups": [[0]]}, gang=gang)], world=1)
+    still = tuple(replace(one, end=one.start) for one in run.files.steps())
+    run = replace(run, files=collective_runs.Files(still))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "index.html" in {**report.render(run), **html.render(run)}
+        assert comparing.compare(run, run).rows
+
+
+def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) -> None:
+    directory = collective_runs.write(collective_runs.run([part()]), tmp_path / "run")
+    (directory / bundle.REPORT).mkdir()
+    (directory / bundle.REPORT / "html-failed.txt").write_text("Traceback: …")
+    out = io.StringIO()
+    session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=io.StringIO()))
+    assert summary.show(session, directory, 0) == 0
+    assert "html could not be written" in out.getvalue()
+    assert "report/html-failed.txt" in out.getvalue()
+    out.truncate(0)
+    assert summary.show(session, directory, 0, as_json=True) == 0
+    assert json.loads(out.getvalue().strip("\0"))["reports_failed"] == ["html"]
+
+
+def test_what_nobody_verified_is_no_zero() -> None:
+    run = planned(collective_runs.run([part()]), verify=False)
+    found = measured(run)
+    assert wording.verified(run.history, found) == "not verified"
+    assert table.lines(found)[-1].endswith("-")
+    (row,) = csv.DictReader(io.StringIO(sheet.cases(found)))
+    assert row["wrong"] == ""
+    value = json.loads(nccl.document(run, found))
+    assert value["config"]["validation"] == 0
+    assert value["results"][0]["in_place"]["nwrong"] is None
+    assert value["out_of_bounds"]["okay"] == "unchecked"
+    assert not [one for one in core_metrics.of(run) if one.metric.endswith(" wrong")]
+    assert [figure for name, figure, _ in page.figures(found) if name == "wrong results"] == ["not verified"]
+
+
+def test_runs_are_compared_by_one_definition_of_a_time() -> None:
+    before, after = (collective_runs.run([part()], over=over) for over in ("chunk", "mean_rank"))
+    found = comparing.compare(before, after)
+    assert found.over == "max_rank"
+    assert found.rows[0].before == found.rows[0].after
+    assert comparing.compare(after, after).over == "mean_rank"
+
+
+def test_cases_of_other_shares_are_other_cases() -> None:
+    even, uneven = part(operation="all-to-all"), part(operation="all-to-all", about={"shares": [0.1, 0.1, 0.1, 0.7]})
+    found = comparing.compare(collective_runs.run([even]), collective_runs.run([uneven]))
+    assert found.rows == ()
+    assert len(found.only) == 2
+    run = collective_runs.run([even, uneven])
+    assert len({case.identity for case in measured(run).setting.cases}) == 2
+    assert "shares 0.1:0.1:0.1:0.7" in "\n".join(table.lines(measured(run)))
+    assert [one["shares"] for one in csv.DictReader(io.StringIO(sheet.cases(measured(run))))] == ["", "0.1:0.1:0.1:0.7"]
+    assert len({one.metric for one in core_metrics.of(run) if one.metric.endswith("busbw")}) == 2
+
+
+@pytest.mark.parametrize("operation", ["all-gather", "reduce-scatter", "all-to-all", "gather", "scatter"])
+def test_the_count_of_nccl_tests_is_that_of_one_rank(operation: str) -> None:
+    run = collective_runs.run([part(operation=operation)])
+    (one,) = json.loads(nccl.document(run, measured(run)))["results"]
+    assert (one["size"], one["count"]) == (4096, 256)
+
+
+def test_a_p99_of_few_samples_is_none_there_either() -> None:
+    run = collective_runs.run([part()])
+    (one,) = json.loads(nccl.document(run, measured(run)))["results"]
+    assert one["in_place_per_iter"]["p99_us"] == "nan"
+
+
+def test_without_a_gathered_trial_there_is_no_table() -> None:
+    run = replace(collective_runs.run([part()]), files=collective_runs.Files())
+    (line,) = collective.lines(run, Path("runs/x"))
+    assert line.startswith("measured  nothing")
+
+
+def test_the_title_says_type_operator_and_root_and_the_table_both_bandwidths_and_the_count() -> None:
+    found = measured(collective_runs.run([part(operation="reduce", about={"root": 0})]))
+    lines = table.lines(found)
+    assert "reduce, float32 sum, root 0" in lines
+    assert "algbw" in lines[0]
+    assert "count" in lines[1]
+    assert "1,024" in lines[-1]
+
+
+def step(run: Run, number: int, epoch: int, ranks: range, later: float) -> list[Any]:
+    found = [one for one in run.files.steps() if one.step == number and one.rank in ranks]
+    return [replace(one, epoch=epoch, start=one.start + later, end=one.end + later) for one in found]
+
+
+def test_of_a_step_that_only_some_ranks_did_again_the_epoch_before_counts() -> None:
+    run = collective_runs.run([part()])
+    before = measured(run).data[0][0]
+    torn = (*run.files.steps(), *step(run, 3, 1, range(2), 9.0), *step(run, 2, 1, range(4), 9.0))
+    found = collectives.setting(run)
+    assert found is not None
+    spans = samples.spans(torn, found)[0]
+    assert spans.lost == 0
+    assert spans.end[2] == pytest.approx(before.end[2])
+    assert spans.end[1] == pytest.approx(before.end[1] + 9)
+
+
+def test_winners_are_told_from_noise_over_all_sizes_together() -> None:
+    """With forty sizes and no difference, uncorrected tests at 5 % would find some."""
+    parts = [part(bytes=4096 << spot, algorithm=name) for spot in range(40) for name in ("ring", "other")]
+    found = measured(collective_runs.run([replace(one, iterations=1) for one in parts]))
+    draw = np.random.default_rng(11)
+    times = {case.number: 1 + 0.1 * draw.random(20) for case in found.setting.cases}
+    assert not [one for one in fastest.fastest(found.setting.cases, times) if one.clear]
+    few = {number: np.array([1.0 + number % 2] * 5) for number in times}
+    assert not [one for one in fastest.fastest(found.setting.cases, few) if one.clear]
+
+
+def test_holms_method_asks_more_of_each_of_many() -> None:
+    assert statistics.holm([0.01, 0.04, 0.03], 0.05) == [True, False, False]
+    assert statistics.holm([0.01, 0.02, 0.03], 0.05) == [True, True, True]
+    assert statistics.holm([], 0.05) == []
+    assert statistics.paired(np.arange(6.0), np.arange(6.0) + 1) == pytest.approx(2 / 64)
+
+
+def test_no_iterations_are_recommended_where_chunks_are_counted() -> None:
+    few = measured(collective_runs.run([part(iterations=2)], over="chunk"))
+    assert wording.percentiles(few).endswith("p99 needs 100 or more")
+    assert "--iterations 100" in wording.percentiles(measured(collective_runs.run([part()])))
+
+
+BROKEN: list[tuple[str, dict[str, Any]]] = [
+    ("link.fit", {"alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "worst": [0, 1, "fast"]}),
+    ("link.fit", {"alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "worst": [0, math.inf, None]}),
+    ("link.pair", {"peer": 1, "alpha_s": 1e-5, "beta_s_per_byte": 1e-9, "samples": [["x", 1, 2], [4, None, 1], 7]}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), BROKEN)
+def test_a_probe_that_is_no_number_breaks_nothing(name: str, value: dict[str, Any]) -> None:
+    found = measured(collective_runs.run([part()], probe=False, notes=[(name, value)]))
+    assert found.setting.link.worst is None
+    assert all(pair.samples == () for pair in found.setting.link.pairs)
+
+
+def test_auto_is_told_with_its_reason_and_with_what_it_does_not_know() -> None:
+    chosen = {"case": 0, "chosen": "ring", "seconds": {"ring": 1e-3}, "why": "the model expects 1 ms"}
+    run = collective_runs.run([part(about={"asked": "auto"})], notes=[("collective.auto", chosen)])
+    told = "auto      all-reduce ring 4 KiB: the model expects 1 ms"
+    assert told in list(collective.lines(run, Path("runs/x")))
+    assert ("auto", told.removeprefix("auto      ")) in page.lines(run, measured(run))
+    document = collective.document(run)
+    assert document is not None
+    assert document["auto"] == [{"case": 0, "chosen": "ring", "why": "the model expects 1 ms"}]
+    plan = {**run.extras["plan.json"], "link": {"rate": 1e9, "groups": 2}}
+    tiers = replace(planned(run), extras={**run.extras, "plan.json": plan})
+    assert "2 groups share uplinks" in wording.autos(measured(tiers).setting)[-1]
+
+
+def test_a_wrong_result_that_was_found_again_after_a_restart_counts_once() -> None:
+    wrong = {"case": 0, "step": 2, "offset": 7, "expected": 6.0, "got": 5.0, "rank": 3}
+    run = collective_runs.run([part()], notes=[("collective.wrong", wrong), ("collective.wrong", wrong)])
+    first = next(event for event in run.history.events if event.f == "collective.wrong")
+    events = [
+        dataclasses.replace(event, epoch=1) if event.f == "collective.wrong" and event is not first else event
+        for event in run.history.events
+    ]
+    again = replace(run, history=History(tuple(events)))
+    assert measured(again).rows[0].wrong == 1
+    assert wording.verified(again.history, measured(again)).startswith("1 wrong, the first at rank 3")
