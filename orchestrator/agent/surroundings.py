@@ -11,8 +11,9 @@ from typing import Any
 from ..model.act import Primitive
 
 #: How long an answer may take. A host that is there accepts a connection at once: its kernel does.
-ANSWER_S = 1.0
+ANSWER_S, LEAST_S = 1.0, 0.1
 CHECK_S = 3.0
+TRIES = 2
 #: What connecting to a host says that is not there; and to the socket of an engine that is not.
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
@@ -44,12 +45,13 @@ def holds(primitive: Primitive) -> Seen:
 def _network(args: Mapping[str, Any]) -> Seen:
     """There: an sshd that introduces itself. Gone: not even a connection. A host that only boots is neither.
 
-    A refusal shows that the host is there and its sshd is not.
+    A refusal shows that the host is there and its sshd is not. ``within_s``: that nobody answers must show in this time.
     """
+    answer_s = min(ANSWER_S, max(LEAST_S, float(args.get("within_s", CHECK_S)) / TRIES))
     where, gone = (str(args["address"]), int(args["port"])), args["state"] in ("off", "down")
     name = f"{where[0]}:{where[1]}"
     try:
-        connection = _connected(where)
+        connection = _connected(where, answer_s)
     except ConnectionRefusedError:
         return gone and args["of"] == "ssh", {name: "refuses connections"}
     except socket.gaierror as error:
@@ -61,14 +63,15 @@ def _network(args: Mapping[str, Any]) -> Seen:
     return not gone and banner.startswith("SSH-"), {name: banner or "accepts connections and says nothing"}
 
 
-def _connected(where: tuple[str, int]) -> socket.socket:
+def _connected(where: tuple[str, int], answer_s: float) -> socket.socket:
     """Twice: that one packet was lost on the way is no proof of anything."""
-    try:
-        return socket.create_connection(where, ANSWER_S)
-    except OSError as error:
-        if not _is_absence(error):
-            raise
-        return socket.create_connection(where, ANSWER_S)
+    for _ in range(TRIES - 1):
+        try:
+            return socket.create_connection(where, answer_s)
+        except OSError as error:
+            if not _is_absence(error):
+                raise
+    return socket.create_connection(where, answer_s)
 
 
 def _is_absence(error: OSError) -> bool:

@@ -271,6 +271,10 @@ def _healed(trial: Trial, state: State, event: Event) -> Result:
     return then(result, lambda s: closing.answered(trial, s, event)) if state.ending else result
 
 
+def _injected(trial: Trial, state: State, event: Event) -> Result:
+    return faulting.injected(state, event), ()
+
+
 def _timer(trial: Trial, state: State, event: Event) -> Result:
     key = str(event.key)
     if key == resuming.wall_key(state) and not state.ending:
@@ -312,6 +316,7 @@ _OBSERVATIONS: dict[str, Handler] = {
     "rank.finished": _rank_finished,
     "checkpoint.failed": _unsaved,
     "rank.exit": _rank_exit,
+    "fault.injected": _injected,
     "node.exit": _node_exit,
     "node.silent": _node_silent,
     "node.suspect": _node_suspect,

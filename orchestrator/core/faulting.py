@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..model import codec
 from ..model.act import Act
-from ..model.event import Command, Event
+from ..model.event import Clock, Command, Event
 from ..model.gang import Hold
 from ..model.trial import INSIDE, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, timer
@@ -118,8 +118,16 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     if fault.rank is not None and not (good and ends_node(effect)) and state.nodes[fault.node].alive:
         commands += (_release(state, id, fault),)
     if good and effect.heal_after_s is not None:
-        commands += (timer(f"f/{id}/heal-after", effect.heal_after_s),)
+        left_s = max(0.0, effect.heal_after_s - _since(fault.injected, event.at))
+        commands += (timer(f"f/{id}/heal-after", left_s),)
     return state, commands
+
+
+def injected(state: State, event: Event) -> State:
+    """From now on its time counts; the proof is a part of that."""
+    id = str(event.value.get("id"))
+    fault = state.faults.get(id)
+    return _set(state, id, replace(fault, injected=event.at)) if fault and fault.stage == "acting" else state
 
 
 def settled(state: State, event: Event) -> State:
@@ -255,6 +263,11 @@ def _trigger(fault: FaultPlan) -> dict[str, object]:
 
 def _plan(trial: Trial, id: str) -> FaultPlan:
     return next(fault for fault in trial.faults if fault.id == id)
+
+
+def _since(then: Clock | None, now: Clock) -> float:
+    """Seconds between two readings of one clock; none where it is not known to be one."""
+    return max(0.0, now.mono - then.mono) if then and then.boot == now.boot else 0.0
 
 
 def _id(event: Event) -> str:

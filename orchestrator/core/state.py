@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from ..model.event import Command, Event
+from ..model.event import Clock, Command, Event
 from ..model.plan import Plan
 
 #: prepare: fence, checkpoint, store and nodes are being made ready · start: the ranks are being forked and join ·
@@ -45,13 +45,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultState:
-    """One planned fault: how far it got, and on which node. ``heals``: how often its rollback was ordered."""
+    """One planned fault: how far it got, and on which node. ``heals``: how often its rollback was ordered.
+
+    ``injected``: when, by the clock of whoever did it.
+    """
 
     stage: FaultStage = "planned"
     node: str = ""
     rank: int | None = None
     inside: frozenset[int] = frozenset()
     heals: int = 0
+    injected: Clock | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

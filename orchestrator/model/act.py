@@ -37,7 +37,8 @@ class Primitive:
     link    {"state": "down" | "up", "of": "host", "run": [...], "address": "198.18.0.2", "port": 22}
     power   {"state": "off" | "on", "of": "engine", "run": [...], "socket": "/var/run/docker.sock"}
 
-    Their proof is an observation of its own: whether anybody answers at that address, or at that socket.
+    Their proof is an observation of its own: whether anybody answers at that address, or at that socket. ``within_s``: a
+    fault that does not last is proved in this time.
     """
 
     kind: PrimitiveKind
@@ -71,7 +72,8 @@ class Act:
     """An injection with its proof and its rollback; pure data.
 
     ``disables``: what the fault takes away (``agent``: the node's agent cannot hold the lease, its keeper does; ``engine``,
-    ``host``, ``ssh``: that of the whole host). ``heal_after_s``: healed on purpose after that time; None: when the run ends.
+    ``host``, ``ssh``: that of the whole host). ``heal_after_s``: healed on purpose after that time,
+    which counts from the injection; None: when the run ends.
     ``limit_s``: how long the injection with its proof, and the healing with its own, may take each.
     """
 
