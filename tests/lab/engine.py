@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from . import images, layout, processes, rising
+from . import abandoned, images, layout, processes, rising
 
 #: Images built there are there again the next time.
 ENGINE_DATA = Path(os.environ.get("CCBED_ENGINE_DATA", "/var/lib/ccbed-engine"))
@@ -30,6 +30,7 @@ def engine() -> Iterator[Any]:
     """A docker SDK client of this machine's engine; started for the session where none answers, and stopped by its pid."""
     client = _client()
     if client is not None:
+        abandoned.remove(client)
         yield client
         client.close()
         return
@@ -40,6 +41,7 @@ def engine() -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="ccbed-engine-") as folder:
         process, client = _start(Path(folder))
         try:
+            abandoned.remove(client)
             yield client
             client.close()
         finally:

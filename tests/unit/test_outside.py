@@ -34,8 +34,9 @@ from orchestrator.providers import follow, outside
 SSHD = """
     import os, socket, sys
     listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-    with open(sys.argv[2], "w") as file:
+    with open(sys.argv[2] + ".new", "w") as file:
         file.write(str(os.getpid()))
+    os.rename(sys.argv[2] + ".new", sys.argv[2])
     while True:
         connection, _ = listener.accept()
         with connection:
@@ -49,7 +50,7 @@ CONTROL = """
     if what == "stop":
         os.kill(int(open(pidfile).read()), signal.SIGKILL)
         os.unlink(pidfile)
-    else:
+    elif not os.path.exists(pidfile):  # one that runs goes on
         subprocess.Popen([sys.executable, os.path.dirname(pidfile) + "/sshd.py", port, pidfile], start_new_session=True)
         while not os.path.exists(pidfile):
             time.sleep(0.01)

@@ -1,0 +1,33 @@
+"""Beds of tests that were aborted: what is left of them on the engine of a machine that is used again."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.agent import label
+from orchestrator.agent import mark as marks
+from orchestrator.model import container
+
+
+def remove(client: Any) -> None:
+    """Containers, then networks, of beds in a temporary directory whose keeper is gone. Anybody else's are left alone."""
+    for one in client.containers.list(all=True, filters={"label": container.OWNER}):
+        if is_abandoned(hostdir(one.attrs["Mounts"])):
+            one.remove(force=True, v=True)
+    for one in client.networks.list(filters={"label": container.OWNER}):
+        one.reload()
+        if not one.containers and is_abandoned(Path(one.attrs["Labels"][container.OWNER].partition(":")[2])):
+            one.remove()
+
+
+def hostdir(mounts: Sequence[Mapping[str, Any]]) -> Path:
+    """The bed's directory on its host: every node sees the ``agent`` directory in it."""
+    return next((Path(one["Source"]).parent for one in mounts if Path(one["Source"]).name == "agent"), Path("/"))
+
+
+def is_abandoned(directory: Path) -> bool:
+    """``directory``: where a bed's keeper is, if it is."""
+    return directory.is_relative_to(tempfile.gettempdir()) and not label.holder(directory / marks.KEEPER)
