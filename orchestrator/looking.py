@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .model.bed import NodeStatus
 
@@ -13,12 +13,18 @@ from .model.bed import NodeStatus
 OVERDUE_S = 1.5
 #: What was seen so long ago says nothing about now.
 STALE_S = 3.0
+#: That a host could not be reached is seen again so soon: a link may be back at any moment.
+FRESH_S = 0.3
+#: Whoever looks again knows at once, mostly.
+MOMENT_S = 0.05
 
 
 @dataclass(kw_only=True)
 class _Look:
     begun: float
+    ended: float = 0.0
     status: NodeStatus | None = None
+    done: threading.Event = field(default_factory=threading.Event)
 
 
 class Looks:
@@ -34,18 +40,28 @@ class Looks:
         before = self._under_way.get(node)
         if before and self._clock() - before.begun < STALE_S:
             return
-        found = self._under_way[node] = _Look(begun=self._clock())
-
-        def work() -> None:
-            found.status = self._look(node)
-
-        threading.Thread(target=work, daemon=True).start()
+        self._begin(node)
 
     def now(self, node: str) -> NodeStatus:
         """What was seen, each look once; ``starting`` while nobody can tell yet."""
         self.ahead(node)
         found = self._under_way[node]
+        if found.status and found.status.state == "unreachable" and self._clock() - found.ended > FRESH_S:
+            found = self._begin(node)
+            found.done.wait(MOMENT_S)
         if found.status is None and self._clock() - found.begun < OVERDUE_S:
             return NodeStatus(name=node, state="starting", reason="being looked at")
         del self._under_way[node]
         return found.status or NodeStatus(name=node, state="unreachable", reason="its host does not answer")
+
+    def _begin(self, node: str) -> _Look:
+        found = self._under_way[node] = _Look(begun=self._clock())
+
+        def work() -> None:
+            status = self._look(node)
+            found.ended = self._clock()
+            found.status = status
+            found.done.set()
+
+        threading.Thread(target=work, daemon=True).start()
+        return found

@@ -19,7 +19,7 @@ from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
 from ..core import containers, seen
 from ..model import container as names
-from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeState, NodeStatus
 from ..model.errors import KeeperGoneError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
@@ -88,7 +88,14 @@ class DockerProvider:
         try:
             return seen.bed_status(bed, {host.name: self._look(bed, host, LOOK_S, memory=False)}).node(node)
         except (OSError, ValueError, RuntimeError) as error:
-            return NodeStatus(name=node, state="unreachable", reason=str(error))
+            state: NodeState = "starting" if self._answering(bed, host) else "unreachable"
+            return NodeStatus(name=node, state=state, reason=str(error))
+
+    def _answering(self, bed: BedSpec, host: HostSpec) -> bool:
+        """Whoever answers, though not over the connection that there was, is soon connected again."""
+        with suppress(OSError):
+            return self._site(bed, host).answering
+        return False
 
     def _look(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
         about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}

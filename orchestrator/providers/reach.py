@@ -18,6 +18,13 @@ SILENCE_S = 5.0
 SLICE_S = 0.25
 #: Helpers say something twice a second: without a word for so long, nobody waits for an answer any more.
 QUIET_S = 1.5
+#: After so long without a word it is seen whether the host would answer somebody new: what was sent while a link was
+#: broken is sent again in ever longer intervals, which last as long again as the link was broken.
+HUSH_S = 1.0
+#: Where it does, the connection is given so much longer, and is made anew then; not more often than this.
+STUCK_S, ANEW_S = 0.5, 10.0
+#: So long it counts that a host has answered somebody new.
+ANSWERED_S = 3.0
 BACKOFF_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
 CONNECT_S = 6.0
 #: After so many attempts that failed a host counts as away.
@@ -54,6 +61,10 @@ class Reach:
         self._connection: ssh.Connection | None = None
         self._tries = 0
         self._closed = False
+        self._answered: float | None = None
+        self._since: float | None = None
+        self._deaf = False
+        self._anew = 0.0
         #: Guards ``link``, and is notified when it changes.
         self.state = threading.Condition()
         self.link: Link | None = None
@@ -81,6 +92,11 @@ class Reach:
             raise self._lost_error()
         return connection
 
+    @property
+    def answering(self) -> bool:
+        """Does the host answer somebody new, though nothing comes over the connection that there was?"""
+        return self._answered is not None and time.monotonic() - self._answered < ANSWERED_S
+
     def ask(self, header: Mapping[str, Any], body: bytes, deadline_s: float) -> Answer:
         """Ask and wait. A connection that was lost just now is waited for, one that twice could not be made again is not.
 
@@ -92,6 +108,9 @@ class Reach:
             link = self.link
         if link is None:
             raise self._lost_error()
+        quiet_s = time.monotonic() - link.heard
+        if quiet_s > QUIET_S and (self._deaf or self.answering):
+            raise HostError(self._name, f"no word from it for {quiet_s:.1f} s")
         try:
             return _answer(link, link.request(header, body), until)
         except RefusedError as error:
@@ -164,11 +183,32 @@ class Reach:
                 due = before + PING_S
                 link.request({"do": "ping"})
                 self._turn(link)
+            if silent >= HUSH_S:
+                self._knock(link)
             with self.state:
-                self.state.wait_for(lambda: self._closed or self.link is not link, SLICE_S)
+                patience = max(0.0, before + SLICE_S - time.monotonic())
+                self.state.wait_for(lambda: self._closed or self.link is not link, patience)
             silent = silent + SLICE_S if link.heard < before else 0.0
+            if not silent:
+                self._answered, self._since, self._deaf = None, None, False
             if silent > SILENCE_S:
                 link.close(f"no word for {SILENCE_S:g} s")
+
+    def _knock(self, link: Link) -> None:
+        """Nothing was heard: would the host answer somebody new? One that does, for a while, is connected anew."""
+        connection, now = self._connection, time.monotonic()
+        answers = connection.answers(SLICE_S) if connection and connection.alive else None
+        if link.heard > now or self.link is not link:
+            return
+        self._deaf = answers is False
+        if not answers:
+            self._answered = self._since = None
+            return
+        self._answered = now
+        self._since = self._since or now
+        if now - self._since >= STUCK_S and now - self._anew > ANEW_S:
+            self._anew = now
+            link.close(f"no word for {now - link.heard:.1f} s, though its host answers")
 
     def _again(self) -> None:
         with self.state:

@@ -90,6 +90,10 @@ class RemoteSite:
         return self._reach.link is not None
 
     @property
+    def answering(self) -> bool:
+        return self._reach.answering
+
+    @property
     def reason(self) -> str:
         """Why it is not connected."""
         return self._reach.reason

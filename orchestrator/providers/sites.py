@@ -33,6 +33,10 @@ class Site(Protocol):
     def connections(self) -> int:
         """How many times it was connected; one more than before: the host may have been rebooted meanwhile."""
 
+    @property
+    def answering(self) -> bool:
+        """Does the host answer, though its connection is silent just now, or is made again?"""
+
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
 
@@ -63,6 +67,7 @@ class LocalSite:
 
     connected = True
     connections = 1
+    answering = False
 
     def __init__(self, bed: BedSpec, host: HostSpec) -> None:
         self.root = Path(bed.hostdir)

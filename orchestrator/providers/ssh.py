@@ -82,6 +82,20 @@ class Connection:
         transport = self._client.get_transport()
         return bool(transport and transport.is_active())
 
+    def answers(self, within_s: float) -> bool | None:
+        """Does an sshd introduce itself there now, to somebody new? None: nobody can tell, a program is in between.
+
+        ``within_s``: for the connection, and for a word.
+        """
+        if self._program:
+            return None
+        try:
+            with socket.create_connection(self.transport.sock.getpeername()[:2], within_s) as sock:
+                sock.settimeout(within_s)
+                return sock.recv(4) == b"SSH-"
+        except OSError:
+            return False
+
     def start(self, argv: Sequence[str], deadline_s: float = CONNECT_S) -> paramiko.Channel:
         """Start a program there; the channel is its stdin and stdout."""
         try:

@@ -178,8 +178,10 @@ def test_a_partition_that_is_healed_while_the_next_epoch_trains(bed: Bed) -> Non
 
 
 @slow
-def test_a_partition_that_is_healed_before_anybody_is_missed(bed: Bed) -> None:
-    ran = bed.run(fault("cut-link", for_s=0.8))
+@pytest.mark.parametrize("for_s", [0.8, 1.3])
+def test_a_partition_that_is_healed_before_anybody_is_missed(bed: Bed, for_s: float) -> None:
+    """After the longer one what was sent meanwhile is sent again only when everybody would be given up."""
+    ran = bed.run(fault("cut-link", for_s=for_s))
     assert ran.history.of("recovery.decided") == ()
     assert ran.verdict("finished") == "pass"
     assert ran.verdict("fault-verified") == "pass"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from orchestrator.looking import OVERDUE_S, Looks
+from orchestrator.looking import FRESH_S, OVERDUE_S, Looks
 from orchestrator.model.bed import NodeStatus
 
 
@@ -61,3 +61,14 @@ def test_what_was_seen_long_ago_is_not_what_is() -> None:
     now[0] = 600.0
     looks.ahead("n2")
     assert settled(looks, "n2") == "busy"
+
+
+def test_that_a_host_could_not_be_reached_is_seen_again_before_it_counts() -> None:
+    states, now = iter(("unreachable", "starting")), [0.0]
+    looks = Looks(lambda node: NodeStatus(name=node, state=next(states)), lambda: now[0])  # type: ignore[arg-type]
+    looks.ahead("n2")
+    while looks._under_way["n2"].status is None:
+        time.sleep(0.002)
+    now[0] = FRESH_S + 0.1
+    assert looks.now("n2").state == "starting"
+    assert next(states, "none") == "none", "both were seen"

@@ -1,0 +1,100 @@
+"""A host that says nothing over its connection, but would answer somebody new, is connected anew and not called away."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from orchestrator.providers import helping, reach
+from orchestrator.providers.link import Link
+from orchestrator.providers.refusals import HostError
+
+
+class Mute:
+    """A channel over which nothing comes until it is closed."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def recv(self, size: int, /) -> bytes:
+        self._closed.wait(10)
+        return b""
+
+    def sendall(self, data: bytes, /) -> None: ...
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class Connection:
+    """``new``: what somebody new hears."""
+
+    alive = True
+
+    def __init__(self, new: bool | None) -> None:
+        self._new = new
+
+    def answers(self, within_s: float) -> bool | None:
+        return self._new
+
+    def close(self) -> None:
+        self.alive = False
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"SLICE_S": 0.01, "HUSH_S": 0.03, "STUCK_S": 0.03, "QUIET_S": 0.05, "BACKOFF_S": (0.0,)}.items():
+        monkeypatch.setattr(reach, name, value)
+
+
+@contextmanager
+def reached(new: bool | None) -> Iterator[tuple[reach.Reach, list[Link]]]:
+    """A host over whose connections nothing comes, ever, with the links that were made."""
+    links: list[Link] = []
+
+    def handle(header: Mapping[str, Any], body: bytes) -> None: ...
+
+    made = reach.Reach(
+        "h1",
+        connect=lambda deadline_s: Connection(new),  # type: ignore[arg-type, return-value]
+        start=lambda connection, deadline_s: helping.Started(channel=Mute(), hello={}, rest=b""),
+        handle=handle,
+        greet=lambda link, deadline_s: None,
+        up=links.append,
+        turn=lambda link: None,
+    )
+    made.open(1.0)
+    try:
+        yield made, links
+    finally:
+        made.close()
+
+
+def wait(done: Callable[[], bool]) -> None:
+    until = time.monotonic() + 5
+    while not done():
+        assert time.monotonic() < until
+        time.sleep(0.002)
+
+
+def test_one_that_answers_somebody_new_is_connected_anew_once_for_a_while() -> None:
+    with reached(True) as (host, links):
+        wait(lambda: len(links) == 2)
+        wait(lambda: host.answering)
+        time.sleep(0.1)
+        assert len(links) == 2, "whoever stays silent even so is waited for as ever"
+
+
+@pytest.mark.parametrize("new", [False, None])
+def test_one_that_does_not_is_waited_for_but_not_asked_in_vain(new: bool | None) -> None:
+    with reached(new) as (host, links):
+        wait(lambda: time.monotonic() - links[0].heard > 2 * reach.QUIET_S)
+        with pytest.raises(HostError, match="no word from it"):
+            host.ask({"do": "look"}, b"", 2.0)
+        assert not host.answering
+        assert len(links) == 1
