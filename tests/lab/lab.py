@@ -131,8 +131,8 @@ def _row(lab: layout.Lab, host: layout.Host, found: dict[str, int]) -> dict[str,
     pid = found.get(host.name)
     if pid is None:
         return row
-    flags = processes.inside(found[layout.SWITCH], ["ip", "-json", "link", "show", layout.port(host)], net_only=True)
-    port = "up" if "UP" in json.loads(flags)[0]["flags"] else "down"
+    link = processes.inside(found[layout.SWITCH], ["ip", "-json", "link", "show", layout.port(host)], net_only=True)
+    port = "up" if "master" in json.loads(link)[0] else "down"
     services = {name: machines.service(pid, name, "status") for name in ("engine", "sshd")}
     return {**row, "power": "on", "pid": pid, "port": port, **services}
 

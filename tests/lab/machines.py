@@ -14,6 +14,8 @@ from pathlib import Path
 from . import layout, processes
 from .layout import Host, Lab
 
+PORT = {"down": "nomaster", "up": "master br0"}
+
 _BOOT_S = 15.0
 _ENGINE_S = 60.0
 #: Not the project's environment, which a host may not see: what every Debian has.
@@ -88,7 +90,8 @@ def power_off(lab: Lab, host: Host) -> bool:
 
 
 def port(switch: int, host: Host, state: str) -> None:
-    _ip(switch, f"link set {layout.port(host)} {state}\n")
+    """In the bridge or out of it. Its carrier stays: the kernel takes up to a second to notice one that is back."""
+    _ip(switch, f"link set {layout.port(host)} {PORT[state]}\n")
 
 
 def service(pid: int, name: str, action: str) -> str:
