@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from . import helping, ssh
 from .link import Answer, Link, RefusedError
@@ -29,8 +29,15 @@ BACKOFF_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
 CONNECT_S = 6.0
 #: After so many attempts that failed a host counts as away.
 TRIES = 2
+#: What was lost with its connection is tried so often again at most.
+RETRIES = 4
+T = TypeVar("T")
 #: What an error of a host is raised as here; all others are a RuntimeError.
 _KINDS: Mapping[str, type[Exception]] = {"OSError": OSError, "ValueError": ValueError}
+
+
+class LostError(HostError):
+    """The connection ended while it was made or used; a new one may do."""
 
 
 class Reach:
@@ -75,8 +82,9 @@ class Reach:
 
         ``patient``: it may come later as well, to a run that goes on without its host.
         """
+        until = time.monotonic() + deadline_s
         try:
-            self._once(deadline_s)
+            _again(lambda: self._once(max(0.05, until - time.monotonic())), until)
         except HostError as error:
             if not patient:
                 raise
@@ -100,11 +108,16 @@ class Reach:
     def ask(self, header: Mapping[str, Any], body: bytes, deadline_s: float) -> Answer:
         """Ask and wait. A connection that was lost just now is waited for, one that twice could not be made again is not.
 
-        Raises what the host raised (OSError, ValueError, RuntimeError), or HostError where it does not answer.
+        What is asked may be asked twice: so it is where the answer was lost with its connection. Raises what the host raised
+        (OSError, ValueError, RuntimeError), or HostError where it does not answer.
         """
         until = time.monotonic() + deadline_s
+        return _again(lambda: self._asked(header, body, until, deadline_s), until)
+
+    def _asked(self, header: Mapping[str, Any], body: bytes, until: float, deadline_s: float) -> Answer:
         with self.state:
-            self.state.wait_for(lambda: self.link or self._tries >= TRIES or self._closed, deadline_s)
+            left_s = max(0.0, until - time.monotonic())
+            self.state.wait_for(lambda: self.link or self._tries >= TRIES or self._closed, left_s)
             link = self.link
         if link is None:
             raise self._lost_error()
@@ -119,7 +132,7 @@ class Reach:
             what = header.get("op", header["do"])
             raise HostError(self._name, str(error) or f"no answer to {what} within {deadline_s:g} s") from error
         except ConnectionError as error:
-            raise HostError(self._name, f"the connection was lost: {error}") from error
+            raise LostError(self._name, f"the connection was lost: {error}") from error
 
     def close(self) -> None:
         with self.state:
@@ -139,10 +152,11 @@ class Reach:
             self._greeted(link, deadline_s)
             self._use(connection, link)
         except (OSError, ValueError) as error:
+            said = isinstance(error, HostError) and connection.alive
             connection.close()
-            if isinstance(error, HostError):
+            if said or isinstance(error, LostError):
                 raise
-            raise HostError(self._name, f"the connection was lost in its beginning: {error}") from error
+            raise LostError(self._name, f"the connection was lost in its beginning: {error}") from error
         except BaseException:
             connection.close()
             raise
@@ -150,7 +164,9 @@ class Reach:
     def _greeted(self, link: Link, deadline_s: float) -> None:
         try:
             self._greet(link, deadline_s)
-        except (RefusedError, ConnectionError, TimeoutError) as error:
+        except ConnectionError as error:
+            raise LostError(self._name, str(error)) from error
+        except (RefusedError, TimeoutError) as error:
             link.close()
             raise HostError(self._name, str(error) or f"no answer within {deadline_s:g} s") from error
 
@@ -167,7 +183,7 @@ class Reach:
         while not self._closed:
             link = self.link
             if link is None:
-                self._again()
+                self._make_again()
             else:
                 self._listen(link)
 
@@ -210,7 +226,7 @@ class Reach:
             self._anew = now
             link.close(f"no word for {now - link.heard:.1f} s, though its host answers")
 
-    def _again(self) -> None:
+    def _make_again(self) -> None:
         with self.state:
             patience = BACKOFF_S[min(self._tries, len(BACKOFF_S) - 1)]
             if self.state.wait_for(lambda: self._closed, patience):
@@ -235,6 +251,24 @@ class Reach:
 
     def _lost_error(self) -> HostError:
         return HostError(self._name, f"not connected: {self.reason}")
+
+
+def _again(work: Callable[[], T], until: float) -> T:
+    """What is lost with a connection is tried again over the next one, while there is time."""
+    try:
+        return work()
+    except LostError:
+        if time.monotonic() > until:
+            raise
+    import tenacity
+
+    attempts = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(LostError),
+        stop=tenacity.stop_after_attempt(RETRIES) | tenacity.stop_after_delay(max(0.05, until - time.monotonic())),
+        wait=tenacity.wait_random_exponential(multiplier=0.05, max=1.0),
+        reraise=True,
+    )
+    return attempts(work)
 
 
 def _answer(link: Link, future: Future[Answer], until: float) -> Answer:

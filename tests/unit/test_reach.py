@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.agent import frames
 from orchestrator.providers import helping, reach
 from orchestrator.providers.link import Link
 from orchestrator.providers.refusals import HostError
@@ -29,6 +31,26 @@ class Mute:
 
     def close(self) -> None:
         self._closed.set()
+
+
+class Breaking(Mute):
+    """A channel that ends with the first request; ``good``: it answers instead."""
+
+    def __init__(self, good: bool) -> None:
+        super().__init__()
+        self._good = good
+        self._asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._decoder = frames.Decoder()
+
+    def sendall(self, data: bytes, /) -> None:
+        for header, _ in self._decoder.feed(data):
+            self._asked.put(frames.encode({"id": header["id"], "ok": "here"}) if self._good else b"")
+
+    def recv(self, size: int, /) -> bytes:
+        return self._asked.get()
+
+    def close(self) -> None:
+        self._asked.put(b"")
 
 
 class Connection:
@@ -53,8 +75,8 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def reached(new: bool | None) -> Iterator[tuple[reach.Reach, list[Link]]]:
-    """A host over whose connections nothing comes, ever, with the links that were made."""
+def reached(new: bool | None, channel: Callable[[], Mute] = Mute) -> Iterator[tuple[reach.Reach, list[Link]]]:
+    """A host over whose connections nothing comes, ever, unless ``channel`` is another, with the links that were made."""
     links: list[Link] = []
 
     def handle(header: Mapping[str, Any], body: bytes) -> None: ...
@@ -62,7 +84,7 @@ def reached(new: bool | None) -> Iterator[tuple[reach.Reach, list[Link]]]:
     made = reach.Reach(
         "h1",
         connect=lambda deadline_s: Connection(new),  # type: ignore[arg-type, return-value]
-        start=lambda connection, deadline_s: helping.Started(channel=Mute(), hello={}, rest=b""),
+        start=lambda connection, deadline_s: helping.Started(channel=channel(), hello={}, rest=b""),
         handle=handle,
         greet=lambda link, deadline_s: None,
         up=links.append,
@@ -98,3 +120,17 @@ def test_one_that_does_not_is_waited_for_but_not_asked_in_vain(new: bool | None)
             host.ask({"do": "look"}, b"", 2.0)
         assert not host.answering
         assert len(links) == 1
+
+
+def test_what_is_lost_with_its_connection_is_asked_again_over_the_next_one() -> None:
+    channels = iter((Breaking(good=False), Breaking(good=True)))
+    with reached(None, lambda: next(channels)) as (host, links):
+        assert host.ask({"do": "look"}, b"", 5.0)[0] == "here"
+        assert len(links) == 2
+
+
+def test_a_host_whose_connections_all_break_is_given_up_soon() -> None:
+    begun = time.monotonic()
+    with reached(None, lambda: Breaking(good=False)) as (host, _), pytest.raises(HostError, match="was lost"):
+        host.ask({"do": "look"}, b"", 60.0)
+    assert time.monotonic() - begun < 10.0
