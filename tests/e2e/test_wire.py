@@ -105,6 +105,16 @@ def latencies(wired: Wired, count: int) -> list[float]:
     return found
 
 
+def test_somebody_new_hears_an_sshd_that_is_there_and_none_that_is_not(tmp_path: Path) -> None:
+    with sshd.running(tmp_path / "sshd") as own:
+        connection = ssh.connect(own.host())
+        assert connection.answers(2.0) is True
+        own.process.terminate()
+        own.process.wait(10)
+        assert connection.answers(2.0) is False
+        connection.close()
+
+
 def test_an_event_is_here_at_once(wired: Wired, record_property: Callable[[str, object], None]) -> None:
     taken = statistics.median(latencies(wired, 50))
     record_property("median_s", taken)
