@@ -21,8 +21,6 @@ QUIET_S = 1.5
 #: After so long without a word it is seen whether the host would answer somebody new: what was sent while a link was
 #: broken is sent again in ever longer intervals, which last as long again as the link was broken.
 HUSH_S = 1.0
-#: Where it does, the connection is given so much longer, and is made anew then; not more often than this.
-STUCK_S, ANEW_S = 0.5, 10.0
 #: So long it counts that a host has answered somebody new.
 ANSWERED_S = 3.0
 BACKOFF_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
@@ -69,9 +67,7 @@ class Reach:
         self._tries = 0
         self._closed = False
         self._answered: float | None = None
-        self._since: float | None = None
         self._deaf = False
-        self._anew = 0.0
         #: Guards ``link``, and is notified when it changes.
         self.state = threading.Condition()
         self.link: Link | None = None
@@ -206,25 +202,18 @@ class Reach:
                 self.state.wait_for(lambda: self._closed or self.link is not link, patience)
             silent = silent + SLICE_S if link.heard < before else 0.0
             if not silent:
-                self._answered, self._since, self._deaf = None, None, False
+                self._answered, self._deaf = None, False
             if silent > SILENCE_S:
                 link.close(f"no word for {SILENCE_S:g} s")
 
     def _knock(self, link: Link) -> None:
-        """Nothing was heard: would the host answer somebody new? One that does, for a while, is connected anew."""
+        """Nothing was heard: would the host answer somebody new? Then what was sent meanwhile is soon sent again as well."""
         connection, now = self._connection, time.monotonic()
         answers = connection.answers(SLICE_S) if connection and connection.alive else None
         if link.heard > now or self.link is not link:
             return
         self._deaf = answers is False
-        if not answers:
-            self._answered = self._since = None
-            return
-        self._answered = now
-        self._since = self._since or now
-        if now - self._since >= STUCK_S and now - self._anew > ANEW_S:
-            self._anew = now
-            link.close(f"no word for {now - link.heard:.1f} s, though its host answers")
+        self._answered = now if answers else None
 
     def _make_again(self) -> None:
         with self.state:

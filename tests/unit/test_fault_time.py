@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +43,7 @@ def test_a_short_cut_is_proved_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -
         patience.append(timeout)
         raise TimeoutError
 
-    monkeypatch.setattr(surroundings.socket, "create_connection", connect)
+    monkeypatch.setattr(socket, "create_connection", connect)
     for within_s in (0.5, 100.0, 1e-9):
         args = {"state": "down", "of": "host", "address": "198.18.0.9", "port": 22, "within_s": within_s}
         assert surroundings.holds(Primitive(kind="link", args=args))[0]
