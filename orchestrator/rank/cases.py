@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +21,9 @@ BITWISE = ("band", "bor", "bxor")
 #: Operations that combine what the ranks have.
 REDUCING = ("all-reduce", "reduce-scatter", "reduce")
 #: Operations whose size S is the total of all ranks' blocks; of the others it is the buffer of one rank.
-TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
+TOTAL = ("all-gather", "reduce-scatter", "gather", "scatter")
+#: Operations whose buffer of S consists of one block for each rank.
+IN_BLOCKS = (*TOTAL, "all-to-all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +133,8 @@ def problems(item: Item) -> Iterator[str]:
     for name, least in (("trials", 1), ("gap_ms", 0), ("root", 0)):
         if not getattr(item, name) >= least:
             yield f"{name}: must be >= {least} (got {getattr(item, name)})"
+    if item.gap_ms == math.inf:
+        yield "gap_ms: must be finite (got inf)"
     yield from _of_groups(item)
     if not unknown:
         yield from _of_elements(item)
@@ -192,11 +197,11 @@ def unequal(case: Case, algorithm: model.Chosen | None) -> int:
     """The number of equal parts that the backend's own call, MPI's, or the algorithm needs and that the size does not give; or 0."""
     operation = case.item.operation
     if algorithm is None:
-        needed = case.item.algorithm != model.AUTO and operation in TOTAL and operation != "all-to-all"
+        needed = case.item.algorithm != model.AUTO and operation in TOTAL
         parts = case.ranks
     else:
         needed = algorithm.even(operation)
-        parts = case.ranks if operation in TOTAL else algorithm.chunks(operation, case.ranks)
+        parts = case.ranks if operation in IN_BLOCKS else algorithm.chunks(operation, case.ranks)
     return parts if needed and (case.count % parts or len(set(case.item.shares)) > 1) else 0
 
 

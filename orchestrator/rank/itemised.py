@@ -27,8 +27,9 @@ def problems(given: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name}: must be {_WORDS[_KINDS[name][-1 if float in _KINDS[name] else 0]]} (got {value!r})"
     if isinstance(given.get("groups"), list | tuple) and not _lists_of_ranks(given["groups"]):
         yield f"groups: must be a list of lists of ranks such as [[0, 1], [2, 3]] (got {given['groups']!r})"
-    if not all(isinstance(one, int | float) for one in given.get("shares", ())):
-        yield f"shares: must be numbers (got {given['shares']!r})"
+    shares = given.get("shares")
+    if isinstance(shares, list | tuple) and not all(_is_number(one) for one in shares):
+        yield f"shares: must be numbers (got {shares!r})"
 
 
 def item(given: Mapping[str, Any], gap_scale: float = 1.0) -> cases.Item:
@@ -46,6 +47,10 @@ def _groups(given: Any) -> str:
     if isinstance(given, list | tuple):
         return "/".join(",".join(str(rank) for rank in group) for group in given)
     return str(given)
+
+
+def _is_number(given: Any) -> bool:
+    return isinstance(given, int | float) and not isinstance(given, bool)
 
 
 def _lists_of_ranks(given: Any) -> bool:

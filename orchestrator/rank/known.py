@@ -51,7 +51,8 @@ def problem(text: str, operation: str) -> str:
     try:
         found = find(text)
     except ValueError as error:
-        return str(error) if model.parse(text)[0] in names() else f"unknown algorithm; {operation} has {_listed(good)}"
+        known = text.partition(":")[0].strip() in (*names(), model.LIBRARY, model.AUTO)
+        return str(error) if known else f"unknown algorithm; {operation} has {_listed(good)}"
     if found is not None and operation not in found.operations:
         return f"{found.name} does no {operation}; {operation} has {_listed(good)}"
     return ""

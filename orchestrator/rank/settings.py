@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,8 +56,8 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
         yield f"over: must be one of {', '.join(OVER)} (got {params.over!r})"
     if params.drain < BY_LINK:
         yield f"drain: must be >= 0 bytes, or -1 (got {params.drain})"
-    if params.probe_s <= 0:
-        yield f"probe_s: must be > 0 (got {params.probe_s:g})"
+    if not 0 < params.probe_s < math.inf:
+        yield f"probe_s: must be > 0 and finite (got {params.probe_s:g})"
     if auto and not params.probe:
         yield "probe: algorithm auto chooses by what the probe finds (got false)"
     if params.over == "chunk" and not params.record:

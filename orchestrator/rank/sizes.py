@@ -70,6 +70,8 @@ def groups(text: str, world: int | None = None) -> Groups:
         return _contiguous(int(text), world)
     try:
         found = tuple(tuple(sorted(int(rank) for rank in part.split(","))) for part in text.split("/"))
+        if min(itertools.chain(*found)) < 0:
+            raise ValueError
     except ValueError:
         raise ValueError(f"must be a number of groups, or ranks such as 0,1/2,3 (got {text!r})") from None
     ranks = [rank for group in found for rank in group]

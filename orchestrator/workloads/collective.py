@@ -26,7 +26,7 @@ class Params(settings.Measuring):
     algorithm      files of algorithms/, library (the backend's own), auto (by the cost model); mpi: by Open MPI on the same nodes
                    and links, as it chooses; mpi:ring and so on: by that algorithm of its own (rank/mpi/names.py lists them)
     sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single ones; K, M, G are powers of 1024. By nccl-tests: the buffer of
-                   a rank, or the total of all ranks for all-gather, reduce-scatter, all-to-all, gather and scatter
+                   a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter
     iterations     timed ones per combination
     groups         2: so many contiguous groups at once; 0,1/2,3: these; empty: all ranks are one
     shares         all-to-all: each rank's share of every input; empty: equal
@@ -60,8 +60,9 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why these values, good in themselves, cannot be done among ``world`` ranks."""
-    found = [_named(problem) for item in items(params) for problem in feasible.of_item(item, world)]
-    return list(dict.fromkeys([*feasible.of_settings(params, world), *found]))
+    wanted = items(params)
+    found = [_named(problem) for item in wanted for problem in feasible.of_item(item, world)]
+    return list(dict.fromkeys([*feasible.of_settings(params, world, () if found else wanted), *found]))
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -34,18 +35,18 @@ def check(params: Params) -> list[str]:
     found = [f"items: item {place}: {problem}" for place, one in enumerate(params.items) for problem in _problems(one)]
     if not params.items:
         found.append("items: must be a list such as [{operation: all-reduce, bytes: 971048, trials: 8}]")
-    if params.gap_scale < 0:
-        found.append(f"gap_scale: must be >= 0 (got {params.gap_scale:g})")
+    if not 0 <= params.gap_scale < math.inf:
+        found.append(f"gap_scale: must be >= 0 and finite (got {params.gap_scale:g})")
     auto = any(one.get("algorithm") == "auto" for one in params.items)
     return [*settings.problems(params, auto=auto), *found]
 
 
 def fits(params: Params, world: int) -> list[str]:
     """Why these values, good in themselves, cannot be done among ``world`` ranks."""
-    found: list[str] = []
-    for place, item in enumerate(items(params)):
+    wanted, found = items(params), list[str]()
+    for place, item in enumerate(wanted):
         found += [f"items: item {place}: {problem}" for problem in feasible.of_item(item, world)]
-    return [*feasible.of_settings(params, world), *found]
+    return [*feasible.of_settings(params, world, () if found else wanted), *found]
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

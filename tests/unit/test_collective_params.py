@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from orchestrator.model.bed import LinkSpec
@@ -83,6 +85,7 @@ def test_a_size_is_read_as_nccl_tests_reads_it() -> None:
 
     assert sizes_of("all-gather") == (1609728, 6438912)
     assert sizes_of("all-reduce") == (6438912, 4 * 6438912)
+    assert sizes_of("all-to-all") == (6438912, 4 * 6438912)
 
 
 def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one() -> None:
@@ -114,6 +117,9 @@ def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one()
         ({"break_result": "two"}, "break_result: must be RANK:ELEMENT (got 'two')"),
         ({"drain": -2}, "drain: must be >= 0 bytes, or -1 (got -2)"),
         ({"gap_ms": -1.0}, "gap_ms: must be >= 0 (got -1.0)"),
+        ({"gap_ms": math.inf}, "gap_ms: must be finite (got inf)"),
+        ({"probe_s": math.nan}, "probe_s: must be > 0 and finite (got nan)"),
+        ({"groups": "-1,0"}, "groups: must be a number of groups, or ranks such as 0,1/2,3 (got '-1,0')"),
     ],
 )
 def test_each_bad_value_is_told_by_name(change: dict[str, object], expected: str) -> None:
@@ -124,6 +130,12 @@ def test_each_bad_value_is_told_by_name(change: dict[str, object], expected: str
 def test_an_algorithm_of_another_operation_names_those_that_do_it() -> None:
     (problem,) = collective.check(Params(operation="broadcast", algorithm=("ring",)))
     assert problem.startswith("algorithm: ring does no broadcast; broadcast has ") and "library, auto" in problem
+
+
+@pytest.mark.parametrize("text", ["chain:100000", "chain:0", "auto:segments=4"])
+def test_parameters_that_are_none_are_told(text: str) -> None:
+    (problem,) = collective.check(Params(operation="broadcast", algorithm=(text,)))
+    assert problem.startswith("algorithm: ") and ("NAME:KEY=VALUE" in problem or "auto has no parameters" in problem)
 
 
 def test_a_parameter_that_an_algorithm_lacks_is_told() -> None:
@@ -145,6 +157,14 @@ def test_a_parameter_that_an_algorithm_lacks_is_told() -> None:
             "sizes: library does all-gather in 3 parts of one size; 1024 bytes of float32 do not divide by 3 (1020 bytes do)",
         ),
         ({"break_result": "4:0"}, 4, "break_result: the world has ranks 0..3 (got '4:0')"),
+        (
+            {"break_result": "2:262144", "sizes": ("1K", "1M")}, 4,
+            "break_result: no result of rank 2 has such an element: it has at most 262144 elements (got '2:262144')",
+        ),
+        (
+            {"break_result": "3:0", "groups": "0,1"}, 4,
+            "break_result: no result of rank 3 has such an element: it has none (got '3:0')",
+        ),
     ],
 )  # fmt: skip
 def test_what_a_world_cannot_do_is_told_before_anything_starts(
@@ -183,12 +203,27 @@ def test_items_are_replayed_in_order_with_scaled_gaps() -> None:
         ({**ITEM, "size": 3}, "items: item 0: size: is no key of an item; known: operation, bytes, "),
         ({**ITEM, "trials": True}, "items: item 0: trials: must be a whole number (got True)"),
         ({**ITEM, "groups": [0, 1]}, "items: item 0: groups: must be a list of lists of ranks "),
+        ({**ITEM, "shares": 5}, "items: item 0: shares: must be a list (got 5)"),
+        ({**ITEM, "shares": [True]}, "items: item 0: shares: must be numbers (got [True])"),
+        ({**ITEM, "gap_ms": math.inf}, "items: item 0: gap_ms: must be finite (got inf)"),
+        ({**ITEM, "algorithm": "ring:4"}, "items: item 0: algorithm: must be NAME or NAME:KEY=VALUE"),
         ({**ITEM, "bytes": 3}, "items: item 0: bytes: must hold an element of float32, 4 bytes (got 3)"),
         ({**ITEM, "algorithm": "rong"}, "items: item 0: algorithm: unknown algorithm; all-reduce has "),
     ],
 )
 def test_a_bad_item_is_told_with_its_place(item: dict[str, object], expected: str) -> None:
     assert emulate.check(emulate.Params(items=(item,)))[0].startswith(expected)
+
+
+def test_a_scale_of_gaps_is_a_number() -> None:
+    for scale in (-1.0, math.inf, math.nan):
+        (problem,) = emulate.check(emulate.Params(items=(ITEM,), gap_scale=scale))
+        assert problem == f"gap_scale: must be >= 0 and finite (got {scale:g})"
+
+
+def test_the_element_to_break_is_one_that_is_there() -> None:
+    last = Params(sizes=("1K", "1M"), break_result="2:262143")
+    assert collective.check(last) == collective.fits(last, 4) == []
 
 
 def test_nothing_to_replay_is_a_mistake() -> None:
