@@ -88,7 +88,13 @@ def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
 def _unsaved(trial: Trial, state: State, event: Event) -> Result:
     """The disk is full, say: no start in place and no spare would find it otherwise."""
     value = event.value
-    return replace(state, unsaved=f"checkpoint {value.get('name')} could not be written: {value.get('reason')}"), ()
+    why = f"checkpoint {value.get('name')} could not be written: {value.get('reason')}; another start would end there again"
+    return replace(state, hopeless=why), ()
+
+
+def _rank_error(trial: Trial, state: State, event: Event) -> Result:
+    """A rank's last word."""
+    return (recovery.without_hope(state, event.value), ()) if _current(state, event) else (state, ())
 
 
 def _held(trial: Trial, state: State, event: Event) -> Result:
@@ -186,7 +192,7 @@ def _recover(trial: Trial, state: State) -> Result:
 
 def _defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
     """A finding about the system under test, unless a node was lost that no planned fault was aimed at."""
-    unplanned = [name for name in lost if name not in faulting.targets(state)]
+    unplanned = state.unfit or [name for name in lost if name not in faulting.targets(state)]
     what = f"lost {', '.join(lost)}" if lost else f"ranks {sorted(state.failed)} failed"
     return Ending(outcome="failed", reason=f"{what}; {refused}", kind="infrastructure" if unplanned else "finding")
 
@@ -314,6 +320,7 @@ _OBSERVATIONS: dict[str, Handler] = {
     "rank.held": _held,
     "rank.inside": _inside,
     "rank.finished": _rank_finished,
+    "rank.error": _rank_error,
     "checkpoint.failed": _unsaved,
     "rank.exit": _rank_exit,
     "fault.injected": _injected,

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from ..model.trial import Trial
 from .state import State
 
 #: So many recoveries in a row without a step that was never done before are a crash loop.
 STALE_LIMIT = 2
+#: Kinds of rank.error that no restart cures, and why.
+_HOPELESS: Mapping[str, str] = {
+    "wrong result": "a wrong result is not measured again",
+    "memory": "another start would end there again",
+}
+#: Of these: the hosts do not suit the run; it says nothing about the system under test.
+_UNFIT = ("memory",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +47,19 @@ def decide(trial: Trial, state: State) -> Decision:
     return Decision(slots=tuple(slots), spares=tuple(spares), policies=policies)
 
 
+def without_hope(state: State, error: Mapping[str, Any]) -> State:
+    """The state after a rank ended by ``error``, the value of rank.error. The first that says something counts."""
+    kind = str(error.get("kind"))
+    if kind not in _HOPELESS or state.hopeless:
+        return state
+    return replace(state, hopeless=f"{error.get('message')}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)
+
+
 def _refusal(trial: Trial, state: State) -> str:
     if state.plan.policy == ("none",):
         return "the recovery policy is none"
-    if state.unsaved:
-        return f"{state.unsaved}; another start would end there again"
+    if state.hopeless:
+        return state.hopeless
     if state.restarts >= trial.recovery.max_restarts:
         return f"the budget of {trial.recovery.max_restarts} restarts is spent"
     if stale(state) >= STALE_LIMIT:

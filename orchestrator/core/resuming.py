@@ -29,7 +29,7 @@ def resumed(trial: Trial, state: State, event: Event) -> Result:
     if state.stage != "suspended":
         return result
     state = _with_found(gangs.next_epoch(state), event.value.get("nodes", {}))
-    state = replace(state, ending=None, step_at_start=state.best_step, unsaved="")
+    state = replace(state, ending=None, step_at_start=state.best_step, hopeless="", unfit=False)
     return then((state, result[1]), lambda s: gangs.prepare(trial, s))
 
 

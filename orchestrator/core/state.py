@@ -73,7 +73,8 @@ class Ending:
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
-    ``unsaved``: why a checkpoint could not be written.
+    ``hopeless``: what another start would not change, such as a checkpoint that could not be written. ``unfit``: it is the
+    place that does not suit the run, not something that the run found.
     """
 
     plan: Plan
@@ -100,7 +101,8 @@ class State:
     seen: Mapping[str, int] = field(default_factory=dict)
     fence_ordered: int = -1
     unrestartable: frozenset[str] = frozenset()
-    unsaved: str = ""
+    hopeless: str = ""
+    unfit: bool = False
     resumes: int = 0
     armed: bool = False
     ending: Ending | None = None

@@ -200,6 +200,10 @@ class RankContext:
         self._notes.note("rank.restored", step=step, name=name, sha256=sha256, weights=digest.model(model))
         return step
 
+    def tell_fresh(self) -> None:
+        """This rank keeps no state: it begins anew, whatever was before."""
+        self._notes.note("rank.restored", step=0, name=None, sha256=None, weights=None)
+
     def finish(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, metrics: dict[str, float], **more: Any
     ) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import algorithm as model
-from . import cases, choice, fit, known, operations, probe, settings, sizes, support, verify
+from . import cases, choice, fit, known, operations, probe, room, settings, sizes, support, verify
 from .mpi import joined, names
 
 if TYPE_CHECKING:
@@ -25,8 +25,11 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item]) -> None:
     foreign = joined.wanted(wanted, ctx.gang.backend)
     ctx.connect()
     ctx.phase("restore")
+    planned = cases.cases(wanted, ctx.world)
+    room.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
     peer = joined.peer(ctx) if foreign else None
-    meter = Meter(ctx, cases.cases(wanted, ctx.world), peer)
+    ctx.tell_fresh()
+    meter = Meter(ctx, planned, peer)
     meter.prepare()
     meter.measure()
     if peer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
 from orchestrator.rank import itemised, known, support
 from orchestrator.rank.cases import REDUCING
+from orchestrator.views.failovers import failovers
 
 from .conftest import Bed, Ran
 
@@ -87,6 +89,30 @@ def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorith
     told = f"element {element}: expected {wrong['expected']}, got {wrong['got']}"
     assert told in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
     assert f"rank 2, element {element}: expected" in ran.verdict("finished").text
+
+
+def test_a_wrong_result_is_not_restarted(bed: Bed) -> None:
+    asked = trial("collective", sizes=["1K"], probe=False, break_result="2:5")
+    ran = bed.run(replace(asked, recovery=Recovery(policy=("restart",))))
+    assert ran.code == 1 and len(events(ran, "collective.wrong")) == 1
+    assert ran.of("recovery.decided") == () and len(ran.of("recovery.refused")) == 1
+
+
+def test_a_measurement_that_is_restarted_has_a_time_to_recovery(bed: Bed) -> None:
+    crash = FaultPlan(id="f0", fault="crash-node", node=1, at=Trigger(step=3, phase="collective"))
+    asked = trial("collective", crash, sizes=["64K"], iterations=6, probe=False)
+    ran = bed.run(replace(asked, recovery=Recovery(policy=("restart",))))
+    (failover,) = failovers(ran.run.trial, ran.run.history)
+    assert failover.ttr_s is not None and failover.resume_step in (0, None) and ran.code == 0
+
+
+def test_more_than_a_host_holds_ends_before_it_is_tried(bed: Bed) -> None:
+    ran = bed.run(trial("collective", sizes=["100000G"], probe=False))
+    assert ran.code == 4
+    (told,) = {value["message"] for value in events(ran, "rank.error")}
+    assert told.startswith(
+        "all-reduce ring 107374182400000 B float32 sum: 4 ranks from rank 0 on need 1.14 PiB on its host, "
+    )
 
 
 def test_without_verification_the_verdict_is_unknown(bed: Bed) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pytest
+
 from orchestrator.core import fold
 from orchestrator.model.event import Command, Event, EventType, Source
 from orchestrator.providers.fake import FakeBed
@@ -24,6 +26,17 @@ class FullDisk(FakeBed):
             self._later(0.02, lambda rank=rank, name=name: self._fall(gang, rank, name))  # type: ignore[misc]
 
 
+class Telling(FakeBed):
+    """Its ranks end by an error of this kind in their first step, as measured collectives do."""
+
+    kind = ""
+
+    def _step(self, gang: FakeGang, first: bool = False) -> None:
+        for rank, name in gang.ranks.items():
+            self._rank(gang, rank, "rank.error", {"kind": self.kind, "message": f"rank {rank} says why"})
+            self._later(0.02, lambda rank=rank, name=name: self._fall(gang, rank, name))  # type: ignore[misc]
+
+
 class TakenPorts(FakeBed):
     """The first port that is tried is somebody else's."""
 
@@ -39,6 +52,29 @@ def test_a_full_disk_is_not_answered_by_another_start() -> None:
     assert (end["outcome"], end["kind"]) == ("failed", "finding")
     assert "checkpoint e0-s5 could not be written: No space left on device" in end["reason"]
     assert world.names(book, "recovery.decided") == []
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "because"),
+    [
+        ("wrong result", "finding", "says why; a wrong result is not measured again"),
+        ("memory", "infrastructure", "says why; another start would end there again"),
+    ],
+)
+def test_what_a_restart_does_not_cure_ends_the_run_at_once(said: str, kind: str, because: str) -> None:
+    bed = Telling(NAMES)
+    bed.kind = said
+    _, book = world.run(world.trial(policy=("restart",)), bed)
+    end = book.events[-1].value
+    assert (end["outcome"], end["kind"]) == ("failed", kind) and str(end["reason"]).endswith(because)
+    assert world.names(book, "recovery.decided") == []
+
+
+def test_another_error_is_answered_by_another_start() -> None:
+    bed = Telling(NAMES)
+    bed.kind = "ValueError"
+    _, book = world.run(world.trial(policy=("restart",)), bed)
+    assert len(world.names(book, "recovery.decided")) > 0 and book.events[-1].value["outcome"] == "failed"
 
 
 def test_ports_that_were_taken_are_noted_in_each_epoch() -> None:
