@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..model import algorithm as model
-from . import cases, fit, known
+from . import cases, expected, fit, known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,11 @@ def candidates(case: cases.Case) -> tuple[model.Chosen, ...]:
     return tuple(one for one in able if not cases.unequal(case, one))
 
 
-def choose(case: cases.Case, among: Iterable[model.Chosen], link: fit.Fit | None) -> Choice:
+def choose(case: cases.Case, among: Iterable[model.Chosen], link: fit.Fit | None, tiers: expected.Uplinks | None = None) -> Choice:
     """The fastest by Cost.seconds; where several are, the first by name. Without a link (one rank) nothing takes time."""
     alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
     operation = case.item.operation
-    found = {one.name: one.cost(operation, case.ranks).seconds(case.item.bytes, alpha, beta) for one in among}
+    found = {one.name: expected.cost(case, one, tiers).seconds(case.item.bytes, alpha, beta) for one in among}
     if not found:
         raise ValueError(f"no algorithm does {operation} of {case.item.bytes} bytes among {case.ranks} ranks")
     ordered = dict(sorted(found.items(), key=lambda one: (one[1], one[0])))
@@ -36,7 +36,10 @@ def choose(case: cases.Case, among: Iterable[model.Chosen], link: fit.Fit | None
     why = f"the model expects {_ms(best)}"
     if others:
         why += f", {_margin(best, others[0][1])} {others[0][0]}"
-    return Choice(name=name, seconds=ordered, why=f"{why}; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B")
+    why += f"; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
+    if tiers:
+        why += f"; nodes in order behind {len(set(tiers.groups))} shared uplinks"
+    return Choice(name=name, seconds=ordered, why=why)
 
 
 def _ms(seconds: float) -> str:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import algorithm as model
-from . import cases, choice, fit, known, operations, probe, room, settings, sizes, support, verify
+from . import cases, choice, expected, fit, known, operations, probe, room, settings, sizes, support, verify
 from .mpi import joined, names
 
 if TYPE_CHECKING:
@@ -51,12 +51,15 @@ class Meter:
         self._verifier = verify.Verifier(
             rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit, breaking=_breaking(self._params)
         )
+        self._tiers: expected.Uplinks | None = None
         self.verified = 0
         ctx.steps = planned[-1].last_step if planned else 0
 
     def prepare(self) -> None:
         """Probe the links, let auto choose, tell the plan, make the groups."""
         link = self._probe()
+        gang = self._ctx.gang
+        self._tiers = expected.uplinks(gang.link, gang.world_size, gang.nodes, link.beta if link else 0.0)
         self._cases = tuple(self._chosen(case, link) for case in self._cases)
         if self._ctx.rank == 0:
             self._ctx.emit("collective.plan", **self._plan())
@@ -82,7 +85,7 @@ class Meter:
         if case.item.algorithm != model.AUTO:
             return case
         among = choice.candidates(case)
-        found = choice.choose(case, among, link)
+        found = choice.choose(case, among, link, self._tiers)
         names = [one.name for one in among]
         index = torch.tensor([names.index(found.name)], device=self._ctx.device)
         if self._ctx.world > 1:
@@ -95,7 +98,7 @@ class Meter:
         told = []
         for case in self._cases:
             algorithm = known.find(case.item.algorithm)
-            told.append(case.told(algorithm.cost(case.item.operation, case.ranks) if algorithm else None))
+            told.append(case.told(expected.cost(case, algorithm, self._tiers) if algorithm else None))
         params = self._params
         return {
             "cases": told, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
