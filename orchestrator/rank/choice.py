@@ -24,7 +24,9 @@ def candidates(case: cases.Case) -> tuple[model.Chosen, ...]:
     return tuple(one for one in able if not cases.unequal(case, one))
 
 
-def choose(case: cases.Case, among: Iterable[model.Chosen], link: fit.Fit | None, tiers: expected.Uplinks | None = None) -> Choice:
+def choose(
+    case: cases.Case, among: Iterable[model.Chosen], link: fit.Fit | None, tiers: expected.Uplinks | None = None
+) -> Choice:
     """The fastest by Cost.seconds; where several are, the first by name. Without a link (one rank) nothing takes time."""
     alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
     operation = case.item.operation

@@ -71,6 +71,11 @@ def _least_squares(points: Sequence[tuple[float, float]]) -> Fit:
     return Fit(alpha, beta, 1 - left / around if around else 1.0)
 
 
+def distance(points: Iterable[tuple[float, float]], found: Fit) -> float:
+    """How far a quarter of the points are from the line at least, as a share of their seconds."""
+    return statistics.quantiles([_off(one, found.alpha, found.beta) for one in points], n=4, method="inclusive")[2]
+
+
 def agreed(fits: Sequence[Fit]) -> Fit:
     """The one line that models use: medians over the pairs."""
     return Fit(*(statistics.median(getattr(one, name) for one in fits) for name in ("alpha", "beta", "r2")))
@@ -87,7 +92,8 @@ def rounds(world: int) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(found)
 
 
-def turns(world: int, together_from: int = 9) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """Pairs that are probed at the same time: one by one in a small world, where there is time for it."""
+def turns(world: int, *, flat: bool = True, together_from: int = 5) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Pairs that are probed at the same time: one by one in a small world, where there is time for it, and where pairs
+    share uplinks (not ``flat``)."""
     every = rounds(world)
-    return every if world >= together_from else tuple((pair,) for turn in every for pair in turn)
+    return every if flat and world >= together_from else tuple((pair,) for turn in every for pair in turn)

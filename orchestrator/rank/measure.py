@@ -74,7 +74,8 @@ class Meter:
         ctx, params = self._ctx, self._params
         if not params.probe:
             return None
-        found = probe.probe(ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain)
+        flat = ctx.gang.link is None or ctx.gang.link.groups < 2
+        found = probe.probe(ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain, flat=flat)
         if found is None:
             return None
         probe.report(found, ctx.rank, ctx.emit)

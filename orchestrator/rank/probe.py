@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,50 +25,91 @@ SMALL = 1 << 12
 #: In units of the drain. What lies between these two is shorter than what a bucket may hold again when a rank was late.
 LARGE = 3
 #: Repetitions per size: at least, at most.
-LEAST, MOST = 3, 60
+LEAST, MOST = 5, 60
+#: Seconds for a pair at least, however many there are.
+PAIR_S = 0.25
+#: A pair is unsure where a quarter of its sizes are farther off the line, or repetitions spread wider, than this share of their time.
+OFF, SPREAD = 0.25, 0.75
 #: Bytes of the message by which the rest of the time is planned.
 TRIAL = 1 << 16
 #: (bytes, seconds, repetitions)
 Samples = list[tuple[int, float, int]]
+Pair = tuple[int, int]
 _DONE = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What was found: ``pairs`` of which this rank was the lower one; ``agreed`` on every rank; ``worst`` the slowest pair."""
+    """What was found: ``pairs`` of which this rank was the lower one; ``agreed`` on every rank; ``worst`` the slowest pair.
+
+    Both leave out pairs that are ``unsure``, unless all are.
+    """
 
     agreed: fit.Fit
     worst: tuple[int, int, float]
-    pairs: dict[int, tuple[fit.Fit, Samples]] = field(default_factory=dict)
+    unsure: tuple[Pair, ...] = ()
+    pairs: dict[int, Found] = field(default_factory=dict)
 
 
-def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain: int) -> Link | None:
-    """A collective of all ranks that takes about ``limit_s``. None for a world of one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One pair: its line and one-way samples. ``spread``: of half of the repetitions, in units of their median."""
+
+    line: fit.Fit
+    samples: Samples
+    spread: float
+
+    @property
+    def sure(self) -> bool:
+        near = fit.distance(((size, seconds) for size, seconds, _ in self.samples), self.line)
+        return near <= OFF and self.spread <= SPREAD
+
+
+def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain: int, flat: bool = True) -> Link | None:
+    """A collective of all ranks that takes about ``limit_s``, longer where there are many pairs. None for a world of one.
+
+    ``flat``: disjoint pairs do not disturb each other.
+    """
     if world < 2:
         return None
-    turns = fit.turns(world)
-    wire = _Wire(device, drain)
+    turns = fit.turns(world, flat=flat)
+    wire, each = _Wire(device, drain), turn_s(limit_s, len(turns))
     found = {}
     for turn in turns:
         dist.barrier()
         mine = next((pair for pair in turn if rank in pair), None)
         if mine and rank == mine[0]:
-            found[mine[1]] = line(_lead(wire, mine[1], limit_s / len(turns)))
+            found[mine[1]] = _lead(wire, mine[1], each)
         elif mine:
             _follow(wire, mine[0])
     return _agree(rank, world, device, found)
 
 
-def _lead(wire: _Wire, peer: int, limit_s: float) -> Samples:
-    """(bytes, median seconds of a round trip, repetitions) per size; large sizes are left out where the time does not allow them."""
+def turn_s(limit_s: float, turns: int) -> float:
+    """Seconds for one of so many turns. Only who asks for less in all than a pair has at least gets less."""
+    return max(limit_s / turns, min(limit_s, PAIR_S))
+
+
+def _lead(wire: _Wire, peer: int, limit_s: float) -> Found:
+    """Median round trips per size; large sizes are left out where the time does not allow them."""
     begin = time.monotonic()
-    first = statistics.median(wire.ping(peer, SIZES[0], MOST))
+    small = wire.ping(peer, SIZES[0], MOST)
+    first, spreads = statistics.median(small), [spread(small)]
     per_byte = max(min(wire.ping(peer, TRIAL, 2)) - first, 0.0) / TRIAL
     found = [(SIZES[0], first, MOST)]
     for size, times in repetitions(first, per_byte, wire.drain, limit_s - (time.monotonic() - begin)):
-        found.append((size, statistics.median(wire.ping(peer, size, times)), times))
+        took = wire.ping(peer, size, times)
+        found.append((size, statistics.median(took), times))
+        spreads.append(spread(took))
     wire.say(peer, _DONE, 0)
-    return found
+    fitted, one_way = line(found)
+    return Found(line=fitted, samples=one_way, spread=statistics.median(spreads))
+
+
+def spread(took: Sequence[float]) -> float:
+    """Between the quartiles, in units of the median."""
+    low, middle, high = statistics.quantiles(took, n=4, method="inclusive")
+    return (high - low) / middle if middle > 0 else 0.0
 
 
 def repetitions(first: float, per_byte: float, drain: int, left: float) -> list[tuple[int, int]]:
@@ -158,21 +199,36 @@ def _wait(work: Any) -> None:
         work.wait()
 
 
-def _agree(rank: int, world: int, device: torch.device, found: dict[int, tuple[fit.Fit, Samples]]) -> Link:
-    table = torch.zeros(world, world, 3, dtype=torch.float64)
-    for peer, (one, _) in found.items():
-        table[rank, peer] = torch.tensor([one.alpha, one.beta, one.r2], dtype=torch.float64)
+def _agree(rank: int, world: int, device: torch.device, found: dict[int, Found]) -> Link:
+    table = torch.zeros(world, world, 4, dtype=torch.float64)
+    for peer, one in found.items():
+        row = [one.line.alpha, one.line.beta, one.line.r2, float(one.sure)]
+        table[rank, peer] = torch.tensor(row, dtype=torch.float64)
     table = table.to(device)
     dist.all_reduce(table)
-    fits = {pair: fit.Fit(*table[pair].tolist()) for turn in fit.rounds(world) for pair in turn}
-    low, high = max(fits, key=lambda pair: fits[pair].beta)
-    return Link(agreed=fit.agreed(list(fits.values())), worst=(low, high, fits[low, high].beta), pairs=found)
+    fits = {pair: fit.Fit(*table[pair].tolist()[:3]) for turn in fit.rounds(world) for pair in turn}
+    return judged(fits, tuple(sorted(pair for pair in fits if not table[pair][3].item())), found)
+
+
+def judged(fits: Mapping[Pair, fit.Fit], unsure: tuple[Pair, ...], found: dict[int, Found]) -> Link:
+    """What all pairs say together."""
+    good = {pair: one for pair, one in fits.items() if pair not in unsure} or fits
+    low, high = max(good, key=lambda pair: good[pair].beta)
+    agreed = fit.agreed(list(good.values()))
+    return Link(agreed=agreed, worst=(low, high, good[low, high].beta), unsure=unsure, pairs=found)
 
 
 def report(link: Link, rank: int, emit: Callable[..., None]) -> None:
     """The events of a probe."""
-    for peer, (one, samples) in link.pairs.items():
-        emit("link.pair", peer=peer, alpha_s=one.alpha, beta_s_per_byte=one.beta, r2=one.r2, samples=samples)
+    for peer, found in link.pairs.items():
+        one = found.line
+        emit(
+            "link.pair", peer=peer, alpha_s=one.alpha, beta_s_per_byte=one.beta, r2=one.r2, samples=found.samples,
+            spread=found.spread, sure=found.sure,
+        )  # fmt: skip
     if rank == 0:
         agreed = link.agreed
-        emit("link.fit", alpha_s=agreed.alpha, beta_s_per_byte=agreed.beta, worst=list(link.worst))
+        emit(
+            "link.fit", alpha_s=agreed.alpha, beta_s_per_byte=agreed.beta, worst=list(link.worst),
+            unsure=[list(pair) for pair in link.unsure],
+        )  # fmt: skip

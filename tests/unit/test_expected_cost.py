@@ -33,7 +33,9 @@ def test_uneven_shares_cost_what_the_busiest_port_moves(name: str) -> None:
 def test_equal_shares_by_the_schedule_cost_what_the_formula_says() -> None:
     """Shares that hardly differ: the schedule is followed, and agrees."""
     for one in known.able("all-to-all", 4):
-        even, nearly = (volume(case("all-to-all", shares=shares), one.name) for shares in ((), (0.25, 0.25, 0.2501, 0.2499)))
+        even, nearly = (
+            volume(case("all-to-all", shares=shares), one.name) for shares in ((), (0.25, 0.25, 0.2501, 0.2499))
+        )
         assert nearly == pytest.approx(even, rel=2e-3), one.name
 
 

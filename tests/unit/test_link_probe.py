@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.rank import probe
+from orchestrator.rank import fit, probe
 
 TOKEN = 200e-6
 SLOW, FAST = 8 / 95.7e6, 8 / 20e9
@@ -40,3 +40,31 @@ def test_half_of_what_a_round_trip_of_nothing_takes_is_alpha() -> None:
     assert found.alpha == pytest.approx(alpha) and found.beta == pytest.approx(SLOW)
     assert [seconds for _, seconds, _ in one_way] == pytest.approx([alpha + SLOW * size for size in probe.SIZES])
     assert [(size, times) for size, _, times in one_way] == [(size, 9) for size in probe.SIZES]
+
+
+def test_many_pairs_are_probed_side_by_side_where_they_share_nothing() -> None:
+    assert [len(fit.turns(world)) for world in (2, 4, 5, 8)] == [1, 6, 5, 7]
+    assert len(fit.turns(8, flat=False)) == 28
+    assert all(len({rank for pair in turn for rank in pair}) == 8 for turn in fit.turns(8))
+
+
+def test_a_pair_has_its_time_however_many_there_are() -> None:
+    assert probe.turn_s(3.0, 6) == 0.5 and probe.turn_s(3.0, 28) == probe.PAIR_S
+    assert probe.turn_s(0.1, 28) == 0.1
+
+
+def test_a_pair_that_was_disturbed_is_unsure() -> None:
+    quiet = [(size, 50e-6 + SLOW * size, 9) for size in probe.SIZES]
+    found = fit.Fit(50e-6, SLOW, 1.0)
+    assert probe.Found(line=found, samples=quiet, spread=0.1).sure
+    assert not probe.Found(line=found, samples=quiet, spread=2.0).sure
+    busy = [(size, seconds * (3 if place % 2 else 1), times) for place, (size, seconds, times) in enumerate(quiet)]
+    assert not probe.Found(line=fit.Fit(50e-6, 3 * SLOW, 0.5), samples=busy, spread=0.1).sure
+    assert probe.spread([1.0, 2.0, 2.0, 2.0, 9.0]) == 0.0 and probe.spread([1.0, 1.0, 2.0, 4.0, 4.0]) == 1.5
+
+
+def test_unsure_pairs_are_left_out_unless_all_are() -> None:
+    fits = {(0, 1): fit.Fit(1e-5, 1e-9, 1.0), (0, 2): fit.Fit(1e-5, 2e-9, 1.0), (1, 2): fit.Fit(9e-4, 2e-7, 0.1)}
+    link = probe.judged(fits, ((1, 2),), {})
+    assert link.worst == (0, 2, 2e-9) and link.agreed.beta == pytest.approx(1.5e-9) and link.unsure == ((1, 2),)
+    assert probe.judged(fits, tuple(fits), {}).worst == (1, 2, 2e-7)
