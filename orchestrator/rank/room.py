@@ -27,7 +27,7 @@ def require(wanted: Iterable[cases.Case], rank: int, world: int, device: torch.d
     largest = max(wanted, key=lambda case: need(case, rank), default=None)
     mine = [_place(rank, device), float(need(largest, rank) if largest else 0) + spare, _free(device)]
     told = _gathered(mine, world, device)
-    where = "on its GPU" if device.type == "cuda" else "on its host"
+    where = "on one GPU" if device.type == "cuda" else "on one host"
     if largest and (problem := lack(told, where)):
         raise TooLarge(f"{largest.label()}: {problem}")
 

@@ -111,7 +111,7 @@ def test_more_than_a_host_holds_ends_before_it_is_tried(bed: Bed) -> None:
     assert ran.code == 4
     (told,) = {value["message"] for value in events(ran, "rank.error")}
     assert told.startswith(
-        "all-reduce ring 107374182400000 B float32 sum: 4 ranks from rank 0 on need 1.14 PiB on its host, "
+        "all-reduce ring 107374182400000 B float32 sum: 4 ranks from rank 0 on need 1.14 PiB on one host, "
     )
 
 
