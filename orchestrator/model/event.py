@@ -55,7 +55,8 @@ rank.exit            agent {rank, pid, code, last_step}      code < 0: signal; a
 command.refused      agent {key, reason}
 rank.start           rank {rank, pid, ppid, threads, preloaded: [module]}
 rank.joined          rank {rank, world, backend}
-rank.restored        rank {rank, step, name, sha256, weights: sha256 of the parameters after broadcast or load; a measurement: step 0, the rest null}
+rank.restored        rank {rank, step, name, sha256, weights: sha256 of the parameters after broadcast or load}
+                     a measurement keeps no state: step 0, the rest null
 rank.step            rank {rank, step, mark: "first"}        the first step that this rank completed in this epoch
 rank.inside          rank {rank, step, phase, hold}          passed the point at which another rank is held
 rank.held            rank {rank, step, phase, hold}

@@ -25,8 +25,8 @@ def test_ranks_of_one_host_share_its_memory() -> None:
     apart = [(1.0, 3 * GIB, 4 * GIB), (2.0, 3 * GIB, 4 * GIB)]
     assert room.lack(apart, "on one host") == ""
     together = [(9.0, GIB, 2 * GIB), (1.0, 3 * GIB, 4 * GIB), (1.0, 3 * GIB, 4 * GIB)]
-    assert room.lack(together, "on one host") == "2 ranks from rank 1 on need 6 GiB on its host, 4 GiB are free"
-    assert room.lack([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on its GPU, 1 GiB are free"
+    assert room.lack(together, "on one host") == "2 ranks from rank 1 on need 6 GiB on one host, 4 GiB are free"
+    assert room.lack([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
 
 
 def test_sizes_beyond_all_memory_are_refused_and_what_fits_is_not() -> None:
