@@ -26,7 +26,7 @@ class Peer:
     """This rank as a process of an MPI job in which every rank has its own number."""
 
     def __init__(self, rank: int, job: joining.Job) -> None:
-        self._mpi, self._job = library(), job
+        self._mpi, self._job = mpi4py_module(), job
         self._mpi.Init_thread(self._mpi.THREAD_FUNNELED)
         self._world = self._mpi.COMM_WORLD.Split(0, rank)
         self._forcing = _Forcing()
@@ -54,7 +54,7 @@ class Peer:
         return self._made[key]
 
 
-def library() -> Any:
+def mpi4py_module() -> Any:
     """mpi4py over Open MPI, not initialised. Raises installed.Missing."""
     import mpi4py
 

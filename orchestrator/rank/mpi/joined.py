@@ -23,7 +23,7 @@ def wanted(items: Iterable[Item], backend: str) -> bool:
     installed.find()
     from . import calls
 
-    calls.library()
+    calls.mpi4py_module()
     return True
 
 
