@@ -31,6 +31,7 @@ LINES = {
     "huge_pages": "/sys/kernel/mm/transparent_hugepage/enabled",
     "memory_limit": "/sys/fs/cgroup/memory.max",
     "cpu_limit": "/sys/fs/cgroup/cpu.max",
+    "tcp_congestion_control": "/proc/sys/net/ipv4/tcp_congestion_control",
 }
 
 

@@ -47,8 +47,10 @@ def ports(roles: Sequence[str], link: LinkSpec | None) -> tuple[PortSpec, ...]:
 
 def hosts(nodes: Mapping[str, str], own: Iterable[str]) -> str:
     """The hosts file of every node, from name -> address. ``own``: the lines of this machine's, which are kept where
-    they say nothing about the nodes' names and addresses."""
+    they say nothing about the nodes' names and addresses. Who is connected to over an IPv6 socket is looked up as
+    ``::ffff:10.77.0.1``; that has a name of its own, so that a node's name stands for one address only."""
     lines = [*(f"{where}\t{name}" for name, where in nodes.items())]
+    lines += [f"::ffff:{where}\t{name}.fabric" for name, where in nodes.items()]
     taken = {*nodes, *nodes.values()}
     kept = (line.rstrip("\n") for line in own)
     return "\n".join([*lines, *(line for line in kept if not taken & set(line.partition("#")[0].split()))]) + "\n"

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import algorithm as model
-from . import cases, choice, expected, fit, known, operations, probe, room, settings, sizes, support, verify
+from . import cases, choice, expected, fit, known, lining_up, operations, probe, room, settings, sizes, support, verify
 from .mpi import joined, names
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Meter:
         self._ctx, self._cases, self._peer = ctx, planned, peer
         self._params: settings.Measuring = ctx.params
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
-        self._buffers = torch.zeros(2, self._drain, dtype=torch.uint8, device=ctx.device)
+        self._line_up = lining_up.LineUp(ctx.rank, ctx.world, self._drain, ctx.device)
         self._places: dict[sizes.Groups, operations.Place | None] = {}
         self._verifier = verify.Verifier(
             rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit, breaking=_breaking(self._params)
@@ -132,30 +132,16 @@ class Meter:
     def _iteration(
         self, case: cases.Case, work: operations.Work | None, step: int, first: Callable[[], None]
     ) -> tuple[float, float]:
-        """Inputs in place, everybody there, buckets empty: then the clock runs, from the call to its result.
-
-        The barrier comes before the shift that empties the buckets: while ranks wait for each other they fill up again.
-        """
+        """Inputs in place, everybody on the start line: then the clock runs, from the call to its result."""
         if work is not None:
             work.fill()
-        if self._ctx.world > 1:
-            dist.barrier()
-        self._empty()
+        self._line_up.ready()
         self._settle()
         start = time.monotonic()
         if work is not None:
             work.begin(step, first)()
             self._settle()
         return start, time.monotonic()
-
-    def _empty(self) -> None:
-        """What has gathered in the buckets of the links is used up by a shift around all ranks."""
-        if not self._drain or self._ctx.world < 2:
-            return
-        right, left = (self._ctx.rank + 1) % self._ctx.world, (self._ctx.rank - 1) % self._ctx.world
-        pair = [dist.P2POp(dist.irecv, self._buffers[1], left), dist.P2POp(dist.isend, self._buffers[0], right)]
-        for waiting in dist.batch_isend_irecv(pair):
-            waiting.wait()
 
     def _settle(self) -> None:
         if self._ctx.device.type == "cuda":

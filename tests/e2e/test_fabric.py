@@ -163,6 +163,12 @@ def test_each_node_is_in_a_namespace_of_its_own_and_known_by_its_name_both_ways(
         assert f"\n{name}\n" in said and re.search(r"10\.77\.0\.1\s+n0", said) and re.search(r"10\.77\.0\.4\s+n3", said)
 
 
+def test_links_that_lose_nothing_have_a_tcp_that_does_not_look_for_their_rate_again(bed: Bed) -> None:
+    said = bed.ccbed("exec", "n1", "--", "cat", "/proc/sys/net/ipv4/tcp_congestion_control")[1]
+    told = json.loads((Path(bed.spec.workdir) / "nodes/n1/system.json").read_text())
+    assert said.strip() == told["tcp_congestion_control"] == "reno"
+
+
 def test_all_that_is_made_says_whose_it_is(bed: Bed) -> None:
     said = output(*within(pids(bed)["n2"], "ip", "-d", "link", "show", "eth0"))
     assert re.search(r"alias fabric-[0-9a-f]{8}/n2/[0-9a-f]{8}", said), said

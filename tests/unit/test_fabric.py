@@ -92,7 +92,8 @@ def test_members_are_spread_over_the_groups_in_order_and_spares_are_with_the_fir
 def test_names_resolve_to_the_nodes_and_this_machines_other_names_stay() -> None:
     own = ["127.0.0.1 localhost vm # n0\n", "192.168.1.5 n1 other", "# a remark", "10.77.0.1 theirs"]
     text = fabric.hosts({"n0": "10.77.0.1", "n1": "10.77.0.2"}, own)
-    assert text == "10.77.0.1\tn0\n10.77.0.2\tn1\n127.0.0.1 localhost vm # n0\n# a remark\n"
+    mapped = "::ffff:10.77.0.1\tn0.fabric\n::ffff:10.77.0.2\tn1.fabric\n"
+    assert text == f"10.77.0.1\tn0\n10.77.0.2\tn1\n{mapped}127.0.0.1 localhost vm # n0\n# a remark\n"
 
 
 def test_both_ends_of_a_link_are_shaped_and_a_delay_is_on_the_way_once() -> None:
