@@ -27,6 +27,7 @@ def values(run: Run) -> dict[str, Any] | None:
         "lines": lines(run, found),
         "slow": [wording.slow(one, found.setting) for one in _slowest(found)],
         "more": max(0, sum(row.outliers for row in found.rows) - SLOW),
+        "pairs": len(found.setting.link.pairs),
         "pictures": plots.drawn(found),
     }
 

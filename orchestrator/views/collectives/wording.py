@@ -9,9 +9,11 @@ from .blame import Blame
 from .fastest import Fastest
 from .habits import SlowLink
 from .measured import OUTLIER, Measured, Slow
-from .setting import Case, Setting, wrongs
+from .setting import Case, Pair, Setting, wrongs
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
+#: So many unsure pairs are named.
+MOST_UNSURE = 4
 #: What a percentile is over.
 OVER = {
     "max_rank": "the slowest rank of each trial",
@@ -230,7 +232,21 @@ def link(setting: Setting) -> str:
     if known.rate:
         parts.append(f"line rate {rate(known.rate)}")
     parts += ["not probed: no model"] if known.alpha_s is None else []
+    parts += [unsure(setting)] if known.unsure else []
     return " · ".join([*parts, clocks(setting)])
+
+
+def unsure(setting: Setting) -> str:
+    """The pairs of which the probe's line tells little, and how far half of their repetitions spread."""
+    found, count = setting.link.unsure, len(setting.link.pairs)
+    named = [f"{setting.node(one.a)}-{setting.node(one.b)}{_spread(one)}" for one in found[:MOST_UNSURE]]
+    more = [f"{len(found) - MOST_UNSURE} more"] if len(found) > MOST_UNSURE else []
+    text = f"{len(found)} of {count} pairs unsure: {', '.join([*named, *more])}"
+    return text + (", left out" if len(found) < count else "; alpha and beta are by them all the same")
+
+
+def _spread(pair: Pair) -> str:
+    return "" if pair.spread is None else f" (spread {percent(pair.spread)})"
 
 
 def clocks(setting: Setting) -> str:
@@ -248,13 +264,22 @@ def percentiles(found: Measured) -> str:
     over = found.rows[0].over if found.rows else found.setting.over
     counts = sorted({row.time.count for row in found.rows if row.time})
     count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
-    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}"
+    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}{recorded(found)}"
     if not counts or counts[0] >= ENOUGH_FOR_P99:
         return text
     # a trial has many chunks: how many iterations they need is not said
     return f"{text}; p99 needs {ENOUGH_FOR_P99} or more" + (
         f": --iterations {ENOUGH_FOR_P99}" if over != "chunk" else ""
     )
+
+
+def recorded(found: Measured) -> str:
+    """How many transfers the chunk figures are of; empty where none was to be recorded."""
+    counts = [(row.transfers, row.transfers_due) for row in found.rows if row.transfers_due]
+    if not counts:
+        return ""
+    of, due = (sum(each) for each in zip(*counts, strict=True))
+    return f"; chunks: {of:,} of {due:,} transfers"
 
 
 def outliers(found: Measured) -> str:
