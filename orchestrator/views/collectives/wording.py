@@ -203,7 +203,7 @@ def _winner(one: Fastest) -> str:
         return one.algorithms[0]
     if len(one.algorithms) > one.others:
         return "no difference beyond the spread"
-    return " or ".join(sorted(one.algorithms))
+    return " or ".join(one.algorithms) + ", no difference between them"
 
 
 def autos(setting: Setting) -> list[str]:
