@@ -161,6 +161,7 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
         directory=f"{bed.hostdir or bed.workdir}/nodes/{node.name}",
         host=node.host,
         env=node.env,
+        leaf=node.port.group if node.port else 0,
     )
 
 

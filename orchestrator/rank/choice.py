@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..model import algorithm as model
@@ -48,12 +48,18 @@ def choose(
         why += f", {_less(best, others[0][1])} {others[0][0]}"
     why += f"; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
     if tiers:
-        why += f"; nodes in order behind {len(set(tiers.groups))} shared uplinks"
+        why += f"; ranks {_behind(tiers.groups)} behind shared uplinks"
     return Choice(name=name, seconds=ordered, why=why)
 
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
+
+
+def _behind(leaves: Sequence[int]) -> str:
+    """``0,1 / 2,3``: the ranks of each switch."""
+    each = ([str(rank) for rank, leaf in enumerate(leaves) if leaf == one] for one in dict.fromkeys(leaves))
+    return " / ".join(",".join(ranks) for ranks in each)
 
 
 def _less(best: float, second: float) -> str:

@@ -207,16 +207,12 @@ def _winner(one: Fastest) -> str:
 
 
 def autos(setting: Setting) -> list[str]:
-    """What ``auto`` chose for each case, and why; last, what it does not know of the links."""
+    """What ``auto`` chose for each case, and why."""
     named = {case.number: case for case in setting.cases}
-    told = [
+    return [
         f"{case(named[one.case])}: {one.why}" if one.case in named else f"{one.chosen}: {one.why}"
         for one in setting.autos
     ]
-    tiers = setting.link.spec.get("groups")
-    if told and isinstance(tiers, int) and tiers > 1:
-        told.append(f"the model knows one alpha and beta for all pairs, and not that {tiers} groups share uplinks")
-    return told
 
 
 def link(setting: Setting) -> str:
