@@ -67,7 +67,7 @@ def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
     for one in setting.link.pairs:
         told: dict[str, tuple[float | None, str, str]] = {
             "alpha": (one.alpha_s, "s", "lower"), "beta": (one.beta, "s/byte", "lower"), "spread": (one.spread, "1", "lower"),
-            "sure": (float(one.sure), "1", "higher"),
+            "off": (one.off, "1", "lower"), "sure": (float(one.sure), "1", "higher"),
         }  # fmt: skip
         for metric, (value, unit, better) in told.items():
             if value is not None:

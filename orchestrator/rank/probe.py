@@ -60,9 +60,13 @@ class Found:
     spread: float
 
     @property
+    def off(self) -> float:
+        """How far a quarter of the sizes are off the line at least, as a share of their time."""
+        return fit.distance(((size, seconds) for size, seconds, _ in self.samples), self.line)
+
+    @property
     def sure(self) -> bool:
-        near = fit.distance(((size, seconds) for size, seconds, _ in self.samples), self.line)
-        return near <= OFF and self.spread <= SPREAD
+        return self.off <= OFF and self.spread <= SPREAD
 
 
 def probe(
@@ -230,7 +234,7 @@ def report(link: Link, rank: int, emit: Callable[..., None]) -> None:
         one = found.line
         emit(
             "link.pair", peer=peer, alpha_s=one.alpha, beta_s_per_byte=one.beta, r2=one.r2, samples=found.samples,
-            spread=found.spread, sure=found.sure,
+            spread=found.spread, off=found.off, sure=found.sure,
         )  # fmt: skip
     if rank == 0:
         agreed = link.agreed

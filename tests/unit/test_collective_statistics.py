@@ -104,7 +104,7 @@ def test_a_winner_must_be_apart_from_the_next_and_not_only_ahead_of_it() -> None
 @pytest.mark.parametrize(("count", "places"), [(5, None), (6, (0, 5)), (20, (5, 14)), (50, (17, 32)), (100, (39, 60))])
 def test_the_interval_of_a_median_is_between_samples(count: int, places: tuple[int, int] | None) -> None:
     """The places are those of the usual table for 95 %."""
-    found = statistics.median(np.arange(count)[::-1] * 1.0)
+    found = statistics.median(np.arange(count, dtype=np.float64)[::-1])
     assert found.value == (count - 1) / 2
     assert (found.low, found.high) == (places or (-np.inf, np.inf))
 

@@ -27,7 +27,7 @@ SIZE = 4096
 @pytest.fixture(scope="module")
 def run() -> Run:
     pair = {"rank": 0, "peer": 3, "alpha_s": 1e-4, "beta_s_per_byte": 1e-7, "r2": 0.5, "samples": [[4, 1e-4, 9]]}
-    return made([("link.pair", {**pair, "spread": 0.93, "sure": False})])
+    return made([("link.pair", {**pair, "spread": 0.93, "off": 0.4, "sure": False})])
 
 
 def made(notes: list[tuple[str, dict[str, object]]]) -> Run:
@@ -44,7 +44,7 @@ def measured(run: Run) -> collectives.Measured:
 
 def test_the_terminal_names_the_pair_and_its_spread(run: Run) -> None:
     lines = list(collective.lines(run, Path("runs/x")))
-    assert " · 1 of 6 pairs unsure: n0-n3 (spread 93 %), left out · " in lines[0]
+    assert " · 1 of 6 pairs unsure: n0-n3 (spread 93 %, off the line 40 %), left out · " in lines[0]
     assert "unsure" not in next(iter(collective.lines(made([]), Path("runs/x"))))
 
 
@@ -52,13 +52,16 @@ def test_where_all_are_unsure_nothing_is_left_out(run: Run) -> None:
     setting = measured(run).setting
     pairs = tuple(replace(one, sure=False) for one in setting.link.pairs)
     text = wording.unsure(replace(setting, link=replace(setting.link, pairs=pairs)))
-    assert text.startswith("6 of 6 pairs unsure: n0-n1, n0-n2, n0-n3 (spread 93 %), n1-n2, 2 more; ")
+    assert text.startswith("6 of 6 pairs unsure: n0-n1, n0-n2, n0-n3 (spread 93 %, off the line 40 %), n1-n2, 2 more; ")
     assert "left out" not in text
 
 
 def test_the_page_marks_the_pair_in_its_map_and_says_what_the_mark_is(run: Run) -> None:
     page = html.render(run)["index.html"].decode()
-    assert "Crossed out, with a question mark: 1 of 6 pairs unsure: n0-n3 (spread 93 %), left out." in page
+    assert (
+        "Crossed out, with a question mark: 1 of 6 pairs unsure: n0-n3 (spread 93 %, off the line 40 %), left out."
+        in page
+    )
     assert "report/links.csv" in page
     drawn = bandwidth.between_pairs(measured(run))
     assert drawn is not None
@@ -74,7 +77,13 @@ def test_files_for_programs_have_a_line_for_each_pair(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(report.render(run)["links.csv"].decode())))
     assert len(rows) == 6
     (odd,) = [row for row in rows if row["sure"] == "0"]
-    assert (odd["node"], odd["peer_node"], odd["spread"], odd["bits_per_s"]) == ("n0", "n3", "0.93", "80000000")
+    assert (odd["node"], odd["peer_node"], odd["spread"], odd["off"], odd["bits_per_s"]) == (
+        "n0",
+        "n3",
+        "0.93",
+        "0.4",
+        "80000000",
+    )
     told = {one.metric: one.value for one in core_metrics.of(run) if one.metric.startswith("link ")}
     assert (told["link 0-3 sure"], told["link 0-3 spread"], told["link 0-1 sure"]) == (0.0, 0.93, 1.0)
     assert "link 0-1 spread" not in told

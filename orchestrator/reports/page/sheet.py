@@ -45,7 +45,7 @@ def outliers(found: Measured) -> str:
 
 
 _PAIR = (
-    "rank", "node", "peer", "peer_node", "alpha_s", "beta_s_per_byte", "bits_per_s", "r2", "spread", "sure", "sizes", "repetitions",
+    "rank", "node", "peer", "peer_node", "alpha_s", "beta_s_per_byte", "bits_per_s", "r2", "spread", "off", "sure", "sizes", "repetitions",
 )  # fmt: skip
 _OUTLIER = (
     "what", "operation", "algorithm", "bytes", "trial", "rank", "node", "peer", "step", "seconds", "p50_s", "blamed_rank",
@@ -57,7 +57,7 @@ def _pair(found: Measured, one: Pair) -> dict[str, Any]:
     return {
         "rank": one.a, "node": found.setting.node(one.a), "peer": one.b, "peer_node": found.setting.node(one.b),
         "alpha_s": one.alpha_s, "beta_s_per_byte": one.beta, "bits_per_s": 8 / one.beta if one.beta > 0 else None,
-        "r2": one.r2, "spread": one.spread, "sure": int(one.sure), "sizes": len(one.samples),
+        "r2": one.r2, "spread": one.spread, "off": one.off, "sure": int(one.sure), "sizes": len(one.samples),
         "repetitions": sum(times for _, _, times in one.samples),
     }  # fmt: skip
 

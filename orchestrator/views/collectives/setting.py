@@ -66,7 +66,8 @@ class Case:
 class Pair:
     """What the probe found between two ranks. ``samples``: (bytes, median one-way seconds, how many).
 
-    ``spread``: of half of the repetitions, in units of their median; ``sure``: no, where the line tells little of the pair.
+    ``spread``: of half of the repetitions, in units of their median; ``off``: how far a quarter of the sizes are off the
+    line, as a share of their time; ``sure``: no, where the line tells little of the pair.
     """
 
     a: int
@@ -76,6 +77,7 @@ class Pair:
     r2: float | None = None
     samples: tuple[tuple[int, float, int], ...] = ()
     spread: float | None = None
+    off: float | None = None
     sure: bool = True
 
 
@@ -261,7 +263,7 @@ def _pairs(history: History) -> list[Pair]:
         samples = tuple(one for one in map(_sample, listing(event.value.get("samples"))) if one is not None)
         found[a, b] = Pair(
             a=a, b=b, alpha_s=alpha, beta=beta, r2=number(event.value.get("r2")), samples=samples,
-            spread=number(event.value.get("spread")), sure=event.value.get("sure") is not False,
+            spread=number(event.value.get("spread")), off=number(event.value.get("off")), sure=event.value.get("sure") is not False,
         )  # fmt: skip
     return [found[key] for key in sorted(found)]
 

@@ -233,16 +233,18 @@ def link(setting: Setting) -> str:
 
 
 def unsure(setting: Setting) -> str:
-    """The pairs of which the probe's line tells little, and how far half of their repetitions spread."""
+    """The pairs of which the probe's line tells little, how far half of their repetitions spread, and sizes are off it."""
     found, count = setting.link.unsure, len(setting.link.pairs)
-    named = [f"{setting.node(one.a)}-{setting.node(one.b)}{_spread(one)}" for one in found[:MOST_UNSURE]]
+    named = [f"{setting.node(one.a)}-{setting.node(one.b)}{_doubt(one)}" for one in found[:MOST_UNSURE]]
     more = [f"{len(found) - MOST_UNSURE} more"] if len(found) > MOST_UNSURE else []
     text = f"{len(found)} of {count} pairs unsure: {', '.join([*named, *more])}"
     return text + (", left out" if len(found) < count else "; alpha and beta are by them all the same")
 
 
-def _spread(pair: Pair) -> str:
-    return "" if pair.spread is None else f" (spread {percent(pair.spread)})"
+def _doubt(pair: Pair) -> str:
+    told = (("spread", pair.spread), ("off the line", pair.off))
+    parts = [f"{name} {percent(value)}" for name, value in told if value is not None]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def clocks(setting: Setting) -> str:
