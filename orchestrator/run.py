@@ -250,17 +250,10 @@ def _plan(
 ) -> Plan:
     request, provider = run.request, run.request.provider
     return planning.plan(
-        run.trial,
-        run.bed,
-        status,
-        request.catalogue,
-        run=run_id,
-        payload=at,
+        run.trial, run.bed, status, request.catalogue, run=run_id, payload=at,
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
-        data_dir=request.data_dir,
-        clocks=checked.clocks,
-        apart=checked.apart,
-    )
+        data_dir=request.data_dir, clocks=checked.clocks, apart=checked.apart, rooms=checked.rooms,
+    )  # fmt: skip
 
 
 def _fingerprint(run: _Run, plan: Plan) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..model import room
 from . import engine as engines
 from . import label, looking, processes
 
@@ -47,6 +48,7 @@ def survey(
         "interfaces": looking.interfaces(),
         "names": names(addresses, lookup_s),
         "space": space(spaces),
+        "memory": room.available(_text),
         "ports": {address: _tried(lambda address=address: hold(address, hold_s)) for address in listen},  # type: ignore[misc]
         "unwritable": _tried(lambda: write_token(shared_dir, token, name)) or "",
     }
@@ -105,9 +107,19 @@ def space(paths: Sequence[str]) -> dict[str, int | str]:
 
 
 def inside(pids: Mapping[str, int], shared_dir: str) -> dict[str, dict[str, Any]]:
-    """What each of these processes sees: free bytes in its /dev/shm (a sentence where it cannot be looked at), and whether
-    the shared directory is the same for it as it is out here (None where that is not known)."""
-    return {name: {"shm": _shm(pid), "same": _same(pid, shared_dir)} for name, pid in pids.items()}
+    """What each of these processes sees: free bytes in its /dev/shm (a sentence where it cannot be looked at), bytes that it
+    may still take (None: no limit is known), and whether the shared directory is the same for it as it is out here (None
+    where that is not known)."""
+    return {
+        name: {"shm": _shm(pid), "memory": room.left(_text, pid), "same": _same(pid, shared_dir)}
+        for name, pid in pids.items()
+    }
+
+
+def memory() -> int | None:
+    """Bytes that processes like this one can still have; None where nothing says."""
+    known = [found for found in (room.available(_text), room.left(_text)) if found is not None]
+    return min(known, default=None)
 
 
 def clock() -> dict[str, Any]:
@@ -241,6 +253,13 @@ def _tried(work: Callable[[], T]) -> T | str:
 
 def _free(path: Path) -> int:
     return _left(next(place for place in (path, *path.parents) if place.exists()))
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def _shm(pid: int) -> int | str:

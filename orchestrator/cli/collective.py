@@ -48,6 +48,7 @@ def document(run: Run) -> dict[str, Any] | None:
         return None
     return {
         "rows": codec.plain(found.rows),
+        "link": codec.plain(found.setting.link),
         "auto": codec.plain(found.setting.autos),
         "fastest": codec.plain(found.fastest),
         "slow": codec.plain(found.slow),

@@ -200,7 +200,7 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
         out=f"{here.directory}/runs/{plan.run}/i{state.nodes[name].ordinal}-e{state.epoch}",
         checkpoints=plan.checkpoints, interface=here.interface, data=plan.data, resume=_resume(state),
         holds=faulting.holds(trial, state), env=here.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
-        link=plan.link,
+        link=plan.link, leaves=tuple(plan.nodes[one].leaf for one in state.slots for _ in range(each)) if plan.link else (),
     )  # fmt: skip
 
 

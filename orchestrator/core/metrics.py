@@ -62,11 +62,33 @@ def _failover(name: str, failover: views.Failover) -> Iterator[Metric]:
     )  # fmt: skip
 
 
+def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
+    """What the probe found between each two ranks, and how sure it is of it."""
+    for one in setting.link.pairs:
+        told: dict[str, tuple[float | None, str, str]] = {
+            "alpha": (one.alpha_s, "s", "lower"), "beta": (one.beta, "s/byte", "lower"), "spread": (one.spread, "1", "lower"),
+            "off": (one.off, "1", "lower"), "sure": (float(one.sure), "1", "higher"),
+        }  # fmt: skip
+        for metric, (value, unit, better) in told.items():
+            if value is not None:
+                name = f"link {one.a}-{one.b} {metric}"
+                yield Metric(
+                    trial=trial,
+                    metric=name,
+                    value=value,
+                    unit=unit,
+                    better=better,
+                    node=setting.nodes.get(one.a),
+                    rank=one.a,
+                )
+
+
 def _collectives(run: Run) -> Iterator[Metric]:
     """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
     found = collectives.measured(run)
     if found is None:
         return
+    yield from _pairs(run.trial.name, found.setting)
     for row in found.rows:
         case = row.case
         about = " ".join(

@@ -13,8 +13,9 @@ from ..model.bed import BedSpec, BedStatus, NodeSpec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.plan import HostClock, Plan, PlanNode
 from ..model.plugin import Catalogue
+from ..model.room import Room
 from ..model.trial import FaultPlan, Trial
-from . import abilities, values
+from . import abilities, memory, values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
@@ -32,10 +33,12 @@ def plan(
     data_dir: str | None = None,
     clocks: Mapping[str, HostClock] = MappingProxyType({}),
     apart: str = "",
+    rooms: Sequence[Room] = (),
 ) -> Plan:
     """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
 
-    ``clocks``: as preflight measured them; ``apart``: why the nodes do not share the directory for checkpoints.
+    ``clocks``: as preflight measured them; ``apart``: why the nodes do not share the directory for checkpoints;
+    ``rooms``: the memory that is free where its ranks will be.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
     """
@@ -47,8 +50,9 @@ def plan(
     backend, unfit = _backend(trial, tuple(nodes.values()))
     last = last_step(trial, catalogue, data)
     blind = _without_data(trial, bed, catalogue, data) if last is None else ()
-    if problems or refused or unfit or blind:
-        raise UsageError(*problems, *refused, *unfit, *blind)
+    large = tuple(memory.problems(trial, [node.name for node in slots], rooms, catalogue))
+    if problems or refused or unfit or blind or large:
+        raise UsageError(*problems, *refused, *unfit, *blind, *large)
     return Plan(
         run=run,
         bed=bed.name,
@@ -157,6 +161,7 @@ def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:
         directory=f"{bed.hostdir or bed.workdir}/nodes/{node.name}",
         host=node.host,
         env=node.env,
+        leaf=node.port.group if node.port else 0,
     )
 
 

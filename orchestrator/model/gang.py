@@ -35,7 +35,10 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
-    """One node's share of a gang (value of ``gang.start``). ``link``: how the links of the bed are shaped."""
+    """One node's share of a gang (value of ``gang.start``). ``link``: how the links of the bed are shaped.
+
+    ``leaves``: by rank of the world, the switch of the fabric that its node is plugged into.
+    """
 
     run: str
     epoch: int
@@ -62,3 +65,4 @@ class GangSpec:
     threads: int = 1
     deadline_s: float = 3600.0
     link: LinkSpec | None = None
+    leaves: tuple[int, ...] = ()

@@ -11,7 +11,10 @@ from .bed import LinkSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanNode:
-    """A node as it was found when the run was planned. Paths are on the node."""
+    """A node as it was found when the run was planned. Paths are on the node.
+
+    ``leaf``: the switch of an emulated fabric that it is plugged into; nodes of one share an uplink.
+    """
 
     name: str
     role: str
@@ -23,6 +26,7 @@ class PlanNode:
     directory: str
     host: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
+    leaf: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,8 @@ class Workload(Protocol):
 
     torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, data)`` gives
     the number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields
-    problems with the values, and ``fits(params, world)``, where there is one, why so many ranks cannot do it.
+    problems with the values, and ``fits(params, world)``, where there is one, why so many ranks cannot do it;
+    ``memory(params, world)``, where there is one, what its largest buffers take on each rank (model/room.py).
     ``PHASES``, where it says them: the phases of its steps, first the one in which a fault acts that names none.
     """
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from ..model import algorithm as model
 from . import cases, expected, fit, known
 
+#: Expected times that differ by less are equal: the model itself is no better than that.
+EQUAL = 0.03
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """``seconds``: name -> expected time, the fastest first."""
+    """``seconds``: name -> expected time, the fastest first; ``name`` is one of those that are equal to it."""
 
     name: str
     seconds: dict[str, float]
@@ -27,20 +30,25 @@ def candidates(case: cases.Case) -> tuple[model.Chosen, ...]:
 def choose(
     case: cases.Case, among: Iterable[model.Chosen], link: fit.Fit | None, tiers: expected.Uplinks | None = None
 ) -> Choice:
-    """The fastest by Cost.seconds; where several are, the first by name. Without a link (one rank) nothing takes time."""
+    """The fastest by Cost.seconds; where several are within EQUAL of it, the first by name, so that the noise of a probe does
+    not decide. Without a link (one rank) nothing takes time."""
     alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
     operation = case.item.operation
     found = {one.name: expected.cost(case, one, tiers).seconds(case.item.bytes, alpha, beta) for one in among}
     if not found:
         raise ValueError(f"no algorithm does {operation} of {case.item.bytes} bytes among {case.ranks} ranks")
     ordered = dict(sorted(found.items(), key=lambda one: (one[1], one[0])))
-    (name, best), *others = ordered.items()
-    why = f"the model expects {_ms(best)}"
+    best = next(iter(ordered.values()))
+    equal = sorted(name for name, seconds in ordered.items() if seconds <= best * (1 + EQUAL))
+    name, others = equal[0], [one for one in ordered.items() if one[0] not in equal]
+    why = f"the model expects {_ms(ordered[name])}"
+    if len(equal) > 1:
+        why += f", no more than {EQUAL:.0%} from {', '.join(equal[1:])}"
     if others:
-        why += f", {_margin(best, others[0][1])} {others[0][0]}"
+        why += f", {_less(best, others[0][1])} {others[0][0]}"
     why += f"; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
     if tiers:
-        why += f"; nodes in order behind {len(set(tiers.groups))} shared uplinks"
+        why += f"; ranks {_behind(tiers.groups)} behind shared uplinks"
     return Choice(name=name, seconds=ordered, why=why)
 
 
@@ -48,6 +56,11 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
-def _margin(best: float, second: float) -> str:
-    share = (second - best) / second if second > 0 else 0.0
-    return f"{share:.0%} less than" if share >= 0.005 else "as much as"
+def _behind(leaves: Sequence[int]) -> str:
+    """``0,1 / 2,3``: the ranks of each switch."""
+    each = ([str(rank) for rank, leaf in enumerate(leaves) if leaf == one] for one in dict.fromkeys(leaves))
+    return " / ".join(",".join(ranks) for ranks in each)
+
+
+def _less(best: float, second: float) -> str:
+    return f"{(second - best) / second:.0%} less than"

@@ -33,13 +33,15 @@ class Uplinks:
         return self.slower * _busiest((self.groups[a], self.groups[b], size) for a, b, size in crossing)
 
 
-def uplinks(link: LinkSpec | None, world: int, nodes: int, beta: float = 0.0) -> Uplinks | None:
-    """Those of a bed all of whose nodes take part, in order; None where there are none. ``beta``: as it was probed, else 0."""
-    if link is None or link.groups < 2 or not link.uplink:
+def uplinks(link: LinkSpec | None, leaves: Sequence[int], beta: float = 0.0) -> Uplinks | None:
+    """Those between ranks that are plugged into ``leaves``; None where all are plugged into one, or nothing is known.
+
+    ``beta``: of the ports, as it was probed, for ports that are not shaped; 0: it was not.
+    """
+    if link is None or not link.uplink or len(set(leaves)) < 2:
         return None
-    slower = 8 / link.uplink / beta if beta > 0 else link.rate / link.uplink
-    places = [rank * nodes // world for rank in range(world)]
-    return Uplinks(groups=tuple(place * link.groups // nodes for place in places), slower=slower)
+    slower = link.rate / link.uplink if link.rate else 8 / link.uplink / beta if beta > 0 else 0.0
+    return Uplinks(groups=tuple(leaves), slower=slower)
 
 
 def cost(case: cases.Case, algorithm: model.Chosen, tiers: Uplinks | None = None) -> Cost:

@@ -59,7 +59,7 @@ class Meter:
         """Probe the links, let auto choose, tell the plan, make the groups."""
         link = self._probe()
         gang = self._ctx.gang
-        self._tiers = expected.uplinks(gang.link, gang.world_size, gang.nodes, link.beta if link else 0.0)
+        self._tiers = expected.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
         self._cases = tuple(self._chosen(case, link) for case in self._cases)
         if self._ctx.rank == 0:
             self._ctx.emit("collective.plan", **self._plan())
@@ -74,8 +74,9 @@ class Meter:
         ctx, params = self._ctx, self._params
         if not params.probe:
             return None
-        flat = ctx.gang.link is None or ctx.gang.link.groups < 2
-        found = probe.probe(ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain, flat=flat)
+        found = probe.probe(
+            ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain, leaves=ctx.gang.leaves
+        )
         if found is None:
             return None
         probe.report(found, ctx.rank, ctx.emit)

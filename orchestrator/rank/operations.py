@@ -59,8 +59,7 @@ class Work:
         self._given = [
             (self._view(one.at, one.at + one.size), patterns.tile(one).to(device)) for one in self._layout.inputs
         ]
-        wanted = [patterns.tile(one) for one in self._layout.outputs]
-        self._expected = torch.cat(wanted).to(device) if wanted else self._flat[:0]
+        self._expected = self._wanted(patterns)
         self._result = self._view(*self._layout.checked)
         self._parts = [self._view(*part) for part in self._layout.parts]
         self._exchange = self._made(algorithm, chunks) if algorithm else None
@@ -113,6 +112,18 @@ class Work:
 
     def _view(self, start: int, stop: int) -> torch.Tensor:
         return self._flat[start:stop]
+
+    def _wanted(self, patterns: pattern.Patterns) -> torch.Tensor:
+        """The whole result, without a second copy of it at any time."""
+        outputs = self._layout.outputs
+        if len(outputs) == 1:
+            return patterns.tile(outputs[0]).to(self._flat.device)
+        made = torch.empty(sum(one.size for one in outputs), dtype=self._flat.dtype, device=self._flat.device)
+        at = 0
+        for one in outputs:
+            made[at : at + one.size] = patterns.tile(one)
+            at += one.size
+        return made
 
     def _made(self, algorithm: model.Chosen, chunks: record.Chunks | None) -> exchange.Exchange:
         item, place = self._case.item, self._place

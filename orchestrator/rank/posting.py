@@ -50,6 +50,17 @@ def staged(step: model.Step, recv: model.Recv) -> bool:
     return any(chunk in send.chunks for send in step.sends for chunk in recv.chunks)
 
 
+def scratch(schedule: model.Schedule) -> int:
+    """The most chunks that receives hold beside the buffer at one time."""
+    taken = [0] * len(schedule)
+    for at, places in enumerate(plan(schedule)):
+        for index, number in places:
+            recv = schedule[index].recvs[number]
+            for step in range(at, index + 1) if staged(schedule[index], recv) else ():
+                taken[step] += len(recv.chunks)
+    return max(taken, default=0)
+
+
 def _used(step: model.Step) -> Iterator[int]:
     for send in step.sends:
         yield from send.chunks

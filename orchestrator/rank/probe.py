@@ -60,19 +60,25 @@ class Found:
     spread: float
 
     @property
+    def off(self) -> float:
+        """How far a quarter of the sizes are off the line at least, as a share of their time."""
+        return fit.distance(((size, seconds) for size, seconds, _ in self.samples), self.line)
+
+    @property
     def sure(self) -> bool:
-        near = fit.distance(((size, seconds) for size, seconds, _ in self.samples), self.line)
-        return near <= OFF and self.spread <= SPREAD
+        return self.off <= OFF and self.spread <= SPREAD
 
 
-def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain: int, flat: bool = True) -> Link | None:
+def probe(
+    rank: int, world: int, device: torch.device, *, limit_s: float, drain: int, leaves: Sequence[int] = ()
+) -> Link | None:
     """A collective of all ranks that takes about ``limit_s``, longer where there are many pairs. None for a world of one.
 
-    ``flat``: disjoint pairs do not disturb each other.
+    ``leaves``: the switch of each rank. Where there are several, pairs share uplinks, and are probed one after the other.
     """
     if world < 2:
         return None
-    turns = fit.turns(world, flat=flat)
+    turns = fit.turns(world, flat=len(set(leaves)) < 2)
     wire, each = _Wire(device, drain), turn_s(limit_s, len(turns))
     found = {}
     for turn in turns:
@@ -82,7 +88,7 @@ def probe(rank: int, world: int, device: torch.device, *, limit_s: float, drain:
             found[mine[1]] = _lead(wire, mine[1], each)
         elif mine:
             _follow(wire, mine[0])
-    return _agree(rank, world, device, found)
+    return _agree(rank, world, device, found, leaves)
 
 
 def turn_s(limit_s: float, turns: int) -> float:
@@ -199,7 +205,7 @@ def _wait(work: Any) -> None:
         work.wait()
 
 
-def _agree(rank: int, world: int, device: torch.device, found: dict[int, Found]) -> Link:
+def _agree(rank: int, world: int, device: torch.device, found: dict[int, Found], leaves: Sequence[int]) -> Link:
     table = torch.zeros(world, world, 4, dtype=torch.float64)
     for peer, one in found.items():
         row = [one.line.alpha, one.line.beta, one.line.r2, float(one.sure)]
@@ -207,14 +213,18 @@ def _agree(rank: int, world: int, device: torch.device, found: dict[int, Found])
     table = table.to(device)
     dist.all_reduce(table)
     fits = {pair: fit.Fit(*table[pair].tolist()[:3]) for turn in fit.rounds(world) for pair in turn}
-    return judged(fits, tuple(sorted(pair for pair in fits if not table[pair][3].item())), found)
+    return judged(fits, tuple(sorted(pair for pair in fits if not table[pair][3].item())), found, leaves)
 
 
-def judged(fits: Mapping[Pair, fit.Fit], unsure: tuple[Pair, ...], found: dict[int, Found]) -> Link:
-    """What all pairs say together."""
+def judged(
+    fits: Mapping[Pair, fit.Fit], unsure: tuple[Pair, ...], found: dict[int, Found], leaves: Sequence[int] = ()
+) -> Link:
+    """What all pairs say together. The beta is that of the ranks' own ports: of pairs behind one uplink, where there are any."""
     good = {pair: one for pair, one in fits.items() if pair not in unsure} or fits
     low, high = max(good, key=lambda pair: good[pair].beta)
     agreed = fit.agreed(list(good.values()))
+    inner = [one for (a, b), one in good.items() if leaves and leaves[a] == leaves[b]]
+    agreed = fit.Fit(agreed.alpha, fit.agreed(inner).beta if inner else agreed.beta, agreed.r2)
     return Link(agreed=agreed, worst=(low, high, good[low, high].beta), unsure=unsure, pairs=found)
 
 
@@ -224,7 +234,7 @@ def report(link: Link, rank: int, emit: Callable[..., None]) -> None:
         one = found.line
         emit(
             "link.pair", peer=peer, alpha_s=one.alpha, beta_s_per_byte=one.beta, r2=one.r2, samples=found.samples,
-            spread=found.spread, sure=found.sure,
+            spread=found.spread, off=found.off, sure=found.sure,
         )  # fmt: skip
     if rank == 0:
         agreed = link.agreed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,9 +10,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import buffer, cases
+from ..model import room
+from . import cases, demand
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 #: (where the memory is, bytes that a rank needs there, bytes that are free there), by rank.
 Told = Sequence[Sequence[float]]
 
@@ -24,21 +25,13 @@ class TooLarge(Exception):
 
 def require(wanted: Iterable[cases.Case], rank: int, world: int, device: torch.device, spare: int = 0) -> None:
     """A collective of all ranks. Raises TooLarge on every rank where one lacks the memory. ``spare``: bytes beside the cases'."""
-    largest = max(wanted, key=lambda case: need(case, rank), default=None)
-    mine = [_place(rank, device), float(need(largest, rank) if largest else 0) + spare, _free(device)]
-    told = _gathered(mine, world, device)
-    where = "on one GPU" if device.type == "cuda" else "on one host"
-    if largest and (problem := lack(told, where)):
+    largest = max(wanted, key=lambda case: demand.need(case, rank), default=None)
+    needed = float(demand.need(largest, rank) if largest else 0) + spare
+    told = _gathered([part for place, free in _free(rank, device) for part in (place, needed, free)], world, device)
+    where = ("on one GPU",) if device.type == "cuda" else ("on one host", "in one container")
+    problems = (lack([line[3 * at : 3 * at + 3] for line in told], text) for at, text in enumerate(where))
+    if largest and (problem := next(filter(None, problems), "")):
         raise TooLarge(f"{largest.label()}: {problem}")
-
-
-def need(case: cases.Case, rank: int) -> int:
-    """Bytes of the buffer of ``rank``, of what is put into it and of what must come out."""
-    ranks = next((group for group in case.groups if rank in group), None)
-    if ranks is None:
-        return 0
-    found = buffer.layout(case, ranks, ranks.index(rank))
-    return cases.DTYPES[case.item.dtype] * (found.size + sum(one.size for one in (*found.inputs, *found.outputs)))
 
 
 def lack(told: Told, where: str) -> str:
@@ -48,7 +41,7 @@ def lack(told: Told, where: str) -> str:
         if sum(there) > free:
             ranks = [rank for rank, (at, *_) in enumerate(told) if at == place]
             named = f"rank {ranks[0]} needs" if len(ranks) == 1 else f"{len(ranks)} ranks from rank {ranks[0]} on need"
-            return f"{named} {_bytes(sum(there))} {where}, {_bytes(free)} are free"
+            return f"{named} {room.amount(sum(there))} {where}, {room.amount(free)} are free"
     return ""
 
 
@@ -61,22 +54,19 @@ def _gathered(mine: list[float], world: int, device: torch.device) -> Told:
     return [one.tolist() for one in lines]
 
 
-def _place(rank: int, device: torch.device) -> float:
-    """A number for this host, the same in all its containers; a GPU has one rank."""
+def _free(rank: int, device: torch.device) -> list[tuple[float, float]]:
+    """(place, free bytes): of its GPU, which has one rank; or of its host, the same in all containers, and of its own container."""
     if device.type == "cuda":
-        return float(rank)
-    return float(zlib.crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes()))
+        return [(float(rank), float(torch.cuda.mem_get_info(device)[0]))]
+    boot, groups = _text("/proc/sys/kernel/random/boot_id"), _text("/proc/self/cgroup")
+    container = f"{boot}{groups}{Path('/proc/self/ns/cgroup').readlink()}"
+    known = room.available(_text), room.left(_text)
+    free = [math.inf if found is None else float(found) for found in known]
+    return [(float(zlib.crc32(place.encode())), left) for place, left in zip((boot, container), free, strict=True)]
 
 
-def _free(device: torch.device) -> float:
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return float(fields["MemAvailable"].split()[0]) * 1024
-
-
-def _bytes(count: float) -> str:
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    return f"{count:.3g} {_UNITS[power]}"
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -17,6 +17,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     return {
         "collective.csv": sheet.cases(found).encode(),
         "outliers.csv": sheet.outliers(found).encode(),
+        **({"links.csv": sheet.links(found).encode()} if found.setting.link.pairs else {}),
         "nccl-tests.json": nccl.document(run, found).encode(),
         **{f"plots/{one.picture.name}.png": one.png for one in plots.drawn(found)},
     }

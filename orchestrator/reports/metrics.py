@@ -88,9 +88,28 @@ def _collectives(run: Run) -> Iterator[Gauge]:
     yield _of_cases(
         "model_ratio", "Median time over the model by the link probe.", [(_case(row.case), row.of_model) for row in rows]
     )  # fmt: skip
+    yield from _links(found.setting) if found else ()
     yield _of_cases(
         "wrong_results", "Results that were wrong, where they were verified.", [(_case(row.case), row.wrong) for row in rows]
     )  # fmt: skip
+
+
+def _links(setting: collectives.Setting) -> Iterator[Gauge]:
+    """By pair; ``sure`` says which of the others tell little."""
+    each = [({"from": setting.node(one.a), "to": setting.node(one.b)}, one) for one in setting.link.pairs]
+    yield _of_cases(
+        "link_alpha_seconds", "Start-up of a message between two ranks.", [(at, one.alpha_s) for at, one in each]
+    )
+    yield _of_cases(
+        "link_bytes_per_second", "Rate between two ranks by the line that the probe fitted.",
+        [(at, 1 / one.beta if one.beta > 0 else None) for at, one in each],
+    )  # fmt: skip
+    yield _of_cases(
+        "link_spread", "Spread of half of the repetitions over their median.", [(at, one.spread) for at, one in each]
+    )
+    yield _of_cases(
+        "link_sure", "Whether the line fits the pair: 1 yes, 0 no.", [(at, float(one.sure)) for at, one in each]
+    )
 
 
 def _case(case: collectives.Case) -> Mapping[str, str]:

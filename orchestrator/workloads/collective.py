@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..rank import cases, feasible, known, settings, sizes
+from ..model import room
+from ..rank import cases, demand, feasible, known, settings, sizes
 
 if TYPE_CHECKING:
     from ..rank import context
@@ -63,6 +64,11 @@ def fits(params: Params, world: int) -> list[str]:
     wanted = items(params)
     found = [_named(problem) for item in wanted for problem in feasible.of_item(item, world)]
     return list(dict.fromkeys([*feasible.of_settings(params, world, () if found else wanted), *found]))
+
+
+def memory(params: Params, world: int) -> room.Demand | None:
+    """What the largest combination takes on each rank."""
+    return demand.of(items(params), world, params, "--sizes")
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

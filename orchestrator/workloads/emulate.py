@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import cases, feasible, itemised, known, settings
+from ..model import room
+from ..rank import cases, demand, feasible, itemised, known, settings
 
 if TYPE_CHECKING:
     from ..rank import context
@@ -47,6 +48,11 @@ def fits(params: Params, world: int) -> list[str]:
     for place, item in enumerate(wanted):
         found += [f"items: item {place}: {problem}" for problem in feasible.of_item(item, world)]
     return [*feasible.of_settings(params, world, () if found else wanted), *found]
+
+
+def memory(params: Params, world: int) -> room.Demand | None:
+    """What the largest item takes on each rank."""
+    return demand.of(items(params), world, params, "items")
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

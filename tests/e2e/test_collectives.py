@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,13 +107,11 @@ def test_a_measurement_that_is_restarted_has_a_time_to_recovery(bed: Bed) -> Non
     assert failover.ttr_s is not None and failover.resume_step in (0, None) and ran.code == 0
 
 
-def test_more_than_a_host_holds_ends_before_it_is_tried(bed: Bed) -> None:
-    ran = bed.run(trial("collective", sizes=["100000G"], probe=False))
-    assert ran.code == 4
-    (told,) = {value["message"] for value in events(ran, "rank.error")}
-    assert told.startswith(
-        "all-reduce ring 107374182400000 B float32 sum: 4 ranks from rank 0 on need 1.14 PiB on one host, "
-    )
+def test_more_than_a_host_holds_is_refused_before_anything_is_started(bed: Bed, tmp_path: Path) -> None:
+    code, text = bed.ccbed("run", "allreduce", "--sizes", "1K,100000G", "--runs-dir", str(tmp_path / "runs"))
+    assert code == 3
+    assert "ring 107374182400000 B float32 sum: ranks 0 to 3 need 1.43 PiB of memory on this machine" in text
+    assert "--sizes of at most " in text and not list((tmp_path / "runs").glob("20*"))
 
 
 def test_without_verification_the_verdict_is_unknown(bed: Bed) -> None:

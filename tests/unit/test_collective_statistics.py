@@ -86,6 +86,29 @@ def test_the_fastest_is_named_only_beyond_the_spread() -> None:
     assert won.algorithms == (three[1].algorithm,)
 
 
+def test_a_winner_must_be_apart_from_the_next_and_not_only_ahead_of_it() -> None:
+    """Ahead in each pair, and yet within the spread of the other's median: nobody is named, whichever is ahead."""
+    cases = collectives.setting(collective_runs.reference())
+    assert cases is not None
+    two = cases.cases[:2]
+    noise = 1 + 0.5 * np.random.default_rng(7).random(20)
+    told = [
+        fastest.fastest(two, {two[0].number: noise + ahead, two[1].number: noise}) for ahead in (-0.005, 0.0, 0.005)
+    ]
+    assert told[0] == told[1] == told[2], "noise changes nothing that is told"
+    assert told[0][0].algorithms == ("recursive-doubling", "ring") and not told[0][0].clear
+    (won,) = fastest.fastest(two, {two[0].number: noise - 0.4, two[1].number: noise})
+    assert won.clear and won.algorithms == ("ring",)
+
+
+@pytest.mark.parametrize(("count", "places"), [(5, None), (6, (0, 5)), (20, (5, 14)), (50, (17, 32)), (100, (39, 60))])
+def test_the_interval_of_a_median_is_between_samples(count: int, places: tuple[int, int] | None) -> None:
+    """The places are those of the usual table for 95 %."""
+    found = statistics.median(np.arange(count, dtype=np.float64)[::-1])
+    assert found.value == (count - 1) / 2
+    assert (found.low, found.high) == (places or (-np.inf, np.inf))
+
+
 def test_figures_of_a_case_are_those_of_its_records() -> None:
     run = collective_runs.run([small()])
     found = collectives.measured(run)

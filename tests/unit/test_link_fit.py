@@ -66,8 +66,20 @@ def test_auto_takes_what_the_model_expects_to_be_fastest() -> None:
     found = choice.choose(case, among, fit.Fit(ALPHA, BETA, 1.0))
     costs = {one.name: one.cost("all-reduce", 4).seconds(1 << 20, ALPHA, BETA) for one in among}
     assert "ring" in costs and found.seconds == costs
-    assert found.name == min(costs, key=lambda name: (costs[name], name)) == next(iter(found.seconds))
+    near = [name for name, seconds in costs.items() if seconds <= min(costs.values()) * 1.03]
+    assert found.name == min(near) and next(iter(found.seconds)) == min(costs, key=lambda name: (costs[name], name))
     assert "alpha 50.0 us" in found.why and "ms" in found.why
+
+
+def test_auto_does_not_follow_the_noise_of_a_probe() -> None:
+    """Around the size at which two algorithms cost the same, one probe's rounding must not make another choice."""
+    (case,) = cases.cases([cases.Item(operation="all-reduce", bytes=1 << 20, algorithm="auto")], 4)
+    names = ("ring", "halving-doubling", "bidirectional-ring")
+    among = [one for one in choice.candidates(case) if one.name in names]
+    alphas = [1e-6 * (1 + step / 50) for step in range(-5, 6)]
+    found = [choice.choose(case, among, fit.Fit(alpha, BETA, 1.0)) for alpha in alphas]
+    assert {one.name for one in found} == {"bidirectional-ring"}
+    assert "no more than 3% from halving-doubling, ring" in found[0].why
 
 
 def test_auto_leaves_out_what_cannot_do_the_case() -> None:

@@ -68,3 +68,13 @@ def test_unsure_pairs_are_left_out_unless_all_are() -> None:
     link = probe.judged(fits, ((1, 2),), {})
     assert link.worst == (0, 2, 2e-9) and link.agreed.beta == pytest.approx(1.5e-9) and link.unsure == ((1, 2),)
     assert probe.judged(fits, tuple(fits), {}).worst == (1, 2, 2e-7)
+
+
+def test_behind_uplinks_the_beta_is_that_of_the_ports_and_the_worst_pair_is_of_all() -> None:
+    fits = {(a, b): fit.Fit(1e-5, 1e-8 if (a < 2) == (b < 2) else 4e-8, 1.0) for a in range(4) for b in range(a + 1, 4)}
+    assert probe.judged(fits, (), {}).agreed.beta == 4e-8
+    tiers = probe.judged(fits, (), {}, (0, 0, 1, 1))
+    assert (tiers.agreed.alpha, tiers.agreed.beta, tiers.worst[2]) == (1e-5, 1e-8, 4e-8)
+    assert probe.judged(fits, ((0, 1), (2, 3)), {}, (0, 0, 1, 1)).agreed.beta == 4e-8, (
+        "no sure pair is behind one uplink"
+    )

@@ -5,20 +5,48 @@ from __future__ import annotations
 import pytest
 import torch
 
-from orchestrator.rank import cases, room
+from orchestrator import plugins
+from orchestrator.core import parse_trial
+from orchestrator.model.errors import UsageError
+from orchestrator.model.room import Room, available, left
+from orchestrator.model.trial import Trial
+from orchestrator.rank import cases, demand, known, layout, posting, room
+
+from . import test_plan
 
 GIB = float(1 << 30)
 
 
-def case(operation: str, size: int, groups: str = "") -> cases.Case:
-    return cases.cases([cases.Item(operation=operation, bytes=size, groups=groups)], 4)[0]
+def case(operation: str, size: int, groups: str = "", algorithm: str = "library") -> cases.Case:
+    return cases.cases([cases.Item(operation=operation, bytes=size, groups=groups, algorithm=algorithm)], 4)[0]
 
 
 def test_a_rank_needs_its_buffer_the_input_and_the_result() -> None:
-    assert room.need(case("all-reduce", 4096), 0) == 3 * 4096
-    assert room.need(case("broadcast", 4096), 0) == 3 * 4096 and room.need(case("broadcast", 4096), 1) == 2 * 4096
-    assert room.need(case("all-to-all", 4096), 2) == 4 * 4096
-    assert room.need(case("all-reduce", 4096, "0,1"), 3) == 0
+    assert demand.need(case("all-reduce", 4096), 0) == 3 * 4096
+    assert demand.need(case("broadcast", 4096), 0) == 3 * 4096 and demand.need(case("broadcast", 4096), 1) == 2 * 4096
+    assert demand.need(case("all-to-all", 4096), 2) == 4 * 4096 + 1024
+    assert demand.need(case("all-reduce", 4096, "0,1"), 3) == 0
+
+
+def test_what_an_algorithm_receives_beside_the_buffer_counts() -> None:
+    assert demand.need(case("all-reduce", 4096, algorithm="star"), 0) == 5 * 4096
+    assert demand.need(case("all-reduce", 4096, algorithm="star"), 1) == 3 * 4096
+    assert demand.need(case("all-reduce", 4096, algorithm="ring"), 2) == 3 * 4096 + 3 * 1024
+
+
+@pytest.mark.parametrize("name", known.doing("all-reduce"))
+def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None:
+    """Of each rank of four, all that its receives get of memory beside the chunks of the buffer."""
+    for me in range(4):
+        algorithm = known.find(name)
+        assert algorithm is not None
+        schedule = algorithm.schedule("all-reduce", me, 4)
+        parts = list(torch.zeros(algorithm.chunks("all-reduce", 4), 64).unbind())
+        rows = layout.rows(schedule, posting.plan(schedule), parts, range(4), torch.device("cpu"))
+        into = [arrival.into for row in rows for arrival in row.arrivals if arrival.into is not None]
+        held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in into}
+        held.pop(parts[0].untyped_storage().data_ptr(), None)
+        assert sum(held.values()) <= 1.5 * posting.scratch(schedule) * 64 * 4 + 4, (name, me)
 
 
 def test_ranks_of_one_host_share_its_memory() -> None:
@@ -32,5 +60,68 @@ def test_ranks_of_one_host_share_its_memory() -> None:
 def test_sizes_beyond_all_memory_are_refused_and_what_fits_is_not() -> None:
     device = torch.device("cpu")
     room.require([case("all-reduce", 4096)], 0, 1, device)
-    with pytest.raises(room.TooLarge, match=r"all-reduce ring \d+ B float32 sum: rank 0 needs 293 TiB on one host"):
+    with pytest.raises(room.TooLarge, match=r"all-reduce library \d+ B float32 sum: rank 0 needs 293 TiB on one host"):
         room.require([case("all-reduce", 4096), case("all-reduce", 100000 << 30)], 0, 1, device)
+
+
+def measured(sizes: str) -> Trial:
+    text = f"trial: t\nworkload: collective\nparams: {{sizes: [{sizes}]}}"
+    return parse_trial.parse(text, "t.yml", plugins.discover())
+
+
+def test_what_no_host_has_room_for_is_refused_before_the_start_and_the_size_that_fits_is_named() -> None:
+    rooms = [Room(place="host h1", nodes=("n0", "n1", "n2", "n3", "n4"), free=20 << 30)]
+    with pytest.raises(UsageError) as found:
+        test_plan.planned(measured("1K, 16G"), rooms=rooms)
+    (problem,) = found.value.problems
+    what, _, rest = problem.rpartition(": ")
+    assert what == "trial t: all-reduce ring 17179869184 B float32 sum"
+    assert rest.split("; ") == [
+        "ranks 0 to 3 need 240 GiB of memory on host h1, 20 GiB are free", "--sizes of at most 1 GiB fit",
+        "or free memory there, or put fewer ranks on it",
+    ]  # fmt: skip
+    test_plan.planned(measured("1K, 1G"), rooms=rooms)
+
+
+def test_a_container_has_no_more_than_its_limit_whatever_its_host_has() -> None:
+    rooms = [
+        Room(place="host h1", nodes=("n0", "n1"), free=1 << 40),
+        Room(place="the container of n1", nodes=("n1",), free=1 << 30),
+    ]
+    with pytest.raises(UsageError, match=r"rank 1 needs 3.75 GiB of memory on the container of n1, 1 GiB are free"):
+        test_plan.planned(measured("1G"), rooms=rooms)
+
+
+def test_a_replayed_list_and_ranks_that_share_a_node_are_counted() -> None:
+    text = (
+        "trial: t\nworkload: emulate\nparams: {items: [{operation: broadcast, bytes: 4294967296, algorithm: star}]}\n"
+        "world: {nodes: 2, ranks_per_node: 2}\n"
+    )
+    rooms = [Room(place="host h1", nodes=("n1",), free=15 << 30)]
+    with pytest.raises(UsageError, match=r"ranks 2 to 3 need 16 GiB .* items of at most 2 GiB fit"):
+        test_plan.planned(parse_trial.parse(text, "t.yml", plugins.discover()), rooms=rooms)
+
+
+def test_a_workload_that_says_nothing_of_memory_is_not_refused() -> None:
+    test_plan.planned(test_plan.trial(), rooms=[Room(place="host h1", nodes=("n0",), free=0)])
+
+
+def test_the_tightest_group_above_a_process_limits_it_and_files_nobody_needs_are_no_use() -> None:
+    files = {
+        "/proc/7/cgroup": "0::/a/b\n",
+        "/sys/fs/cgroup/a/b/memory.max": "max\n",
+        "/sys/fs/cgroup/a/b/memory.current": "5\n",
+        "/sys/fs/cgroup/a/memory.max": "1000\n",
+        "/sys/fs/cgroup/a/memory.current": "900\n",
+        "/sys/fs/cgroup/a/memory.stat": "anon 300\ninactive_file 600\n",
+        "/proc/8/cgroup": "4:cpu:/c\n3:memory:/c\n",
+        "/sys/fs/cgroup/memory/c/memory.limit_in_bytes": "500\n",
+        "/sys/fs/cgroup/memory/c/memory.usage_in_bytes": "100\n",
+        "/proc/meminfo": "MemTotal: 9 kB\nMemAvailable: 2 kB\n",
+    }
+
+    def read(path: str) -> str:
+        return files.get(path, "")
+
+    assert (left(read, 7), left(read, 8), left(read, 9)) == (700, 400, None)
+    assert (available(read), available(lambda path: "")) == (2048, None)

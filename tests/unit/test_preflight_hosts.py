@@ -318,3 +318,13 @@ def test_a_check_says_its_value_or_its_problem(capsys: pytest.CaptureFixture[str
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith('{"value": {"/nowhere/at/all": ')
     assert second.startswith('{"problem": ')
+
+
+def test_what_is_free_on_each_host_and_in_each_limited_container_is_measured(tmp_path: Path) -> None:
+    hosts = Hosts()
+    hosts.odd["h1", "inside"] = lambda pids, shared_dir: {"n1": {"shm": 1 << 30, "memory": 5 << 30, "same": True}}
+    rooms = examined(bed(tmp_path), hosts).rooms
+    assert [(one.place, one.nodes) for one in rooms] == [
+        ("host h0", ("n0",)), ("host h1", ("n1",)), ("host h2", ("n2",)), ("the container of n1", ("n1",)),
+    ]  # fmt: skip
+    assert rooms[-1].free == 5 << 30 and all(one.free > 1 << 20 for one in rooms)

@@ -27,7 +27,9 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker | None = None) -> Chec
     """
     if asker:
         checked = around.examine(bed, status, asker)
-        return replace(checked, findings=(*checked.findings, here.shm())) if bed.fabric else checked
+        if not bed.fabric:
+            return checked
+        return replace(checked, findings=(*checked.findings, here.shm()), rooms=here.rooms(bed))
     if bed.hosts:
         return NOTHING
-    return Checked(findings=here.check(bed, status))
+    return Checked(findings=here.check(bed, status), rooms=here.rooms(bed))

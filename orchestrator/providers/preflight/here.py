@@ -9,7 +9,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ...agent import checks
 from ...model.bed import BedSpec, BedStatus
+from ...model.room import Room
 from .finding import MIB, SHM_NEEDED, Finding, agent, space
 
 DISK_NEEDED = 256 * MIB
@@ -28,6 +30,12 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
         agent(bed, status),
         *_lookups(bed),
     )
+
+
+def rooms(bed: BedSpec) -> tuple[Room, ...]:
+    """The memory of this machine, as far as this process may have it."""
+    free = checks.memory()
+    return (Room(place="this machine", nodes=tuple(node.name for node in bed.nodes), free=free),) if free else ()
 
 
 def shm() -> Finding:

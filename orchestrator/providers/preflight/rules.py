@@ -9,6 +9,7 @@ from typing import Any
 from ...core import containers
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
+from ...model.room import Room
 from .finding import MIB, SHM_NEEDED, Finding, agent, ok, space
 
 DISK_NEEDED = 256 * MIB
@@ -86,6 +87,18 @@ def apart(seen: Seen) -> str:
         if missing:
             return f"{missing[0]} does not see what {place.name} writes there"
     return _covered(seen)
+
+
+def rooms(bed: BedSpec, seen: Seen) -> tuple[Room, ...]:
+    """The memory of each host, and of each container that has a limit."""
+    nodes = {host: tuple(node.name for node in bed.nodes if node.host == host) for host in {n.host for n in bed.nodes}}
+    told = {place.host: seen.surveys.get(place.name, {}).get("memory") for place in seen.places}
+    free = {host: int(found) for host, found in told.items() if found is not None and host in nodes}
+    inside = {name: told["memory"] for name, told in seen.inside.items() if told.get("memory") is not None}
+    return (
+        *(Room(place=f"host {host}", nodes=nodes[host], free=left) for host, left in sorted(free.items())),
+        *(Room(place=f"the container of {name}", nodes=(name,), free=left) for name, left in sorted(inside.items())),
+    )
 
 
 def _covered(seen: Seen) -> str:

@@ -27,6 +27,7 @@ def values(run: Run) -> dict[str, Any] | None:
         "lines": lines(run, found),
         "slow": [wording.slow(one, found.setting) for one in _slowest(found)],
         "more": max(0, sum(row.outliers for row in found.rows) - SLOW),
+        "pairs": len(found.setting.link.pairs),
         "pictures": plots.drawn(found),
     }
 
@@ -48,7 +49,11 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
     best = max((row for row in found.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
     if best is not None and best.trial is not None:
         line = f", {wording.percent(best.of_line)} of the line" if best.of_line is not None else ""
-        yield "fastest", wording.bandwidth(best.busbw), f"GB/s bus bandwidth, {wording.case(best.case)}{line}"
+        yield (
+            "fastest",
+            wording.bandwidth(best.busbw),
+            f"GB/s bus bandwidth, {wording.case(best.case)}{line}{_tied(found, best.case)}",
+        )
         yield "p50", f"{wording.milliseconds(best.trial.p50)} ms", f"of {best.trial.count:,} trials of it, slowest rank"
         yield "p95", f"{wording.milliseconds(best.trial.p95)} ms", f"at most {wording.milliseconds(best.trial.max)} ms"
     models = [row.of_model for row in found.rows if row.of_model is not None]
@@ -61,6 +66,15 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
         f"{found.wrong:,}" if found.setting.verify else "not verified",
         f"of {sentence.count(found.trials, 'trial')} in {sentence.count(len(found.rows), 'case')}",
     )
+
+
+def _tied(found: collectives.Measured, case: collectives.Case) -> str:
+    """That others are as fast as the one that is named, as far as the samples tell."""
+    race = next((one for one in found.fastest if (one.kind, one.bytes) == (case.kind, case.bytes)), None)
+    if race is None or race.clear:
+        return ""
+    others = [name for name in race.algorithms if name != case.algorithm]
+    return f"; no difference to {', '.join(others)}" if others else ""
 
 
 def pairs(found: collectives.Measured) -> Iterator[tuple[str, str]]:

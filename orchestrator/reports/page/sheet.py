@@ -1,4 +1,4 @@
-"""Comma-separated values: a line per case with everything that is known of it, and a line per outlier."""
+"""Comma-separated values: a line per case with everything that is known of it, a line per outlier, a line per pair of ranks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...views.collectives import Measured, Row, wording
+from ...views.collectives import Measured, Pair, Row, wording
 
 
 def cases(found: Measured) -> str:
     """Seconds, bytes and 10^9 bytes/s; empty: not known."""
     return _written([_case(row) for row in found.rows])
+
+
+def links(found: Measured) -> str:
+    """A line per pair that the probe has measured; ``sure`` 0: its line tells little, and no model is by it."""
+    return _written([_pair(found, one) for one in found.setting.link.pairs], _PAIR)
 
 
 def outliers(found: Measured) -> str:
@@ -39,10 +44,22 @@ def outliers(found: Measured) -> str:
     return _written([*trials, *chunks], _OUTLIER)
 
 
+_PAIR = (
+    "rank", "node", "peer", "peer_node", "alpha_s", "beta_s_per_byte", "bits_per_s", "r2", "spread", "off", "sure", "sizes", "repetitions",
+)  # fmt: skip
 _OUTLIER = (
     "what", "operation", "algorithm", "bytes", "trial", "rank", "node", "peer", "step", "seconds", "p50_s", "blamed_rank",
     "late_s", "why",
 )  # fmt: skip
+
+
+def _pair(found: Measured, one: Pair) -> dict[str, Any]:
+    return {
+        "rank": one.a, "node": found.setting.node(one.a), "peer": one.b, "peer_node": found.setting.node(one.b),
+        "alpha_s": one.alpha_s, "beta_s_per_byte": one.beta, "bits_per_s": 8 / one.beta if one.beta > 0 else None,
+        "r2": one.r2, "spread": one.spread, "off": one.off, "sure": int(one.sure), "sizes": len(one.samples),
+        "repetitions": sum(times for _, _, times in one.samples),
+    }  # fmt: skip
 
 
 def _case(row: Row) -> dict[str, Any]:
@@ -61,7 +78,7 @@ def _case(row: Row) -> dict[str, Any]:
     return cells | {
         "algbw_GBps": row.algbw, "busbw_GBps": row.busbw, "model_s": row.model_s, "measured_over_model": row.of_model,
         "of_line_rate": row.of_line, "wrong": row.wrong, "trials_over_3_p50": row.outliers,
-        "chunks_over_3_p50": row.slow_chunks, "trials_missing": row.lost,
+        "chunks_over_3_p50": row.slow_chunks, "trials_missing": row.lost, "transfers": row.transfers, "transfers_due": row.transfers_due,
     }  # fmt: skip
 
 

@@ -1,6 +1,9 @@
 """The fastest algorithm of each size, as far as the samples tell: sign tests of paired trials, 95 % over all sizes together.
 
-Many comparisons find something by chance; Holm's method asks so much more of each of them.
+Many comparisons find something by chance; Holm's method asks so much more of each of them. Trials of a case follow each
+other, so that all of them may have met a busy moment: an algorithm is only slower where the intervals of the two medians lie
+apart as well. Where nothing is slower there is no order among the algorithms, and the same samples in another run that differ
+by noise alone give the same answer.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
-    """``algorithms``: the one with the lowest median first, and those that are not clearly slower (all, if one has no samples).
+    """``algorithms``: the fastest; where it is not clear, all that are not clearly slower, by name (all, if one has no samples).
 
     ``bytes``: the size; ``kind``: see ``Case.kind``. ``count``: pairs. ``others``: how many were compared with it.
     """
@@ -49,14 +52,19 @@ def fastest(cases: Sequence[Case], times: Mapping[int, Floats]) -> tuple[Fastest
     races = [_ranked(found, times) for found in sizes.values() if len({one.algorithm for one in found}) > 1]
     pairs = [(race[0], case) for race in races for case in race[1:]]
     held = statistics.holm([_chance(times[case.number], times[best.number]) for best, case in pairs], LEVEL)
-    slower = {case.number for (_, case), sure in zip(pairs, held, strict=True) if sure}
+    between = {case.number: statistics.median(times[case.number]) for race in races for case in race}
+    slower = {
+        case.number
+        for (best, case), sure in zip(pairs, held, strict=True)
+        if sure and between[case.number].low > between[best.number].high
+    }
     return tuple(_told(race, slower, times) for race in races)
 
 
 def _ranked(cases: list[Case], times: Mapping[int, Floats]) -> list[Case]:
     import numpy as np
 
-    return sorted(cases, key=lambda case: float(np.median(times[case.number])))
+    return sorted(cases, key=lambda case: (float(np.median(times[case.number])), case.algorithm))
 
 
 def _told(ranked: list[Case], slower: Set[int], times: Mapping[int, Floats]) -> Fastest:
@@ -65,7 +73,7 @@ def _told(ranked: list[Case], slower: Set[int], times: Mapping[int, Floats]) -> 
         kind=best.kind,
         operation=best.operation,
         bytes=best.bytes,
-        algorithms=(best.algorithm, *(case.algorithm for case in ranked[1:] if case.number not in slower)),
+        algorithms=tuple(sorted({case.algorithm for case in ranked if case.number not in slower})),
         count=min(times[case.number].size for case in ranked),
         others=len(ranked) - 1,
     )

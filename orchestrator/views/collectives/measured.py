@@ -55,7 +55,8 @@ class Row:
     """The figures of a case. ``time``: percentiles over what the run says; ``trial``: of the slowest rank, per trial.
 
     Bandwidths in 10^9 bytes/s, by the median trial. ``model_s``: by the probe's alpha and beta; ``of_line``: bus bandwidth
-    over the line rate. ``chunks``: all transfers; ``lost``: trials that are not whole; ``wrong``: results. None: not known.
+    over the line rate. ``chunks``: of ``transfers``, where all trials together have ``transfers_due``; ``lost``: trials that
+    are not whole; ``wrong``: results. None: not known.
     """
 
     case: Case
@@ -72,6 +73,8 @@ class Row:
     outliers: int = 0
     slow_chunks: int = 0
     lost: int = 0
+    transfers: int = 0
+    transfers_due: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,6 +178,8 @@ class _Case:
             of_model=trial.p50 / model if trial and model else None,
             of_line=busbw * 8e9 / link.rate if busbw is not None and link.rate else None,
             wrong=wrong_results, outliers=len(self.outliers), slow_chunks=self.slow_count, lost=self.spans.lost,
+            transfers=chunks.count if chunks else 0,
+            transfers_due=case.iterations * self.moved.fullest if self.moved is not None else 0,
         )  # fmt: skip
 
     def _outliers(self) -> list[int]:

@@ -54,7 +54,8 @@ class Transfers:
     """The chunk transfers of one case. ``start``, ``end``: [trial, transfer]; a column is the same transfer in each trial.
 
     ``op``, ``rank`` (the receiver), ``index`` (its step of the schedule), ``peer`` (the sender), ``chunk``, ``size``: one
-    entry per column. ``trials``: numbers from 1. ``ragged``: trials whose transfers are not those of the others.
+    entry per column. ``trials``: numbers from 1. ``ragged``: trials whose transfers are not those of the others; ``fullest``: transfers of
+    the trial that has the most.
     """
 
     trials: NDArray[np.int64]
@@ -67,6 +68,7 @@ class Transfers:
     start: Floats
     end: Floats
     ragged: int = 0
+    fullest: int = 0
 
     @property
     def seconds(self) -> Floats:
@@ -193,6 +195,7 @@ def transfers(found: NDArray[Any], case: Case) -> Transfers | None:
         start=grid["start"],
         end=grid["end"],
         ragged=int(steps.size - same.sum()),
+        fullest=int(counts.max()),
         **columns,
     )
 

@@ -64,7 +64,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What the probe found between two ranks. ``samples``: (bytes, median one-way seconds, how many)."""
+    """What the probe found between two ranks. ``samples``: (bytes, median one-way seconds, how many).
+
+    ``spread``: of half of the repetitions, in units of their median; ``off``: how far a quarter of the sizes are off the
+    line, as a share of their time; ``sure``: no, where the line tells little of the pair.
+    """
 
     a: int
     b: int
@@ -72,11 +76,17 @@ class Pair:
     beta: float
     r2: float | None = None
     samples: tuple[tuple[int, float, int], ...] = ()
+    spread: float | None = None
+    off: float | None = None
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction."""
+    """``alpha_s`` and ``beta`` (seconds, seconds per byte) as models use them; ``rate``: the line's, bits/s per direction.
+
+    ``alpha_s``, ``beta`` and ``worst`` leave out pairs that are unsure, unless all are.
+    """
 
     alpha_s: float | None = None
     beta: float | None = None
@@ -84,6 +94,10 @@ class Link:
     pairs: tuple[Pair, ...] = ()
     rate: float | None = None
     spec: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def unsure(self) -> tuple[Pair, ...]:
+        return tuple(pair for pair in self.pairs if not pair.sure)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +261,10 @@ def _pairs(history: History) -> list[Pair]:
         if a is None or b is None or alpha is None or beta is None:
             continue
         samples = tuple(one for one in map(_sample, listing(event.value.get("samples"))) if one is not None)
-        found[a, b] = Pair(a=a, b=b, alpha_s=alpha, beta=beta, r2=number(event.value.get("r2")), samples=samples)
+        found[a, b] = Pair(
+            a=a, b=b, alpha_s=alpha, beta=beta, r2=number(event.value.get("r2")), samples=samples,
+            spread=number(event.value.get("spread")), off=number(event.value.get("off")), sure=event.value.get("sure") is not False,
+        )  # fmt: skip
     return [found[key] for key in sorted(found)]
 
 

@@ -102,6 +102,21 @@ def change(before: Floats, after: Floats) -> Interval:
     return _interval(float(np.median(after) / np.median(before)) - 1, new[:count] / old[:count] - 1)
 
 
+def median(samples: Floats) -> Interval:
+    """The median, and the samples between which it lies with at least 95 % (order statistics: no distribution is assumed).
+
+    Without bounds where there are too few samples for any. Raises ValueError for none.
+    """
+    import numpy as np
+
+    if samples.size == 0:
+        raise ValueError("no samples")
+    ordered, count = np.sort(samples), int(samples.size)
+    below = next((k for k in range(count // 2, 0, -1) if above_chance(count - k + 1, count, 0.5) <= 0.025), 0)
+    low, high = (float(ordered[below - 1]), float(ordered[count - below])) if below else (-math.inf, math.inf)
+    return Interval(value=float(np.median(samples)), low=low, high=high)
+
+
 def above_chance(hits: int, tries: int, chance: float) -> float:
     """The probability of at least so many hits by chance alone: the upper tail of the binomial distribution."""
     if hits <= 0 or tries <= 0:

@@ -9,9 +9,11 @@ from .blame import Blame
 from .fastest import Fastest
 from .habits import SlowLink
 from .measured import OUTLIER, Measured, Slow
-from .setting import Case, Setting, wrongs
+from .setting import Case, Pair, Setting, wrongs
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
+#: So many unsure pairs are named.
+MOST_UNSURE = 4
 #: What a percentile is over.
 OVER = {
     "max_rank": "the slowest rank of each trial",
@@ -201,20 +203,16 @@ def _winner(one: Fastest) -> str:
         return one.algorithms[0]
     if len(one.algorithms) > one.others:
         return "no difference beyond the spread"
-    return " or ".join(sorted(one.algorithms))
+    return " or ".join(one.algorithms) + ", no difference between them"
 
 
 def autos(setting: Setting) -> list[str]:
-    """What ``auto`` chose for each case, and why; last, what it does not know of the links."""
+    """What ``auto`` chose for each case, and why."""
     named = {case.number: case for case in setting.cases}
-    told = [
+    return [
         f"{case(named[one.case])}: {one.why}" if one.case in named else f"{one.chosen}: {one.why}"
         for one in setting.autos
     ]
-    tiers = setting.link.spec.get("groups")
-    if told and isinstance(tiers, int) and tiers > 1:
-        told.append(f"the model knows one alpha and beta for all pairs, and not that {tiers} groups share uplinks")
-    return told
 
 
 def link(setting: Setting) -> str:
@@ -230,7 +228,23 @@ def link(setting: Setting) -> str:
     if known.rate:
         parts.append(f"line rate {rate(known.rate)}")
     parts += ["not probed: no model"] if known.alpha_s is None else []
+    parts += [unsure(setting)] if known.unsure else []
     return " · ".join([*parts, clocks(setting)])
+
+
+def unsure(setting: Setting) -> str:
+    """The pairs of which the probe's line tells little, how far half of their repetitions spread, and sizes are off it."""
+    found, count = setting.link.unsure, len(setting.link.pairs)
+    named = [f"{setting.node(one.a)}-{setting.node(one.b)}{_doubt(one)}" for one in found[:MOST_UNSURE]]
+    more = [f"{len(found) - MOST_UNSURE} more"] if len(found) > MOST_UNSURE else []
+    text = f"{len(found)} of {count} pairs unsure: {', '.join([*named, *more])}"
+    return text + (", left out" if len(found) < count else "; alpha and beta are by them all the same")
+
+
+def _doubt(pair: Pair) -> str:
+    told = (("spread", pair.spread), ("off the line", pair.off))
+    parts = [f"{name} {percent(value)}" for name, value in told if value is not None]
+    return f" ({', '.join(parts)})" if parts else ""
 
 
 def clocks(setting: Setting) -> str:
@@ -248,13 +262,22 @@ def percentiles(found: Measured) -> str:
     over = found.rows[0].over if found.rows else found.setting.over
     counts = sorted({row.time.count for row in found.rows if row.time})
     count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
-    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}"
+    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}{recorded(found)}"
     if not counts or counts[0] >= ENOUGH_FOR_P99:
         return text
     # a trial has many chunks: how many iterations they need is not said
     return f"{text}; p99 needs {ENOUGH_FOR_P99} or more" + (
         f": --iterations {ENOUGH_FOR_P99}" if over != "chunk" else ""
     )
+
+
+def recorded(found: Measured) -> str:
+    """How many transfers the chunk figures are of; empty where none was to be recorded."""
+    counts = [(row.transfers, row.transfers_due) for row in found.rows if row.transfers_due]
+    if not counts:
+        return ""
+    of, due = (sum(each) for each in zip(*counts, strict=True))
+    return f"; chunks: {of:,} of {due:,} transfers"
 
 
 def outliers(found: Measured) -> str:

@@ -94,6 +94,11 @@ def pictures(found: Measured) -> Iterator[Picture]:
         yield Picture(
             name="pairs",
             title="Between each two ranks",
-            caption="By the link probe of this run: ping-pong over sizes, a line fitted through one-way times.",
+            caption="By the link probe of this run: ping-pong over sizes, a line fitted through one-way times."
+            + (
+                f" Crossed out, with a question mark: {wording.unsure(found.setting)}."
+                if found.setting.link.unsure
+                else ""
+            ),
             draw=lambda: bandwidth.between_pairs(found),
         )

@@ -147,6 +147,7 @@ def _map(
     from matplotlib.colors import LinearSegmentedColormap
 
     size = len(ranks)
+    doubted = {pair for one in found.setting.link.unsure for pair in ((one.a, one.b), (one.b, one.a))}
     grid = np.full((size, size), np.nan)
     for (a, b), value in values.items():
         grid[ranks.index(a), ranks.index(b)] = grid[ranks.index(b), ranks.index(a)] = value
@@ -162,8 +163,12 @@ def _map(
         across, down = [column - 0.5, column + 0.5], [row - 0.5, row + 0.5]
         corners = [*across, *across[::-1]], [down[0], down[0], down[1], down[1]]
         axes.fill(*corners, color=shade, edgecolor=canvas.CARD, linewidth=1.5)
+        unsure = (ranks[row], ranks[column]) in doubted
+        if unsure:
+            axes.plot(across, down, color=canvas.CARD, linewidth=1.5)
+            axes.plot(across, down[::-1], color=canvas.CARD, linewidth=1.5)
         if size <= LEGIBLE:
-            text = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+            text = (f"{value:,.0f}" if value >= 1000 else f"{value:.3g}") + "?" * unsure
             axes.text(column, row, text, ha="center", va="center", color="#222222")
     names = [found.setting.node(rank) for rank in ranks]
     axes.set_xticks(range(size), names, rotation=0 if size <= 8 else 60)
