@@ -259,7 +259,7 @@ def _plan(
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
         data_dir=request.data_dir,
         clocks=checked.clocks,
-        apart=checked.apart,
+        gaps=checked.gaps,
     )
 
 

@@ -43,7 +43,7 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
         inside=hosts.inside,
     )
     clocks = dict(seen.clocks.values())
-    return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen))
+    return Checked(findings=rules.findings(bed, status, seen), clocks=clocks, gaps=rules.gaps(seen))
 
 
 def _together(bed: BedSpec, seen: Seen, asker: Asker) -> Seen:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...model.bed import BedSpec, BedStatus
-from ...model.plan import HostClock
+from ...model.plan import Gap, HostClock
 
 MIB = 1024**2
 #: Of /dev/shm, for each node.
@@ -26,11 +26,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """``clocks``: boot id -> where that clock stands against this machine's. ``apart``: why hosts share no directory."""
+    """``clocks``: boot id -> where that clock stands against this machine's. ``gaps``: who shares no directory."""
 
     findings: tuple[Finding, ...]
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
-    apart: str = ""
+    gaps: tuple[Gap, ...] = ()
 
 
 def ok(name: str, text: str = "ok") -> Finding:
