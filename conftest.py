@@ -1,5 +1,5 @@
-"""For all tests: a container engine, an image, and a lab of hosts, started by the first test that asks."""
+"""For all tests: a container engine, an image, and a lab of hosts with its user, started by the first test that asks."""
 
 from __future__ import annotations
 
-pytest_plugins = ("tests.lab.engine",)
+pytest_plugins = ("tests.lab.engine", "tests.lab.desk")

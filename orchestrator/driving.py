@@ -61,6 +61,7 @@ def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: 
         nodes = {name: _identity(node) for name, node in plan.nodes.items()}
         value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
         value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
+        value |= {"left_out": dict(plan.left_out)} if plan.left_out else {}
         return _own("run.begin", value)
     found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
     return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)

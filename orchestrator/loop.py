@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from .core import engine, fold, liveness
+from .core import again, engine, fold, liveness
 from .core.state import State
 from .model import redaction
 from .model.bed import NodeStatus
@@ -90,7 +90,7 @@ class Loop:
 
     def _write(self, event: Event) -> None:
         """Into the journal, and from there into the queue of events whose consequences are due."""
-        placed = self.book.append(event)
+        placed = self.book.append(again.noted(event, self.book.events))
         if placed is not None:
             self._queue.append(placed)
 

@@ -252,7 +252,7 @@ def _plan(
     return planning.plan(
         run.trial, run.bed, status, request.catalogue, run=run_id, payload=at,
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
-        data_dir=request.data_dir, clocks=checked.clocks, apart=checked.apart, rooms=checked.rooms,
+        data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, rooms=checked.rooms,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import checkpoints, execs, forks, label, plain, processes, stores, system
+from . import checkpoints, execs, forks, inbox, label, plain, processes, stores, system
 from .events import EventLog
 from .gang import Gangs
 from .inbox import Inbox, Item
@@ -79,7 +79,7 @@ class Agent:
     def _consider(self, item: Item) -> None:
         problem = item.problem or self._objection(item)
         if item.outcome is not None:
-            self._append_outcome(item, item.outcome)
+            self._append_outcome(item, inbox.again(item.outcome))
             self._inbox.finish(item)
         elif problem:
             self._refuse(item, problem)
@@ -203,9 +203,9 @@ class Agent:
         run, command = item.run or "bed", item.command
         self._note(run, "command.refused", {"key": command.key or item.name, "reason": reason}, command.epoch)
         if command.key:
-            outcome = {"type": "fail", "f": command.f, "key": command.key, "epoch": command.epoch}
-            self._append_outcome(item, {**outcome, "value": {"reason": reason}})
-        self._inbox.finish(item)
+            self._answer(item, "fail", {"reason": reason})
+        else:
+            self._inbox.finish(item)
 
     def _note(self, run: str, f: str, value: Mapping[str, Any], epoch: int | None = None) -> None:
         self._log(run).append("note", f, value, node=self._node, incarnation=self._incarnation, epoch=epoch)

@@ -143,7 +143,9 @@ def _refusal(path: str, said: str, status: int) -> EngineError:
 def unreachable(path: str, error: OSError, deadline_s: float) -> EngineError:
     """Why the engine could not be asked, and what helps."""
     if isinstance(error, FileNotFoundError):
-        return EngineError(f"{path}: no such socket: is a container engine installed and running here?")
+        return EngineError(
+            f"{path}: no such socket: start or install a container engine, or set ccbed_engine to its own"
+        )
     if isinstance(error, PermissionError):
         return EngineError(f"{path}: permission denied: add the user to the group that owns it ({_group(path)})")
     if isinstance(error, ConnectionRefusedError):

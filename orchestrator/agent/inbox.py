@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..model import codec
-from ..model.event import Command
+from ..model.event import REPEATED, Command
 from . import inotify, label, plain
 
 LIMIT = 16 << 20
@@ -114,6 +114,11 @@ def place(target: Path, data: bytes) -> None:
 
 def file_name(run: str, key: str) -> str:
     return f"{run}.{key.replace('/', '_')}.json"
+
+
+def again(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The answer to a command that came again: what was answered, marked, so that nobody takes it for a second deed."""
+    return {**outcome, "value": {**outcome["value"], REPEATED: True}}
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import label, processes, warmth
+from . import inbox, label, processes, warmth
 from . import mark as marks
 from .acts import Acts
 from .containers import Containers
@@ -87,7 +87,7 @@ class Keeper:
 
     def _consider(self, item: Item) -> None:
         if item.outcome is not None:
-            self._append_outcome(item, item.outcome)
+            self._append_outcome(item, inbox.again(item.outcome))
             self._inbox.finish(item)
             return
         problem = item.problem or self._objection(item)
@@ -151,7 +151,10 @@ class Keeper:
 
     def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
         incarnation = self._nodes.get(str(item.command.node)).label.get("incarnation")
-        outcome = {"type": kind, "value": dict(value), "incarnation": incarnation}
+        self._keep(item, {"type": kind, "value": dict(value), "incarnation": incarnation})
+
+    def _keep(self, item: Item, outcome: Mapping[str, Any]) -> None:
+        """Kept before it is told: what was done and not told is told when it is asked for again."""
         self._inbox.finish(item, {**outcome, "f": item.command.f, "key": item.command.key})
         self._append_outcome(item, outcome)
 
@@ -173,8 +176,9 @@ class Keeper:
         value = {"key": command.key or item.name, "reason": reason}
         self._log.append("note", "command.refused", value, node=command.node, epoch=command.epoch, run=run)
         if command.key:
-            self._append_outcome(item, {"type": "fail", "value": {"reason": reason}})
-        self._inbox.finish(item)
+            self._keep(item, {"type": "fail", "value": {"reason": reason}})
+        else:
+            self._inbox.finish(item)
 
     def _note_node(self, f: str, node: Any, value: Mapping[str, Any]) -> None:
         self._log.append("note", f, value, node=node.name, incarnation=node.label.get("incarnation"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import socket
 import struct
 from collections.abc import Mapping, Sequence
@@ -37,15 +38,27 @@ def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str,
         "engine": _version(engine) if memory else "",
         "stamp": label.read(Path(hostdir) / STAMP),
         "machine": label.machine_id(),
+        "place": place(hostdir),
     }
+
+
+def place(hostdir: str) -> list[Any]:
+    """Which directory of which machine it is, by whatever way it was reached; empty where there is none."""
+    try:
+        found = os.stat(hostdir)
+    except OSError:
+        return []
+    return [label.boot_id(), found.st_dev, found.st_ino]
 
 
 def containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]:
     """The bed's containers, as the engine lists them. Raises EngineError."""
     filters = engines.labelled(bed=marks.tag(bed, hostdir))
-    found: list[dict[str, Any]] = engines.Engine(engine).ask(
-        "GET", engines.query("/containers/json", all=1, filters=filters)
-    )
+    found = engines.Engine(engine).ask("GET", engines.query("/containers/json", all=1, filters=filters))
+    if not isinstance(found, list):
+        raise engines.EngineError(
+            f"{engine}: what answers there is no container engine; set ccbed_engine to its socket"
+        )
     return found
 
 

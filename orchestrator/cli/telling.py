@@ -15,7 +15,7 @@ from .terminal import Terminal
 #: Off a terminal, progress is told so often, in seconds.
 EVERY_S = 10.0
 _BAD = ("FAULT", "refused", "error", "failed", "unreached")
-_WARN = ("suspect", "late", "skipped", "interrupt", "lease")
+_WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
 
 
 @dataclass(kw_only=True)

@@ -72,9 +72,9 @@ _FAILED = (
         "install sudo there, or set ansible_user: root",
     ),
     (
-        r"No space left on device",
-        "its disk is full",
-        "free space on {name}",
+        r"[Nn]o space left on device",
+        "its disk is full ({said})",
+        "free space on {name}: df -h there, docker system prune",
     ),
     (
         r"Request failed|urlopen error|No package|Unable to locate package|Cannot download|Failed to (?:update|fetch|download)|Depsolve",

@@ -56,18 +56,28 @@ def findings(bed: BedSpec, looked: Looked, image_here: str | None) -> tuple[Find
 
 
 def same_machine(looked: Sequence[Looked]) -> dict[str, Finding]:
-    """Hosts that turn out to be one machine, by name: found in the same place and started at the same time."""
+    """Hosts that turn out to be one machine, by name: started at the same time, and found in the same place or with the
+    same directory. A machine may have several addresses, and hosts that are namespaces of one machine start with it."""
     seen: dict[tuple[Any, ...], str] = {}
     wrong = {}
     for one in looked:
-        key = (one.facts.get("boot"), *one.facts.get("reached", ()))
-        if len(key) > 1 and key in seen:
-            text = f"is the same machine as {seen[key]} ({' port '.join(map(str, key[1:]))})"
-            wrong[one.host.name] = Finding(
-                name="host", outcome="fail", text=text, fix=f"set ansible_host of {one.host.name} to its own address"
-            )
-        seen.setdefault(key, one.host.name)
+        name = one.host.name
+        for key, how in _marks(one):
+            if key in seen and name not in wrong:
+                text = f"is the same machine as {seen[key]} ({how})"
+                fix = f"set ansible_host of {name} to its own address"
+                wrong[name] = Finding(name="host", outcome="fail", text=text, fix=fix)
+            seen.setdefault(key, name)
     return wrong
+
+
+def _marks(one: Looked) -> Iterator[tuple[tuple[Any, ...], str]]:
+    """What no other machine has, and how it is told."""
+    boot, reached, found = one.facts.get("boot"), one.facts.get("reached", ()), one.facts["workdir"]
+    if reached:
+        yield (boot, *reached), " port ".join(map(str, reached))
+    if found.get("id"):
+        yield (boot, "directory", *found["id"]), f"{found.get('above', found['path'])} is the same directory on both"
 
 
 def _ssh(looked: Looked) -> Finding:

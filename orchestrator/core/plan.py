@@ -11,11 +11,11 @@ from ..model import redaction
 from ..model.act import SAFETY_ORDER, Act, HostFacts, Target
 from ..model.bed import BedSpec, BedStatus, NodeSpec
 from ..model.errors import InfrastructureError, UsageError
-from ..model.plan import HostClock, Plan, PlanNode
+from ..model.plan import Gap, HostClock, Plan, PlanNode
 from ..model.plugin import Catalogue
 from ..model.room import Room
 from ..model.trial import FaultPlan, Trial
-from . import abilities, memory, values
+from . import abilities, memory, sharing, values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
@@ -32,19 +32,23 @@ def plan(
     capabilities: Mapping[str, frozenset[str]],
     data_dir: str | None = None,
     clocks: Mapping[str, HostClock] = MappingProxyType({}),
-    apart: str = "",
+    gaps: Sequence[Gap] = (),
     rooms: Sequence[Room] = (),
 ) -> Plan:
     """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
 
-    ``clocks``: as preflight measured them; ``apart``: why the nodes do not share the directory for checkpoints;
+    ``clocks``: as preflight measured them; ``gaps``: who does not share the directory for checkpoints;
     ``rooms``: the memory that is free where its ranks will be.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
     """
     slots, spares = _seats(trial, bed, status)
     data = data_dir or bed.data_dir
-    policy, problems = _policy(trial, bed, spares, apart)
+    apart = sharing.apart((node.name for node in slots), gaps)
+    left_out: Mapping[str, str] = {}
+    if {"auto", "spare"} & set(trial.recovery.policy):
+        spares, left_out = sharing.sorted_out(slots, spares, gaps)
+    policy, problems = _policy(trial, bed, slots, spares, apart, left_out)
     nodes = {node.name: node for node in (*slots, *spares)}
     acts, refused = _acts(trial, bed, nodes, slots, catalogue, capabilities)
     backend, unfit = _backend(trial, tuple(nodes.values()))
@@ -69,6 +73,7 @@ def plan(
         keep=int(trial.params.get("keep", 3)),
         clocks=clocks,
         link=bed.link,
+        left_out=left_out,
     )
 
 
@@ -130,22 +135,38 @@ def _state(status: BedStatus, name: str) -> str:
 
 
 def _policy(
-    trial: Trial, bed: BedSpec, spares: Sequence[NodeSpec], apart: str
+    trial: Trial,
+    bed: BedSpec,
+    slots: Sequence[NodeSpec],
+    spares: Sequence[NodeSpec],
+    apart: str,
+    left_out: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Every rank of the next gang reads the checkpoint, on whichever host it is: without a shared directory nothing recovers."""
+    """Every rank of the next gang reads the checkpoint, on whichever host it is: where its nodes do not share a directory,
+    nothing recovers. What the bed's other hosts have there does not matter."""
     asked = trial.recovery.policy
-    if apart and asked == ("auto",) and not trial.faults:
+    if asked == ("none",) or (apart and asked == ("auto",) and not trial.faults):
         return ("none",), ()
-    if apart and asked != ("none",):
-        why = f"recovery {', '.join(asked)} needs a directory that all nodes share; {bed.shared_dir} is none: {apart}"
-        return asked, (f"{why}: mount one file system there, set ccbed_shared_dir, or --recovery none",)
+    if apart:
+        names = " ".join(node.name for node in slots)
+        needs = f"recovery {', '.join(asked)} needs a directory that the trial's nodes ({names}) share"
+        fix = "mount one file system there on their hosts, set ccbed_shared_dir, or --recovery none"
+        return asked, (f"{needs}; {bed.shared_dir} is none: {apart}: {fix}",)
     if asked == ("auto",):
         return (("spare", "restart") if spares else ("restart",)), ()
     if asked == ("spare",) and not spares:
-        return asked, (
-            f"recovery spare needs a warm spare; bed {bed.name} has none: set ccbed_spares, or --recovery restart",
-        )
+        return asked, (_no_spare(bed, left_out),)
     return asked, ()
+
+
+def _no_spare(bed: BedSpec, left_out: Mapping[str, str]) -> str:
+    if not left_out:
+        return f"recovery spare needs a warm spare; bed {bed.name} has none: set ccbed_spares, or --recovery restart"
+    listed = "; ".join(f"{name}: {reason}" for name, reason in left_out.items())
+    needs = (
+        f"recovery spare needs a warm spare that shares {bed.shared_dir} with the trial's nodes; none does: {listed}"
+    )
+    return f"{needs}: mount one file system there on all their hosts, set ccbed_shared_dir, or --recovery restart"
 
 
 def _plan_node(node: NodeSpec, bed: BedSpec, status: BedStatus) -> PlanNode:

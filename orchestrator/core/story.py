@@ -58,7 +58,8 @@ class Story:
         nodes = event.value.get("nodes", {})
         members = [name for name, node in nodes.items() if node.get("role") != "spare"]
         self.slots = self.slots or tuple(members[: self.trial.world.nodes])
-        return iter(())
+        for spare, reason in event.value.get("left_out", {}).items():
+            yield self._line(event, "left out", f"spare {spare}: {reason}")
 
     def _run_resumed(self, event: Event) -> Iterator[Line]:
         self._stopping = False

@@ -21,11 +21,14 @@ rank.release         {rank, hold} -> {}
 gather               {} -> {files, bytes, missing: [{node, path, reason}], capped: [...]}
 ===================  ============================================================================================
 
+A command that comes again is not performed again: its answer is given again, with ``repeated: true`` in its value. Where
+the history has that answer, the second is written down as the note command.repeated.
+
 ===================  ============================================================================================
 observations         writer, value
 ===================  ============================================================================================
 run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address, host}}, cursors,
-                         clocks: {boot: {host, offset_s, uncertainty_s}}}
+                         clocks: {boot: {host, offset_s, uncertainty_s}}, left_out: {spare: why it takes no part}}
 run.resumed          ctl {pid, torn_bytes}
 run.interrupted      ctl {}                                  with the value of run.resumed where a journal was cut off before
 run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}
@@ -53,6 +56,7 @@ heal.verified        keeper {id, evidence}
 agent.ready          agent {pid, threads, torch, frozen}
 rank.exit            agent {rank, pid, code, last_step}      code < 0: signal; a detector unless the code is 0
 command.refused      agent {key, reason}
+command.repeated     agent or keeper {f, key}                the command came again, and its answer, which stands here already
 rank.start           rank {rank, pid, ppid, threads, preloaded: [module]}
 rank.joined          rank {rank, world, backend}
 rank.restored        rank {rank, step, name, sha256, weights: sha256 of the parameters after broadcast or load}
@@ -82,6 +86,8 @@ EventType = Literal["invoke", "ok", "fail", "info", "note"]
 
 #: Observations from which recovery may start. The outcome of our own injection is not among them.
 DETECTORS = ("node.exit", "rank.exit", "node.silent", "gang.stalled")
+#: In the value of an answer that was given before, to a command that came again.
+REPEATED = "repeated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,12 +39,21 @@ class HostClock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Nodes ``one`` do not share the directory for checkpoints with nodes ``other``, or with nobody at all (None)."""
+
+    one: frozenset[str]
+    other: frozenset[str] | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
     ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps;
     ``clocks``: boot id of a host -> its clock, as preflight has measured it;
-    ``link``: the shaped links of an emulated fabric.
+    ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why.
     """
 
     run: str
@@ -63,3 +72,4 @@ class Plan:
     keep: int = 3
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     link: LinkSpec | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)

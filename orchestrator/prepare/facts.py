@@ -149,8 +149,7 @@ def ask(engine: str, path: str) -> tuple[int, Any]:
 def _engine(path: str) -> dict[str, Any]:
     found: dict[str, Any] = {"socket": path, "exists": os.path.exists(path), "version": "", "error": ""}
     try:
-        _, version = ask(path, "/version")
-        _, info = ask(path, "/info")
+        version, info = _said(path, "/version"), _said(path, "/info")
     except OSError as error:
         return {**found, "error": error.strerror or str(error), "denied": isinstance(error, PermissionError)}
     root = str(info.get("DockerRootDir", ""))
@@ -164,13 +163,21 @@ def _engine(path: str) -> dict[str, Any]:
     }
 
 
+def _said(engine: str, path: str) -> dict[str, Any]:
+    """What an engine says of itself. Raises OSError."""
+    status, answer = ask(engine, path)
+    if status != 200 or not isinstance(answer, dict):
+        raise OSError(f"no engine's answer to {path}: {status} {json.dumps(answer)[:200]}")
+    return answer
+
+
 def _image(engine: str, name: str) -> str:
     """The image's id; empty if it is not there."""
     try:
         status, answer = ask(engine, f"/images/{urllib.parse.quote(name, safe='/:@')}/json")
     except OSError:
         return ""
-    return str(answer.get("Id", "")) if status == 200 else ""
+    return str(answer.get("Id", "")) if status == 200 and isinstance(answer, dict) else ""
 
 
 def _gpus() -> dict[str, Any]:
@@ -200,6 +207,7 @@ def _workdir(path: str) -> dict[str, Any]:
         "path": path,
         "there": there == path,
         "above": there,
+        "id": [found.st_dev, found.st_ino],
         "owner": found.st_uid,
         "mode": f"{found.st_mode & 0o7777:04o}",
         "ours": there == path and _ours(path),

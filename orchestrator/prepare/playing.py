@@ -48,7 +48,7 @@ _EVENTS = {
 }
 
 #: What Ansible says when it has nothing to say.
-_NOTHING = ("non-zero return code", "MODULE FAILURE")
+_NOTHING = ("non-zero return code", "MODULE FAILURE", "Module result deserialization failed", "Shared connection to ")
 
 State = Literal["ok", "changed", "warn", "failed", "unreachable"]
 
@@ -234,7 +234,7 @@ def reason(result: Mapping[str, Any]) -> str:
     if bad:
         return reason(bad[0])
     parts = [str(result.get(key, "")).strip() for key in ("msg", "module_stderr", "stderr", "module_stdout")]
-    said = [part for part in parts if part and part not in _NOTHING and not part.startswith("Shared connection to ")]
+    said = [part for part in parts if part and not part.startswith(_NOTHING)]
     return said[0] if said else str(result.get("stdout") or result.get("msg") or "").strip()
 
 

@@ -1,7 +1,8 @@
 """A bed in memory with a virtual clock: agents answer, ranks step, nodes die, and nothing takes any real time.
 
 For simulations: the orchestrator may be killed and built anew around the same FakeBed, which lives on. Latencies come
-from a seeded generator, so that a seed is one interleaving; with ``doubled`` some events are delivered twice.
+from a seeded generator, so that a seed is one interleaving; with ``doubled`` some events are delivered twice, and what
+reached a host in the last ``unacknowledged_s`` before it was lost is sent again once it is back.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ class FakeBed(Agents):
         steps: int = 60,
         every: int = 5,
         doubled: float = 0.0,
+        unacknowledged_s: float = 0.0,
         hosts: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(names, seed=seed, doubled=doubled, hosts=hosts or {}, steps=steps, every=every)
+        self.unacknowledged_s = unacknowledged_s
         self.hands_off: set[str] = set()
 
     # --- model.provider.Provider ------------------------------------------------------------------------------------------
@@ -125,8 +128,7 @@ class FakeBed(Agents):
     def _keeper(self, command: Command) -> None:
         name, by = str(command.node), _holder(command)
         node, value = self.nodes[name], command.value
-        if node.done[command.key]:
-            self._answer(command, "ok", self._identity(node), writer=by)
+        if self._repeated(command, by):
             return
         if command.f in ("node.kill", "fault.act") and command.incarnation not in (None, node.incarnation):
             self._answer(command, "fail", {"reason": "another incarnation"}, writer=by)

@@ -22,15 +22,13 @@ class Agents(Ranks):
 
     def _agent(self, command: Command) -> None:
         node = self.nodes[str(command.node)]
-        late = command.f == "gang.start" and not node.done[command.key] and self.fence > int(command.epoch or 0)
+        if self._repeated(command, "agent"):
+            return
+        late = command.f == "gang.start" and self.fence > int(command.epoch or 0)
         if late or command.incarnation not in (None, node.incarnation):
             self._answer(command, "fail", {"reason": "another incarnation, or the epoch is over"})
             return
         node.done[command.key] += 1
-        if node.done[command.key] > 1 and command.f == "gang.start":
-            node.done[command.key] -= 1
-            self._answer(command, "ok", {"pids": {}})
-            return
         self._answer(command, "ok", self._AGENT[command.f](self, command))
 
     def _fence(self, command: Command) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..model.event import Clock, Command, Event, EventType
+from ..model.event import REPEATED, Clock, Command, Event, EventType
 from .fake_parts import Agenda, FakeHost, FakeNode, Voices
 
 BEAT_S = 0.25
@@ -27,6 +27,7 @@ class Ground:
             node.shown = (node.incarnation, 0)
         self.hosts = {node.host: FakeHost(name=node.host) for node in self.nodes.values()}
         self.said: list[Event] = []
+        self.unacknowledged_s = 0.0
         self._agenda = Agenda(100.0)
         self._voices = Voices()
         self._later(BEAT_S, self._beat)
@@ -55,6 +56,7 @@ class Ground:
 
     def cut(self, host: str) -> None:
         """The link is down: what is said there is kept, what is sent there waits."""
+        self._lose(self.hosts[host])
         self.hosts[host].linked = False
 
     def join(self, host: str) -> None:
@@ -63,6 +65,7 @@ class Ground:
 
     def power_off(self, host: str) -> None:
         """Everything there ends at once, and nobody can tell."""
+        self._lose(self.hosts[host])
         self.hosts[host].up = False
         for node in self._on(host):
             node.fell = node.fell or node.alive
@@ -84,6 +87,8 @@ class Ground:
 
     def ssh(self, host: str, *, on: bool) -> None:
         """Ranks there go on either way."""
+        if not on:
+            self._lose(self.hosts[host])
         self.hosts[host].ssh = on
         self._reconnect(host)
 
@@ -99,10 +104,16 @@ class Ground:
             for arrive in waiting:
                 self._later(self._latency(), arrive)
 
+    def _lose(self, host: FakeHost) -> None:
+        """Whoever sent there just now does not know that it arrived, and sends it again."""
+        arrived, host.arrived = host.arrived, []
+        host.waiting += [arrive for when, arrive in arrived if self.time - when < self.unacknowledged_s]
+
     def _reach(self, command: Command, arrive: Callable[[Command], None]) -> None:
         """Hand a command to its host; where that does not answer, it waits for it."""
         host = self.host_of(str(command.node))
         if host.answers:
+            host.arrived.append((self.time, lambda: self._reach(command, arrive)))
             arrive(command)
         else:
             host.waiting.append(lambda: self._reach(command, arrive))
@@ -110,7 +121,16 @@ class Ground:
     # --- saying -------------------------------------------------------------------------------------------------------
 
     def _answer(self, command: Command, type: EventType, value: Mapping[str, Any], writer: str = "agent") -> None:
+        self.nodes[str(command.node)].outcomes.setdefault(command.key, (type, value))
         self._say(str(command.node), writer, command.f, value, type=type, key=command.key, epoch=command.epoch)
+
+    def _repeated(self, command: Command, writer: str) -> bool:
+        """Was it done before, or is it being done? An answer that there is is given again, and marked as such."""
+        node = self.nodes[str(command.node)]
+        if command.key in node.outcomes:
+            type, value = node.outcomes[command.key]
+            self._answer(command, type, {**value, REPEATED: True}, writer)
+        return node.done[command.key] > 0 or command.key in node.outcomes
 
     def _say(
         self, node: str, writer: str, f: str, value: Mapping[str, Any], *,

@@ -14,7 +14,7 @@ from ..model.event import Clock, Command, Event, EventType, Source
 
 @dataclass(kw_only=True)
 class FakeNode:
-    """A node: its incarnation, whether it lives or is stopped, and what its agent has done (``done``: key -> times)."""
+    """A node: its incarnation, whether it lives or is stopped, and what was done with it (``done``: key -> times)."""
 
     name: str
     incarnation: str
@@ -23,6 +23,8 @@ class FakeNode:
     alive: bool = True
     paused: bool = False
     done: Counter[str] = field(default_factory=Counter)
+    #: What was answered under which key, by the agent or the keeper, as their done/ directories keep it.
+    outcomes: dict[str, tuple[EventType, Mapping[str, Any]]] = field(default_factory=dict)
     inbox: list[Command] = field(default_factory=list)
     beats: int = 0
     #: The heart-beat that the controller has heard last.
@@ -46,6 +48,8 @@ class FakeHost:
     lost_for_good: bool = False
     kept: list[Event] = field(default_factory=list)
     waiting: list[Callable[[], None]] = field(default_factory=list)
+    #: What has arrived there, when, and of which nobody knows it yet should the link be lost now.
+    arrived: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     @property
     def answers(self) -> bool:

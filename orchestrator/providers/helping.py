@@ -66,13 +66,15 @@ try:
             raise
 except OSError as error:
     say(refused=error.strerror or str(error)); sys.exit(0)
-library = path[:-4]
+library, own = path[:-4], path[:-4] + "." + str(os.getpid())
 try:
     if not os.path.isdir(library):
         import zipfile
-        zipfile.ZipFile(path).extractall(library + "." + str(os.getpid()))
-        os.rename(library + "." + str(os.getpid()), library)
+        zipfile.ZipFile(path).extractall(own)
+        os.rename(own, library)
 except OSError:
+    import shutil
+    shutil.rmtree(own, ignore_errors=True)
     library = path
 sys.path.insert(0, library)
 from orchestrator.agent.__main__ import main

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..agent import label
 from ..model.bed import BedSpec, BedStatus, HostSpec
-from ..model.errors import InfrastructureError, OwnedError, UnpreparedError, UnreachedError
+from ..model.errors import InfrastructureError, OwnedError, UnpreparedError, UnreachedError, UsageError
 from . import owners
 from .engines import EngineProblem
 
@@ -58,6 +58,19 @@ def refuse_foreign(bed: BedSpec, own_id: str, looks: Mapping[str, Mapping[str, A
             f"end it there, or choose another ccbed_bed; or take it away from them: ccbed down {bed.inventory} --force"
         )
         raise OwnedError(*told, hint=ways)
+
+
+def refuse_doubled(bed: BedSpec, looks: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises UsageError with a line for each host that is another one of the bed, under another address or name."""
+    seen: dict[tuple[Any, ...], str] = {}
+    told = []
+    for host in (host for host in bed.hosts if host.name in looks):
+        place = tuple(looks[host.name].get("place", ()))
+        if place and place in seen:
+            told.append(f"host {host.name}: is the same machine as {seen[place]}, which has {bed.hostdir} already")
+        seen.setdefault(place, host.name)
+    if told:
+        raise UsageError(*told, hint="set ansible_host of each to its own address, or take one out of the inventory")
 
 
 def _theirs(look: Mapping[str, Any], own: str, own_id: str) -> str:

@@ -217,7 +217,7 @@ def test_a_repeated_command_is_answered_from_the_first_outcome(run: Bed, payload
     spec = {"left": "out: nothing of the value is looked at again"}
     run.send("gang.start", str(started.key), "n0", spec, epoch=0)
     run.wait(lambda event: event.key == started.key and event in run.seen[first:])
-    assert run.seen[-1].value == started.value and run.seen[-1].source.n > started.source.n
+    assert run.seen[-1].value == {**started.value, "repeated": True} and run.seen[-1].source.n > started.source.n
     assert len(processes.descendants(run.status("n0").pid)) == 1
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 
 import pytest
 
 from orchestrator.core import judge
-from orchestrator.model.event import Event, History
+from orchestrator.model.event import REPEATED, Command, Event, EventType, History
 from orchestrator.model.plan import HostClock
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
@@ -52,6 +53,41 @@ def test_a_host_that_is_lost_on_purpose_and_given_back_passes(
     trial = world.trial(world.crash(2))
     _, book = world.run(trial, world.bed(hosts, steps=300), {"f0": world.host_act(fault, for_s=for_s)})
     assert bad(judged(trial, book)) == []
+
+
+def _lost_and_back(fault: str, seed: int) -> tuple[Trial, FakeBed, world.Memory]:
+    """What reached the host in the second before it was lost is sent there again once it is back, before anybody is missed."""
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300, seed=seed, unacknowledged_s=1.0)
+    _, book = world.run(trial, bed, {"f0": world.host_act(fault, for_s=1.5)})
+    return trial, bed, book
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", ["cut-link", "stop-ssh"])
+def test_what_is_sent_again_because_its_acknowledgement_was_lost_is_done_and_answered_once(
+    fault: str, seed: int
+) -> None:
+    trial, bed, book = _lost_and_back(fault, seed)
+    again = [event for event in book.events if event.f == "command.repeated"]
+    assert {event.node for event in again} == {"n2"}
+    assert {count for node in bed.nodes.values() for count in node.done.values()} == {1}
+    assert bad(judged(trial, book)) == ["unknown recovered-within: nothing was lost"]
+
+
+def test_what_was_answered_twice_without_saying_so_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deed that was done twice gives two answers as well."""
+    answer = FakeBed._answer
+
+    def unmarked(
+        bed: FakeBed, command: Command, type: EventType, value: Mapping[str, object], writer: str = "agent"
+    ) -> None:
+        answer(bed, command, type, {name: item for name, item in value.items() if name != REPEATED}, writer)
+
+    monkeypatch.setattr(FakeBed, "_answer", unmarked)
+    trial, _, book = _lost_and_back("cut-link", 0)
+    verdict = judged(trial, book)["membership"]
+    assert verdict.outcome == "fail"
+    assert "stands 2 times in the history" in verdict.text
 
 
 def _own_clocks(bed: FakeBed, off_s: float = 0.0005) -> dict[str, HostClock]:

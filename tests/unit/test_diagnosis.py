@@ -123,6 +123,18 @@ def test_two_names_of_one_machine_are_found_out() -> None:
     assert found["h2"].text == "is the same machine as h1 (198.18.0.1 port 22)"
 
 
+@pytest.mark.parametrize(("boot", "id", "doubled"), [("b-1", 7, ["h2"]), ("b-1", 8, []), ("b-2", 7, [])])
+def test_two_addresses_of_one_machine_are_found_out_by_its_directory(boot: str, id: int, doubled: list[str]) -> None:
+    """Namespaces of one machine have directories of their own; a network file system is the same on machines of other boots."""
+    workdir = FINE["workdir"]
+    first = diagnosis.Looked(host=host("h1"), facts={**FINE, "workdir": {**workdir, "id": [1, 7]}})
+    more = {"boot": boot, "reached": ["198.18.0.9", "22"], "workdir": {**workdir, "id": [1, id]}}
+    second = diagnosis.Looked(host=host("h2"), facts={**FINE, **more})
+    found = diagnosis.same_machine((first, second))
+    assert list(found) == doubled
+    assert all("/var/lib/ccbed/lab is the same directory on both" in one.text for one in found.values())
+
+
 def test_the_facts_can_be_read_by_an_old_interpreter() -> None:
     ast.parse(Path(facts.__file__).read_text(), feature_version=(3, 7))
 
@@ -147,6 +159,15 @@ def test_an_engine_without_permission_is_told_apart_from_one_that_is_not_there(m
     monkeypatch.setattr(facts, "ask", denied)
     found = facts.facts({"hostdir": "/tmp"})["engine"]
     assert found["denied"] and found["error"] == "Permission denied"
+
+
+@pytest.mark.parametrize("answer", [(200, []), (200, None), (403, {"message": "forbidden"}), (200, "OK")])
+def test_what_answers_like_no_engine_is_none(monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any]) -> None:
+    monkeypatch.setattr(facts, "ask", lambda engine, path: answer)
+    found = facts.facts({"hostdir": "/tmp", "image": "x"})
+    assert found["engine"]["version"] == ""
+    assert found["engine"]["error"].startswith("no engine's answer to /version: ")
+    assert found["images"] == {"x": ""}
 
 
 def test_this_machine_is_examined_without_a_connection() -> None:

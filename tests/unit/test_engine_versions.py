@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import calls, engine
+from orchestrator.agent import calls, engine, looking
 from orchestrator.agent.engine import EngineError
 from orchestrator.agent.loop import Loop
 
@@ -87,3 +87,11 @@ def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) ->
         pytest.raises(EngineError, match=r"too old .*1\.40.*install Docker 20\.10"),
     ):
         engine.Engine(str(tmp_path / "s")).ask("GET", "/version")
+
+
+def test_what_answers_with_something_else_than_containers_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.Engine, "ask", lambda self, method, path: "hello")
+    with pytest.raises(
+        engine.EngineError, match=r"/x.sock: what answers there is no container engine; set ccbed_engine"
+    ):
+        looking.containers("/bed", "b", "/x.sock")

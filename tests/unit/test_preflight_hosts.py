@@ -15,14 +15,11 @@ from typing import Any
 import pytest
 
 from orchestrator.agent import checks
-from orchestrator.core import plan
 from orchestrator.model.bed import BedSpec, BedStatus, ContainerSpec, HostSpec, NodeSpec
-from orchestrator.model.errors import UsageError
 from orchestrator.model.plan import HostClock
 from orchestrator.providers import preflight
 
 from . import beds
-from .test_plan import CATALOGUE, trial
 
 Answer = Callable[..., Any]
 
@@ -111,7 +108,7 @@ def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path)
     names = [one.name for one in checked.findings]
     assert names == ["address", "reach", "names", "clocks", "shm", "disk", "shared", "image", "agent ffffff"]
     assert next(one.text for one in checked.findings if one.name == "reach") == "6 connections ok"
-    assert checked.apart == ""
+    assert checked.gaps == ()
     assert list((tmp_path / "shared").iterdir()) == [], "no token is left"
 
 
@@ -148,29 +145,17 @@ def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_p
     hosts = Hosts(roots={"h2": str(tmp_path / "own")})
     checked = examined(bed(tmp_path), hosts)
     assert wrong(checked)[0][:2] == ("shared", "warn")
-    assert checked.apart == "h2 does not see what h0 writes there"
+    reasons = {"h2 does not see what h0 writes there", "h2 does not see what h1 writes there"}
+    reasons |= {"h0 does not see what h2 writes there", "h1 does not see what h2 writes there"}
+    assert {gap.reason for gap in checked.gaps} == reasons
+    assert next(one.fix for one in checked.findings if one.name == "shared").startswith("mount one file system there")
 
 
 def test_a_directory_that_cannot_be_written_is_not_shared_either(tmp_path: Path) -> None:
     hosts = Hosts(roots={"h1": "/proc/nowhere"})
-    assert examined(bed(tmp_path), hosts).apart.startswith("h1 cannot write there: ")
-
-
-@pytest.mark.parametrize("policy", ["spare", "restart", "[spare, restart]"])
-def test_a_policy_that_needs_the_directory_is_refused_with_the_reason(policy: str) -> None:
-    of = beds.local()
-    given: dict[str, Any] = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill", "pause"})}}
-    asked = trial(f"recovery: {{policy: {policy}}}")
-    with pytest.raises(UsageError, match=r"needs a directory that all nodes share; .* is none: h2 does not see"):
-        plan.plan(asked, of, beds.up(of), CATALOGUE, apart="h2 does not see what h0 writes there", **given)
-
-
-def test_without_the_directory_a_trial_without_faults_runs_and_recovers_from_nothing() -> None:
-    of = beds.local()
-    given: dict[str, Any] = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill", "pause"})}}
-    assert plan.plan(trial(), of, beds.up(of), CATALOGUE, apart="h2", **given).policy == ("none",)
-    with pytest.raises(UsageError, match="recovery auto needs a directory"):
-        plan.plan(trial(fail="2"), of, beds.up(of), CATALOGUE, apart="h2", **given)
+    first = examined(bed(tmp_path), hosts).gaps[0]
+    assert (sorted(first.one), first.other) == (["n1"], None)
+    assert first.reason.startswith("h1 cannot write there: ")
 
 
 def test_an_address_that_is_on_no_interface_or_on_another_one_is_named(tmp_path: Path) -> None:
@@ -274,7 +259,9 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
     hosts = Hosts()
     hosts.odd["h1", "inside"] = sees(1 << 30, same=False)
     checked = examined(bed(tmp_path), hosts)
-    assert checked.apart == "the container of n1 has another there than its host"
+    (gap,) = checked.gaps
+    assert (sorted(gap.one), gap.other) == (["n1"], None)
+    assert gap.reason == "the container of n1 has another there than its host"
     found = next(one for one in checked.findings if one.name == "shared")
     assert (found.outcome, found.fix.startswith("start the containers anew: ccbed down b")) == ("warn", True)
 

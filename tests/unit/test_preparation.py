@@ -153,7 +153,11 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
             "install python3",
         ),
         ("SyntaxError: future feature annotations is not defined", "is too old", "ansible_python_interpreter"),
-        ("write /x: No space left on device", "its disk is full", "free space on h1"),
+        (
+            "write /x: No space left on device",
+            "its disk is full (write /x: No space left on device)",
+            "free space on h1: df -h there, docker system prune",
+        ),
         ("something\n\nnew", "something new", "look at it: ssh root@198.18.0.1"),
         ("", "it failed and does not say why", "look at it"),
     ],
@@ -169,6 +173,10 @@ def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, tex
     [
         ({"msg": "non-zero return code", "stderr": "no", "stdout": "x"}, "no"),
         ({"msg": "non-zero return code", "stderr": "Shared connection to h1 closed.", "stdout": "there"}, "there"),
+        (
+            {"msg": "Module result deserialization failed: no JSON", "module_stdout": "sudo: not found"},
+            "sudo: not found",
+        ),
         ({"msg": "All items", "results": [{"msg": "fine"}, {"failed": True, "msg": "bad"}]}, "bad"),
         ({"msg": "secret", "censored": "the output has been hidden"}, "failed; what it said is kept secret"),
     ],

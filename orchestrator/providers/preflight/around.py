@@ -44,7 +44,7 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
     )
     clocks = dict(seen.clocks.values())
     return Checked(
-        findings=rules.findings(bed, status, seen), clocks=clocks, apart=rules.apart(seen), rooms=rules.rooms(bed, seen)
+        findings=rules.findings(bed, status, seen), clocks=clocks, gaps=rules.gaps(seen), rooms=rules.rooms(bed, seen)
     )
 
 

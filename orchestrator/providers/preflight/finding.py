@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ...model.bed import BedSpec, BedStatus
-from ...model.plan import HostClock
+from ...model.plan import Gap, HostClock
 from ...model.room import Room
 
 MIB = 1024**2
@@ -27,14 +27,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """``clocks``: boot id -> where that clock stands against this machine's. ``apart``: why hosts share no directory.
+    """``clocks``: boot id -> where that clock stands against this machine's. ``gaps``: who shares no directory.
 
     ``rooms``: the memory that is free on each host, and in each container that may not have all of its host's.
     """
 
     findings: tuple[Finding, ...]
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
-    apart: str = ""
+    gaps: tuple[Gap, ...] = ()
     rooms: tuple[Room, ...] = ()
 
 

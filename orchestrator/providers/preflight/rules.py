@@ -8,7 +8,7 @@ from typing import Any
 
 from ...core import containers
 from ...model.bed import BedSpec, BedStatus
-from ...model.plan import HostClock
+from ...model.plan import Gap, HostClock
 from ...model.room import Room
 from .finding import MIB, SHM_NEEDED, Finding, agent, ok, space
 
@@ -77,16 +77,17 @@ def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]
     )
 
 
-def apart(seen: Seen) -> str:
-    """Why the directory for checkpoints is not shared; empty where it is, or where there is one place only."""
-    for name, survey in seen.surveys.items():
-        if survey["unwritable"]:
-            return f"{name} cannot write there: {survey['unwritable']}"
+def gaps(seen: Seen) -> tuple[Gap, ...]:
+    """Between whom the directory for checkpoints is not shared, and why."""
+    return (*_unwritable(seen), *_unseen(seen), *_covered(seen))
+
+
+def _unwritable(seen: Seen) -> Iterable[Gap]:
     for place in (place for place in seen.places if place.name in seen.surveys):
-        missing = [name for name, read in seen.tokens.items() if place.name not in read]
-        if missing:
-            return f"{missing[0]} does not see what {place.name} writes there"
-    return _covered(seen)
+        problem = seen.surveys[place.name]["unwritable"]
+        if problem:
+            reason = f"{place.name} cannot write there: {problem}"
+            yield Gap(one=frozenset(place.addresses), other=None, reason=reason)
 
 
 def rooms(bed: BedSpec, seen: Seen) -> tuple[Room, ...]:
@@ -101,16 +102,20 @@ def rooms(bed: BedSpec, seen: Seen) -> tuple[Room, ...]:
     )
 
 
-def _covered(seen: Seen) -> str:
+def _unseen(seen: Seen) -> Iterable[Gap]:
+    """A token that was written in one place and is not read in another."""
+    nodes = {place.name: frozenset(place.addresses) for place in seen.places}
+    for writer in (place.name for place in seen.places if place.name in seen.surveys):
+        for reader in (name for name, read in seen.tokens.items() if writer not in read):
+            reason = f"{reader} does not see what {writer} writes there"
+            yield Gap(one=nodes[reader], other=nodes[writer], reason=reason)
+
+
+def _covered(seen: Seen) -> Iterable[Gap]:
     """A container has the directory that was there when it was started, whatever its host has mounted over it since."""
-    return next(
-        (
-            f"the container of {node} has another there than its host"
-            for node, told in seen.inside.items()
-            if told["same"] is False
-        ),
-        "",
-    )
+    for node in (node for node, told in seen.inside.items() if told["same"] is False):
+        reason = f"the container of {node} has another there than its host"
+        yield Gap(one=frozenset({node}), other=None, reason=reason)
 
 
 def _or_ok(name: str, found: Iterable[Finding], text: str) -> tuple[Finding, ...]:
@@ -242,15 +247,15 @@ def _spaces(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
 def _shared(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     if len(seen.places) < 2:
         return
-    reason = apart(seen)
-    if not reason:
+    first = next(iter(gaps(seen)), None)
+    if first is None:
         yield ok("shared", "directory seen by all ok")
         return
     fix = "mount one file system there on all hosts, or set ccbed_shared_dir"
-    if reason == _covered(seen):
+    if first in _covered(seen):
         fix = f"start the containers anew: ccbed down {bed.name}, then: ccbed up {bed.inventory}"
-    fix += "; without it no node can be replaced or restarted"
-    yield Finding(name="shared", outcome="warn", text=f"{bed.shared_dir}: {reason}", fix=fix)
+    fix += "; without it a trial on these nodes recovers from nothing"
+    yield Finding(name="shared", outcome="warn", text=f"{bed.shared_dir}: {first.reason}", fix=fix)
 
 
 def _gpus(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
