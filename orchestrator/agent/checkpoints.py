@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..model import manifest as manifests
 from . import plain
 
 FENCE = "fence.json"
-FIELDS = ("name", "step", "epoch", "sha256", "parent", "bytes")
+FIELDS = ("name", "file", "step", "epoch", "sha256", "parent", "bytes")
 _NAME = re.compile(r"^\.?(e(\d+)-s(\d+))\b(.*)$")
 
 Beat = Callable[[], None]
@@ -75,23 +76,41 @@ def _examine(directory: Path, name: str, epoch: int, step: int, beat: Beat) -> t
     """(manifest, what is wrong with the checkpoint; empty where nothing is)."""
     try:
         manifest = json.loads(plain.read(directory / f"{name}.json"))
-        file = directory / f"{name}.pt"
-        problem = _damage(manifest, file, epoch, step, beat)
+        problem = _damage(manifest, directory, epoch, step, beat)
     except FileNotFoundError as error:
         return {}, f"half-written: no {Path(error.filename).name}"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"manifest not readable: {error}"
     return manifest, problem
 
 
-def _damage(manifest: Mapping[str, Any], file: Path, epoch: int, step: int, beat: Beat) -> str:
+def _damage(manifest: Mapping[str, Any], directory: Path, epoch: int, step: int, beat: Beat) -> str:
     if (manifest["epoch"], manifest["step"]) != (epoch, step):
         return f"manifest is of epoch {manifest['epoch']}, step {manifest['step']}"
+    sharded, name = "files" in manifest, f"e{epoch}-s{step}"
+    file = directory / (name if sharded else f"{name}.pt")
+    if manifest["file"] != file.name:
+        return f"manifest is of {manifest['file']}"
+    return (_damaged_shards if sharded else _differs)(file, manifest, beat)
+
+
+def _damaged_shards(directory: Path, manifest: Mapping[str, Any], beat: Beat) -> str:
+    """The first file that is not as its rank wrote it; empty where all are."""
+    files: manifests.Files = manifest["files"]
+    if manifests.joint(files) != manifest["sha256"]:
+        return "manifest's files are not those of its sha256"
+    if directory.is_symlink():
+        return f"{directory.name} is a link"
+    problems = ((name, _differs(directory / name, told, beat)) for name, told in sorted(files.items()))
+    return next((f"{name}: {problem}" for name, problem in problems if problem), "")
+
+
+def _differs(file: Path, told: Mapping[str, Any], beat: Beat) -> str:
     size = file.stat().st_size
-    if size != manifest["bytes"]:
-        return f"size {size}, manifest says {manifest['bytes']}"
+    if size != told["bytes"]:
+        return f"size {size}, manifest says {told['bytes']}"
     found = _sha256(file, beat)
-    return "" if found == manifest["sha256"] else f"sha256 {found[:12]}, manifest says {manifest['sha256'][:12]}"
+    return "" if found == told["sha256"] else f"sha256 {found[:12]}, manifest says {told['sha256'][:12]}"
 
 
 def _sha256(path: Path, beat: Beat) -> str:

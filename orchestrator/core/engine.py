@@ -86,7 +86,9 @@ def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _unsaved(trial: Trial, state: State, event: Event) -> Result:
-    """The disk is full, say: no start in place and no spare would find it otherwise."""
+    """The disk is full, say: no start in place and no spare would find it otherwise. What an old epoch says late is no news."""
+    if event.epoch not in (None, state.epoch):
+        return state, ()
     value = event.value
     why = f"checkpoint {value.get('name')} could not be written: {value.get('reason')}; another start would end there again"
     return replace(state, hopeless=why), ()

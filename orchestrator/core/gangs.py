@@ -208,7 +208,7 @@ def _resume(state: State) -> Resume | None:
     if not state.resume:
         return None
     name = str(state.resume["name"])
-    path = f"{state.plan.checkpoints}/{name}.pt"
+    path = f"{state.plan.checkpoints}/{state.resume.get('file', f'{name}.pt')}"
     return Resume(name=name, path=path, step=int(state.resume["step"]), sha256=str(state.resume["sha256"]))
 
 

@@ -9,7 +9,8 @@ commands             value of the invoke -> value of the ok
 note                 (no invoke) the engine's own decisions, appended as a note under the ``f`` named in the value
 timer                {after_s} -> {}
 fence.write          {epoch, dir, keep} -> {epoch}
-checkpoint.scan      {dir, lineage} -> {newest: {name, step, epoch, sha256, parent, bytes} | null, skipped: [{name, reason}]}
+checkpoint.scan      {dir, lineage} -> {newest: {name, file, step, epoch, sha256, parent, bytes} | null,
+                      skipped: [{name, reason}]}
 store.open           {epoch, address, port} -> {address, port, pid, retries: [port]}
 gang.start           GangSpec (see model/gang.py) -> {pids: {rank: pid}, threads, agent: its own pid, as ranks see it}
 gang.stop            {epoch} -> {killed: [pid], left: 0, last_step: {rank: step}}
@@ -39,7 +40,7 @@ store.retried        ctl {taken: [port], port}               ports were taken, t
 gang.joined          ctl {}                                  every rank of the epoch has joined
 recovery.decided     ctl {lost: [node], failed: [rank], detector, policy: {node: policy}, slots: [node], epoch}
 recovery.refused     ctl {reason}                            no policy applies, budget spent, or a crash loop
-resume.chosen        ctl {name, step, epoch, sha256}         or {step: 0} for a fresh start
+resume.chosen        ctl {name, file, step, epoch, sha256}        or {step: 0} for a fresh start
 node.suspect         ctl {silent_s}                          heart-beat late
 node.silent          ctl {silent_s, seen}                    heart-beat lost: a detector; what an observation found then
 node.heard           ctl {silent_s}                          a suspect, or silent, node beats again
@@ -69,7 +70,7 @@ hold.expired         rank {rank, hold, held_s}               nobody released it 
 rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics, transfers: chunk records}
 rank.error           rank {rank, kind, message}
 progress             rank {step, steps, loss}                rank 0 only, at most twice a second
-checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s}
+checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s, files?: how many, where each rank wrote one}
 checkpoint.refused   rank {name, fence}                      an old epoch tried to commit
 checkpoint.failed    rank {name, reason}                     e.g. disk full
 checkpoint.skipped   ctl {name, reason}                      damaged or half-written, the one before was taken

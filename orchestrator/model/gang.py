@@ -25,7 +25,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """The checkpoint that every rank loads. ``path`` is absolute on the node."""
+    """The checkpoint that every rank loads. ``path`` is absolute on the node: a file, or the directory of all ranks' files.
+
+    ``sha256``: of the file, or the one that stands for all files (see ``model/manifest.py``).
+    """
 
     name: str
     path: str

@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved of a gang, gathered on rank 0; and how every rank takes its part of it back."""
+"""Checkpoints of one file: what is saved of a gang, gathered on rank 0; and how every rank takes its part of it back."""
 
 from __future__ import annotations
 
@@ -28,6 +28,15 @@ class Personal:
 
     states: Mapping[str, torch.Tensor]
     loss: float
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of it by name; ``of`` is the way back."""
+        return {**self.states, "loss": torch.tensor([self.loss], dtype=torch.float64)}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, torch.Tensor]) -> Personal:
+        states = {name: value for name, value in tensors.items() if name != "loss"}
+        return cls(states, float(tensors["loss"].item()))
 
 
 def gather(mine: Personal, rank: int, world: int, device: torch.device) -> dict[int, Personal]:
@@ -83,6 +92,11 @@ def encode(step: int, epoch: int, held: Mapping[str, Any], personal: Mapping[int
             "epoch": epoch,
         }
     )
+
+
+def personal(found: Mapping[str, Any], rank: int) -> Personal | None:
+    """What a checkpoint holds of ``rank``; None where that world had no such rank."""
+    return Personal(found["rng"][rank], found["loss"][rank]) if rank in found["rng"] else None
 
 
 def load(resume: gang_model.Resume) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-NAME = re.compile(r"^\.?e(\d+)-s(\d+)\.(pt|json)(\.tmp)?$")
+from . import body
+
+#: Files and directories of a checkpoint: the one file, or the directory of all ranks' files (no suffix), and the manifest.
+NAME = re.compile(r"^\.?e(\d+)-s(\d+)(\.pt|\.json|)(\.tmp)?$")
 FENCE = "fence.json"
 
 
@@ -42,27 +43,37 @@ class Identity:
 
 
 def commit(
-    directory: Path, identity: Identity, data: bytes, *, keep: int, before_rename: Callable[[], None] = lambda: None
+    directory: Path,
+    identity: Identity,
+    content: body.Body,
+    *,
+    keep: int,
+    before_rename: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Write ``data`` and then its manifest, each by temp, fsync and rename; the manifest.
+    """Put ``content`` in its place and then its manifest, each by temp, fsync and rename; the manifest.
 
     Raises Refused if ``fence.json`` names a later epoch, OSError if writing fails (nothing is left of the checkpoint then),
     ValueError if the fence cannot be read.
     """
-    begin = time.monotonic()
-    body, manifest = directory / f"{identity.name}.pt", directory / f"{identity.name}.json"
+    begin = content.since or time.monotonic()
     try:
-        _place(body, data, before_rename)
-        _check_fence(directory, identity)
-        facts = _facts(identity, data)
-        _place(manifest, json.dumps(facts, indent=1).encode() + b"\n")
-        _sync_directory(directory)
+        facts = _facts(identity, content.place(directory, identity.name, before_rename))
+        check_fence(directory, identity)
+        body.write(directory / f"{identity.name}.json", json.dumps(facts, indent=1).encode() + b"\n")
+        body.sync(directory)
     except BaseException:
-        body.unlink(missing_ok=True)
+        body.remove(content.path(directory, identity.name))
         raise
     if fence(directory) == identity.epoch:  # an epoch that was replaced meanwhile must not delete what is resumed from
         prune(directory, epoch=identity.epoch, keep=keep)
     return {**facts, "write_s": round(time.monotonic() - begin, 6)}
+
+
+def check_fence(directory: Path, identity: Identity) -> None:
+    """Raises Refused where a later epoch has taken over; OSError or ValueError where there is no telling."""
+    current = fence(directory)
+    if current > identity.epoch:
+        raise Refused(identity.name, current)
 
 
 def fence(directory: Path) -> int:
@@ -77,53 +88,23 @@ def fence(directory: Path) -> int:
 def prune(directory: Path, *, epoch: int, keep: int) -> None:
     """Delete all but the newest ``keep`` committed checkpoints, and what older epochs left half-written behind them."""
     found = [(path, match) for path in directory.iterdir() if (match := NAME.match(path.name))]
-    committed = sorted({_age(match) for _, match in found if match[3] == "json" and not match[4]})
+    committed = sorted({_age(match) for _, match in found if match[3] == ".json" and not match[4]})
     oldest = committed[-keep:][0] if committed else (0, 0)
-    for path, match in sorted(found, key=lambda one: one[1][3] == "pt"):  # a manifest goes before its file
+    for path, match in sorted(found, key=lambda one: one[1][3] != ".json"):  # a manifest goes before what it tells of
         if _age(match) < oldest or (match[4] and int(match[1]) < epoch):
-            path.unlink(missing_ok=True)
+            body.remove(path)
 
 
 def _age(match: re.Match[str]) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _facts(identity: Identity, data: bytes) -> dict[str, Any]:
+def _facts(identity: Identity, placed: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": identity.name,
-        "file": f"{identity.name}.pt",
         "step": identity.step,
         "epoch": identity.epoch,
-        "sha256": hashlib.sha256(data).hexdigest(),
-        "bytes": len(data),
         "parent": identity.parent,
         "world": identity.world,
+        **placed,
     }
-
-
-def _check_fence(directory: Path, identity: Identity) -> None:
-    current = fence(directory)
-    if current > identity.epoch:
-        raise Refused(identity.name, current)
-
-
-def _place(path: Path, data: bytes, before_rename: Callable[[], None] = lambda: None) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with open(temporary, "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
-        before_rename()
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _sync_directory(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ..model import gang as gang_model
-from . import checkpoint, commit, communicator, digest, generators, hold, record, states
+from . import body, checkpoint, commit, communicator, digest, generators, hold, record, states
 
 #: Phases of a rank's life; the others are phases of a step.
 LIFE = ("rendezvous", "init", "restore", "shutdown")
@@ -165,15 +165,17 @@ class RankContext:
 
         Raises checkpoint.CheckpointError if it could not be written, commit.Refused if a later epoch has taken over.
         """
-        mine = checkpoint.Personal(self._generators.states(), self.loss)
-        personal = checkpoint.gather(mine, self.rank, self.world, self.device)
-        state = held.held(self, model, optimizer)
         identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
+        passed = self.passing("checkpoint")
+        content: body.Body | None = None
         code, reason = COMMITTED, "rank 0 could not write it"
-        if self.rank == 0:
-            code, reason = self._commit(identity, checkpoint.encode(step, self.epoch, state, personal), keep)
-        else:
-            self.phase("checkpoint")
+        try:
+            content = held.put(self, identity, model, optimizer, passed)
+        except checkpoint.CheckpointError as error:  # on every rank; they leave together, when it is told
+            code, reason = self._unwritten(identity, str(error))
+        if content:
+            code, reason = self._commit(identity, content, keep, passed)
+        passed()
         code = checkpoint.agree(code, self.world, self.device)
         if code == FAILED:
             raise checkpoint.CheckpointError(f"{identity.name}: {reason}")
@@ -187,7 +189,8 @@ class RankContext:
         """Take the state of the chosen checkpoint, or what a fresh start gives; the step it holds (0: fresh)."""
         resume = self.gang.resume
         if resume:
-            self._take(checkpoint.load(resume), model, optimizer, held)
+            broken = getattr(self.params, "break_optimizer", False)
+            self._take(held.take(self, resume, model, None if broken else optimizer))
         else:
             held.begin(self, model)
         self.phase("restore")
@@ -215,30 +218,45 @@ class RankContext:
         }
         self.result = {"steps": self.steps, "loss": self.loss.hex(), "digest": found, "metrics": metrics, **more}
 
-    def _commit(self, identity: commit.Identity, data: bytes, keep: int) -> tuple[int, str]:
+    def personal(self) -> checkpoint.Personal:
+        """What this rank has that no other has."""
+        return checkpoint.Personal(self._generators.states(), self.loss)
+
+    def _commit(
+        self, identity: commit.Identity, content: body.Body, keep: int, passed: Callable[[], None]
+    ) -> tuple[int, str]:
         try:
-            facts = commit.commit(
-                Path(self.gang.checkpoints), identity, data, keep=keep, before_rename=lambda: self.phase("checkpoint")
-            )
+            facts = commit.commit(Path(self.gang.checkpoints), identity, content, keep=keep, before_rename=passed)
         except commit.Refused as refused:
-            self._notes.note("checkpoint.refused", name=refused.name, fence=refused.fence)
-            return REFUSED, ""
+            return self._refused(refused)
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            self._notes.note("checkpoint.failed", name=identity.name, reason=reason)
-            return FAILED, reason
+            return self._unwritten(identity, getattr(error, "strerror", None) or str(error))
         kept = ("name", "step", "epoch", "sha256", "parent", "bytes", "write_s")
-        self._notes.note("checkpoint.commit", **{name: facts[name] for name in kept})
+        files = {"files": len(facts["files"])} if "files" in facts else {}
+        self._notes.note("checkpoint.commit", **{name: facts[name] for name in kept}, **files)
         return COMMITTED, ""
 
-    def _take(
-        self, state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer, held: states.States
-    ) -> None:
-        held.take(self, state, model, None if getattr(self.params, "break_optimizer", False) else optimizer)
-        mine = state["rng"].get(self.rank)
+    def _unwritten(self, identity: commit.Identity, reason: str) -> tuple[int, str]:
+        """A gang that has been replaced is refused, whatever went wrong: the next epoch sweeps its unfinished files away."""
+        if self.rank == 0:
+            try:
+                commit.check_fence(Path(self.gang.checkpoints), identity)
+            except commit.Refused as refused:
+                return self._refused(refused)
+            except (OSError, ValueError):
+                pass  # no fence, no news: the reason says more
+            self._notes.note("checkpoint.failed", name=identity.name, reason=reason)
+        return FAILED, reason
+
+    def _refused(self, refused: commit.Refused) -> tuple[int, str]:
+        self._notes.note("checkpoint.refused", name=refused.name, fence=refused.fence)
+        return REFUSED, ""
+
+    def _take(self, mine: checkpoint.Personal | None) -> None:
+        """Go on from what a checkpoint holds of this rank; None: that world had no such rank."""
         if mine and not getattr(self.params, "break_rng", False):
-            self._generators.restore(mine)
-        self.loss = state["loss"].get(self.rank, 0.0)
+            self._generators.restore(mine.states)
+        self.loss = mine.loss if mine else 0.0
 
     def share_weights(self, model: torch.nn.Module, algorithm: str = "library") -> None:
         """Give every rank rank 0's parameters and buffers, in one broadcast."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from . import checkpoint
+from ..model import gang as gang_model
+from . import body, checkpoint, commit
 
 if TYPE_CHECKING:
     from . import context
@@ -15,20 +18,31 @@ if TYPE_CHECKING:
 class States(Protocol):
     """What goes into a checkpoint, and how it is taken from one."""
 
-    def held(
-        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, Any]:
-        """The content of a checkpoint; what counts is rank 0's. A collective of all ranks."""
+    def put(
+        self,
+        ctx: context.RankContext,
+        identity: commit.Identity,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        written: Callable[[], None],
+    ) -> body.Body | None:
+        """What rank 0 is to commit; None on the others. A collective of all ranks.
+
+        ``written``: called where a rank has written a file of its own. Raises CheckpointError, on every rank.
+        """
         ...
 
     def take(
         self,
         ctx: context.RankContext,
-        state: dict[str, Any],
+        resume: gang_model.Resume,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
-    ) -> None:
-        """Give model and optimizer (None: the model only) what a checkpoint holds. A collective of all ranks."""
+    ) -> checkpoint.Personal | None:
+        """Give model and optimizer (None: the model only) what the checkpoint holds; what it holds of this very rank.
+
+        A collective of all ranks. Raises CheckpointError.
+        """
         ...
 
     def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
@@ -36,22 +50,48 @@ class States(Protocol):
         ...
 
 
-class Replicated:
-    """Every rank has the whole: rank 0's is kept, and on a fresh start rank 0's weights are everybody's."""
+class _Gathered:
+    """Rank 0 gathers what is kept, and writes it as one file."""
 
-    def held(
-        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, Any]:
-        return checkpoint.state(model, optimizer)
+    def put(
+        self,
+        ctx: context.RankContext,
+        identity: commit.Identity,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        written: Callable[[], None],
+    ) -> body.Body | None:
+        personal = checkpoint.gather(ctx.personal(), ctx.rank, ctx.world, ctx.device)
+        state = self._held(ctx, model, optimizer)
+        if ctx.rank > 0:
+            return None
+        return body.Whole(data=checkpoint.encode(identity.step, identity.epoch, state, personal))
 
     def take(
         self,
         ctx: context.RankContext,
-        state: dict[str, Any],
+        resume: gang_model.Resume,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
-    ) -> None:
-        _load(state, model, optimizer)
+    ) -> checkpoint.Personal | None:
+        found = checkpoint.load(resume)
+        state = self._own(ctx, found)
+        model.load_state_dict(state["model"])
+        if optimizer is not None:
+            optimizer.load_state_dict(state["optimizer"])
+        return checkpoint.personal(found, ctx.rank)
+
+    def _held(
+        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+    ) -> dict[str, Any]:
+        return checkpoint.state(model, optimizer)
+
+    def _own(self, ctx: context.RankContext, found: dict[str, Any]) -> dict[str, Any]:
+        return found
+
+
+class Replicated(_Gathered):
+    """Every rank has the whole: rank 0's is kept, and on a fresh start rank 0's weights are everybody's."""
 
     def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
         ctx.share_weights(model)
@@ -61,58 +101,68 @@ class Replicated:
 REPLICATED = Replicated()
 
 
-class Sharded:
+class Sharded(_Gathered):
     """Every rank has a part of its own, and gets that very part back. Who makes the parts makes them of one model."""
 
-    def held(
+    def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
+        pass
+
+    def _held(
         self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     ) -> dict[str, Any]:
         return {"shards": checkpoint.shards(model, optimizer, ctx.rank, ctx.world, ctx.device)}
 
-    def take(
-        self,
-        ctx: context.RankContext,
-        state: dict[str, Any],
-        model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
-    ) -> None:
-        _load(state["shards"][ctx.rank], model, optimizer)
-
-    def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
-        pass
+    def _own(self, ctx: context.RankContext, found: dict[str, Any]) -> dict[str, Any]:
+        own: dict[str, Any] = found["shards"][ctx.rank]
+        return own
 
 
 class Distributed:
-    """Parameters are DTensors: torch.distributed.checkpoint.state_dict gathers the whole, and cuts it again; rank 0 writes it."""
+    """Parameters are DTensors: every rank writes its shards, and any number of ranks cuts them anew when it loads them."""
 
-    def held(
-        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, Any]:
-        from torch.distributed.checkpoint import state_dict
+    def put(
+        self,
+        ctx: context.RankContext,
+        identity: commit.Identity,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        written: Callable[[], None],
+    ) -> body.Body | None:
+        from . import shard_files
 
-        options = state_dict.StateDictOptions(full_state_dict=True, cpu_offload=True)
-        found, state = state_dict.get_state_dict(model, optimizer, options=options)
-        return {"model": found, "optimizer": state}
+        content = {**_distributed(model, optimizer), "ranks": {str(ctx.rank): ctx.personal().tensors()}}
+        return shard_files.write(body.unfinished(Path(ctx.gang.checkpoints), identity.name), content, written)
 
     def take(
         self,
         ctx: context.RankContext,
-        state: dict[str, Any],
+        resume: gang_model.Resume,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer | None,
-    ) -> None:
+    ) -> checkpoint.Personal | None:
         from torch.distributed.checkpoint import state_dict
 
-        options = state_dict.StateDictOptions(full_state_dict=True)
-        state_dict.set_model_state_dict(model, state["model"], options=options)
+        from . import shard_files
+
+        content = _distributed(model, optimizer)
+        mine = ctx.personal().tensors() if ctx.rank < shard_files.world(resume) else None
+        shard_files.read(resume, {**content, "ranks": {str(ctx.rank): mine} if mine else {}})
+        state_dict.set_model_state_dict(model, content["model"])
         if optimizer is not None:
-            state_dict.set_optimizer_state_dict(model, optimizer, state["optimizer"], options=options)
+            state_dict.set_optimizer_state_dict(model, optimizer, content["optimizer"])
+        return checkpoint.Personal.of(mine) if mine else None
 
     def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
         pass
 
 
-def _load(state: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    model.load_state_dict(state["model"])
-    if optimizer is not None:
-        optimizer.load_state_dict(state["optimizer"])
+def _distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+    """This rank's shards by the names of the whole model's parameters."""
+    from torch.distributed.checkpoint import state_dict
+
+    if optimizer is None:
+        return {"model": state_dict.get_model_state_dict(model)}
+    return {
+        "model": state_dict.get_model_state_dict(model),
+        "optimizer": state_dict.get_optimizer_state_dict(model, optimizer),
+    }

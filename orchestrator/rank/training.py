@@ -1,4 +1,4 @@
-"""What every training of the reference classifier shares: its parameters, the order of its data, the life of its steps.
+"""What every training of the reference classifier shares: its parameters, the order of its data, its loss.
 
 Linear 784-256-128-64-10 with ReLU, log-softmax, NLL loss and Adam: 242,762 parameters, 971,048 bytes of gradients.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import importlib
 import itertools
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..model import algorithm as algorithms
 from . import data as rank_data
@@ -20,10 +19,16 @@ from . import seeds, share
 if TYPE_CHECKING:
     import torch
 
-    from . import context, states
+    from . import context
 
 LAYERS = (784, 256, 128, 64, 10)
 DATASETS = ("auto", "digits", "idx")
+#: What every training tells, and what is checked of it; a workload adds its own.
+METRICS: Mapping[str, tuple[str, str]] = {"train_s": ("s", "lower"), "loss_mean": ("nats", "lower")}
+CHECKS = (
+    "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
+    "spare-warm", "traffic-as-predicted",
+)  # fmt: skip
 #: Bytes of an element of the classifier and of its gradients (float32).
 ELEMENT = 4
 _LEAST: Mapping[str, float] = {
@@ -53,18 +58,6 @@ class Params:
     record: bool = True
     break_optimizer: bool = False
     break_rng: bool = False
-
-
-class Trainer(Protocol):
-    """One rank of a training. ``step`` passes the phases of a step and gives the rank's local loss (mean over its samples)."""
-
-    @property
-    def model(self) -> torch.nn.Module: ...
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer: ...
-
-    def step(self, step: int) -> float: ...
 
 
 def check(params: Any) -> list[str]:
@@ -190,51 +183,6 @@ def weights(ctx: context.RankContext, rank: int) -> torch.nn.Module:
 
     torch.default_generator.manual_seed(seeds.derive(ctx.seed, "weights", rank))
     return build().to(ctx.device)
-
-
-def live(ctx: context.RankContext, trainer: Trainer, held: states.States | None = None) -> float:
-    """Restore, then every step with its checkpoint; the seconds that the steps took. ``held``: None: every rank has the whole."""
-    from . import states
-
-    params, held = ctx.params, held or states.REPLICATED
-    begin = time.monotonic()
-    for step in range(ctx.restore(trainer.model, trainer.optimizer, held=held) + 1, ctx.steps + 1):
-        ctx.begin_step(step)
-        loss = trainer.step(step)
-        _pause(ctx)
-        due = params.digest_every and step % params.digest_every == 0
-        ctx.end_step(loss, trainer.model if due else None)
-        if step % params.checkpoint_every == 0 or step == ctx.steps:
-            ctx.save(step, trainer.model, trainer.optimizer, keep=params.keep, held=held)
-    return time.monotonic() - begin
-
-
-def mean_loss(ctx: context.RankContext, batches: Batches) -> float:
-    """The loss of the last step over the whole batch, from every rank's over its share."""
-    import torch
-    import torch.distributed as dist
-
-    mine, total = batches.share(ctx.steps, ctx.rank, ctx.world)
-    weighted = torch.tensor([ctx.loss * len(mine) / total], dtype=torch.float64, device=ctx.device)
-    if ctx.world > 1:
-        dist.all_reduce(weighted)
-    return float(weighted.item())
-
-
-def accuracy(ctx: context.RankContext, model: Any) -> float:
-    """The share of test images that ``model`` recognises."""
-    import torch
-
-    test = rank_data.load(folder(ctx.params, ctx.gang.data), "test")
-    with torch.no_grad():
-        found = model(rank_data.scaled(test.images.to(ctx.device))).argmax(dim=1).cpu()
-    return float((found == test.labels).sum().item()) / len(test.labels)
-
-
-def _pause(ctx: context.RankContext) -> None:
-    left = ctx.params.step_min_ms / 1000 - (time.monotonic() - ctx.begun)
-    if left > 0:
-        time.sleep(left)
 
 
 def _operations(algorithm: str) -> tuple[str, ...]:

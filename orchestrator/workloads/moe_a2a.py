@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..rank import training
+from ..rank import life, training
 
 if TYPE_CHECKING:
     import torch
@@ -18,10 +18,7 @@ if TYPE_CHECKING:
     from ..rank import context
 
 METRICS: Mapping[str, tuple[str, str]] = {"train_s": ("s", "lower")}
-CHECKS = (
-    "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
-    "spare-warm", "traffic-as-predicted",
-)  # fmt: skip
+CHECKS = training.CHECKS
 #: Bytes of a token count (int64).
 COUNT = 8
 
@@ -74,7 +71,7 @@ def run(ctx: context.RankContext) -> None:
     ctx.connect()
     ctx.steps = ctx.params.steps
     trainer = _Trainer(ctx)
-    train_s = training.live(ctx, trainer, states.Sharded())
+    train_s = life.live(ctx, trainer, states.Sharded())
     ctx.finish(trainer.model, trainer.optimizer, {"train_s": train_s})
 
 

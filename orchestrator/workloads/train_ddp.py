@@ -9,22 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import training
+from ..rank import life, training
 
 if TYPE_CHECKING:
     import torch
 
     from ..rank import context
 
-METRICS: Mapping[str, tuple[str, str]] = {
-    "loss_mean": ("nats", "lower"),
-    "accuracy": ("fraction", "higher"),
-    "train_s": ("s", "lower"),
-}
-CHECKS = (
-    "no-step-lost", "same-resume-step", "resumed-newest", "replicas-identical", "replay-equal", "no-hang",
-    "bit-exact", "baseline-clean", "spare-warm", "traffic-as-predicted",
-)  # fmt: skip
+METRICS: Mapping[str, tuple[str, str]] = {**training.METRICS, "accuracy": ("fraction", "higher")}
+CHECKS = (*training.CHECKS, "replicas-identical")
+last_step = training.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +43,6 @@ def check(params: Params) -> list[str]:
     return problems + ([] if params.bucket_mb > 0 else [f"bucket_mb: must be > 0 (got {params.bucket_mb:g})"])
 
 
-def last_step(params: Params, data: str | None = None) -> int | None:
-    """The number of steps; None where the data directory cannot be read from here."""
-    return training.last_step(params, data)
-
-
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: all gradients once, whatever the buckets."""
     return {"all-reduce": world * training.parameters() * training.ELEMENT}
@@ -61,16 +50,7 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    ctx.connect()
-    batches = training.Batches(ctx)
-    ctx.steps = batches.steps
-    trainer = _Trainer(ctx, batches)
-    train_s = training.live(ctx, trainer)
-    mean = training.mean_loss(ctx, batches)
-    metrics = {"loss_mean": mean, "train_s": train_s}
-    if ctx.rank == 0:
-        metrics["accuracy"] = training.accuracy(ctx, trainer.model)
-    ctx.finish(trainer.model, trainer.optimizer, metrics, loss_mean=mean)
+    life.data_parallel(ctx, _Trainer)
 
 
 class _Trainer:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import training
+from ..rank import life, training
 
 if TYPE_CHECKING:
     import torch
@@ -17,15 +17,9 @@ if TYPE_CHECKING:
     from ..rank import context
 
 MODELS = ("mnist-mlp",)
-METRICS: Mapping[str, tuple[str, str]] = {
-    "loss_mean": ("nats", "lower"),
-    "accuracy": ("fraction", "higher"),
-    "train_s": ("s", "lower"),
-}
-CHECKS = (
-    "no-step-lost", "same-resume-step", "resumed-newest", "replicas-identical", "replay-equal", "no-hang",
-    "bit-exact", "baseline-clean", "spare-warm", "traffic-as-predicted",
-)  # fmt: skip
+METRICS: Mapping[str, tuple[str, str]] = {**training.METRICS, "accuracy": ("fraction", "higher")}
+CHECKS = (*training.CHECKS, "replicas-identical")
+last_step = training.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +38,6 @@ def check(params: Params) -> list[str]:
     return problems + training.check_algorithm("algorithm", params.algorithm, "all-reduce")
 
 
-def last_step(params: Params, data: str | None = None) -> int | None:
-    """The number of steps; None where the data directory cannot be read from here."""
-    return training.last_step(params, data)
-
-
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: all gradients once."""
     return {"all-reduce": world * training.parameters() * training.ELEMENT}
@@ -56,16 +45,7 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    ctx.connect()
-    batches = training.Batches(ctx)
-    ctx.steps = batches.steps
-    trainer = Trainer(ctx, batches)
-    train_s = training.live(ctx, trainer)
-    mean = training.mean_loss(ctx, batches)
-    metrics = {"loss_mean": mean, "train_s": train_s}
-    if ctx.rank == 0:
-        metrics["accuracy"] = training.accuracy(ctx, trainer.model)
-    ctx.finish(trainer.model, trainer.optimizer, metrics, loss_mean=mean)
+    life.data_parallel(ctx, Trainer)
 
 
 class Trainer:

@@ -1,27 +1,26 @@
-"""Fully sharded data-parallel training (FSDP2); for a checkpoint the state is gathered whole, and rank 0 writes it.
+"""Fully sharded data-parallel training (FSDP2); every rank writes its own shards through torch.distributed.checkpoint.
 
 Every layer's parameters are gathered before they are used, forward and backward, and gradients are reduced and scattered.
-Checkpoints are those of every training: torch.distributed.checkpoint.state_dict gathers the whole and cuts it again, no more.
+A checkpoint is a directory in that library's format: a file per rank, committed by rank 0 under the fence; any number of ranks
+can load it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import training
+from ..rank import life, training
 
 if TYPE_CHECKING:
     import torch
 
     from ..rank import context
 
-METRICS: Mapping[str, tuple[str, str]] = {"loss_mean": ("nats", "lower"), "train_s": ("s", "lower")}
-CHECKS = (
-    "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
-    "spare-warm", "traffic-as-predicted",
-)  # fmt: skip
+METRICS = training.METRICS
+CHECKS = training.CHECKS
+check = training.check
+last_step = training.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,16 +31,6 @@ class Params(training.Params):
     """
 
     reshard: bool = True
-
-
-def check(params: Params) -> list[str]:
-    """Problems with the values, each as ``name: what must be (got …)``."""
-    return training.check(params)
-
-
-def last_step(params: Params, data: str | None = None) -> int | None:
-    """The number of steps; None where the data directory cannot be read from here."""
-    return training.last_step(params, data)
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
@@ -58,13 +47,7 @@ def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
     from ..rank import states
 
-    ctx.connect()
-    batches = training.Batches(ctx)
-    ctx.steps = batches.steps
-    trainer = _Trainer(ctx, batches)
-    train_s = training.live(ctx, trainer, states.Distributed())
-    mean = training.mean_loss(ctx, batches)
-    ctx.finish(trainer.model, trainer.optimizer, {"loss_mean": mean, "train_s": train_s}, loss_mean=mean)
+    life.data_parallel(ctx, _Trainer, states.Distributed())
 
 
 class _Trainer:

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ..rank import training
+from ..rank import life, training
 
 if TYPE_CHECKING:
     from ..rank import context
 
 METRICS: Mapping[str, tuple[str, str]] = {
-    "loss_mean": ("nats", "lower"),
+    **training.METRICS,
     "accuracy": ("fraction", "higher"),
-    "train_s": ("s", "lower"),
     "reference_difference": ("1", "lower"),
 }
-CHECKS = (
-    "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
-    "spare-warm", "equals-reference", "traffic-as-predicted",
-)  # fmt: skip
+CHECKS = (*training.CHECKS, "equals-reference")
+last_step = training.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +47,6 @@ def check(params: Params) -> list[str]:
     ]
 
 
-def last_step(params: Params, data: str | None = None) -> int | None:
-    """The number of steps; None where the data directory cannot be read from here."""
-    return training.last_step(params, data)
-
-
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step of ``samples``, of all ranks: activations and gradients of layers 2 and 3."""
     _, _, second, third, _ = training.LAYERS
@@ -64,17 +56,6 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    from ..rank import reference, states, tensor_parallel
+    from ..rank import tensor_parallel
 
-    ctx.connect()
-    batches = training.Batches(ctx)
-    ctx.steps = batches.steps
-    trainer = tensor_parallel.Trainer(ctx, batches)
-    train_s = training.live(ctx, trainer, states.Sharded())
-    whole = trainer.whole()
-    metrics: dict[str, Any] = {"loss_mean": ctx.loss, "train_s": train_s}
-    if ctx.rank == 0:
-        metrics["accuracy"] = training.accuracy(ctx, whole)
-        if ctx.params.reference:
-            metrics["reference_difference"] = reference.compare(ctx, batches, whole)
-    ctx.finish(trainer.model, trainer.optimizer, metrics, loss_mean=ctx.loss)
+    life.model_parallel(ctx, tensor_parallel.Trainer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.providers.process import ProcessProvider
 from orchestrator.store import beds, bundle
+
+from .stage import Stage, warmed
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,3 +114,14 @@ def _arguments(pid: int) -> str:
 @pytest.fixture(scope="session", autouse=True)
 def _quiet_threads() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[subprocess.Popen[str]]:
+    with warmed() as process:
+        yield process
+
+
+@pytest.fixture
+def stage(warm: subprocess.Popen[str], tmp_path: Path) -> Stage:
+    return Stage(warm, tmp_path)

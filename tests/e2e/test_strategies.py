@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.model.event import Event
 from orchestrator.model.trial import CheckSpec, Recovery, Trial, World
 
 from . import trials
@@ -73,3 +76,41 @@ def test_a_stage_that_does_not_get_its_optimizers_state_back_is_found_out(bed: B
 def test_more_stages_than_layers_are_refused_before_anything_starts(bed: Bed) -> None:
     code, said = bed.ccbed("run", "pp", "--ranks-per-node", "2")
     assert (code, "the model has 4 layers: at most 4 ranks (got 8)" in said) == (3, True), said
+
+
+# --- a checkpoint of a file per rank ----------------------------------------------------------------------------------
+
+
+def test_of_a_damaged_shard_the_whole_checkpoint_is_skipped_for_the_one_before(bed: Bed) -> None:
+    directory: list[Path] = []
+
+    def damage(event: Event) -> None:
+        if event.f == "checkpoint.commit" and event.value["step"] == 10:
+            shard = Path(bed.spec.shared_dir) / directory[-1].name / "checkpoints/e0-s10/__2_0.distcp"
+            shard.write_bytes(shard.read_bytes()[:-100])
+
+    trial = replace(
+        made(bed, "train-fsdp", {**SHORT, "step_min_ms": 20}), checks=(CheckSpec(name="bit-exact"),)
+    )  # resumed-newest would be right to say that a newer one was committed
+    done = bed.run(trial, told=damage, began=lambda path: directory.append(Path(path)))
+    (skipped,) = done.of("checkpoint.skipped")
+    assert skipped.value["name"] == "e0-s10"
+    assert skipped.value["reason"].startswith("__2_0.distcp: size ")
+    assert [event.value["step"] for event in done.of("resume.chosen")] == [0, 5]
+    assert done.bad() == []
+
+
+@pytest.mark.parametrize("node", [0, 2])
+def test_of_a_node_that_is_lost_while_shards_are_written_nothing_is_resumed(bed: Bed, node: int) -> None:
+    done = bed.run(made(bed, "train-fsdp", SHORT, faults=(trials.crash(node, step=15, phase="checkpoint"),)))
+    assert done.bad() == []
+    (skipped,) = done.of("checkpoint.skipped")
+    assert skipped.value == {"name": "e0-s15", "reason": "half-written: no e0-s15.json"}
+    assert [event.value["step"] for event in done.of("resume.chosen")] == [0, 10]
+
+
+def test_two_nodes_are_lost_one_after_the_other_and_shards_are_read_twice(bed: Bed) -> None:
+    faults = (trials.crash(2), trials.crash(1, id="f1", step=17))
+    done = bed.run(made(bed, "train-fsdp", SHORT, faults=faults))
+    assert done.bad() == []
+    assert [event.value.get("file") for event in done.of("resume.chosen")] == [None, "e0-s10", "e1-s15"]

@@ -26,6 +26,24 @@ class FullDisk(FakeBed):
             self._later(0.02, lambda rank=rank, name=name: self._fall(gang, rank, name))  # type: ignore[misc]
 
 
+class OldWord(FakeBed):
+    """A rank of epoch 0 says only when epoch 1 trains that it could not write a checkpoint."""
+
+    def _commit(self, gang: FakeGang) -> None:
+        super()._commit(gang)
+        if gang.epoch == 1:
+            value = {"rank": 0, "name": "e0-s30", "reason": "No space left on device"}
+            self._say(gang.ranks[0], "rank-0.e0", "checkpoint.failed", value, epoch=0)
+
+
+class Sharding(FakeBed):
+    """Its checkpoints are directories, as the scan tells."""
+
+    def _commit(self, gang: FakeGang) -> None:
+        super()._commit(gang)
+        self.checkpoints[-1]["file"] = self.checkpoints[-1]["name"]
+
+
 class Telling(FakeBed):
     """Its ranks end by an error of this kind in their first step, as measured collectives do."""
 
@@ -52,6 +70,20 @@ def test_a_full_disk_is_not_answered_by_another_start() -> None:
     assert (end["outcome"], end["kind"]) == ("failed", "finding")
     assert "checkpoint e0-s5 could not be written: No space left on device" in end["reason"]
     assert world.names(book, "recovery.decided") == []
+
+
+def test_what_an_old_epoch_says_late_of_its_disk_does_not_keep_a_later_one_from_coming_back() -> None:
+    faults = (world.crash(2), world.crash(1, id="f1", step=45))
+    _, book = world.run(world.trial(*faults), OldWord(NAMES))
+    assert book.events[-1].value["outcome"] == "finished"
+    assert len(world.names(book, "recovery.decided")) == 2
+
+
+@pytest.mark.parametrize(("kind", "path"), [(FakeBed, "e0-s25.pt"), (Sharding, "e0-s25")])
+def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: type[FakeBed], path: str) -> None:
+    _, book = world.run(world.trial(world.crash(2)), kind(NAMES))
+    starts = [event.value for event in book.events if event.f == "gang.start" and event.type == "invoke"]
+    assert {one["resume"]["path"] for one in starts if one.get("resume")} == {f"/shared/r/checkpoints/{path}"}
 
 
 @pytest.mark.parametrize(

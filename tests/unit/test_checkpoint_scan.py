@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import checkpoints
+from orchestrator.model import manifest
 
 
 def _commit(directory: Path, epoch: int, step: int, content: bytes = b"weights") -> str:
@@ -27,6 +28,23 @@ def _commit(directory: Path, epoch: int, step: int, content: bytes = b"weights")
     return name
 
 
+def _commit_shards(directory: Path, step: int) -> None:
+    """As four ranks and rank 0 leave it."""
+    name, files = f"e0-s{step}", {}
+    (directory / name).mkdir()
+    for file in (".metadata", *(f"__{rank}_0.distcp" for rank in range(4))):
+        (directory / name / file).write_bytes(f"{file} of {step}".encode())
+        content = (directory / name / file).read_bytes()
+        files[file] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
+    told = {"name": name, "file": name, "step": step, "epoch": 0, "parent": None, "world": 4, "files": files}
+    told |= {"sha256": manifest.joint(files), "bytes": manifest.total(files)}
+    (directory / f"{name}.json").write_text(json.dumps(told))
+
+
+def _edit(path: Path, **values: object) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
 def _newest(directory: Path, lineage: list[tuple[int, int]]) -> str | None:
     found = checkpoints.newest(directory, lineage)["newest"]
     return str(found["name"]) if found else None
@@ -38,6 +56,7 @@ def test_the_newest_by_number_is_chosen_not_by_name(tmp_path: Path) -> None:
     found = checkpoints.newest(tmp_path, [(0, 0)])
     assert found["newest"] == {
         "name": "e0-s100",
+        "file": "e0-s100.pt",
         "step": 100,
         "epoch": 0,
         "sha256": hashlib.sha256(b"weights").hexdigest(),
@@ -77,6 +96,62 @@ def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object
     found = checkpoints.newest(tmp_path, [(0, 0)])
     assert found["newest"]["name"] in ("e0-s10", "e0-s5")
     assert found["skipped"][0]["name"] == "e0-s20" and reason in found["skipped"][0]["reason"]
+
+
+def test_a_directory_of_every_ranks_file_is_told_as_one(tmp_path: Path) -> None:
+    _commit_shards(tmp_path, 5)
+    _commit_shards(tmp_path, 10)
+    found = checkpoints.newest(tmp_path, [])
+    assert (found["newest"]["name"], found["newest"]["file"], found["skipped"]) == ("e0-s10", "e0-s10", [])
+    assert found["newest"]["sha256"] == json.loads((tmp_path / "e0-s10.json").read_text())["sha256"]
+
+
+def _swap(directory: Path) -> None:
+    one, other = directory / "e0-s10/__0_0.distcp", directory / "e0-s10/__1_0.distcp"
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (lambda d: (d / "e0-s10/__2_0.distcp").write_bytes(b"short"), "__2_0.distcp: size 5, manifest says 18"),
+        (lambda d: (d / "e0-s10/__2_0.distcp").write_bytes(b"x" * 18), "__2_0.distcp: sha256"),
+        (lambda d: (d / "e0-s10/.metadata").write_bytes(b"x" * 15), ".metadata: sha256"),
+        (lambda d: (d / "e0-s10/__3_0.distcp").unlink(), "half-written: no __3_0.distcp"),
+        (lambda d: (d / "e0-s10.json").unlink(), "half-written: no e0-s10.json"),
+        (lambda d: (d / "e0-s10").rename(d / ".e0-s10.tmp"), "half-written: no .metadata"),
+        (lambda d: (d / "e0-s10").rename(d / "away") and (d / "e0-s10").symlink_to("away"), "e0-s10 is a link"),
+        (lambda d: _edit(d / "e0-s10.json", files={}), "manifest's files are not those of its sha256"),
+        (lambda d: _edit(d / "e0-s10.json", files=[]), "manifest not readable"),
+        (lambda d: _edit(d / "e0-s10.json", files={"../x": {"sha256": "", "bytes": 0}}), "no file of the checkpoint's own"),
+        (lambda d: _edit(d / "e0-s10.json", file="../e0-s10"), "manifest is of ../e0-s10"),
+        (_swap, "__0_0.distcp: sha256"),
+    ],
+    ids=[
+        "truncated", "flipped", "metadata-flipped", "no-shard", "no-manifest", "not-renamed", "a-link", "files-cut",
+        "files-a-list", "a-file-elsewhere", "another-directory", "swapped",
+    ],
+)  # fmt: skip
+def test_one_damaged_shard_and_the_checkpoint_before_is_taken(tmp_path: Path, damage: object, reason: str) -> None:
+    for step in (5, 10):
+        _commit_shards(tmp_path, step)
+    assert callable(damage)
+    damage(tmp_path)
+    found = checkpoints.newest(tmp_path, [(0, 0)])
+    assert found["newest"]["name"] == "e0-s5"
+    assert [one["name"] for one in found["skipped"]] == ["e0-s10"]
+    assert reason in found["skipped"][0]["reason"]
+
+
+def test_a_directory_that_ranks_were_writing_when_they_were_killed_is_half_written(tmp_path: Path) -> None:
+    _commit_shards(tmp_path, 5)
+    (tmp_path / ".e0-s10.tmp").mkdir()
+    (tmp_path / ".e0-s10.tmp" / "__0_0.distcp").write_bytes(b"wei")
+    found = checkpoints.newest(tmp_path, [(0, 0)])
+    assert found["newest"]["name"] == "e0-s5"
+    assert found["skipped"] == [{"name": "e0-s10", "reason": "half-written: no e0-s10.json"}]
 
 
 def test_a_temporary_file_of_a_killed_commit_is_a_half_written_checkpoint(tmp_path: Path) -> None:
