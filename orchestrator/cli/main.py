@@ -16,8 +16,8 @@ import click
 
 from .. import __version__
 from ..model import errors
+from . import ahead, terminal
 from . import session as sessions
-from . import terminal
 
 #: In the order of a bed's and a run's life, as ``--help`` shows them.
 VERBS = (
@@ -28,6 +28,10 @@ VERBS = (
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
 #: A signal's death as a shell tells it: 128 + SIGPIPE.
 _PIPE = 141
+#: How long a thread that computes may keep those waiting that answer hosts, in seconds. Python's own 5 ms add up.
+_TURN_S = 0.0005
+#: So much is let lie before it is looked through for cycles: while modules are loaded there are none to be found.
+_LITTER = 20_000
 
 
 class Verbs(click.Group):
@@ -51,6 +55,8 @@ class Verbs(click.Group):
             from ..core import values
 
             ctx.fail(f"no verb {args[0]}; {values.nearest(args[0], VERBS)}")
+        if args and ctx.obj is not None:
+            ahead.begin(ctx.obj, args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -61,6 +67,8 @@ class Verbs(click.Group):
 
 def main() -> int:
     """The program ``ccbed``; returns its exit code. Nothing is collected any more when it leaves: the kernel takes it all."""
+    sys.setswitchinterval(_TURN_S)
+    gc.set_threshold(_LITTER)
     try:
         return run(sys.argv[1:])
     finally:

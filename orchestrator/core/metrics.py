@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.run import Run
-from ..views import collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +63,11 @@ def _failover(name: str, failover: views.Failover) -> Iterator[Metric]:
 
 def _collectives(run: Run) -> Iterator[Metric]:
     """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
-    found = collectives.measured(run)
+    found = views.measured(run)
     if found is None:
         return
+    from ..views import collectives
+
     for row in found.rows:
         case = row.case
         about = " ".join(

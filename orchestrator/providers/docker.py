@@ -172,7 +172,12 @@ class DockerProvider:
         return self._cursors
 
     def ahead(self, bed: BedSpec) -> None:
-        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none."""
+        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none.
+
+        What it takes is imported first: once it begins, the host's turn and ours alternate quickly.
+        """
+        if any(host.connection != "local" for host in bed.hosts):
+            from . import remote  # noqa: F401
         for host in bed.hosts:
             self._links.begin(host, lambda host=host: self._connect(bed, host, self._run != BED))  # type: ignore[misc]
 
