@@ -9,8 +9,9 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -65,14 +66,15 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, _summary(here / f"{_stem(verb)}.py")) for verb in VERBS])
 
 
-def main() -> int:
-    """The program ``ccbed``; returns its exit code. Nothing is collected any more when it leaves: the kernel takes it all."""
+def main() -> NoReturn:
+    """The program ``ccbed``. It leaves at once with its exit code: all is written and closed, the kernel takes the rest."""
     sys.setswitchinterval(_TURN_S)
     gc.set_threshold(_LITTER)
-    try:
-        return run(sys.argv[1:])
-    finally:
-        gc.freeze()
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def run(args: Sequence[str], given: sessions.Session | None = None) -> int:

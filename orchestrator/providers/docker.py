@@ -40,6 +40,8 @@ KEEPER_S = 30.0
 END_S = 30.0
 #: A host that takes longer to say what it has is not there, while a run is on.
 LOOK_S = 0.7
+#: So many hosts are asked at once.
+AT_ONCE = 16
 
 T = TypeVar("T")
 
@@ -64,6 +66,7 @@ class DockerProvider:
         self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
         self._away: problems.Problems = {}
+        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
@@ -176,10 +179,13 @@ class DockerProvider:
 
         What it takes is imported first: once it begins, the host's turn and ours alternate quickly.
         """
-        if any(host.connection != "local" for host in bed.hosts):
+        elsewhere = any(host.connection != "local" for host in bed.hosts)
+        if elsewhere:
             from . import remote  # noqa: F401
         for host in bed.hosts:
             self._links.begin(host, lambda host=host: self._connect(bed, host, self._run != BED))  # type: ignore[misc]
+        if elsewhere:
+            archive.build()
 
     def close(self) -> None:
         self._stop_following()
@@ -289,8 +295,7 @@ class DockerProvider:
         if len(bed.hosts) == 1:
             one(bed.hosts[0])
         else:
-            with ThreadPoolExecutor(max_workers=16) as pool:
-                list(pool.map(one, bed.hosts))
+            list(self._pool.map(one, bed.hosts))
         return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
