@@ -172,10 +172,10 @@ def _one(run: _Run) -> Result:
     _refuse_busy(run.workdir)
     directory = bundle.create(Path(request.runs), run.trial.name + run.suffix)
     with _locked(run.workdir, directory):
-        loading = rendering.ahead(request.catalogue)
         plan = _begin(run, directory)
         with _resumable(directory), _let_go(request):
             request.began(str(directory))
+            loading = rendering.ahead(request.catalogue)
             driving.drive(request, run.trial, plan, directory)
             loading.join()
             return _finish(request, directory)
