@@ -238,6 +238,9 @@ class DockerProvider:
         """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
         return self._site_of(node).fetch(node, path, to, limit)
 
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return self._site_of(node).fetch_all(node, wanted, limit)
+
     def forget(self, bed: BedSpec, run: str) -> None:
         """On a host that does not answer just now it stays until the bed goes down: no run fails by that."""
 
