@@ -19,7 +19,6 @@ from .model.event import Event, History, Source
 from .model.launch import Request
 from .model.plan import Plan
 from .model.trial import Trial
-from .providers import heal
 from .store import beds, bundle, clock, paths
 from .store.journal import Journal, JournalError
 
@@ -81,6 +80,8 @@ def _cut(
         return kind(*known.problems, hint=f"{first}again: {request.command}")
     with suppress(OSError):
         beds.cut_run(workdir, plan.run, directory)
+    from .providers import heal
+
     try:
         mended = heal.mend(request.provider, request.bed, plan.run, history, secrets.token_hex(3))
         problems = mended.problems

@@ -26,7 +26,7 @@ Wanted = Sequence[tuple[str, str]]
 class Source(Protocol):
     """The part of a provider that is needed; asked for several nodes at once."""
 
-    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]: ...
 
 
 @dataclass(kw_only=True)
@@ -80,19 +80,16 @@ def gather(
 
 
 def _fetch(source: Source, node: str, wanted: Wanted, staging: Path, haul: _Haul, limit: int) -> None:
-    """One after the other, within the node's cap."""
-    for path, to in wanted:
-        try:
-            got = source.fetch(node, path, staging / node / to, max(0, limit - haul.size))
-        except (OSError, ValueError, RuntimeError) as error:
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
-                haul.full = error
-            got = Fetched(path=path, size=0, reason=str(error))
-        haul.size += got.size
-        if got.reason:
-            haul.missing.append({"node": node, "path": path, "reason": got.reason})
-        if got.capped:
-            haul.capped.append({"node": node, "path": path, "limit": limit})
+    """All of a node, within its cap."""
+    try:
+        found = source.fetch_all(node, [(path, staging / node / to) for path, to in wanted], limit)
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            haul.full = error
+        found = [Fetched(path=path, size=0, reason=str(error)) for path, _ in wanted]
+    haul.size = sum(got.size for got in found)
+    haul.missing += [{"node": node, "path": got.path, "reason": got.reason} for got in found if got.reason]
+    haul.capped += [{"node": node, "path": got.path, "limit": limit} for got in found if got.capped]
     haul.done = True
 
 

@@ -67,7 +67,8 @@ def discover(folders: Iterable[Path] = ()) -> Catalogue:
     roots = [_HERE, *(_checked(folder) for folder in folders)]
     found = {kind: Folder(kind, _files(kind, roots, "*.py")) for kind in KINDS}
     trials = {name: str(path) for name, path in _files("trials", roots, "*.yml").items()}
-    return Catalogue(**found, trials=trials)
+    files = {kind: tuple(str(folder.path(name)) for name in folder) for kind, folder in found.items()}
+    return Catalogue(**found, trials=trials, files=files)
 
 
 def summary(file: Path) -> str:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import threading
-import traceback
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import __version__, driving, views
+from . import __version__, driving, rendering, views
 from .core import judge, metrics
 from .core import plan as planning
 from .core import twin as twins
 from .model import codec
 from .model.bed import BedSpec, BedStatus
-from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, InfrastructureError, Interrupted, UsageError
+from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, InfrastructureError, Interrupted, UsageError
 from .model.launch import Request, Result
 from .model.plan import Plan
 from .model.plugin import Catalogue
@@ -98,23 +97,6 @@ def _let_go(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _reports_loading(catalogue: Catalogue) -> Iterator[None]:
-    """While the nodes work, what will draw the reports is made ready; what is wrong with it is told when it is needed."""
-
-    def load() -> None:
-        with suppress(Exception):
-            for plugin in catalogue.reports.values():
-                getattr(plugin.module, "ahead", lambda: None)()
-
-    loading = threading.Thread(target=load, daemon=True, name="ccbed-reports")
-    loading.start()
-    try:
-        yield
-    finally:
-        loading.join()
-
-
-@contextmanager
 def _resumable(directory: Path) -> Iterator[None]:
     """What keeps a run that has begun from going on is told with the command that goes on."""
     again = f"ccbed resume {directory}"
@@ -164,7 +146,8 @@ def _foreseen(run: _Run) -> dict[str, Any]:
     """The fingerprint that a run of this trial would have now."""
     provider = run.request.provider
     provider.open(run.bed, asking.BED)
-    return _fingerprint(run, _plan(run, provider.observe(run.bed, memory=False), run_id="", at=""))
+    plan = _plan(run, provider.observe(run.bed, memory=False), run_id="", at="")
+    return _fingerprint(run, plan, _systems(run))
 
 
 def _refuse_unfit(run: _Run) -> None:
@@ -192,8 +175,9 @@ def _one(run: _Run) -> Result:
         plan = _begin(run, directory)
         with _resumable(directory), _let_go(request):
             request.began(str(directory))
-            with _reports_loading(request.catalogue):
-                driving.drive(request, run.trial, plan, directory)
+            loading = rendering.ahead(request.catalogue)
+            driving.drive(request, run.trial, plan, directory)
+            loading.join()
             return _finish(request, directory)
 
 
@@ -215,10 +199,11 @@ def _begin(run: _Run, directory: Path) -> Plan:
     try:
         beds.begin_run(run.workdir, name, directory.resolve())
         status = provider.observe(run.bed, memory=False)
-        checked = _preflight(run, status)
-        provider.open(run.bed, name)
-        plan = _plan(run, status, run_id=name, at=provider.put(run.files), checked=checked)
-        _write_inputs(run, plan, directory)
+        with _opened(run, name), ThreadPoolExecutor(max_workers=2) as pool:
+            placed, told = pool.submit(provider.put, run.files), pool.submit(_systems, run)
+            checked = _preflight(run, status)
+            plan = _plan(run, status, run_id=name, at=placed.result(), checked=checked)
+            _write_inputs(run, plan, directory, told.result())
         bundle.link_latest(directory)
         return plan
     except BaseException as error:
@@ -227,6 +212,26 @@ def _begin(run: _Run, directory: Path) -> Plan:
         if isinstance(error, OSError):
             raise driving.full(error, directory, run.request.command) from error
         raise
+
+
+@contextmanager
+def _opened(run: _Run, name: str) -> Iterator[None]:
+    """The provider is bound to the run; where it does not begin after all, nothing of it stays on the hosts."""
+    provider = run.request.provider
+    provider.open(run.bed, name)
+    try:
+        yield
+    except BaseException:
+        with suppress(CcbedError, OSError):
+            provider.forget(run.bed, name)
+        raise
+
+
+def _systems(run: _Run) -> Mapping[str, Mapping[str, Any]]:
+    """What the nodes say that they run on; of those of this machine it need not be asked."""
+    if run.bed.provider in planning.EMULATED:
+        return {}
+    return systems.read(run.request.provider, (node.name for node in run.bed.nodes))
 
 
 def _preflight(run: _Run, status: BedStatus) -> preflight.Checked:
@@ -256,18 +261,19 @@ def _plan(
     )  # fmt: skip
 
 
-def _fingerprint(run: _Run, plan: Plan) -> dict[str, Any]:
-    """Of the nodes; where they are processes that use no GPU, of this machine, which is the same."""
+def _fingerprint(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Of the nodes; where they are processes that use no GPU, of this machine, which is the same. ``told``: by the nodes."""
     asked: dict[str, Any] = {
         "code": payload.digest(run.files), "threads": plan.threads, "backend": plan.backend, "data": plan.data
     }  # fmt: skip
     if run.bed.provider in planning.EMULATED and plan.backend == "gloo":
         return fingerprint.take(**asked)
-    told = systems.read(run.request.provider, (*plan.slots, *plan.spares))
-    return fingerprint.of_nodes(told, plan.slots, **asked)
+    names = (*plan.slots, *plan.spares)
+    told = told or systems.read(run.request.provider, names)
+    return fingerprint.of_nodes({name: told.get(name, {}) for name in names}, plan.slots, **asked)
 
 
-def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
+def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
     request = run.request
     about = bundle.describe(
         run=plan.run,
@@ -280,7 +286,7 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path) -> None:
     documents: dict[str, Any] = {
         bundle.TRIAL: run.trial,
         bundle.PLAN: planning.shown(plan),
-        bundle.FINGERPRINT: _fingerprint(run, plan),
+        bundle.FINGERPRINT: _fingerprint(run, plan, told),
         bundle.BUNDLE: about,
     }
     if run.twin:
@@ -321,21 +327,9 @@ def conclude(catalogue: Catalogue, directory: Path) -> Result:
         chosen = judge.without_twin(chosen, catalogue)
     verdicts = judge.judge(run, catalogue, chosen)
     run = replace(run, verdicts=verdicts)
-    bundle.write_derived(directory, verdicts, _rendered(run, catalogue))
+    bundle.write_derived(directory, verdicts, rendering.rendered(run, catalogue))
     outcome, _, kind = views.ending(run.history)
     return Result(run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind))
-
-
-def _rendered(run: Run, catalogue: Catalogue) -> dict[str, bytes]:
-    """Every report; one that breaks leaves its traceback in its place and takes nothing else with it."""
-    rendered: dict[str, bytes] = {}
-    for plugin in catalogue.reports.values():
-        module: Any = plugin.module
-        try:
-            rendered.update(module.render(run))
-        except Exception:  # noqa: BLE001 a user's plugin: whatever it raises, the verdicts stand
-            rendered[f"{plugin.name}-failed.txt"] = traceback.format_exc().encode()
-    return rendered
 
 
 def _write_metrics(run: Run, directory: Path) -> None:

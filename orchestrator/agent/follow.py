@@ -91,7 +91,7 @@ class Helper:
         self._answers: deque[bytes] = deque()
         self._beating: dict[str, tuple[str, int]] | None = None
         self._window = Window()
-        self._waiting: list[tuple[int, str, Mapping[str, int]]] = []
+        self._waiting: list[tuple[int, Mapping[str, Mapping[str, int]]]] = []
         self._out = memoryview(b"")
         self._sign = 0.0
         self._wake, self._waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -174,7 +174,7 @@ class Helper:
             self._make(tree)
         self._tails.follow(trees, {name: (size, digest) for name, (size, digest) in request.get("have", {}).items()})
         self._beats.watch(request.get("beats", ()))
-        self._later(request, "", self._tails.events())
+        self._later(request, {"": self._tails.events()})
 
     def _make(self, tree: Tree) -> None:
         """What is about to be written below a node can be watched from its beginning, and is not found by looking later."""
@@ -184,10 +184,10 @@ class Helper:
                 os.makedirs(os.path.join(self._hostdir, tree.path), exist_ok=True)
 
     def _sync(self, request: Mapping[str, Any]) -> None:
-        """Answered once everything is out that is below a path now."""
-        below = str(request.get("path", ""))
+        """Answered, for each of some paths, once everything is out that is below them now."""
+        paths = [str(path) for path in request.get("paths", ("",))]
         self._tails.look(sure=True)
-        self._later(request, below, self._tails.sizes(below))
+        self._later(request, {path: self._tails.sizes(path) for path in paths})
 
     def _anew(self, request: Mapping[str, Any]) -> None:
         have = {str(request["file"]): (int(request["have"][0]), str(request["have"][1]))}
@@ -196,17 +196,20 @@ class Helper:
     def _got(self, request: Mapping[str, Any]) -> None:
         self._window.got(int(request["sum"]), time.monotonic())
 
-    def _later(self, request: Mapping[str, Any], below: str, sizes: Mapping[str, int]) -> None:
-        self._waiting.append((int(request["id"]), below, sizes))
+    def _later(self, request: Mapping[str, Any], sizes: Mapping[str, Mapping[str, int]]) -> None:
+        """``sizes``: by path, those of the files below it."""
+        self._waiting.append((int(request["id"]), sizes))
 
     def _settle(self) -> None:
-        for entry in [entry for entry in self._waiting if not self._tails.behind(entry[2])]:
+        for entry in [one for one in self._waiting if not any(map(self._tails.behind, one[1].values()))]:
             self._waiting.remove(entry)
-            number, below, sizes = entry
-            there = os.path.exists(os.path.join(self._hostdir, below))
-            unread = list(self._tails.unread(below).items())
-            found = {"files": len(sizes), "there": there, "capped": self._tails.capped(below)}
-            self._say({"id": number, "ok": {**found, "unread": unread}})
+            number, sizes = entry
+            self._say({"id": number, "ok": {below: self._found(below, len(files)) for below, files in sizes.items()}})
+
+    def _found(self, below: str, files: int) -> Mapping[str, Any]:
+        there = os.path.exists(os.path.join(self._hostdir, below))
+        unread = list(self._tails.unread(below).items())
+        return {"files": files, "there": there, "capped": self._tails.capped(below), "unread": unread}
 
     def _say(self, header: Mapping[str, Any]) -> None:
         self._answers.append(frames.encode(header))

@@ -14,7 +14,8 @@ from . import processes
 #: Imported once, so that no rank has to. torch._dynamo is what the first optimizer step would import.
 MODULES = (
     "torch", "torch.distributed", "torch._dynamo", "orchestrator.model.gang", "orchestrator.model.event",
-    "orchestrator.model.trial", "orchestrator.model.schedule", "orchestrator.model.run", "random", "runpy", "socket", "uuid",
+    "orchestrator.model.trial", "orchestrator.model.schedule", "orchestrator.model.run", "orchestrator.model.algorithm",
+    "orchestrator.model.codec", "orchestrator.model.redaction", "random", "runpy", "socket", "uuid",
 )  # fmt: skip
 #: Set before the imports: the libraries behind torch start threads otherwise, and a process with threads must not fork.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")

@@ -1,7 +1,5 @@
 """``python -m orchestrator.cli``"""
 
-import sys
-
 from .main import main
 
-sys.exit(main())
+main()

@@ -9,15 +9,16 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from .. import __version__
 from ..model import errors
+from . import ahead, terminal
 from . import session as sessions
-from . import terminal
 
 #: In the order of a bed's and a run's life, as ``--help`` shows them.
 VERBS = (
@@ -28,6 +29,10 @@ VERBS = (
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
 #: A signal's death as a shell tells it: 128 + SIGPIPE.
 _PIPE = 141
+#: How long a thread that computes may keep those waiting that answer hosts, in seconds. Python's own 5 ms add up.
+_TURN_S = 0.0005
+#: So much is let lie before it is looked through for cycles: while modules are loaded there are none to be found.
+_LITTER = 20_000
 
 
 class Verbs(click.Group):
@@ -51,6 +56,8 @@ class Verbs(click.Group):
             from ..core import values
 
             ctx.fail(f"no verb {args[0]}; {values.nearest(args[0], VERBS)}")
+        if args and ctx.obj is not None:
+            ahead.begin(ctx.obj, args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -59,12 +66,15 @@ class Verbs(click.Group):
             formatter.write_dl([(verb, _summary(here / f"{_stem(verb)}.py")) for verb in VERBS])
 
 
-def main() -> int:
-    """The program ``ccbed``; returns its exit code. Nothing is collected any more when it leaves: the kernel takes it all."""
-    try:
-        return run(sys.argv[1:])
-    finally:
-        gc.freeze()
+def main() -> NoReturn:
+    """The program ``ccbed``. It leaves at once with its exit code: all is written and closed, the kernel takes the rest."""
+    sys.setswitchinterval(_TURN_S)
+    gc.set_threshold(_LITTER)
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(code)
 
 
 def run(args: Sequence[str], given: sessions.Session | None = None) -> int:

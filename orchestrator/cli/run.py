@@ -18,7 +18,6 @@ from ..model.launch import Request
 from ..model.trial import Trial
 from . import beds, options, skipping, summary, telling, trials
 from .session import Session
-from .up import up
 
 _OWN = ("-h", "--help")
 
@@ -173,6 +172,8 @@ def _once(
 ) -> int:
     quiet = bool(given["as_json"])
     if given["inventory"]:
+        from .up import up
+
         up(session, bed, quiet=quiet)
     slots = tuple(node.name for node in bed.nodes if node.role == "node")[: trial.world.nodes]
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..model.bed import BedSpec
-from ..model.launch import Request, Result
-from ..model.plugin import Catalogue
-from ..model.provider import Provider
 from ..prepare.vault import Vault
 from . import terminal
+
+if TYPE_CHECKING:
+    from ..model.bed import BedSpec
+    from ..model.launch import Request, Result
+    from ..model.plugin import Catalogue
+    from ..model.provider import Provider
 
 
 def process_provider(state: Path) -> Provider:

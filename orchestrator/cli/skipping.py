@@ -7,7 +7,6 @@ from dataclasses import replace
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
 from ..model.trial import Trial
-from ..rank.mpi import installed, names
 from .terminal import Terminal
 
 
@@ -16,9 +15,13 @@ def available(terminal: Terminal, trial: Trial, bed: BedSpec) -> Trial:
 
     Only where the ranks are processes of this machine; elsewhere they find out, and say it.
     """
-    asked = _asked(trial)
-    if not asked or bed.provider != "process" or any(host.connection != "local" for host in bed.hosts):
+    if bed.provider != "process" or any(host.connection != "local" for host in bed.hosts):
         return trial
+    asked = _asked(trial)
+    if not asked:
+        return trial
+    from ..rank.mpi import installed
+
     try:
         installed.find()
     except installed.Missing as missing:
@@ -31,6 +34,10 @@ def _asked(trial: Trial) -> tuple[str, ...]:
     chosen = trial.params.get("algorithm") or ()
     chosen = [chosen] if isinstance(chosen, str) else chosen
     replayed = [str(item.get("algorithm", "")) for item in trial.params.get("items") or ()]
+    if not (chosen or replayed):
+        return ()
+    from ..rank.mpi import names
+
     return tuple(dict.fromkeys(one for one in (*chosen, *replayed) if names.meant(one)))
 
 

@@ -13,7 +13,7 @@ from ..model.event import History
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..store import bundle
-from . import beds, collective
+from . import beds
 from .session import Session
 from .terminal import Terminal
 
@@ -35,7 +35,7 @@ def show(session: Session, directory: Path, code: int, *, as_json: bool = False)
         return code
     terminal = session.terminal
     terminal.lines(_failovers(run, seen))
-    terminal.lines(collective.lines(run, directory))
+    terminal.lines(_collectives(run, directory))
     for line in verdicts(terminal, run.verdicts):
         terminal.line(line)
     if code and code != 130:
@@ -58,7 +58,7 @@ def code(directory: Path) -> int:
 
 def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
     """The same for programs."""
-    measured = collective.document(run)
+    measured = _measured(run)
     return {
         "run": Path(run.directory).name,
         "directory": run.directory,
@@ -69,6 +69,21 @@ def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
         **({"collectives": measured} if measured else {}),
         **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
     }
+
+
+def _collectives(run: Run, directory: Path) -> Iterator[str]:
+    if views.is_collective(run.history):
+        from . import collective
+
+        yield from collective.lines(run, directory)
+
+
+def _measured(run: Run) -> dict[str, Any] | None:
+    if not views.is_collective(run.history):
+        return None
+    from . import collective
+
+    return collective.document(run)
 
 
 def verdicts(terminal: Terminal, found: tuple[Verdict, ...]) -> Iterator[str]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .. import views
 from ..model.run import Run
-from ..views import collectives
+
+if TYPE_CHECKING:
+    from ..views import collectives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,21 +76,18 @@ def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
             if value is not None:
                 name = f"link {one.a}-{one.b} {metric}"
                 yield Metric(
-                    trial=trial,
-                    metric=name,
-                    value=value,
-                    unit=unit,
-                    better=better,
-                    node=setting.nodes.get(one.a),
-                    rank=one.a,
-                )
+                    trial=trial, metric=name, value=value, unit=unit, better=better,
+                    node=setting.nodes.get(one.a), rank=one.a,
+                )  # fmt: skip
 
 
 def _collectives(run: Run) -> Iterator[Metric]:
     """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
-    found = collectives.measured(run)
+    found = views.measured(run)
     if found is None:
         return
+    from ..views import collectives
+
     yield from _pairs(run.trial.name, found.setting)
     for row in found.rows:
         case = row.case

@@ -100,3 +100,5 @@ class Catalogue:
     workloads: Mapping[str, Plugin] = field(default_factory=dict)
     #: Built-in trials: name -> path of the YAML file.
     trials: Mapping[str, str] = field(default_factory=dict)
+    #: Kind of plugin -> the paths of all its files, none of which is loaded by asking for it.
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

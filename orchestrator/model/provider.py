@@ -77,5 +77,8 @@ class Provider(Protocol):
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
 
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        """Several (path, where to) of a node, one after the other, ``limit`` bytes in all; its host is asked once."""
+
     def forget(self, bed: BedSpec, run: str) -> None:
         """Remove what a run has left on the nodes: its bundle is sealed and nobody will ask again."""

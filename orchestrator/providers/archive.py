@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import os
@@ -29,8 +30,9 @@ def agent_hash() -> str:
     return digest(build())
 
 
+@functools.cache
 def build() -> bytes:
-    """The archive. Not compressed: it is read by an interpreter that starts once for each bed."""
+    """The archive, of the sources as they are now. Not compressed: it is read by an interpreter that starts once for each bed."""
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(_sources()):

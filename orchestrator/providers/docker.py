@@ -40,6 +40,8 @@ KEEPER_S = 30.0
 END_S = 30.0
 #: A host that takes longer to say what it has is not there, while a run is on.
 LOOK_S = 0.7
+#: So many hosts are asked at once.
+AT_ONCE = 16
 
 T = TypeVar("T")
 
@@ -65,6 +67,7 @@ class DockerProvider:
         self._requests: dict[str, Mapping[str, Any]] = {}
         self._away: problems.Problems = {}
         self._looks: Mapping[str, Mapping[str, Any]] = {}
+        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
@@ -178,9 +181,17 @@ class DockerProvider:
         return self._cursors
 
     def ahead(self, bed: BedSpec) -> None:
-        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none."""
+        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none.
+
+        What it takes is imported first: once it begins, the host's turn and ours alternate quickly.
+        """
+        elsewhere = any(host.connection != "local" for host in bed.hosts)
+        if elsewhere:
+            from . import remote  # noqa: F401
         for host in bed.hosts:
             self._links.begin(host, lambda host=host: self._connect(bed, host, self._run != BED))  # type: ignore[misc]
+        if elsewhere:
+            archive.build()
 
     def close(self) -> None:
         self._stop_following()
@@ -232,6 +243,9 @@ class DockerProvider:
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
         return self._site_of(node).fetch(node, path, to, limit)
+
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return self._site_of(node).fetch_all(node, wanted, limit)
 
     def forget(self, bed: BedSpec, run: str) -> None:
         """On a host that does not answer just now it stays until the bed goes down: no run fails by that."""
@@ -290,8 +304,7 @@ class DockerProvider:
         if len(bed.hosts) == 1:
             one(bed.hosts[0])
         else:
-            with ThreadPoolExecutor(max_workers=16) as pool:
-                list(pool.map(one, bed.hosts))
+            list(self._pool.map(one, bed.hosts))
         return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:

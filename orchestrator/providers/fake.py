@@ -99,6 +99,9 @@ class FakeBed(Agents):
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0)
 
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return [self.fetch(node, path, to, limit) for path, to in wanted]
+
     def forget(self, bed: BedSpec, run: str) -> None: ...
 
     def status(self, name: str) -> NodeStatus:

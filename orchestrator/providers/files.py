@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,6 +42,16 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
             continue
         size, capped = size + copied, capped or cut
     return Fetched(path=path, size=size, capped=capped, reason=told(wrong))
+
+
+def each(
+    fetch: Callable[[str, str, Path, int], Fetched], node: str, wanted: Sequence[tuple[str, Path]], limit: int
+) -> list[Fetched]:
+    """One after the other, within one limit."""
+    found: list[Fetched] = []
+    for path, to in wanted:
+        found.append(fetch(node, path, to, max(0, limit - sum(got.size for got in found))))
+    return found
 
 
 def told(wrong: Sequence[str]) -> str:

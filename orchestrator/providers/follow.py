@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,8 @@ class Follower:
         return in_order(events), after
 
     def close(self) -> None:
-        self._watcher.close()
+        """The kernel takes ten milliseconds and more to end its watches: nobody waits for it."""
+        threading.Thread(target=self._watcher.close, daemon=True, name="ccbed-unwatch").start()
 
     def _read(self, cursors: Cursors) -> tuple[list[Event], dict[str, int]]:
         after = dict(cursors)

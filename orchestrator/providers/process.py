@@ -130,6 +130,9 @@ class ProcessProvider:
             roots.append(Path(self._bed.shared_dir))
         return files.fetch(roots, path, to, limit)
 
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return files.each(self.fetch, node, wanted, limit)
+
     def forget(self, bed: BedSpec, run: str) -> None:
         """Node files, checkpoints and kept outcomes."""
         workdir = Path(bed.workdir)

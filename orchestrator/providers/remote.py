@@ -160,7 +160,11 @@ class RemoteSite:
 
     def settle(self, path: str = "", deadline_s: float = 10.0) -> Mapping[str, Any]:
         """Wait until everything below a path is here that is there now; {files, there, capped}."""
-        found: Mapping[str, Any] = self._reach.ask({"do": "sync", "path": path}, b"", deadline_s)[0]
+        return self._settled((path,), deadline_s)[path]
+
+    def _settled(self, paths: Sequence[str], deadline_s: float) -> Mapping[str, Mapping[str, Any]]:
+        """The same of several paths at once."""
+        found: Mapping[str, Mapping[str, Any]] = self._reach.ask({"do": "sync", "paths": paths}, b"", deadline_s)[0]
         return found
 
     def drive(self, run: str) -> None:
@@ -186,20 +190,41 @@ class RemoteSite:
 
         A host that is not reached gives what is mirrored already, and says what is missing.
         """
-        name = f"nodes/{node}/{path}"
-        if path.startswith("/") or not (self._followed(name) or self._reach.link is None):
-            place = path if path.startswith("/") else f"{self._bed.hostdir}/{name}"
-            return pulling.pull(self._reach.ask, place, to, limit, deadline_s)
-        mirrored = self._mirror.path(f"nodes/{node}")
+        return self.fetch_all(node, [(path, to)], limit, deadline_s)[0]
+
+    def fetch_all(
+        self, node: str, wanted: Sequence[tuple[str, Path]], limit: int, deadline_s: float = 30.0
+    ) -> list[Fetched]:
+        """See model.provider.Provider: what is mirrored is waited for once."""
+        mirrored = {path: f"nodes/{node}/{path}" for path, _ in wanted if self._is_mirrored(node, path)}
+        found: Mapping[str, Mapping[str, Any]] | OSError = {}
         try:
-            found = self.settle(name, deadline_s)
+            found = self._settled(list(mirrored.values()), deadline_s) if mirrored else {}
         except OSError as error:
-            got = files.fetch([mirrored], path, to, limit)
-            reason = f"{error}; what had come before is here" if got.size else str(error)
-            return Fetched(path=path, size=got.size, capped=got.capped, reason=reason)
-        if not found["there"]:
+            found = error
+
+        def one(node: str, path: str, to: Path, limit: int) -> Fetched:
+            if path in mirrored:
+                return self._copied(node, path, to, limit, found)
+            place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
+            return pulling.pull(self._reach.ask, place, to, limit, deadline_s)
+
+        return files.each(one, node, wanted, limit)
+
+    def _is_mirrored(self, node: str, path: str) -> bool:
+        return not path.startswith("/") and (self._followed(f"nodes/{node}/{path}") or self._reach.link is None)
+
+    def _copied(
+        self, node: str, path: str, to: Path, limit: int, settled: Mapping[str, Mapping[str, Any]] | OSError
+    ) -> Fetched:
+        """From the mirror. ``settled``: what the host says of it, or why it says nothing."""
+        found = None if isinstance(settled, OSError) else settled[f"nodes/{node}/{path}"]
+        if found and not found["there"]:
             return Fetched(path=path, size=0, reason="not there")
-        got = files.fetch([mirrored], path, to, limit)
+        got = files.fetch([self._mirror.path(f"nodes/{node}")], path, to, limit)
+        if found is None:
+            reason = f"{settled}; what had come before is here" if got.size else str(settled)
+            return Fetched(path=path, size=got.size, capped=got.capped, reason=reason)
         reason = "; ".join(part for part in (got.reason, _unread(found)) if part)
         return Fetched(path=path, size=got.size, capped=got.capped or bool(found["capped"]), reason=reason)
 

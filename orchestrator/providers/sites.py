@@ -56,6 +56,9 @@ class Site(Protocol):
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
 
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        """See model.provider.Provider."""
+
     def client(self) -> docker.DockerClient | None:
         """A client of the host's engine over the same way; None where its socket is on this machine. Raises OSError."""
 
@@ -94,6 +97,9 @@ class LocalSite:
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)
+
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return files.each(self.fetch, node, wanted, limit)
 
     def client(self) -> docker.DockerClient | None:
         return None

@@ -122,6 +122,11 @@ class Connection:
             channel.close()
 
     def close(self) -> None:
+        """Whoever reads from it hears at once that it ended; paramiko itself would look only ten times a second."""
+        transport = self._client.get_transport()
+        if transport is not None:
+            with contextlib.suppress(OSError):
+                transport.sock.shutdown(socket.SHUT_RDWR)
         self._client.close()
         if self._program:
             self._program.close()

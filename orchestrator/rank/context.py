@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ..model import gang as gang_model
-from . import body, checkpoint, commit, communicator, digest, generators, hold, record, states
+from . import body, checkpoint, commit, digest, generators, hold, record, states
+
+if TYPE_CHECKING:
+    from . import communicator
 
 #: Phases of a rank's life; the others are phases of a step.
 LIFE = ("rendezvous", "init", "restore", "shutdown")
@@ -57,8 +61,6 @@ class RankContext:
         self._lines = record.Steps(str(Path(gang.out) / f"steps-r{rank}.jsonl"))
         recording = getattr(params, "record", True)
         self._chunks = record.Chunks(str(Path(gang.out) / f"chunks-r{rank}.bin")) if recording else None
-        #: Collectives of a step; counted, and every chunk transfer recorded.
-        self.comm = communicator.Communicator(rank, self.world, self._chunks)
         self._parent = gang.resume.name if gang.resume else None
         self.begun = self._told = 0.0
         self._first = True
@@ -71,6 +73,13 @@ class RankContext:
     @property
     def rng(self) -> torch.Generator:
         return self._generators.own
+
+    @functools.cached_property
+    def comm(self) -> communicator.Communicator:
+        """Collectives of a step; counted, and every chunk transfer recorded. Loaded by the workloads that have any."""
+        from . import communicator
+
+        return communicator.Communicator(self.rank, self.world, self._chunks)
 
     def connect(self) -> None:
         """Join the gang's process group (``rendezvous``, ``init``); the epoch's store is already up."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from .. import views
 from ..model.run import Run
-from ..views import collectives
-from .page import nccl, plots, sheet
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """Nothing for a run that measured no collectives."""
-    found = collectives.measured(run)
+    found = views.measured(run)
     if found is None:
         return {}
+    from .page import nccl, plots, sheet
+
     return {
         "collective.csv": sheet.cases(found).encode(),
         "outliers.csv": sheet.outliers(found).encode(),

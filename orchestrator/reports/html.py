@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from .. import views
 from ..core import sentence
 from ..model.run import Run
-from .page import collective, facts, failover, losses, tables, timeline
+from .page import facts, failover, losses, tables, timeline
+
+if TYPE_CHECKING:
+    from .page import collective
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -30,7 +33,7 @@ def values(run: Run) -> dict[str, Any]:
     seen = views.view(run.trial, run.history, steps)
     spans = views.timeline(run.history)
     found = losses.collect(steps, run.twin)
-    measured = collective.values(run)
+    measured = _collective(run)
     return {
         "outcome": sentence.overall(run.verdicts),
         "sentence": sentence.sentence(run.trial, seen, run.verdicts),
@@ -50,6 +53,14 @@ def values(run: Run) -> dict[str, Any]:
         "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
         "events": tables.events(run.history, tables.cited(run.verdicts)),
     }
+
+
+def _collective(run: Run) -> dict[str, Any] | None:
+    if not views.is_collective(run.history):
+        return None
+    from .page import collective
+
+    return collective.values(run)
 
 
 def figures(

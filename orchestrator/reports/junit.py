@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from .. import views
 from ..core import sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
-from ..views import collectives
-from .page import collective, facts
+from .page import facts
 
 #: What XML 1.0 cannot hold, not even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -42,14 +41,21 @@ def _suite(root: ET.Element, run: Run, seen: views.RunView, verdicts: tuple[Verd
     if facts.started(run):
         suite.set("timestamp", facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
-    found = collectives.measured(run)
-    figures = collective.pairs(found) if found else ()
-    for name, value in (*facts.place(run, seen), *figures, ("rerun", facts.rerun(run))):
+    for name, value in (*facts.place(run, seen), *_figures(run), ("rerun", facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
     for verdict in verdicts:
         _case(suite, run, verdict)
     text = sentence.sentence(run.trial, seen, run.verdicts)
     ET.SubElement(suite, "system-out").text = clean(text)
+
+
+def _figures(run: Run) -> Iterable[tuple[str, str]]:
+    found = views.measured(run)
+    if found is None:
+        return ()
+    from .page import collective
+
+    return collective.pairs(found)
 
 
 def _case(suite: ET.Element, run: Run, verdict: Verdict) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .. import views
 from ..core import sentence
 from ..model.run import Run
-from ..views import collectives
 from .page import facts
+
+if TYPE_CHECKING:
+    from ..views import collectives
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2}
 
@@ -72,7 +75,7 @@ def _failovers(found: Iterable[views.Failover]) -> Iterator[Gauge]:
 
 
 def _collectives(run: Run) -> Iterator[Gauge]:
-    found = collectives.measured(run)
+    found = views.measured(run)
     rows = found.rows if found else ()
     each = [({**_case(row.case), "over": "slowest rank"}, row.trial) for row in rows if row.trial]
     quantiles = [

@@ -7,9 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .. import views
 from ..core import sentence
 from ..model.run import Run
-from ..views import collectives
-from ..views.collectives import table
-from .page import collective, facts, failover, tables
+from .page import facts, failover, tables
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -35,9 +33,12 @@ def _head(run: Run, seen: views.RunView) -> Iterator[str]:
 
 def _collectives(run: Run) -> Iterator[str]:
     """The table with single headings, for Markdown has no bands, and the lines below it."""
-    found = collectives.measured(run)
+    found = views.measured(run)
     if found is None:
         return
+    from ..views.collectives import table
+    from .page import collective
+
     made = table.table(found)
     bands = [title for title, count in made.bands for _ in range(count)]
     pairs = zip(bands, made.head, strict=True)

@@ -18,9 +18,9 @@ LEFT_OUT = ("__pycache__", "runs", "node_modules", "venv")
 def collect(package: Path, catalogue: Catalogue, script: Path | None = None) -> dict[str, bytes]:
     """Path in the payload -> content. ``package``: the directory of this package. Raises UsageError above the limit."""
     files = {f"orchestrator/{path.relative_to(package)}": path.read_bytes() for path in _own(package)}
-    for folder, plugins in (("workloads", catalogue.workloads), ("algorithms", catalogue.algorithms)):
-        for plugin in plugins.values():
-            files[f"orchestrator/{folder}/{Path(plugin.path).name}"] = Path(plugin.path).read_bytes()
+    for folder in ("workloads", "algorithms"):
+        for path in map(Path, catalogue.files.get(folder, ())):
+            files[f"orchestrator/{folder}/{path.name}"] = path.read_bytes()
     if script is not None:
         files.update(_users(script))
     return files

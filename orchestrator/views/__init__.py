@@ -1,6 +1,7 @@
 """History -> what people and checkers want to know: status, milestones, timeline. Pure."""
 
 from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
+from .collected import is_collective, measured
 from .failovers import failovers
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
@@ -45,11 +46,13 @@ __all__ = [
     "gangs",
     "goodput",
     "hosts_of",
+    "is_collective",
     "kept",
     "kept_steps",
     "listing",
     "lost_steps",
     "mapping",
+    "measured",
     "names",
     "number",
     "operations",

@@ -86,3 +86,6 @@ class FakeProvider:
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0, reason="nothing there")
+
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return [self.fetch(node, path, to, limit) for path, to in wanted]

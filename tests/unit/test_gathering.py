@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,9 @@ class Nodes:
         if node in self.dead:
             raise OSError(errno.EHOSTUNREACH, f"host of {node} does not answer")
         return files.fetch([self.root / node], path, to, limit)
+
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return files.each(self.fetch, node, wanted, limit)
 
 
 @pytest.fixture

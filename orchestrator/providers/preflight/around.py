@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,14 +25,21 @@ HOLD_S = 10.0
 CLOCK_TIMES = 5
 #: With more places than this only the leader and the next one in the ring are tried.
 ALL_PAIRS = 16
+#: So many questions are under way at once: threads that have had their answer ask the next.
+AT_ONCE = 64
+
+#: By (what is asked, of whom).
+Asking = Mapping[tuple[str, str], Future[Any]]
 
 
 def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
     """At all places at once: what each sees by itself, then what it sees of the others; meanwhile what is one for a host."""
     blank = Seen(places=_places(bed, status))
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        asking = pool.submit(_hosts, bed, status, blank, asker)
-        seen, hosts = _together(bed, blank, asker), asking.result()
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        token = secrets.token_hex(8)
+        surveying = _survey(bed, blank, asker, pool, token)
+        asking = _ask_hosts(bed, status, blank, asker, pool)
+        seen, hosts = _together(bed, blank, asker, pool, surveying, token), _hosts(blank, *_done(asking))
     seen = replace(
         seen,
         problems={**hosts.problems, **seen.problems},
@@ -48,15 +55,15 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
     )
 
 
-def _together(bed: BedSpec, seen: Seen, asker: Asker) -> Seen:
+def _together(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, surveying: Asking, token: str) -> Seen:
     """Two rounds; nothing is left of them."""
-    token = secrets.token_hex(8)
-    seen = _surveyed(bed, seen, asker, token)
+    done, problems = _by_place(surveying)
+    seen = replace(seen, surveys=done, problems=problems)
     try:
-        return _met(bed, seen, asker, token)
+        return _met(bed, seen, asker, pool, token)
     finally:
         about = {"shared_dir": bed.shared_dir, "token": token}
-        _all(bed, seen, asker, "tidy", lambda place: {"holders": _holders(seen, place), **about})
+        _by_place(_ask_all(bed, seen, asker, pool, "tidy", lambda at: {"holders": _holders(seen, at), **about}))
 
 
 def _places(bed: BedSpec, status: BedStatus) -> tuple[Place, ...]:
@@ -72,7 +79,7 @@ def _places(bed: BedSpec, status: BedStatus) -> tuple[Place, ...]:
     )
 
 
-def _surveyed(bed: BedSpec, seen: Seen, asker: Asker, token: str) -> Seen:
+def _survey(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) -> Asking:
     addresses = sorted({address for place in seen.places for address in place.addresses.values() if address})
 
     def about(place: Place) -> dict[str, Any]:
@@ -82,11 +89,10 @@ def _surveyed(bed: BedSpec, seen: Seen, asker: Asker, token: str) -> Seen:
             "listen": sorted({one for one in place.addresses.values() if one}),
         }  # fmt: skip
 
-    done, problems = _all(bed, seen, asker, "survey", about)
-    return replace(seen, surveys=done, problems=problems)
+    return _ask_all(bed, seen, asker, pool, "survey", about)
 
 
-def _met(bed: BedSpec, seen: Seen, asker: Asker, token: str) -> Seen:
+def _met(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) -> Seen:
     """Real connections to every node of another place, and the tokens of all."""
     wanted = {place.name: _targets(seen, place) for place in seen.places}
 
@@ -94,7 +100,7 @@ def _met(bed: BedSpec, seen: Seen, asker: Asker, token: str) -> Seen:
         targets = [[one.address, one.port] for one in wanted[place.name]]
         return {"targets": targets, "limit_s": CONNECT_S, "shared_dir": bed.shared_dir, "token": token}
 
-    met, lost = _all(bed, seen, asker, "meet", about)
+    met, lost = _by_place(_ask_all(bed, seen, asker, pool, "meet", about))
     reaches = [
         replace(one, problem=problem)
         for name, told in met.items()
@@ -124,7 +130,7 @@ def _holders(seen: Seen, place: Place) -> list[Any]:
     return [held[1:] for held in ports if not isinstance(held, str)]
 
 
-def _hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker) -> Seen:
+def _ask_hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker, pool: Executor) -> Asking:
     """What is one for all nodes of a host: its clock, its GPUs, its images; and what it sees of each of its containers."""
     there = [host for host in bed.hosts if host.name not in seen.problems]
     images = {h.name: sorted({n.container.image for n in bed.nodes if n.host == h.name and n.container}) for h in there}
@@ -141,8 +147,12 @@ def _hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker) -> Seen:
         asks["inside", host.name] = partial(asker.ask, host.name, "inside", ASK_S, **about)
         if host.name in with_gpus:
             asks["gpus", host.name] = partial(asker.ask, host.name, "gpus", ASK_S)
-    done, wrong = _at_once(asks)
-    own = asks and _own_boot()
+    return _at_once(pool, asks)
+
+
+def _hosts(seen: Seen, done: Mapping[tuple[str, str], Any], wrong: Mapping[tuple[str, str], str]) -> Seen:
+    """What has come of that."""
+    own = (done or wrong) and _own_boot()
     clocks = {host: (boot, clock) for (what, host), (boot, clock, _) in _of(done, "clock") if what and boot != own}
     return replace(
         seen,
@@ -180,29 +190,32 @@ def _own_boot() -> str:
     return label.boot_id()
 
 
-def _all(
-    bed: BedSpec, seen: Seen, asker: Asker, op: str, about: Callable[[Place], Mapping[str, Any]]
-) -> tuple[dict[str, Any], dict[str, str]]:
+def _ask_all(
+    bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, op: str, about: Callable[[Place], Mapping[str, Any]]
+) -> Asking:
     """Ask all places that are still there at once."""
     ask = asker.probe if bed.network == "private" else asker.ask
     there = [place for place in seen.places if place.name not in seen.problems]
-    done, wrong = _at_once({("", place.name): partial(ask, place.name, op, ASK_S, **about(place)) for place in there})
+    return _at_once(pool, {(op, place.name): partial(ask, place.name, op, ASK_S, **about(place)) for place in there})
+
+
+def _by_place(asking: Asking) -> tuple[dict[str, Any], dict[str, str]]:
+    done, wrong = _done(asking)
     return {name: value for (_, name), value in done.items()}, {name: text for (_, name), text in wrong.items()}
 
 
-def _at_once(
-    asks: Mapping[tuple[str, str], Callable[[], Any]],
-) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], str]]:
+def _at_once(pool: Executor, asks: Mapping[tuple[str, str], Callable[[], Any]]) -> Asking:
+    """Ask all of it now."""
+    return {key: pool.submit(ask) for key, ask in asks.items()}
+
+
+def _done(asking: Asking) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], str]]:
     """(what came of each, what went wrong)."""
     done: dict[tuple[str, str], Any] = {}
     wrong: dict[tuple[str, str], str] = {}
-
-    def one(key: tuple[str, str]) -> None:
+    for key, future in asking.items():
         try:
-            done[key] = asks[key]()
+            done[key] = future.result()
         except (OSError, ValueError, RuntimeError) as error:
             wrong[key] = str(error)
-
-    with ThreadPoolExecutor(max_workers=32) as pool:
-        list(pool.map(one, asks))
-    return {key: done[key] for key in asks if key in done}, {key: wrong[key] for key in asks if key in wrong}
+    return done, wrong

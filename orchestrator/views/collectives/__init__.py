@@ -4,7 +4,7 @@ from .blame import Blame
 from .fastest import Fastest
 from .habits import Latest, SlowLink
 from .measured import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
-from .setting import Auto, Case, Link, Pair, Setting, factor, is_collective, setting
+from .setting import Auto, Case, Link, Pair, Setting, factor, setting
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
 from .wording import shares
 
@@ -30,7 +30,6 @@ __all__ = [
     "Spread",
     "change",
     "factor",
-    "is_collective",
     "measured",
     "setting",
     "shares",

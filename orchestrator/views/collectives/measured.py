@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.run import Run
+from ..collected import is_collective
 from . import alike, blame, habits, samples, statistics
 from . import fastest as racing
 from . import pattern as patterns
-from .setting import Case, Setting, factor, is_collective, setting, wrong
+from .setting import Case, Setting, factor, setting, wrong
 
 if TYPE_CHECKING:
     from .samples import Spans, Transfers

@@ -144,11 +144,6 @@ def factor(operation: str, world: int) -> float:
     return (world - 1) / world if operation in _TOTAL else 1.0
 
 
-def is_collective(history: History) -> bool:
-    """Whether there is anything here for the views of collectives; asked before anything heavy is loaded."""
-    return history.first("collective.plan") is not None
-
-
 def setting(run: Run) -> Setting | None:
     """None where the run measured no collectives."""
     told = run.history.last("collective.plan")

@@ -1,0 +1,46 @@
+"""A run that preflight refuses has begun nowhere: no directory here, nothing on its hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins, run
+from orchestrator.core import parse_trial
+from orchestrator.model.bed import BedSpec, BedStatus
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.launch import Request
+from orchestrator.providers import preflight
+
+from . import beds
+from .fake_bed import FakeProvider
+
+TRIAL = "trial: t\nworkload: train-dp\nworld: {nodes: 4}\nchecks: []\n"
+
+
+def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = replace(beds.local(state=str(tmp_path)), workdir=str(tmp_path / "bed"))
+    provider = FakeProvider(nodes={node.name: beds.found(node) for node in bed.nodes})
+
+    def unfit(bed: BedSpec, status: BedStatus, asker: object) -> preflight.Checked:
+        assert not provider.told
+        lacking = preflight.Finding(
+            name="shm", outcome="fail", text="64 MB free, 512 MB needed", fix="set ccbed_shm_size"
+        )
+        return preflight.Checked(findings=(lacking,))
+
+    monkeypatch.setattr(preflight, "examine", unfit)
+    catalogue = plugins.discover()
+    trial = parse_trial.build(parse_trial.open_document(TRIAL, "t.yml"), catalogue, [], None)
+    request = Request(
+        trial=trial, bed=bed, provider=provider, catalogue=catalogue, runs=str(tmp_path / "runs"), state=str(tmp_path),
+        command="ccbed run t.yml", twin=False,
+    )  # fmt: skip
+    with pytest.raises(InfrastructureError, match="preflight: shm: 64 MB free"):
+        run.launch(request)
+    (told,) = provider.told
+    assert told.startswith("forget ")
+    assert list((tmp_path / "runs").iterdir()) == []
+    assert not (tmp_path / "bed" / "open-run.json").exists()
