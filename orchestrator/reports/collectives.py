@@ -13,12 +13,13 @@ def render(run: Run) -> Mapping[str, bytes]:
     found = views.measured(run)
     if found is None:
         return {}
-    from .page import nccl, plots, sheet
+    from .page import nccl, nccl_table, plots, sheet
 
     return {
         "collective.csv": sheet.cases(found).encode(),
         "outliers.csv": sheet.outliers(found).encode(),
         **({"links.csv": sheet.links(found).encode()} if found.setting.link.pairs else {}),
         "nccl-tests.json": nccl.document(run, found).encode(),
+        **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(found).items()},
         **{f"plots/{one.picture.name}.png": one.png for one in plots.drawn(found)},
     }

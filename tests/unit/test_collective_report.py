@@ -70,7 +70,10 @@ def test_the_document_has_the_shape_of_nccl_tests(run: Run) -> None:
         "errors", "end_time",
     ]  # fmt: skip
     first = value["results"][0]
-    assert {"size", "count", "type", "redop", "root", "out_of_place", "in_place"} <= set(first)
+    assert list(first) == [
+        "size", "count", "type", "redop", "root", "out_of_place", "in_place", "out_of_place_per_iter", "in_place_per_iter",
+        "actual_iterations", "experiment_name",
+    ]  # fmt: skip
     assert set(first["in_place"]) == {"time", "alg_bw", "bus_bw", "nwrong"}
     spread = measured(run).rows[0].trial
     assert spread is not None

@@ -1,15 +1,17 @@
-"""The results in the shape of nccl-tests' own JSON (``-J``, version 2 of it), so that what reads that reads this.
+"""The results in the shape of nccl-tests' own JSON (``-J`` with ``-I 1``, version 3 of it: its src/util.cu), so that what reads
+that reads this: its own tools/analyze_perf_json.py, for one.
 
-Its names and units: times in microseconds, bandwidths in 10^9 bytes/s, booleans as strings. What nccl-tests measures as
-mean time of a loop is here the median trial. There is one placement here, in place; ``out_of_place`` repeats it for those
-that read only that. One document holds all operations: ``experiment_name`` says which, as the program of nccl-tests would be called.
+Its names and units: times in microseconds, bandwidths in 10^9 bytes/s, booleans as strings, percentiles as it takes them. What
+it measures as mean time of a loop is here the median trial. There is one placement here, in place; ``out_of_place`` and
+``out_of_place_per_iter`` repeat it for those that read only that. One document holds all operations: ``experiment_name`` says
+which, as the program of nccl-tests would be called.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,7 +19,7 @@ from ...model.run import Run
 from ...views.collectives import Measured, Row
 from . import facts
 
-VERSION = 2
+VERSION = 3
 _PROGRAMS = {
     "all-reduce": "all_reduce_perf", "all-gather": "all_gather_perf", "reduce-scatter": "reduce_scatter_perf",
     "broadcast": "broadcast_perf", "reduce": "reduce_perf", "gather": "gather_perf", "scatter": "scatter_perf",
@@ -35,8 +37,8 @@ _REDUCES = ("all-reduce", "reduce-scatter", "reduce")
 
 
 def document(run: Run, found: Measured) -> str:
-    """JSON text. Sizes without bytes (a barrier) have no place in it."""
-    rows = [row for row in found.rows if row.case.bytes and row.trial]
+    """JSON text."""
+    rows = shown(found)
     average = sum(row.busbw or 0.0 for row in rows) / len(rows) if rows else 0.0
     value = {
         "version": VERSION,
@@ -57,6 +59,11 @@ def document(run: Run, found: Measured) -> str:
     return json.dumps(value, indent=1) + "\n"
 
 
+def shown(found: Measured) -> list[Row]:
+    """What has a place in a table of sizes: no barrier, and nothing that was not measured."""
+    return [row for row in found.rows if row.case.bytes and row.trial]
+
+
 def _config(found: Measured, rows: list[Row]) -> dict[str, Any]:
     sizes = [row.case.bytes for row in rows]
     return {
@@ -72,53 +79,79 @@ def _config(found: Measured, rows: list[Row]) -> dict[str, Any]:
         "graph": 0,
         "blocking_collectives": _bool(value=True),
         "per_iter_timing": _bool(value=True),
+        "per_iter_skip": 0,
         "parallel_init": _bool(value=False),
-        "devices": [_device(rank, node) for rank, node in sorted(found.setting.nodes.items())],
+        "devices": [_device(found, rank, node) for rank, node in sorted(found.setting.nodes.items())],
     }
 
 
-def _device(rank: int, node: str) -> Mapping[str, Any]:
-    return {
-        "rank": rank,
-        "group": 0,
-        "pid": 0,
-        "hostname": node,
-        "device": rank,
-        "device_hex": "",
-        "device_info": "CPU",
-    }
+def _device(found: Measured, rank: int, node: str) -> Mapping[str, Any]:
+    """``device``: the place of the rank among those of its node."""
+    before = [one for one, other in found.setting.nodes.items() if other == node and one < rank]
+    about = {"rank": rank, "group": 0, "pid": 0, "hostname": node, "device": len(before)}
+    return {**about, "device_hex": "0000:00:00", "device_info": "CPU"}
 
 
 def _result(found: Measured, row: Row) -> dict[str, Any]:
     case, trial = row.case, row.trial
     assert trial is not None
-    times = found.data[case.number][0].times("max_rank")
-    deviation = float(times.std())
+    iterations = _iterations(found, row)
     return {
         "size": case.bytes,
-        "count": _count(row),
-        "type": _TYPES.get(case.dtype, case.dtype),
-        "redop": case.operator if case.operation in _REDUCES else "none",
-        "root": f"{case.root if case.operation in _ROOTED else -1:>6}",
+        "count": count(row),
+        **dict(zip(("type", "redop", "root"), about(row), strict=True)),
         "out_of_place": _body(row),
         "in_place": _body(row),
-        "in_place_per_iter": {
-            "min_us": _figure(trial.min * 1e6),
-            "max_us": _figure(trial.max * 1e6),
-            "avg_us": _figure(trial.mean * 1e6),
-            "p50_us": _figure(trial.p50 * 1e6),
-            "p95_us": _figure(trial.p95 * 1e6),
-            "p99_us": _figure(math.nan if trial.p99 is None else trial.p99 * 1e6),
-            "stdev_us": _figure(deviation * 1e6),
-            "cv_pct": _figure(100 * deviation / trial.mean if trial.mean else 0.0),
-            "times_us": [_figure(float(one) * 1e6) for one in times],
-        },
+        "out_of_place_per_iter": iterations,
+        "in_place_per_iter": iterations,
         "actual_iterations": trial.count,
-        "experiment_name": f"{_PROGRAMS.get(case.operation, case.operation)} {case.algorithm}",
+        "experiment_name": experiment(row),
     }
 
 
-def _count(row: Row) -> int:
+def experiment(row: Row) -> str:
+    """The program of nccl-tests that measures this, and our algorithm."""
+    return f"{_PROGRAMS.get(row.case.operation, row.case.operation)} {row.case.algorithm}"
+
+
+def _iterations(found: Measured, row: Row) -> dict[str, Any]:
+    """Each trial by its slowest rank, and each by each rank, where all ranks of the world take part."""
+    spans = found.data[row.case.number][0]
+    times = spans.times("max_rank")
+    ordered, count = sorted(float(one) for one in times), int(times.size)
+    mean, deviation = float(times.mean()), float(times.std())
+    told = {
+        "min": ordered[0], "max": ordered[-1], "avg": mean, "p50": ordered[count // 2], "p95": ordered[_place(count, 95)],
+        "p99": ordered[_place(count, 99)], "stdev": deviation,
+    }  # fmt: skip
+    everybody = spans.ranks == tuple(sorted(found.setting.nodes)) and len(spans.ranks) > 1
+    ranks = (spans.end - spans.start).T if everybody else ()
+    return {
+        "skipped_iterations": 0,
+        **{f"{name}_us": _figure(seconds * 1e6) for name, seconds in told.items()},
+        "cv_pct": _figure(100 * deviation / mean if mean else 0.0),
+        "times_us": _microseconds(times),
+        **({"per_process_max_times_us": [_microseconds(one) for one in ranks]} if everybody else {}),
+    }
+
+
+def _place(count: int, percent: int) -> int:
+    """Of a percentile among ``count`` ordered times, as nccl-tests has it."""
+    return min(count - 1, (count * percent + 99) // 100 - 1)
+
+
+def _microseconds(times: Iterable[float]) -> list[float | str]:
+    return [_figure(float(one) * 1e6) for one in times]
+
+
+def about(row: Row) -> tuple[str, str, str]:
+    """Type, operator and root by the names of nccl-tests; the root as wide as it prints it."""
+    case = row.case
+    root = case.root if case.operation in _ROOTED else -1
+    return _TYPES.get(case.dtype, case.dtype), case.operator if case.operation in _REDUCES else "none", f"{root:>6}"
+
+
+def count(row: Row) -> int:
     """Elements of one rank's share where the size is the total of all ranks, as nccl-tests prints it."""
     case = row.case
     return case.count // max(case.world, 1) if case.operation in _SHARED else case.count

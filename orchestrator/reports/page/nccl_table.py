@@ -1,0 +1,78 @@
+"""The results as nccl-tests prints them, a text for each operation and algorithm, for what reads its output: cloudai, SuperBench.
+
+Columns, widths and headings are those of its src/util.cu. Where it has two digits behind the point a small bandwidth is 0.00;
+here as many digits are printed as its columns are wide. Both placements are the one that is measured here, in place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from ...views.collectives import Measured, Row
+from . import nccl
+
+_HEADS = ("size", "count", "type", "redop", "root")
+_FIGURES = ("time", "algbw", "busbw", "#wrong")
+_UNITS = ("(us)", "(GB/s)", "(GB/s)", "")
+
+
+def texts(found: Measured) -> dict[str, str]:
+    """Name of the file without its folder -> its text."""
+    each: dict[str, list[Row]] = {}
+    for row in nccl.shown(found):
+        each.setdefault(nccl.experiment(row), []).append(row)
+    return {f"{_name(name)}.txt": "\n".join(_lines(found, name, rows)) + "\n" for name, rows in each.items()}
+
+
+def _name(experiment: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", experiment)
+
+
+def _lines(found: Measured, name: str, rows: Sequence[Row]) -> Iterator[str]:
+    sizes = [row.case.bytes for row in rows]
+    iterations = max(row.case.iterations for row in rows)
+    yield f"# Collective test starting: {name}"
+    yield (
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: {found.setting.warmup}"
+        f" iters: {iterations} agg iters: 1 validation: {int(found.setting.verify)} graph: 0 unalign: 0"
+    )
+    yield "#"
+    yield "# Using devices"
+    for rank, node in sorted(found.setting.nodes.items()):
+        yield f"#  Rank {rank:2} Group  0 Pid {0:6} on {node:>10} device {0:2} [0000:00:00] CPU"
+    yield "#"
+    yield f"# {'':10}  {'':12}  {'':8}  {'':6}  {'':6}           out-of-place                       in-place          "
+    yield _headings(_HEADS, _FIGURES)
+    yield _headings(("(B)", "(elements)", "", "", ""), _UNITS)
+    yield from map(_row, rows)
+    wrong = sum(row.wrong or 0 for row in rows)
+    yield f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield f"# {'Avg bus bandwidth':<20} : {sum(row.busbw or 0.0 for row in rows) / len(rows):g} "
+    yield "#"
+    yield f"# Collective test concluded: {name}"
+
+
+def _headings(left: Sequence[str], figures: Sequence[str]) -> str:
+    cells = "  ".join(f"{text:>{width}}" for text, width in zip(left, (10, 12, 8, 6, 6), strict=True))
+    placed = "  ".join(f"{text:>{width}}" for text, width in zip(figures, (7, 6, 6, 6), strict=True))
+    return f"# {cells}  {placed}  {placed} "
+
+
+def _row(row: Row) -> str:
+    kind, operator, root = nccl.about(row)
+    assert row.trial is not None
+    wrong = "   N/A" if row.wrong is None else f"{row.wrong:6g}"
+    figures = (
+        f"  {fitted(row.trial.p50 * 1e6, 7)}  {fitted(row.algbw or 0.0, 6)}  {fitted(row.busbw or 0.0, 6)}  {wrong}"
+    )
+    return f"{row.case.bytes:12}  {nccl.count(row):12}  {kind:>8}  {operator:>6}  {root:>6}{figures * 2}"
+
+
+def fitted(value: float, width: int) -> str:
+    """At most ``width`` characters, at least two digits behind the point where they fit; more for what is below 1."""
+    for places in (width - 2, 2, 1, 0) if value < 1 else (2, 1, 0):
+        text = f"{value:{width}.{places}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:{width}.{1 if width >= 7 else 0}e}"
