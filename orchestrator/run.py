@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, driving, rendering, views
-from .core import judge, metrics
+from .core import judge, metrics, programs
 from .core import plan as planning
 from .core import twin as twins
 from .model import codec
@@ -269,8 +269,9 @@ def _fingerprint(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -
     if run.bed.provider in planning.EMULATED and plan.backend == "gloo":
         return fingerprint.take(**asked)
     names = (*plan.slots, *plan.spares)
-    told = told or systems.read(run.request.provider, names)
-    return fingerprint.of_nodes({name: told.get(name, {}) for name in names}, plan.slots, **asked)
+    known = told or systems.read(run.request.provider, names)
+    programs.require(run.trial, run.bed, run.request.catalogue, {name: known.get(name, {}) for name in names})
+    return fingerprint.of_nodes({name: known.get(name, {}) for name in names}, plan.slots, **asked)
 
 
 def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Mapping[str, Any]]) -> None:

@@ -6,6 +6,7 @@ What cannot be found is in the file as missing, with the reason. Nothing here im
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import platform
 import re
@@ -50,6 +51,7 @@ def facts(mine: Mapping[str, Any], root: Path = Path("/")) -> dict[str, Any]:
         "memory_mib": _mib(_field(root / "proc/meminfo", "MemTotal")),
         "python": platform.python_version(),
         **_torch(),
+        **_programs(),
         **_driver(root),
         **{name: _line(root / path[1:]) for name, path in LINES.items()},
     }
@@ -146,6 +148,14 @@ def _torch() -> dict[str, Any]:
         with contextlib.suppress(Exception):
             found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     return {name: value for name, value in found.items() if value}
+
+
+def _programs() -> dict[str, str | None]:
+    """What some algorithms need (rank/mpi/installed.py looks in the same places), each with its path."""
+    beside = Path(sys.executable).parent
+    found = {name: shutil.which(name, path=beside) or shutil.which(name) for name in ("mpirun", "orted")}
+    spec = importlib.util.find_spec("mpi4py")
+    return {**found, "mpi4py": spec.origin if spec else None}
 
 
 def _driver(root: Path) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..model import room
 from ..rank import cases, demand, feasible, known, settings, sizes
+from ..rank.mpi import installed
 
 if TYPE_CHECKING:
     from ..rank import context
@@ -69,6 +70,11 @@ def fits(params: Params, world: int) -> list[str]:
 def memory(params: Params, world: int) -> room.Demand | None:
     """What the largest combination takes on each rank."""
     return demand.of(items(params), world, params, "--sizes")
+
+
+def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
+    """Of the algorithms that are Open MPI's."""
+    return installed.needed(params.algorithm)
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

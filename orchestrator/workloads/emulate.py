@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..model import room
 from ..rank import cases, demand, feasible, itemised, known, settings
+from ..rank.mpi import installed
 
 if TYPE_CHECKING:
     from ..rank import context
@@ -53,6 +54,11 @@ def fits(params: Params, world: int) -> list[str]:
 def memory(params: Params, world: int) -> room.Demand | None:
     """What the largest item takes on each rank."""
     return demand.of(items(params), world, params, "items")
+
+
+def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
+    """Of the algorithms that are Open MPI's."""
+    return installed.needed(item.algorithm for item in items(params))
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:

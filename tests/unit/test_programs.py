@@ -1,0 +1,65 @@
+"""What a trial needs installed on its nodes is asked of what they say they have, before anything starts."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import system
+from orchestrator.core import parse_trial, programs
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.trial import Trial
+
+from . import beds
+from .test_plan import CATALOGUE
+
+BARE = {"missing": {"mpirun": "not found", "orted": "not found", "mpi4py": "not found"}}
+WHOLE = {"mpirun": "/usr/bin/mpirun", "orted": "/usr/bin/orted", "mpi4py": "/x/mpi4py/__init__.py", "missing": {}}
+
+
+def trial(algorithms: str, workload: str = "collective") -> Trial:
+    params = f"algorithm: [{algorithms}]" if workload == "collective" else f"items: [{algorithms}]"
+    return parse_trial.parse(f"trial: t\nworkload: {workload}\nparams: {{{params}}}", "t.yml", CATALOGUE)
+
+
+def required(of: Trial, **told: Any) -> None:
+    programs.require(of, beds.local(), CATALOGUE, told)
+
+
+def test_open_mpi_that_containers_lack_is_refused_with_the_nodes_and_the_way_out() -> None:
+    with pytest.raises(InfrastructureError) as found:
+        required(trial("ring, mpi, 'mpi:ring'"), n0=BARE, n1=BARE, n2=WHOLE)
+    assert found.value.problems == (
+        "algorithm mpi: n0 n1: no mpirun, no orted, no mpi4py", "algorithm mpi:ring: n0 n1: no mpirun, no orted, no mpi4py",
+    )  # fmt: skip
+    assert found.value.hint.startswith(
+        "leave it out of --algorithm; or make ccbed_image one that has it (pip install mpi4py"
+    )
+    assert found.value.hint.endswith("and: ccbed up local.yml")
+
+
+def test_a_replayed_item_by_open_mpi_is_refused_as_well() -> None:
+    with pytest.raises(InfrastructureError, match="algorithm mpi:ring: n0: no mpi4py"):
+        required(
+            trial("{operation: all-reduce, bytes: 4, algorithm: 'mpi:ring'}", "emulate"),
+            n0={"missing": {"mpi4py": "not found"}},
+        )
+
+
+def test_whoever_has_it_or_does_not_say_or_need_it_is_not_refused() -> None:
+    required(trial("ring, mpi"), n0=WHOLE)
+    required(trial("ring, mpi"), n0={}, n1={"node": "n1"})
+    required(trial("ring, library"), n0=BARE)
+    required(parse_trial.parse("trial: t\nworkload: train-dp", "t.yml", CATALOGUE), n0=BARE)
+
+
+def test_a_node_says_where_its_programs_are_and_which_are_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: "/opt/bin/mpirun" if name == "mpirun" else None)
+    found = system.facts({"node": "n0", "incarnation": "1"}, tmp_path)
+    assert found["mpirun"] == "/opt/bin/mpirun" and found["missing"]["orted"] == "not found"
+    assert "mpi4py" in {**found, **found["missing"]}
