@@ -64,7 +64,11 @@ def _files(path: Path) -> dict[str, bytes]:
     """The trace, or those of a folder: name -> content."""
     if not path.exists():
         raise UsageError(f"--trace {path}: no such file or folder")
-    found = sorted({*path.glob("*.json"), *path.glob("*.json.gz")}) if path.is_dir() else [path]
+    found = (
+        sorted(one for form in ("*.json", "*.json.gz", "*.et", "*.et.gz") for one in path.glob(form))
+        if path.is_dir()
+        else [path]
+    )
     return {file.name: _content(file) for file in found}
 
 

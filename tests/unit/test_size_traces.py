@@ -251,13 +251,6 @@ def test_no_json_breaks_the_reader(document: Any) -> None:
             traces.replay({"a.json": json.dumps(text).encode()}, ring, 4)
 
 
-def test_protobuf_is_refused_with_its_converter() -> None:
-    with pytest.raises(
-        TraceError, match=r"chakra_jsonizer --input_filename chakra.0.et --output_filename chakra.0.et.json"
-    ):
-        traces.replay({"chakra.0.et": b"\x07\n\x050.0.4\xff\x00"}, ring)
-
-
 def test_text_that_is_no_json_is_named() -> None:
     with pytest.raises(TraceError, match=r"a.json: not valid JSON: .* line 1"):
         traces.replay({"a.json": b"[{"}, ring)

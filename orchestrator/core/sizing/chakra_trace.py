@@ -1,4 +1,5 @@
-"""Chakra execution traces in JSON: what chakra_jsonizer writes, a feeder's workload graph, and what PyTorch's observer writes.
+"""Chakra execution traces: what chakra_jsonizer writes (or chakra_protobuf.py reads), a feeder's workload graph, and what
+PyTorch's observer writes.
 
 The first two hold nodes whose attributes name a collective (``comm_type``, ``comm_size`` in bytes of a rank's input,
 ``pg_name``); the third holds ``record_param_comms`` nodes with ``collective_name``, ``in_msg_nelems`` and ``dtype``.

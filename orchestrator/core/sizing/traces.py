@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import chakra_trace, items, matching, param_trace, recorded
+from . import chakra_protobuf, chakra_trace, items, matching, param_trace, recorded
 from .items import Item
 from .recorded import Recording, TraceError
 
@@ -33,7 +33,7 @@ def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: in
     Raises TraceError.
     """
     if not files:
-        raise TraceError("there is no trace: no *.json or *.json.gz in that folder")
+        raise TraceError("there is no trace: no *.json, *.json.gz, *.et or *.et.gz in that folder")
     found: list[Recording] = []
     forms: list[str] = []
     problems: list[str] = []
@@ -61,13 +61,7 @@ def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: in
 
 
 def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise TraceError(f"{file}: {_PROTOBUF.format(file=file)}") from None
-    if "\0" in text[:4096]:
-        raise TraceError(f"{file}: {_PROTOBUF.format(file=file)}")
-    document = _document(text, file)
+    document = _from_protobuf(content, file) if _is_binary(file, content) else _document(content.decode(), file)
     if document in ([], {}) or (isinstance(document, dict) and document.get("nodes") == []):
         raise TraceError(f"{file}: is empty")
     if isinstance(document, dict) and "traceEvents" in document:
@@ -84,10 +78,20 @@ def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
     raise TraceError(f"{file}: neither a PARAM comms trace nor a Chakra execution trace in JSON")
 
 
-_PROTOBUF = (
-    "is no JSON: a Chakra trace in protobuf form is converted with "
-    "chakra_jsonizer --input_filename {file} --output_filename {file}.json"
-)
+def _is_binary(file: str, content: bytes) -> bool:
+    if file.removesuffix(".gz").endswith(".et") and content.strip()[:1] not in (b"", b"{", b"["):
+        return True
+    try:
+        return "\0" in content.decode()[:4096]
+    except UnicodeDecodeError:
+        return True
+
+
+def _from_protobuf(content: bytes, file: str) -> list[dict[str, Any]]:
+    try:
+        return chakra_protobuf.nodes(content)
+    except TraceError as error:
+        raise TraceError(f"{file}: neither JSON nor a Chakra trace in protobuf form (*.et): {error}") from None
 
 
 def _document(text: str, file: str) -> Any:
@@ -108,13 +112,13 @@ def _document(text: str, file: str) -> Any:
 
 
 def _rank(file: str) -> int | None:
-    match = _RANK.search(file.removesuffix(".gz").removesuffix(".json"))
+    match = _RANK.search(file.removesuffix(".gz").removesuffix(".json").removesuffix(".et"))
     return int(match[1]) if match else None
 
 
 def _named(file: str) -> bool:
-    """Whether a lone file says whose it is: rank-0.json, rank0.json, chakra.0.json."""
-    return re.search(r"(?:rank|\.)[-_.]?\d+\.json", file) is not None
+    """Whether a lone file says whose it is: rank-0.json, rank0.json, chakra.0.et."""
+    return re.search(r"(?:rank|\.)[-_.]?\d+\.(?:json|et)", file) is not None
 
 
 def _missing(found: list[Recording]) -> list[str]:
