@@ -269,9 +269,10 @@ def _fingerprint(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -
     if run.bed.provider in planning.EMULATED and plan.backend == "gloo":
         return fingerprint.take(**asked)
     names = (*plan.slots, *plan.spares)
-    known = told or systems.read(run.request.provider, names)
-    programs.require(run.trial, run.bed, run.request.catalogue, {name: known.get(name, {}) for name in names})
-    return fingerprint.of_nodes({name: known.get(name, {}) for name in names}, plan.slots, **asked)
+    told = told or systems.read(run.request.provider, names)
+    told = {name: told.get(name, {}) for name in names}
+    programs.require(run.trial, run.bed, run.request.catalogue, told)
+    return fingerprint.of_nodes(told, plan.slots, **asked)
 
 
 def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
