@@ -61,7 +61,8 @@ def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: in
 
 
 def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
-    document = _from_protobuf(content, file) if _is_binary(file, content) else _document(content.decode(), file)
+    binary = _is_binary(file, content)
+    document: Any = _from_protobuf(content, file) if binary else _document(content.decode(), file)
     if document in ([], {}) or (isinstance(document, dict) and document.get("nodes") == []):
         raise TraceError(f"{file}: is empty")
     if isinstance(document, dict) and "traceEvents" in document:
