@@ -34,7 +34,9 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
             looks = Looks(lambda name: request.provider.look(request.bed, name))
-            book.append(_opening(request, plan, book, cursors, cut=cut))
+            opening = book.append(_opening(request, plan, book, cursors, cut=cut))
+            if opening is not None and opening.f == "run.begin":
+                request.told(opening)
             loop = Loop(
                 trial=trial,
                 plan=plan,

@@ -42,13 +42,13 @@ def look(hostdir: str, bed: str, engine: str, memory: bool = False) -> dict[str,
     }
 
 
-def place(hostdir: str) -> list[Any]:
+def place(hostdir: str) -> str:
     """Which directory of which machine it is, by whatever way it was reached; empty where there is none."""
     try:
         found = os.stat(hostdir)
     except OSError:
-        return []
-    return [label.boot_id(), found.st_dev, found.st_ino]
+        return ""
+    return f"{label.boot_id()}:{found.st_dev}:{found.st_ino}"
 
 
 def containers(hostdir: str, bed: str, engine: str) -> list[dict[str, Any]]:

@@ -80,6 +80,7 @@ def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedS
 def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
     """What exists, what is to be done about it, and the provider that can do it."""
     from ..core import diff
+    from ..providers import problems
 
     before = store.read(session.state, bed.name)
     if before is not None and before.workdir != bed.workdir:
@@ -89,6 +90,7 @@ def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
         )
     provider = session.provider(bed)
     status = provider.observe(bed)
+    problems.refuse_doubled(bed, status)
     return status, diff.diff(bed, status, before), provider
 
 

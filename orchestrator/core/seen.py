@@ -38,7 +38,9 @@ def _host(name: str, look: Mapping[str, Any]) -> HostStatus:
     keeper = look["keeper"]
     pid = int(keeper.get("pid", 0)) if keeper["alive"] else 0
     said = stamp(look.get("stamp", {}), str(look.get("machine", "")))
-    return HostStatus(name=name, keeper_pid=pid, engine=str(look.get("engine", "")), stamp=said)
+    return HostStatus(
+        name=name, keeper_pid=pid, engine=str(look.get("engine", "")), stamp=said, place=str(look.get("place", ""))
+    )
 
 
 def stamp(left: Mapping[str, Any], machine: str) -> str:

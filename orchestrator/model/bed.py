@@ -177,12 +177,14 @@ class HostStatus:
     """What a host has of a bed of containers. ``keeper_pid``: 0 where none lives; ``engine``: its version.
 
     ``stamp``: what it says that it was prepared for; empty where it does not, or where another machine said so.
+    ``place``: which directory of which machine the bed's is, by whatever way it was reached; empty where there is none.
     """
 
     name: str
     keeper_pid: int = 0
     engine: str = ""
     stamp: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

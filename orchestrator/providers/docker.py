@@ -66,7 +66,6 @@ class DockerProvider:
         self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
         self._away: problems.Problems = {}
-        self._looks: Mapping[str, Mapping[str, Any]] = {}
         self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
 
     def capabilities(self, host: str) -> frozenset[str]:
@@ -79,7 +78,6 @@ class DockerProvider:
         """
         free = self._run == BED
         looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
-        self._looks = looks
         problems.refuse_foreign(bed, owners.identity(self._state), looks)
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
         status = seen.bed_status(bed, looks, problems.texts(self._away))
@@ -110,11 +108,7 @@ class DockerProvider:
         return asker.SiteAsker(bed, lambda host: self._site(bed, bed.host(host)))
 
     def prepare(self, bed: BedSpec) -> None:
-        """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host.
-
-        UsageError, before anything is begun, where hosts turned out to be one when they were observed.
-        """
-        problems.refuse_doubled(bed, self._looks)
+        """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
         Path(bed.workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
         content = archive.build()
         path = f"{bed.hostdir}/agent/agent-{archive.digest(content)}.pyz"

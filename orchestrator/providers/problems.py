@@ -60,15 +60,14 @@ def refuse_foreign(bed: BedSpec, own_id: str, looks: Mapping[str, Mapping[str, A
         raise OwnedError(*told, hint=ways)
 
 
-def refuse_doubled(bed: BedSpec, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_doubled(bed: BedSpec, status: BedStatus) -> None:
     """Raises UsageError with a line for each host that is another one of the bed, under another address or name."""
-    seen: dict[tuple[Any, ...], str] = {}
+    seen: dict[str, str] = {}
     told = []
-    for host in (host for host in bed.hosts if host.name in looks):
-        place = tuple(looks[host.name].get("place", ()))
-        if place and place in seen:
-            told.append(f"host {host.name}: is the same machine as {seen[place]}, which has {bed.hostdir} already")
-        seen.setdefault(place, host.name)
+    for host in (host for host in status.hosts if host.place):
+        if host.place in seen:
+            told.append(f"host {host.name}: is the same machine as {seen[host.place]}, which has {bed.hostdir} already")
+        seen.setdefault(host.place, host.name)
     if told:
         raise UsageError(*told, hint="set ansible_host of each to its own address, or take one out of the inventory")
 

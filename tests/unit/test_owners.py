@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.agent import host, label, launch
-from orchestrator.model.bed import HostSpec
+from orchestrator.model.bed import BedStatus, HostStatus
 from orchestrator.model.errors import OwnedError, UsageError
 from orchestrator.providers import owners, problems
 
@@ -55,14 +54,19 @@ def test_whoever_is_refused_reads_whose_it_is() -> None:
     problems.refuse_foreign(bed, "2", looks)
 
 
+@pytest.mark.parametrize(("second", "third"), [("b:1:8", ""), ("", ""), ("c:1:7", "b:2:7")])
+def test_hosts_in_places_of_their_own_are_several(second: str, third: str) -> None:
+    problems.refuse_doubled(beds.local(), _placed("b:1:7", second, third))
+
+
 def test_a_host_that_is_another_one_too_is_refused_wherever_it_is_reached() -> None:
-    bed = dataclasses.replace(beds.local(), hosts=tuple(HostSpec(name=name) for name in ("h1", "h2", "h3")))
-    looks: dict[str, dict[str, Any]] = {"h1": {"place": ["b", 1, 7]}, "h2": {"place": ["b", 1, 8]}, "h3": {"place": []}}
-    problems.refuse_doubled(bed, looks)
-    problems.refuse_doubled(bed, {**looks, "h2": {"place": []}})
-    problems.refuse_doubled(bed, {**looks, "h2": {"place": ["c", 1, 7]}})
     with pytest.raises(UsageError, match=r"^host h3: is the same machine as h1, which has .* already$"):
-        problems.refuse_doubled(bed, {**looks, "h3": {"place": ["b", 1, 7]}})
+        problems.refuse_doubled(beds.local(), _placed("b:1:7", "", "b:1:7"))
+
+
+def _placed(*places: str) -> BedStatus:
+    found = (HostStatus(name=f"h{number}", place=place) for number, place in enumerate(places, start=1))
+    return BedStatus(name="b", nodes=(), hosts=tuple(found))
 
 
 def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
