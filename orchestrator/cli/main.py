@@ -29,8 +29,6 @@ VERBS = (
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
 #: A signal's death as a shell tells it: 128 + SIGPIPE.
 _PIPE = 141
-#: How long a thread that computes may keep those waiting that answer hosts, in seconds. Python's own 5 ms add up.
-_TURN_S = 0.0005
 #: So much is let lie before it is looked through for cycles: while modules are loaded there are none to be found.
 _LITTER = 20_000
 
@@ -68,7 +66,6 @@ class Verbs(click.Group):
 
 def main() -> NoReturn:
     """The program ``ccbed``. It leaves at once with its exit code: all is written and closed, the kernel takes the rest."""
-    sys.setswitchinterval(_TURN_S)
     gc.set_threshold(_LITTER)
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):

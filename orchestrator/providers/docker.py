@@ -177,7 +177,7 @@ class DockerProvider:
     def ahead(self, bed: BedSpec) -> None:
         """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none.
 
-        What it takes is imported first: once it begins, the host's turn and ours alternate quickly.
+        What it takes is imported first: nothing else is to be waited for until the hosts have been asked.
         """
         elsewhere = any(host.connection != "local" for host in bed.hosts)
         if elsewhere:

@@ -1,0 +1,45 @@
+"""What a host sends is acknowledged at once, so that it may send the next."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, cast
+
+from orchestrator.providers import ssh
+from orchestrator.providers.refusals import Goal
+
+ROUNDS = 10
+#: The kernel acknowledges so late where nobody asks it not to.
+DELAY_S = 0.04
+
+
+@dataclass(frozen=True)
+class _There:
+    port: int
+    address: str = "127.0.0.1"
+
+
+def test_a_host_that_answers_in_two_parts_is_not_slowed_down() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection: Any
+            connection, _ = server.accept()
+            with connection:
+                while connection.recv(1):
+                    connection.send(b"a")
+                    connection.send(b"b")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with ssh._socket(cast(Goal, _There(server.getsockname()[1])), time.monotonic() + 5) as sock:
+            begin = time.monotonic()
+            for _ in range(ROUNDS):
+                sock.send(b"?")
+                said = b""
+                while len(said) < 2:
+                    said += sock.recv(10)
+                assert said == b"ab"
+            assert time.monotonic() - begin < ROUNDS * DELAY_S / 2
