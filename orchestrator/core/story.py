@@ -16,6 +16,9 @@ _BY = {
     "gang.stalled": "by step clock",
 }
 
+#: A fault that takes longer to inject is told with its beginning: what it broke may have been detected in between.
+SLOW_S = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -103,8 +106,10 @@ class Story:
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
 
     def _fault_injected(self, event: Event) -> Iterator[Line]:
-        done = _evidence(event.value.get("evidence"))
-        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}")
+        done, began = _evidence(event.value.get("evidence")), event.value.get("began")
+        took = event.at.mono - began if isinstance(began, float) else 0.0
+        slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
+        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}{slow}")
 
     def _fault_verified(self, event: Event) -> Iterator[Line]:
         proof = _evidence(event.value.get("evidence"))
