@@ -165,8 +165,37 @@ def test_an_address_that_is_on_no_interface_or_on_another_one_is_named(tmp_path:
     found = wrong(examined(dataclasses.replace(of, nodes=(first, second, of.nodes[2])), Hosts()))
     assert [text for name, outcome, text in found if (name, outcome) == ("address", "fail")] == [
         "n0: 127.0.0.9 is on no interface of h0; there are: eth0 127.0.0.2",
-        "n1: 127.0.0.3 is not on eth7 of h1; there are: eth0 127.0.0.3",
+        "n1: h1 has no interface eth7 with an address; there are: eth0 127.0.0.3",
     ]
+
+
+def test_nodes_of_one_host_with_the_same_mistake_are_one_finding_and_one_fix(tmp_path: Path) -> None:
+    of = bed(tmp_path)
+    nodes = tuple(
+        dataclasses.replace(n, name=f"n{i}", host=host, address=address, interface="eth9")
+        for i, (n, host, address) in enumerate(
+            (n, n.host, n.address) for n in (*of.nodes, *of.nodes) if n.host in ("h0", "h1")
+        )
+    )
+    checked = examined(dataclasses.replace(of, nodes=nodes), Hosts())
+    refused = preflight.refused(one for one in checked.findings if one.name == "address")
+    assert refused is not None
+    assert refused.problems == (
+        "preflight: address: n0 n2: h0 has no interface eth9 with an address; there are: eth0 127.0.0.2",
+        "preflight: address: n1 n3: h1 has no interface eth9 with an address; there are: eth0 127.0.0.3",
+    )
+    assert refused.hint == "set ccbed_address or ccbed_interface of that host"
+    assert preflight.told(checked.findings).startswith("address FAILED · ")
+
+
+def test_what_is_well_is_said_in_a_line_and_what_is_not_only_named() -> None:
+    findings = (
+        preflight.Finding(name="disk", outcome="ok", text="9 GiB ok"),
+        preflight.Finding(name="names", outcome="warn", text="n0 is slow", fix="a line"),
+        preflight.Finding(name="names", outcome="warn", text="n1 is slow", fix="a line"),
+    )
+    assert preflight.told(findings) == "disk 9 GiB ok · names warned"
+    assert preflight.refused(findings) is None
 
 
 def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

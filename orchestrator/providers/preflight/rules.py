@@ -130,17 +130,25 @@ def _silent(seen: Seen) -> Iterable[Finding]:
 def _addresses(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     for place in seen.places:
         interfaces: Mapping[str, str] = seen.surveys.get(place.name, {}).get("interfaces", {})
-        for node, address in place.addresses.items() if interfaces else ():
-            there = ", ".join(f"{name} {own}" for name, own in interfaces.items())
-            wanted = bed.node(node).interface
-            if address not in interfaces.values():
-                text = f"{node}: {address or 'no address'} is on no interface of {place.name}; there are: {there}"
-            elif wanted and interfaces.get(wanted) != address:
-                text = f"{node}: {address} is not on {wanted} of {place.name}; there are: {there}"
-            else:
-                continue
-            fix = _anew(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
+        there = ", ".join(f"{name} {own}" for name, own in interfaces.items())
+        fix = _anew(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
+        for problem, nodes in _misplaced(bed, place, interfaces).items() if interfaces else ():
+            text = f"{' '.join(nodes)}: {problem}; there are: {there}"
             yield Finding(name="address", outcome="fail", text=text, fix=fix)
+
+
+def _misplaced(bed: BedSpec, place: Place, interfaces: Mapping[str, str]) -> dict[str, list[str]]:
+    """What is wrong with addresses of a place -> the nodes that have it."""
+    found: dict[str, list[str]] = {}
+    for node, address in place.addresses.items():
+        wanted = bed.node(node).interface
+        if wanted and wanted not in interfaces:
+            found.setdefault(f"{place.name} has no interface {wanted} with an address", []).append(node)
+        elif address not in interfaces.values():
+            found.setdefault(f"{address or 'no address'} is on no interface of {place.name}", []).append(node)
+        elif wanted and interfaces[wanted] != address:
+            found.setdefault(f"{address} is not on {wanted} of {place.name}", []).append(node)
+    return found
 
 
 def _ports(seen: Seen) -> Iterable[Finding]:
