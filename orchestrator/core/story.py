@@ -46,6 +46,7 @@ class Story:
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first: dict[int, set[int]] = field(default_factory=dict)
     _hit: set[int] = field(default_factory=set)
+    _accused: set[object] = field(default_factory=set)
     _gone: set[tuple[int, str | None]] = field(default_factory=set)
 
     def feed(self, event: Event) -> tuple[Line, ...]:
@@ -222,8 +223,16 @@ class Story:
         """Only where no fault of ours and no loss explains it."""
         if self._epoch in self._hit or any(epoch == self._epoch for epoch, _ in self._gone):
             return
-        where = f"rank {event.value.get('rank')} on {event.node}"
-        yield self._line(event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'))}")
+        culprit = event.value.get("culprit")
+        if culprit is not None:
+            if culprit in self._accused:
+                return
+            self._accused.add(culprit)
+        rank, node = event.value.get("rank"), event.node
+        where = f"rank {rank} on {node}" if culprit in (None, rank) else self._node_of(int(culprit))
+        yield self._line(
+            event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'), 160)}"
+        )
 
     def _lease_over(self, event: Event) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")

@@ -68,7 +68,7 @@ rank.held            rank {rank, step, phase, hold}
 rank.released        rank {rank, hold, held_s}
 hold.expired         rank {rank, hold, held_s}               nobody released it in time: verdict unknown
 rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics, transfers: chunk records}
-rank.error           rank {rank, kind, message}
+rank.error           rank {rank, kind, message, culprit?: the rank to blame, where that may be another one}
 progress             rank {step, steps, loss}                rank 0 only, at most twice a second
 checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s, files?: how many, where each rank wrote one}
 checkpoint.refused   rank {name, fence}                      an old epoch tried to commit
