@@ -45,6 +45,8 @@ class Workload(Protocol):
     the number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields
     problems with the values, and ``fits(params, world)``, where there is one, why so many ranks cannot do it;
     ``memory(params, world)``, where there is one, what its largest buffers take on each rank (model/room.py).
+    ``traffic(params, world, samples)`` and ``once(params, world)``, where there are such, predict the bytes of each operation
+    of all ranks, in a step of so many samples and before the first one.
     ``PHASES``, where it says them: the phases of its steps, first the one in which a fault acts that names none.
     """
 

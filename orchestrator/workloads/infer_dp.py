@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from ..rank import context
 
 METRICS: Mapping[str, tuple[str, str]] = {"images_per_s": ("1/s", "higher"), "reference_difference": ("1", "lower")}
-CHECKS = ("no-step-lost", "replicas-identical", "no-hang", "equals-reference", "traffic-as-predicted", "spare-warm")
+CHECKS = (
+    "no-step-lost", "weights-received", "replicas-identical", "no-hang", "equals-reference", "traffic-as-predicted",
+    "spare-warm",
+)  # fmt: skip
 #: Answers of one image: a log-probability for each class.
 CLASSES = training.LAYERS[-1]
 
@@ -65,6 +68,11 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step of ``samples``, of all ranks: float32 images there, answers back."""
     size = world * samples * training.ELEMENT
     return {"scatter": size * training.LAYERS[0], "gather": size * CLASSES}
+
+
+def once(params: Params, world: int) -> dict[str, int]:
+    """Bytes of each operation before the first step, of all ranks: the weights."""
+    return {"broadcast": world * training.parameters() * training.ELEMENT} if world > 1 else {}
 
 
 def run(ctx: context.RankContext) -> None:
