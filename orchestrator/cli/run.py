@@ -23,7 +23,9 @@ _OWN = ("-h", "--help")
 
 
 class RunCommand(click.Command):
-    """Every field of the trial's workload is an option, so the options depend on the trial."""
+    """Every field of the trial's workload is an option, so the options depend on the trial. ``about``: its label and workload."""
+
+    about = "", ""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -36,12 +38,23 @@ class RunCommand(click.Command):
         session = session or _never()
         taken = [name for param in self.params for name in param.opts]
         special = copy.copy(self)
-        special.params = [*self.params, *trials.workload_options(source.workload, session.catalogue, taken)]
+        special.params = [*self.params, *trials.workload_options(source, session.catalogue, taken)]
+        special.about = source.label, source.workload
         context = click.Command.make_context(special, info_name, head, parent, **extra)
         context.meta["source"] = source
         if rest and not source.is_script:
             context.fail(f"{source.label} takes no arguments of its own (got {shlex.join(rest)})")
         return context
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those of the workload apart from those of every run."""
+        own = [one for one in self.get_params(ctx) if (one.name or "").startswith("param_")]
+        rest = [one for one in self.get_params(ctx) if one not in own]
+        for title, params in (("Options", rest), (f"{self.about[0]}, which is of workload {self.about[1]}", own)):
+            rows = [row for row in (one.get_help_record(ctx) for one in params) if row is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def _source(self, head: list[str], rest: list[str], session: Session) -> trials.Source | None:
         name = trials.peek(head, self.params, session.catalogue)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ..core import draft, marked, parse_faults, parse_trial, values
+from ..core import draft, marked, meanings, parse_faults, parse_trial, values
 from ..model.errors import UsageError
 from ..model.plan import Plan
 from ..model.plugin import Catalogue
@@ -18,6 +18,8 @@ from ..model.trial import Trial
 SCRIPT = "script"
 #: Parameters of the script workload that the command line sets by place, not by option.
 _BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
+#: So begin the parameters that break something, for tests of what finds it out.
+_OF_TESTS = "break_"
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 
 
@@ -32,6 +34,12 @@ class Source:
     @property
     def workload(self) -> str:
         return str(self.document.value.get("workload")) if isinstance(self.document.value, dict) else ""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """What the trial itself sets."""
+        found = self.document.value.get("params") if isinstance(self.document.value, dict) else None
+        return found if isinstance(found, dict) else {}
 
     @property
     def is_script(self) -> bool:
@@ -71,20 +79,27 @@ def peek(args: Sequence[str], params: Iterable[click.Parameter], catalogue: Cata
     return bare[0] if bare else None
 
 
-def workload_options(workload: str, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
-    """One option per field of the workload's Params; those of `run` itself win."""
+def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
+    """One option per field of the workload's Params, with its meaning and what the trial sets; those of `run` itself win."""
+    workload = source.workload
     if workload not in catalogue.workloads:
         return []
     names = set(taken)
     cls = catalogue.workloads[workload].module.Params
-    found = []
+    told, kinds, found = meanings.of(cls), meanings.kinds(cls), []
     for field in fields(cls):
         flag = f"--{field.name.strip('_').replace('_', '-')}"
         if flag in names or field.name in _BY_PLACE.get(workload, ()):
             continue
-        text = f"{workload}: {field.name.strip('_')} (default {field.default})"
+        value = meanings.shown(source.params.get(field.name, field.default))
+        text = told.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
         variable = f"CCBED_{field.name.strip('_').upper()}"
-        found.append(click.Option([flag, f"param_{field.name}"], default=None, help=text, envvar=variable))
+        found.append(
+            click.Option(
+                [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name],
+                hidden=field.name.startswith(_OF_TESTS),
+            )
+        )  # fmt: skip
     return found
 
 

@@ -24,15 +24,18 @@ class Params(settings.Measuring):
     """What is measured: every combination of size, dtype, operator and algorithm.
 
     operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
-    algorithm      files of algorithms/, library (the backend's own), auto (by the cost model); mpi: by Open MPI on the same nodes
-                   and links, as it chooses; mpi:ring and so on: by that algorithm of its own (rank/mpi/names.py lists them)
+    algorithm      of `ccbed list algorithms`; library: the backend's own; auto: by the cost model; mpi: by Open MPI on the same
+                   nodes and links, as it chooses; mpi:ring and so on: by that algorithm of its own
     sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single ones; K, M, G are powers of 1024. By nccl-tests: the buffer of
                    a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter
     iterations     timed ones per combination
+    dtype          float32 | float64 | float16 | bfloat16 | int32 | int64 | uint8 | int8
+    operator       of reductions: sum | prod | min | max | avg | band | bor | bxor
+    root           the rank in its group that has or gets all, where the operation has one
     groups         2: so many contiguous groups at once; 0,1/2,3: these; empty: all ranks are one
     shares         all-to-all: each rank's share of every input; empty: equal
     asynchronous   begun, then waited for
-    gap_ms         before each iteration, in place of computation
+    gap_ms         milliseconds before each iteration, in place of computation
     """
 
     operation: str = "all-reduce"

@@ -29,10 +29,14 @@ CLASSES = training.LAYERS[-1]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What may be set. ``batch`` is global; ``passes``: how often the training images are gone through.
+    """What may be set.
 
-    broadcast         library | a file of algorithms/
-    scatter, gather   a file of algorithms/
+    dataset           auto (the data directory if one is given, else digits) | digits | idx (the data directory)
+    batch             images of all ranks together
+    passes            how often the training images are gone through
+    broadcast         of `ccbed list algorithms`; library: the backend's own
+    scatter, gather   of `ccbed list algorithms`
+    record            every chunk transfer is recorded
     """
 
     dataset: str = "auto"

@@ -236,6 +236,23 @@ def test_help_lists_the_workloads_options_and_helps_without_a_readable_trial(
     assert ccbed("run", "nothing.py", "--help") == 0
 
 
+def test_help_shows_what_the_trial_sets_with_its_meaning_and_no_hook_of_the_tests(
+    ccbed: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ccbed("run", "allreduce", "--help") == 0
+    said = capsys.readouterr().out
+    text = " ".join(said.split())
+    assert "allreduce.yml, which is of workload collective:" in said
+    assert "[default: ring,library]" in text and "[default: 4K:4M:4]" in text
+    assert "--iterations N timed ones per combination [default: 20]" in text
+    assert "--verify true|false every result is compared" in text and "[default: true]" in text
+    assert "TEXT collective" not in text and "('" not in said
+    assert "break" not in said
+    ccbed("up", "local.yml")
+    ccbed("run", "allreduce", "--break-result", "2:5")
+    assert ccbed.launched[-1].trial.params["break_result"] == "2:5", "hidden, not gone"
+
+
 def test_a_data_directory_that_is_not_there_is_told_before_anything_starts(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("run", "dp-ring", "--data-dir", "nothing") == 3
