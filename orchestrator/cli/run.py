@@ -109,6 +109,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     trial = _trial(session, source, given, bed, data_dir)
     if bed is None:
         raise missing or _never()
+    trials.fitting(source, trial, bed, session.catalogue)
     trial = skipping.available(session.terminal, trial, bed)
     if given["dry_run"]:
         return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
@@ -141,7 +142,9 @@ def _trial(
     session: Session, source: trials.Source, given: Mapping[str, Any], bed: BedSpec | None, data_dir: str | None
 ) -> Trial:
     own = {name.removeprefix("param_"): value for name, value in given.items() if name.startswith("param_")}
-    laid = trials.overrides(given, {name: value for name, value in own.items() if value is not None})
+    laid = trials.overrides(
+        source.document.name, given, {name: value for name, value in own.items() if value is not None}
+    )
     if source.is_script and bed is not None and given["nodes"] is None:
         laid.append(_all_nodes(source, bed))
     laid += trials.proofs(source.document, given["fail_node"]) if isinstance(source.document.value, dict) else []
@@ -175,7 +178,12 @@ def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, 
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
         return 0
     session.terminal.lines(
-        [*trials.describe(trial, made.last_step), *_bed_line(trial, bed), *trials.planned(trial, made)]
+        [
+            *trials.describe(trial, made.last_step),
+            *trials.notes(trial, session.catalogue),
+            *_bed_line(trial, bed),
+            *trials.planned(trial, made),
+        ]
     )
     return 0
 
@@ -191,7 +199,7 @@ def _once(
     slots = tuple(node.name for node in bed.nodes if node.role == "node")[: trial.world.nodes]
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
     last = plan.last_step(trial, session.catalogue, data_dir)
-    teller.head([*trials.describe(trial, last), *_bed_line(trial, bed)])
+    teller.head([*trials.describe(trial, last), *trials.notes(trial, session.catalogue), *_bed_line(trial, bed)])
     result = session.launch(
         Request(
             trial=trial,
