@@ -214,6 +214,31 @@ def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monke
     assert "add a line for 127.0.0.3 to /etc/hosts of h0" in found[0].fix
 
 
+def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c10d asks for the names of its peers on IPv6 sockets: that another form of the address has one does not help."""
+    asleep = threading.Event()
+    asked: list[str] = []
+
+    def slow(address: tuple[Any, ...], flags: int) -> tuple[str, str]:
+        asked.append(address[0])
+        if address[0] == "::ffff:127.0.0.3":
+            asleep.wait(5)
+        raise OSError("no name")
+
+    monkeypatch.setattr(checks, "MAPPED_S", 0.05)
+    monkeypatch.setattr(socket, "getnameinfo", slow)
+    checked = examined(bed(tmp_path), Hosts())
+    asleep.set()
+    assert {f"::ffff:127.0.0.{i}" for i in (2, 3, 4)} <= set(asked)
+    found = [one for one in checked.findings if one.outcome != "ok"]
+    assert [(one.outcome, one.text) for one in found] == [
+        ("fail", f"h{i} takes over 0.05 s to look up ::ffff:127.0.0.3, as connections of torch do") for i in range(3)
+    ]
+    assert "add a line for ::ffff:127.0.0.3 to /etc/hosts of h0" in found[0].fix
+
+
 def test_a_name_that_leads_elsewhere_is_told(tmp_path: Path) -> None:
     hosts = Hosts()
 
@@ -311,7 +336,20 @@ def test_containers_with_a_network_of_their_own_are_asked_each_inside_of_it(tmp_
     checked = examined(bed(tmp_path, network="private"), hosts)
     assert wrong(checked) == []
     assert {node for node, op in hosts.asked if op == "survey inside"} == {"n0", "n1", "n2"}
-    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "inside"}
+    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "inside", "space"}
+
+
+def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_path: Path) -> None:
+    """What a container sees of it at their path is its own root, which may be small or a tmpfs."""
+    hosts, gib = Hosts(), 1024**3
+    for host in ("h0", "h1", "h2"):
+        hosts.odd[host, "space"] = lambda paths: dict.fromkeys(paths, 65 * gib)
+    checked = examined(bed(tmp_path, network="private"), hosts)
+    (disk,) = [one for one in checked.findings if one.name == "disk"]
+    assert (disk.outcome, disk.text) == ("ok", "65 GiB ok")
+    hosts.odd["h1", "space"] = lambda paths: dict.fromkeys(paths, 1)
+    (disk,) = [one for one in examined(bed(tmp_path, network="private"), hosts).findings if one.name == "disk"]
+    assert disk.outcome == "fail" and "on h1" in disk.fix
 
 
 def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:
