@@ -16,7 +16,7 @@ from .core import plan as planning
 from .core import twin as twins
 from .model import codec
 from .model.bed import BedSpec, BedStatus
-from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, InfrastructureError, Interrupted, UsageError
+from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from .model.launch import Request, Result
 from .model.plan import Plan
 from .model.plugin import Catalogue
@@ -237,10 +237,9 @@ def _systems(run: _Run) -> Mapping[str, Mapping[str, Any]]:
 def _preflight(run: _Run, status: BedStatus) -> preflight.Checked:
     """Raises InfrastructureError with the fix when the bed's hosts lack what a run needs."""
     checked = preflight.examine(run.bed, status, run.request.provider.asker(run.bed))
-    failed = [finding for finding in checked.findings if finding.outcome == "fail"]
-    if failed:
-        problems = [f"preflight: {finding.name}: {finding.text}" for finding in failed]
-        raise InfrastructureError(*problems, hint="\n".join(dict.fromkeys(finding.fix for finding in failed)))
+    refused = preflight.refused(checked.findings)
+    if refused:
+        raise refused
     return checked
 
 

@@ -74,14 +74,15 @@ class Acts:
 
     def _inject(self, lease: Lease, node: Node, answer: Answer) -> None:
         """A part that fails ends it: what is broken by then is healed, not called a fault."""
-        act, until = lease.act, time.monotonic() + lease.act.limit_s
+        act, began = lease.act, time.monotonic()
+        until = began + act.limit_s
         wanted: Sequence[Primitive] = [] if os.environ.get(DISARM) else act.inject
 
         def in_force() -> bool:
             return (lease.node, lease.id) in self._timers
 
         def injected(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note("fault.injected", lease, {"id": lease.id, "evidence": evidence})
+            self._note("fault.injected", lease, {"id": lease.id, "evidence": evidence, "began": began})
             proved = self._proving(lease, "fault.verified", problems or ["not verified"], answer)
             if problems:
                 proved(False, evidence)

@@ -28,6 +28,8 @@ T = TypeVar("T")
 _TOKEN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 #: What is asked of each GPU, and what a healthy one has no more of than 0.
 GPU = ("index", "uuid", "name", "ecc.errors.uncorrected.volatile.total", "retired_pages.pending")
+#: So long at most is waited for the name of a mapped address; what takes longer delays every connection of a gang.
+MAPPED_S = 1.0
 FAULTY = {GPU[3]: ("0", "[N/A]"), GPU[4]: ("No", "[N/A]")}
 
 
@@ -66,8 +68,20 @@ def tidy(holders: Sequence[Sequence[int]], shared_dir: str, token: str) -> None:
 
 
 def names(addresses: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
-    """Address -> its name and back, with the seconds that each look-up took; ``limit_s`` where it was not waited for."""
-    return _each(addresses, lambda address: _looked_up(address, limit_s))
+    """Address -> its name and back, with the seconds that each look-up took; ``limit_s`` where it was not waited for.
+
+    ``mapped_s``: the same for the address as c10d's IPv6 sockets see it, ``::ffff:a.b.c.d``, which it looks up as well.
+    """
+    mapped = [f"::ffff:{address}" for address in addresses if ":" not in address]
+    told = _each(
+        [*addresses, *mapped],
+        lambda one: _of_mapped(one) if one.startswith("::ffff:") else _looked_up(one, limit_s),
+    )
+    took = dict(zip(mapped, told[len(addresses) :], strict=True))
+    return [
+        {**one, **({"mapped_s": took[key]["mapped_s"]} if (key := f"::ffff:{one['address']}") in took else {})}
+        for one in told[: len(addresses)]
+    ]
 
 
 def connect(targets: Sequence[Sequence[Any]], limit_s: float) -> list[str]:
@@ -193,6 +207,12 @@ def _looked_up(address: str, limit_s: float) -> dict[str, Any]:
         back, forward_s = _timed(lambda: sorted({str(one[4][0]) for one in socket.getaddrinfo(name, None)}), limit_s)
         found |= {"back": back or [], "forward_s": round(forward_s, 4)}
     return found
+
+
+def _of_mapped(address: str) -> dict[str, Any]:
+    """It need not have a name, if only that is known at once."""
+    _, took = _timed(lambda: socket.getnameinfo((address, 0, 0, 0), socket.NI_NAMEREQD), MAPPED_S)
+    return {"mapped_s": round(took, 4)}
 
 
 def _timed(work: Callable[[], T], limit_s: float) -> tuple[T | None, float]:

@@ -1,4 +1,4 @@
-"""Every planned fault was detected within so many seconds of its injection; the detector is named."""
+"""Every planned fault was detected within so many seconds of its beginning; the detector is named."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """From the return of the injecting call. Figures of different detectors are shown apart."""
+    """From where the injecting call began. Figures of different detectors are shown apart."""
     failovers = [one for one in views.failovers(run.trial, run.history) if one.detect_s is not None]
     injected = [trace for trace in views.traces(run.trial, run.history) if trace.first("fault.injected")]
     doubts = [*views.unended(run.history)]

@@ -55,9 +55,13 @@ def _blame(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
 
 
 def _left(event: Event, gang: views.Gang) -> views.Finding:
-    rank, code = event.value.get("rank"), views.whole(event.value.get("code")) or 0
+    rank, code = views.whole(event.value.get("rank")), views.whole(event.value.get("code")) or 0
+    culprit, said = views.blamed(gang, -1 if rank is None else rank)
+    if said and culprit != rank:
+        return views.found(
+            f"{said.value.get('kind')} of {gang.ranks[culprit]}: {said.value.get('message')}", event, said
+        )
     how = f"was ended by {_signal(-code)}" if code < 0 else f"left with exit code {code}"
-    said = next((error for error in gang.of("rank.error") if error.value.get("rank") == rank), None)
     why = (
         f": {said.value.get('kind')}: {said.value.get('message')}" if said and said.value.get("kind") != "exit" else ""
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .. import views
@@ -72,7 +72,7 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
         elif event.type == "note" and views.abnormal(event):
             damage.fell |= {event.node or ""}
             if not damage.explains(event, epoch):
-                yield views.found(_told(event), event)
+                yield views.found(_told(event, gangs), event)
                 damage.epochs |= here
 
 
@@ -87,8 +87,13 @@ def _reaches(run: Run) -> dict[str, set[str]]:
     return found
 
 
-def _told(event: Event) -> str:
+def _told(event: Event, gangs: Sequence[views.Gang]) -> str:
     if event.f == "rank.exit":
+        rank = views.whole(event.value.get("rank"))
+        gang = next((one for one in gangs if one.epoch == event.epoch and rank is not None), None)
+        culprit, said = views.blamed(gang, rank) if gang and rank is not None else (rank, None)
+        if gang and said and culprit is not None and "culprit" in said.value:
+            return f"{said.value.get('kind')} of rank {culprit} on {gang.ranks[culprit]}, which nothing planned"
         return f"rank {event.value.get('rank')} on {event.node} left with code {event.value.get('code')}, which nothing planned"
     if event.f == "gang.stalled":
         return f"the gang stood still for {event.value.get('since_s')} s, which nothing planned"

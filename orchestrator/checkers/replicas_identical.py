@@ -28,8 +28,19 @@ def check(run: Run, params: Params) -> Verdict:
     failures += [one for gang in gangs for one in (*_restored(gang), *_finished(gang))]
     doubts = [*_unproved(gangs), *views.unended(run.history), *views.unstarted(run.history)]
     ranks = len(gangs[-1].ranks) if gangs else 0
-    text = f"replicas identical {ranks}/{ranks}, {compared} steps compared"
+    text = f"replicas identical {ranks}/{ranks}, {_compared(compared, ranks)}"
     return views.conclude("replicas-identical", text, failures=failures, doubts=doubts)
+
+
+def _compared(steps: int, ranks: int) -> str:
+    """What was; of steps only where they told a hash."""
+    if ranks < 2:
+        return "one rank has nothing to be compared with"
+    return (
+        f"{steps} steps compared"
+        if steps
+        else "compared where they began and when they had finished; steps tell no hash"
+    )
 
 
 def _restored(gang: views.Gang) -> Iterator[views.Finding]:

@@ -61,10 +61,15 @@ def _wrong(run: Run, event: Event) -> views.Finding:
     if views.whole(value.get("offset")) == -1:
         return views.found(f"{what}: {where}: another result than the first rank of its group", event, plan)
     return views.found(
-        f"{what}: {where}: element {value.get('offset')}: expected {value.get('expected')}, got {value.get('got')}",
+        f"{what}: {where}: element {value.get('offset')}: "
+        f"expected {_number(value.get('expected'))}, got {_number(value.get('got'))}",
         event,
         plan,
     )
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _case(plan: Event | None, number: int | None) -> dict[str, Any]:

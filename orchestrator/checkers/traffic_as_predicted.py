@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
+from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -28,24 +29,33 @@ def check(run: Run, params: Params) -> Verdict:
         return views.conclude("traffic-as-predicted", "", doubts=doubts)
     told = gang.by_rank("traffic")
     first = next(iter(told.values()))
-    predicted = _sizes(first.value.get("predicted"))
-    measured: Counter[str] = Counter()
-    for event in told.values():
-        measured.update(
-            {name: views.whole(size) or 0 for name, size in views.mapping(event.value.get("measured")).items()}
-        )
-    failures = list(_apart(measured, predicted))
-    each = ", ".join(f"{name} {size / len(told):,.0f} bytes" for name, size in sorted(measured.items()))
-    text = f"{each} per rank and step, as predicted"
+    measured, once = _sum(told.values(), "measured"), _sum(told.values(), "once")
+    failures = [
+        *_apart(measured, _sizes(first.value.get("predicted")), "in a step of all ranks"),
+        *_apart(once, _sizes(first.value.get("once_predicted")), "of all ranks before the first step"),
+    ]
+    before = f"{_each(once, len(told))} per rank once, " if once else ""
+    text = f"{before}{_each(measured, len(told))} per rank and step, as predicted"
     return views.conclude("traffic-as-predicted", text, failures=failures, doubts=doubts)
+
+
+def _sum(told: Iterable[Event], name: str) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for event in told:
+        found.update(_sizes(event.value.get(name)))
+    return found
+
+
+def _each(sizes: Mapping[str, int], ranks: int) -> str:
+    return ", ".join(f"{name} {size / ranks:,.0f} bytes" for name, size in sorted(sizes.items()))
 
 
 def _sizes(told: object) -> dict[str, int]:
     return {name: views.whole(size) or 0 for name, size in views.mapping(told).items()}
 
 
-def _apart(measured: Mapping[str, int], predicted: Mapping[str, int]) -> Iterator[views.Finding]:
+def _apart(measured: Mapping[str, int], predicted: Mapping[str, int], where: str) -> Iterator[views.Finding]:
     for name in sorted({*measured, *predicted}):
         found, wanted = measured.get(name, 0), predicted.get(name, 0)
         if found != wanted:
-            yield views.found(f"{name}: {found:,} bytes in a step of all ranks, predicted were {wanted:,}")
+            yield views.found(f"{name}: {found:,} bytes {where}, predicted were {wanted:,}")

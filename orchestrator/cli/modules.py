@@ -36,5 +36,13 @@ def facts(spec: str, shape: str | None, dtype: str | None) -> dict[str, Any]:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise UsageError(f"--model {spec}: ended with exit code {done.returncode}: {last[:300]}") from None
     if "error" in found:
-        raise UsageError(found["error"], hint="try the factory alone: python -c 'import …'")
+        raise UsageError(found["error"], hint=_alone(spec))
     return found
+
+
+def _alone(spec: str) -> str:
+    """What shows the same mistake with its traceback."""
+    module, _, factory = spec.partition(":")
+    if module.endswith(".py"):
+        return f"a module is named without .py: --model {module.removesuffix('.py').replace('/', '.')}:{factory}"
+    return f"see it alone: python -c 'from {module} import {factory}; {factory}()'"

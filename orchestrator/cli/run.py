@@ -23,7 +23,9 @@ _OWN = ("-h", "--help")
 
 
 class RunCommand(click.Command):
-    """Every field of the trial's workload is an option, so the options depend on the trial."""
+    """Every field of the trial's workload is an option, so the options depend on the trial. ``about``: its label and workload."""
+
+    about = "", ""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -36,12 +38,23 @@ class RunCommand(click.Command):
         session = session or _never()
         taken = [name for param in self.params for name in param.opts]
         special = copy.copy(self)
-        special.params = [*self.params, *trials.workload_options(source.workload, session.catalogue, taken)]
+        special.params = [*self.params, *trials.workload_options(source, session.catalogue, taken)]
+        special.about = source.label, source.workload
         context = click.Command.make_context(special, info_name, head, parent, **extra)
         context.meta["source"] = source
         if rest and not source.is_script:
             context.fail(f"{source.label} takes no arguments of its own (got {shlex.join(rest)})")
         return context
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Those of the workload apart from those of every run."""
+        own = [one for one in self.get_params(ctx) if (one.name or "").startswith("param_")]
+        rest = [one for one in self.get_params(ctx) if one not in own]
+        for title, params in (("Options", rest), (f"{self.about[0]}, which is of workload {self.about[1]}", own)):
+            rows = [row for row in (one.get_help_record(ctx) for one in params) if row is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def _source(self, head: list[str], rest: list[str], session: Session) -> trials.Source | None:
         name = trials.peek(head, self.params, session.catalogue)
@@ -96,6 +109,7 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     trial = _trial(session, source, given, bed, data_dir)
     if bed is None:
         raise missing or _never()
+    trials.fitting(source, trial, bed, session.catalogue)
     trial = skipping.available(session.terminal, trial, bed)
     if given["dry_run"]:
         return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
@@ -128,7 +142,9 @@ def _trial(
     session: Session, source: trials.Source, given: Mapping[str, Any], bed: BedSpec | None, data_dir: str | None
 ) -> Trial:
     own = {name.removeprefix("param_"): value for name, value in given.items() if name.startswith("param_")}
-    laid = trials.overrides(given, {name: value for name, value in own.items() if value is not None})
+    laid = trials.overrides(
+        source.document.name, given, {name: value for name, value in own.items() if value is not None}
+    )
     if source.is_script and bed is not None and given["nodes"] is None:
         laid.append(_all_nodes(source, bed))
     laid += trials.proofs(source.document, given["fail_node"]) if isinstance(source.document.value, dict) else []
@@ -162,7 +178,12 @@ def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, 
         session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
         return 0
     session.terminal.lines(
-        [*trials.describe(trial, made.last_step), *_bed_line(trial, bed), *trials.planned(trial, made)]
+        [
+            *trials.describe(trial, made.last_step),
+            *trials.notes(trial, session.catalogue),
+            *_bed_line(trial, bed),
+            *trials.planned(trial, made),
+        ]
     )
     return 0
 
@@ -178,7 +199,7 @@ def _once(
     slots = tuple(node.name for node in bed.nodes if node.role == "node")[: trial.world.nodes]
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
     last = plan.last_step(trial, session.catalogue, data_dir)
-    teller.head([*trials.describe(trial, last), *_bed_line(trial, bed)])
+    teller.head([*trials.describe(trial, last), *trials.notes(trial, session.catalogue), *_bed_line(trial, bed)])
     result = session.launch(
         Request(
             trial=trial,

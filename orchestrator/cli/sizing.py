@@ -60,7 +60,10 @@ def only_traced(asked: Mapping[str, Any]) -> None:
     named = [name for name in ("model_name", "batch", "dataset", "shares", "link", "gpu_memory", "input_shape", "dtype", "tp", "pp",
                                "ep", "zero", "microbatches", "style", *_SHAPE) if asked[name] is not None]  # fmt: skip
     if named:
-        raise UsageError(*(f"--{_option(name)}: not with --trace: the trace says what was" for name in named))
+        raise UsageError(
+            *(f"--{_option(name)}: not with --trace: the trace says what was" for name in named),
+            hint="leave it out; with --trace go --gpus, --algorithm, --emit and --json",
+        )
 
 
 def chooser(found: Mapping[str, Any], wanted: str | None) -> matching.Algorithms:
@@ -68,7 +71,7 @@ def chooser(found: Mapping[str, Any], wanted: str | None) -> matching.Algorithms
     try:
         prices = pricing.Prices(found, wanted)
     except ValueError as error:
-        raise UsageError(*str(error).splitlines()) from None
+        raise UsageError(*str(error).splitlines(), hint="ccbed list algorithms") from None
 
     def choose(operation: str, ranks: int) -> str:
         one = traffic.Collective(
@@ -149,7 +152,7 @@ def _model(asked: Mapping[str, Any]) -> Model:
     if name != "mnist-mlp":
         known = ("mnist-mlp", "transformer", *transformers.PRESETS)
         raise ValueError(
-            f"--model: unknown model {name}; {values.nearest(name, known)} A module of yours: module:factory"
+            f"--model: unknown model {name}; {values.nearest(name, known)} (a module of yours: module:factory)"
         )
     if dtype not in (None, "float32"):
         raise ValueError("--dtype: mnist-mlp is float32")

@@ -158,14 +158,18 @@ def _span(steps: list[int]) -> str:
 
 
 def _blame(run: Run) -> Iterator[str]:
-    """The last lines of the log of the first rank that failed by itself."""
+    """The last lines of the log of the first rank that failed by itself, or of the one that it blames."""
     failed = next((e for e in run.history.of("rank.error", "rank.exit") if _is_failure(e.value)), None)
     if failed is None or failed.node is None:
         return
-    rank = int(failed.value["rank"])
-    tail = run.files.log(failed.node, rank, failed.epoch or 0).splitlines()[-_TAIL:]
+    rank, node = int(failed.value["rank"]), failed.node
+    gang = next((one for one in views.gangs(run.history) if one.epoch == (failed.epoch or 0)), None)
+    if gang and rank in gang.ranks:
+        rank, _ = views.blamed(gang, rank)
+        node = gang.ranks[rank]
+    tail = run.files.log(node, rank, failed.epoch or 0).splitlines()[-_TAIL:]
     if tail:
-        yield f"log       rank {rank} on {failed.node}, epoch {failed.epoch or 0}, last lines:"
+        yield f"log       rank {rank} on {node}, epoch {failed.epoch or 0}, last lines:"
         yield from (f"          {line}" for line in tail)
 
 

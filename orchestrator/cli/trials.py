@@ -9,15 +9,20 @@ from typing import Any
 
 import click
 
-from ..core import draft, marked, parse_faults, parse_trial, values
+from ..core import draft, marked, meanings, parse_faults, parse_trial, values
+from ..model import codec
+from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.plan import Plan
 from ..model.plugin import Catalogue
 from ..model.trial import Trial
+from . import beds
 
 SCRIPT = "script"
 #: Parameters of the script workload that the command line sets by place, not by option.
 _BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
+#: So begin the parameters that break something, for tests of what finds it out.
+_OF_TESTS = "break_"
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 
 
@@ -34,6 +39,12 @@ class Source:
         return str(self.document.value.get("workload")) if isinstance(self.document.value, dict) else ""
 
     @property
+    def params(self) -> Mapping[str, Any]:
+        """What the trial itself sets."""
+        found = self.document.value.get("params") if isinstance(self.document.value, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    @property
     def is_script(self) -> bool:
         return self.workload == SCRIPT
 
@@ -41,7 +52,7 @@ class Source:
 def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     """Raises UsageError for what is neither a built-in trial nor a readable file of one."""
     if name in catalogue.trials:
-        return _yaml(Path(catalogue.trials[name]), f"{name}.yml")
+        return _yaml(Path(catalogue.trials[name]), f"{name}.yml", name)
     path = Path(name)
     if path.suffix == ".py":
         return _script(path, args)
@@ -71,25 +82,32 @@ def peek(args: Sequence[str], params: Iterable[click.Parameter], catalogue: Cata
     return bare[0] if bare else None
 
 
-def workload_options(workload: str, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
-    """One option per field of the workload's Params; those of `run` itself win."""
+def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
+    """One option per field of the workload's Params, with its meaning and what the trial sets; those of `run` itself win."""
+    workload = source.workload
     if workload not in catalogue.workloads:
         return []
     names = set(taken)
     cls = catalogue.workloads[workload].module.Params
-    found = []
+    told, kinds, found = meanings.of(cls), meanings.kinds(cls), []
     for field in fields(cls):
         flag = f"--{field.name.strip('_').replace('_', '-')}"
         if flag in names or field.name in _BY_PLACE.get(workload, ()):
             continue
-        text = f"{workload}: {field.name.strip('_')} (default {field.default})"
+        value = meanings.shown(source.params.get(field.name, field.default))
+        text = told.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
         variable = f"CCBED_{field.name.strip('_').upper()}"
-        found.append(click.Option([flag, f"param_{field.name}"], default=None, help=text, envvar=variable))
+        found.append(
+            click.Option(
+                [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name],
+                hidden=field.name.startswith(_OF_TESTS),
+            )
+        )  # fmt: skip
     return found
 
 
-def overrides(given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[draft.Override]:
-    """The options of `run`, each for its place in the trial."""
+def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[draft.Override]:
+    """The options of `run`, each for its place in the trial. ``name``: what the user calls it."""
     places = {
         "nodes": ("world", "nodes"),
         "ranks_per_node": ("world", "ranks_per_node"),
@@ -107,7 +125,7 @@ def overrides(given: Mapping[str, Any], workload_values: Mapping[str, str]) -> l
     for name, value in workload_values.items():
         option = f"--{name.strip('_').replace('_', '-')}"
         found.append(draft.Override(path=("params", name), value=value, source=option))
-    return [*found, *_faults(given.get("fail_node") or (), given.get("at"))]
+    return [*found, *_faults(name, given.get("fail_node") or (), given.get("at"))]
 
 
 def proofs(document: marked.Document, fail_node: Sequence[str]) -> list[draft.Override]:
@@ -118,11 +136,28 @@ def proofs(document: marked.Document, fail_node: Sequence[str]) -> list[draft.Ov
     return [draft.Override(path=("checks",), value={"detected-within": "2s"}, source="--fail-node", append=True)]
 
 
-def _faults(nodes: Sequence[str], at: str | None) -> list[draft.Override]:
+def fitting(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:
+    """Raises UsageError where the bed has too few nodes; fewer ranks are only suggested where the trial can do with them."""
+    count = sum(node.role == "node" for node in bed.nodes)
+    if trial.world.nodes <= count:
+        return
+    module: Any = catalogue.workloads[trial.workload].module
+    fewer = replace(trial.world, nodes=count)
+    params = codec.build(module.Params, dict(trial.params))
+    unfit = [*module.fits(params, fewer.size)] if hasattr(module, "fits") else []
+    held = [fault for fault in trial.faults if isinstance(fault.node, int) and fault.node >= count]
+    where = beds.shown(bed.inventory)
+    more = f"ask for more in {where} (ccbed_nodes) and: ccbed up {where}"
+    less = [] if unfit or held or not count else [f"ccbed run {source.document.name} --nodes {count}"]
+    raise UsageError(
+        f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {count} (spares are never counted)",
+        hint="\n".join([*less, f"or {more}" if less else more]),
+    )
+
+
+def _faults(name: str, nodes: Sequence[str], at: str | None) -> list[draft.Override]:
     if at is not None and not nodes:
-        raise UsageError(
-            "--at goes with --fail-node", hint="ccbed run TRIAL --fail-node 2 --at step=20,phase=allreduce"
-        )
+        raise UsageError("--at goes with --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at}")
     body: dict[str, Any] = {} if at is None else {"at": at}
     return [
         draft.Override(
@@ -170,6 +205,13 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
         yield f"fault  {fault.fault} {where} {_when(fault.at)}"
 
 
+def notes(trial: Trial, catalogue: Catalogue) -> Iterable[str]:
+    """What the workload says of its values before it begins."""
+    module: Any = catalogue.workloads[trial.workload].module
+    if hasattr(module, "notes"):
+        yield from (f"note   {text}" for text in module.notes(codec.build(module.Params, dict(trial.params))))
+
+
 def planned(trial: Trial, plan: Plan) -> Iterable[str]:
     """The lines of a dry run: what was decided beyond the trial's own words."""
     threads = f"{plan.threads} thread{'s' * (plan.threads != 1)} each"
@@ -193,10 +235,10 @@ def _when(at: Any) -> str:
     return f"at {point}, once, exact"
 
 
-def _yaml(path: Path, label: str) -> Source:
+def _yaml(path: Path, label: str, asked: str = "") -> Source:
     content = _read(path)
     text = content.decode(errors="replace")
-    document = parse_trial.open_document(text, label)
+    document = replace(parse_trial.open_document(text, label), asked=asked)
     return Source(document=document, label=label, inputs={path.name: content})
 
 

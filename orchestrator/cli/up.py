@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..model.bed import BedSpec, BedStatus, Diff
-from ..model.errors import InfrastructureError, UnpreparedError, UnreachedError, UsageError
+from ..model.errors import UnpreparedError, UnreachedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
@@ -47,12 +47,15 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
         if diff.empty:
             store.write(session.state, bed)
+            if store.doubted(session.state, bed.name):
+                _preflight(session, bed, status, provider)
             if not quiet:
                 session.terminal.line(_unchanged(session, bed, status))
             return 0
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")
         store.write(session.state, bed)
+        store.doubt(session.state, bed.name)
         _change(session, bed, status, diff, provider, mend=prepare is not False)
     return 0
 
@@ -137,15 +140,14 @@ def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Prov
     from ..providers import preflight
 
     findings = preflight.check(bed, status, provider.asker(bed))
-    said = " · ".join(f"{finding.name} {finding.text}" for finding in findings)
-    session.terminal.line(f"  preflight   {said}")
+    session.terminal.line(f"  preflight   {preflight.told(findings)}")
     for finding in findings:
         if finding.outcome == "warn":
             session.terminal.warn(f"{finding.name}: {finding.text}; {finding.fix}")
-    failed = [f"preflight: {finding.name}: {finding.text}" for finding in findings if finding.outcome == "fail"]
-    fixes = [finding.fix for finding in findings if finding.outcome == "fail"]
-    if failed:
-        raise InfrastructureError(*failed, hint="\n".join(fixes))
+    refused = preflight.refused(findings)
+    if refused:
+        raise refused
+    store.fit(session.state, bed.name)
 
 
 def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:

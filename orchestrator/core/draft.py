@@ -29,8 +29,11 @@ class Draft:
     value: Any
     sources: dict[marked.Path, str] = field(default_factory=dict)
     problems: list[tuple[int, str]] = field(default_factory=list)
+    hints: list[str] = field(default_factory=list)
 
-    def say(self, where: marked.Path, text: str, got: Any = ...) -> None:
+    def say(self, where: marked.Path, text: str, got: Any = ..., *, hint: str = "") -> None:
+        """Note a mistake. ``hint``: what to do about it, where looking at the parameters of the trial is not enough."""
+        self.hints += [hint] if hint else []
         suffix = "" if got is ... else f" (got {values.show(got)})"
         self.problems.append((self._order(where), f"{self._label(where)}: {text}{suffix}"))
 
@@ -84,7 +87,14 @@ class Draft:
             self.say(where, "stands twice")
         if self.problems:
             texts = dict.fromkeys(text for _, text in sorted(self.problems, key=lambda one: one[0]))
-            raise UsageError(*texts, hint="what there is: ccbed list, ccbed run TRIAL --help")
+            general = (
+                [] if self.hints else [f"ccbed run {self.document.name} --help tells every parameter and its form"]
+            )
+            raise UsageError(*texts, hint="\n".join(dict.fromkeys([*self.hints, *general])))
+
+    def option(self, where: marked.Path) -> str:
+        """The option that set the value there; empty where the document did."""
+        return self._source(where)[0]
 
     def _source(self, where: marked.Path) -> tuple[str, int]:
         for length in range(len(where), 0, -1):

@@ -96,7 +96,8 @@ def _unsaved(trial: Trial, state: State, event: Event) -> Result:
 
 def _rank_error(trial: Trial, state: State, event: Event) -> Result:
     """A rank's last word."""
-    return (recovery.without_hope(state, event.value), ()) if _current(state, event) else (state, ())
+    told = event.epoch == state.epoch and (state.active or state.stage == "stop")
+    return (recovery.without_hope(state, event.value), ()) if told else (state, ())
 
 
 def _held(trial: Trial, state: State, event: Event) -> Result:
@@ -179,7 +180,7 @@ def _recover(trial: Trial, state: State) -> Result:
     if decision.refused:
         why = {"reason": decision.refused, "lost": lost, "failed": sorted(state.failed), "detector": state.detector}
         refused = note("recovery.refused", f"e{state.epoch}/refused", why, epoch=state.epoch)
-        return then((state, (refused,)), lambda s: closing.close(trial, s, _defeat(s, lost, decision.refused)))
+        return then((state, (refused,)), lambda s: closing.close(trial, s, recovery.defeat(s, lost, decision.refused)))
     what = {
         "lost": lost, "failed": sorted(state.failed), "detector": state.detector, "policy": dict(decision.policies),
         "slots": decision.slots, "best_step": state.best_step,
@@ -190,13 +191,6 @@ def _recover(trial: Trial, state: State) -> Result:
         slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,
     )  # fmt: skip
     return then((state, (decided,)), lambda s: gangs.prepare(trial, s))
-
-
-def _defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
-    """A finding about the system under test, unless a node was lost that no planned fault was aimed at."""
-    unplanned = state.unfit or [name for name in lost if name not in faulting.targets(state)]
-    what = f"lost {', '.join(lost)}" if lost else f"ranks {sorted(state.failed)} failed"
-    return Ending(outcome="failed", reason=f"{what}; {refused}", kind="infrastructure" if unplanned else "finding")
 
 
 # --- outcomes of commands ---------------------------------------------------------------------------------------------

@@ -18,13 +18,20 @@ Path = tuple[str | int, ...]
 class Document:
     """A document and where its parts stand. ``lines``: path of keys and indices -> line, counted from 1.
 
-    ``repeated``: the keys that stand twice in one mapping, of which the last would silently win.
+    ``repeated``: the keys that stand twice in one mapping, of which the last would silently win. ``asked``: what the user
+    called it, where that is not the path.
     """
 
     path: str
     value: Any
+    asked: str = ""
     lines: Mapping[Path, int] = field(default_factory=dict)
     repeated: Sequence[Path] = ()
+
+    @property
+    def name(self) -> str:
+        """For command lines that are suggested."""
+        return self.asked or self.path
 
     def line(self, *where: str | int) -> int:
         """The line of the innermost part of ``where`` that is in the text; 0 if there is none."""

@@ -82,7 +82,9 @@ def _fault(
     name, body = next(iter(item.items()))
     plugin = catalogue.faults.get(name)
     if plugin is None:
-        found.say((*where, name), f"unknown fault; {values.nearest(name, catalogue.faults)}", name)
+        found.say(
+            (*where, name), f"unknown fault; {values.nearest(name, catalogue.faults)}", name, hint="ccbed list faults"
+        )
         return None
     body = {} if body is None else body
     if not isinstance(body, dict):
@@ -114,7 +116,10 @@ def _node(found: draft.Draft, where: marked.Path, body: Mapping[str, Any], world
         found.say((*where, "node"), f"{error}, or a node's name such as n2", given)
         return None
     if number >= world.nodes:
-        found.say((*where, "node"), f"the trial has nodes 0..{world.nodes - 1}", given)
+        enough = f"--nodes {number + 1}" if found.option(where) else f"world: {{nodes: {number + 1}}}"
+        again = f"ccbed run {found.document.name} --fail-node {world.nodes - 1}"
+        hint = again if found.option(where) else f"name one of 0 to {world.nodes - 1}"
+        found.say((*where, "node"), f"the trial has nodes 0..{world.nodes - 1}", given, hint=f"{hint}, or {enough}")
         return None
     return number
 
@@ -210,7 +215,9 @@ def _clash(found: draft.Draft, where: marked.Path, body: Mapping[str, Any], poin
     elif phase in LIFE_PHASES and "step" in kinds:
         found.say((*where, "step"), f"phase {phase} belongs to no step; leave step out")
     elif not points.counts and (kinds == ["step"] or not kinds):
-        found.say(where, "this workload cannot be held in a step; say when, such as 10s")
+        option = found.option(where)
+        hint = f"ccbed run {found.document.name} {option} --at 10s" if option else "at: 10s"
+        found.say(where, "this workload cannot be held in a step; say when, such as 10s", hint=hint)
     else:
         return False
     return True

@@ -115,7 +115,7 @@ def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> t
     if plugin is None:
         what = "is missing" if name is None else "unknown workload"
         near = values.nearest(str(name), catalogue.workloads)
-        found.say(("workload",), f"{what}; {near}", ... if name is None else name)
+        found.say(("workload",), f"{what}; {near}", ... if name is None else name, hint="ccbed list workloads")
         return None, None
     before = len(found.problems)
     good = found.build(("params",), plugin.module.Params, found.section("params"), f"parameter of {name}")
@@ -152,7 +152,12 @@ def _algorithm(found: draft.Draft, good: dict[str, Any], catalogue: Catalogue) -
         catalogue.algorithms.get(name)
     known = (*catalogue.algorithms, LIBRARY)
     if isinstance(chosen, str) and names[0] not in known:
-        found.say(("params", "algorithm"), f"unknown algorithm; known: {', '.join(sorted(known))}", chosen)
+        found.say(
+            ("params", "algorithm"),
+            f"unknown algorithm; known: {', '.join(sorted(known))}",
+            chosen,
+            hint="ccbed list algorithms",
+        )
         del good["algorithm"]  # the rest of the values can still be judged
 
 
@@ -219,7 +224,7 @@ def _check(found: draft.Draft, where: marked.Path, item: Any, catalogue: Catalog
         return None
     plugin = catalogue.checkers.get(name)
     if plugin is None:
-        found.say(where, f"unknown check; {values.nearest(name, catalogue.checkers)}", name)
+        found.say(where, f"unknown check; {values.nearest(name, catalogue.checkers)}", name, hint="ccbed list checkers")
         return None
     body = _arguments(plugin.module.Params, argument)
     if body is None:

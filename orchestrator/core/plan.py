@@ -113,8 +113,7 @@ def _seats(trial: Trial, bed: BedSpec, status: BedStatus) -> tuple[Sequence[Node
         raise UsageError(
             f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {len(members)}"
             " (spares are never counted)",
-            hint=f"ccbed run {trial.name} --nodes {len(members)}, or set ccbed_nodes: {trial.world.nodes} in "
-            f"{bed.inventory} and: ccbed up {bed.inventory}",
+            hint=f"ask for more in {bed.inventory} (ccbed_nodes) and: ccbed up {bed.inventory}",
         )
     slots = members[: trial.world.nodes]
     cold = [node.name for node in slots if status.node(node.name).state != "warm"]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..model.trial import Trial
-from .state import State
+from . import faulting
+from .state import Ending, State
 
 #: So many recoveries in a row without a step that was never done before are a crash loop.
 STALE_LIMIT = 2
@@ -53,6 +54,18 @@ def without_hope(state: State, error: Mapping[str, Any]) -> State:
     if kind not in _HOPELESS or state.hopeless:
         return state
     return replace(state, hopeless=f"{error.get('message')}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)
+
+
+def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
+    """A finding about the system under test, unless a node was lost that no planned fault was aimed at.
+
+    What no restart would cure says it all.
+    """
+    unplanned = state.unfit or [name for name in lost if name not in faulting.targets(state)]
+    ranks = ", ".join(map(str, sorted(state.failed)))
+    what = f"lost {', '.join(lost)}" if lost else f"rank{'s' * (len(state.failed) > 1)} {ranks} failed"
+    reason = state.hopeless if state.hopeless and not lost else f"{what}; {refused}"
+    return Ending(outcome="failed", reason=reason, kind="infrastructure" if unplanned else "finding")
 
 
 def _refusal(trial: Trial, state: State) -> str:

@@ -96,13 +96,14 @@ def _redone(run: views.RunView) -> list[str]:
 
 def _ending(trial: Trial, run: views.RunView) -> list[str]:
     at = f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
+    where = f"at {at}" if run.step else "before its first step was done"
     if run.outcome == "finished":
         return [] if run.failovers else [_clean(trial, run)]
     if run.outcome == "interrupted":
-        return [f"interrupted at {at}"]
+        return [f"interrupted {where}"]
     if run.outcome == "running":
         return [f"not finished: {at}"]
-    return [f"the run failed at {at}" + (f": {run.reason}" if run.reason else "")]
+    return [f"the run failed {where}" + (f": {run.reason}" if run.reason else "")]
 
 
 def _clean(trial: Trial, run: views.RunView) -> str:
@@ -124,6 +125,6 @@ def _finding(verdicts: Sequence[Verdict], told: str) -> list[str]:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    if bad[0].check == "finished" and told and told in bad[0].text:
+    if bad[0].check == "finished" and told and told.split("; ", maxsplit=1)[0] in bad[0].text:
         return [f"{bad[0].check} {word}{more}"]
     return [f"{bad[0].check} {word}: {bad[0].text}{more}"]

@@ -16,6 +16,9 @@ _BY = {
     "gang.stalled": "by step clock",
 }
 
+#: A fault that takes longer to inject is told with its beginning: what it broke may have been detected in between.
+SLOW_S = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
@@ -43,6 +46,7 @@ class Story:
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first: dict[int, set[int]] = field(default_factory=dict)
     _hit: set[int] = field(default_factory=set)
+    _accused: set[object] = field(default_factory=set)
     _gone: set[tuple[int, str | None]] = field(default_factory=set)
 
     def feed(self, event: Event) -> tuple[Line, ...]:
@@ -103,8 +107,10 @@ class Story:
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
 
     def _fault_injected(self, event: Event) -> Iterator[Line]:
-        done = _evidence(event.value.get("evidence"))
-        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}")
+        done, began = _evidence(event.value.get("evidence")), event.value.get("began")
+        took = event.at.mono - began if isinstance(began, float) else 0.0
+        slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
+        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}{slow}")
 
     def _fault_verified(self, event: Event) -> Iterator[Line]:
         proof = _evidence(event.value.get("evidence"))
@@ -217,8 +223,16 @@ class Story:
         """Only where no fault of ours and no loss explains it."""
         if self._epoch in self._hit or any(epoch == self._epoch for epoch, _ in self._gone):
             return
-        where = f"rank {event.value.get('rank')} on {event.node}"
-        yield self._line(event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'))}")
+        culprit = event.value.get("culprit")
+        if culprit is not None:
+            if culprit in self._accused:
+                return
+            self._accused.add(culprit)
+        rank, node = event.value.get("rank"), event.node
+        where = f"rank {rank} on {node}" if culprit in (None, rank) else self._node_of(int(culprit))
+        yield self._line(
+            event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'), 160)}"
+        )
 
     def _lease_over(self, event: Event) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")

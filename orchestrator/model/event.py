@@ -50,7 +50,7 @@ node.exit            keeper {code, pid, left}                a detector; left: 0
 node.ended           keeper {code, oom, pid}                 what the container's engine knows of that exit, told a little later
 lease.armed          keeper {key, lease_s, holder}           keeper, or ``outside``: the holder on the controller's machine
 lease.over           keeper {key}                            the lease ran out and the holder healed by itself
-fault.injected       keeper {id, evidence}
+fault.injected       keeper {id, evidence, began}            the call returned; ``began``: CLOCK_MONOTONIC when it was made
 fault.verified       keeper {id, evidence}
 fault.healed         keeper {id, evidence}
 heal.verified        keeper {id, evidence}
@@ -68,7 +68,7 @@ rank.held            rank {rank, step, phase, hold}
 rank.released        rank {rank, hold, held_s}
 hold.expired         rank {rank, hold, held_s}               nobody released it in time: verdict unknown
 rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics, transfers: chunk records}
-rank.error           rank {rank, kind, message}
+rank.error           rank {rank, kind, message, culprit?: the rank to blame, where that may be another one}
 progress             rank {step, steps, loss}                rank 0 only, at most twice a second
 checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s, files?: how many, where each rank wrote one}
 checkpoint.refused   rank {name, fence}                      an old epoch tried to commit

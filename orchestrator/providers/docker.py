@@ -36,12 +36,9 @@ KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 #: Right however late they come. What begins something must not come after its time: it counts as not answered then.
 ENDS = ("node.kill", "gang.stop", "fault.heal")
 EVENTS = "events.jsonl"
-KEEPER_S = 30.0
-END_S = 30.0
-#: A host that takes longer to say what it has is not there, while a run is on.
-LOOK_S = 0.7
-#: So many hosts are asked at once.
-AT_ONCE = 16
+KEEPER_S, END_S = 30.0, 30.0
+#: A host that takes longer to say what it has is not there, while a run is on. And so many hosts are asked at once.
+LOOK_S, AT_ONCE = 0.7, 16
 
 T = TypeVar("T")
 

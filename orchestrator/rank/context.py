@@ -69,6 +69,8 @@ class RankContext:
         #: What the first step moved: operation -> bytes; and how many samples it had: it may be an epoch's short last one.
         self.traffic: dict[str, int] | None = None
         self.traffic_samples = 0
+        #: What was moved before the first step.
+        self.traffic_once: dict[str, int] = {}
 
     @property
     def rng(self) -> torch.Generator:
@@ -120,8 +122,13 @@ class RankContext:
 
     def begin_step(self, step: int) -> None:
         self.step = step
+        if self._first:
+            self.traffic_once = self._moved()
         self.comm.begin(step)
         self.begun = time.monotonic()
+
+    def _moved(self) -> dict[str, int]:
+        return {operation: size for operation, (_, size) in self.comm.counted.items()}
 
     def end_step(
         self, loss: float | None, model: torch.nn.Module | None = None, timed: tuple[float, float] | None = None
@@ -137,7 +144,7 @@ class RankContext:
         if self._chunks:
             self._chunks.flush()
         if self._first:
-            self.traffic = {operation: size for operation, (_, size) in self.comm.counted.items()}
+            self.traffic = self._moved()
             self.traffic_samples = self.samples
             self._notes.note("rank.step", step=self.step, mark="first")
             self._first = False

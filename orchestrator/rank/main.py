@@ -69,7 +69,8 @@ def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
             print(f"ccbed: {error.kind}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
-        notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error))
+        blame = {"culprit": error.culprit} if hasattr(error, "culprit") else {}
+        notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error), **blame)
         return 1
 
 
@@ -104,7 +105,9 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
     workload.run(ctx)
     if ctx.traffic is not None and hasattr(workload, "traffic"):
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
-        notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples)
+        once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None
+        before = {} if once is None else {"once": ctx.traffic_once, "once_predicted": once}
+        notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples, **before)
     ctx.phase("shutdown")
     recorded = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
     notes.note("rank.finished", **ctx.result, **recorded)

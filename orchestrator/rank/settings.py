@@ -20,14 +20,16 @@ _PLACE = re.compile(r"\d+:\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """``warmup``: untimed iterations before each case; at least one is made, so that every edge of the algorithm is warm.
+    """How it is measured.
 
+    warmup         untimed iterations before each case; at least one is made, so that every edge of the algorithm is warm
     over           what percentiles are over: chunk | max_rank | mean_rank | cct
     verify         every result is compared with what it must be, and with that of the other ranks
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
-    probe          ping-pong between all pairs first, about ``probe_s`` long: the alpha and beta of the models
+    probe          ping-pong between all pairs first: the alpha and beta of the models
+    probe_s        seconds that the probe takes, about
     record         every chunk transfer is recorded
-    break_result   for the tests of the verification: ``rank:element`` is made wrong
+    break_result   for the tests of the verification: RANK:ELEMENT is made wrong
     """
 
     warmup: int = 5

@@ -27,15 +27,18 @@ def size(text: str) -> int:
     return int(found)
 
 
-def sizes(texts: Iterable[str]) -> tuple[int, ...]:
-    """``1K:64M`` (doubled), ``1K:64M:4`` (times 4) and single sizes, in the given order, each once. Raises ValueError."""
-    found = [one for text in texts for one in _range(text)]
+def sizes(texts: Iterable[str], width: int = 1) -> tuple[int, ...]:
+    """``1K:64M`` (doubled), ``1K:64M:4`` (times 4) and single sizes, in the given order, each once. Raises ValueError.
+
+    ``width``: bytes of an element; what lies within a range is rounded down to whole ones.
+    """
+    found = [one for text in texts for one in _range(text, width)]
     if not found:
         raise ValueError("needs at least one size such as 1M, or a range such as 1K:64M")
     return tuple(dict.fromkeys(found))
 
 
-def _range(text: str) -> tuple[int, ...]:
+def _range(text: str, width: int) -> tuple[int, ...]:
     first, *rest = text.split(":")
     if not rest:
         return (size(first),)
@@ -55,7 +58,7 @@ def _range(text: str) -> tuple[int, ...]:
     found = [low]
     while (following := round(low * factor ** len(found))) <= high:
         found.append(following)
-    return tuple(found)
+    return (low, *(one if one == high else one // width * width for one in found[1:]))
 
 
 def groups(text: str, world: int | None = None) -> Groups:

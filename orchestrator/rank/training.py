@@ -38,9 +38,16 @@ _LEAST: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What may be set. ``batch`` is global; ``step_min_ms`` slows steps down for watching.
+    """What may be set.
 
     dataset           auto (the data directory if one is given, else digits) | digits | idx (the data directory)
+    batch             images of all ranks together
+    epochs            how often the training images are gone through
+    checkpoint_every  steps
+    keep              so many of the newest checkpoints are kept
+    lr                the optimizer's learning rate
+    noise             standard deviation of what is added to the images, anew in every epoch
+    step_min_ms       slows steps down, for watching
     digest_every      a SHA-256 of the parameters every that many steps; 0: never
     record            every chunk transfer is recorded
     break_optimizer, break_rng    for the tests of the checkers: that state is not restored

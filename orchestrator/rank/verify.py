@@ -16,9 +16,13 @@ _FIELDS = 5
 
 
 class WrongResult(Exception):
-    """A collective gave a result that is not the exact one, or not the same on all ranks."""
+    """A collective gave a result that is not the exact one, or not the same on all ranks. ``culprit``: the first that has it."""
 
     kind = "wrong result"
+
+    def __init__(self, message: str, culprit: int) -> None:
+        super().__init__(message)
+        self.culprit = culprit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +43,10 @@ class Verifier:
         told = self._exchange(wrong, work.hash() if work else 0)
         if wrong is None and self._differs(case, told):
             wrong = Wrong(offset=-1, expected=told[self._first(case)][4], got=told[self.rank][4])
-        message = _message(case, step, told)
-        if message:
+        found = _judged(case, step, told)
+        if found:
             self._tell(case, step, wrong)
-            raise WrongResult(message)
+            raise WrongResult(found[1], found[0])
 
     def _tell(self, case: Case, step: int, wrong: Wrong | None) -> None:
         """Nobody leaves before all have told what they found: the first one to leave ends the run."""
@@ -70,17 +74,17 @@ class Verifier:
         return told[self.rank][4] != told[self._first(case)][4]
 
 
-def _message(case: Case, step: int, told: Sequence[Sequence[float]]) -> str:
-    """The first rank with a wrong element, else the first that differs from its group; empty: all is well."""
+def _judged(case: Case, step: int, told: Sequence[Sequence[float]]) -> tuple[int, str] | None:
+    """The first rank with a wrong element, else the first that differs from its group, and what it has; None: all is well."""
     for rank, (flag, offset, expected, got, _) in enumerate(told):
         if flag:
             values = f"expected {_number(expected)}, got {_number(got)}"
-            return f"rank {rank}, element {offset:.0f}: {values} ({case.label()}, step {step})"
+            return rank, f"rank {rank}, element {offset:.0f}: {values} ({case.label()}, step {step})"
     for group in case.groups:
         odd = next((rank for rank in group if told[rank][4] != told[group[0]][4]), None)
         if odd is not None:
-            return f"rank {odd} has another result than rank {group[0]} ({case.label()}, step {step})"
-    return ""
+            return odd, f"rank {odd} has another result than rank {group[0]} ({case.label()}, step {step})"
+    return None
 
 
 def _number(value: float) -> Any:

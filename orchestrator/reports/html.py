@@ -75,7 +75,10 @@ def figures(
         lost = sum(len(one.lost_steps) for one in seen.failovers)
         worst = " (longest)" if len(times) > 1 else ""
         cards.append(("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}"))
-        cards.append(("detected in", tables.moment(max(detected, default=None)), "by " + ", ".join(detectors)))
+        if detected:
+            cards.append(("detected in", tables.moment(max(detected)), "by " + ", ".join(detectors)))
+        elif detectors:
+            cards.append(("detected", "by " + ", ".join(detectors), "the moment of the loss is not known"))
         cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
     if seen.goodput is not None and not measured:
         cards.append(("goodput", f"{seen.goodput:.0%}", f"of {sentence.seconds(seen.duration_s)}"))

@@ -57,7 +57,7 @@ def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
         yield ""
         if one.phases:
             yield from _table([name for name, _ in one.phases], [[failover.milliseconds(s) for _, s in one.phases]])
-        yield f"Detected in {row['detected']} by {row['detector']}; recovered: {row['policy']};"
+        yield f"Detected: {row['detected']}; recovered: {row['policy']};"
         yield f"resumed from {row['resumed']}; steps redone: {row['redone']}; caught up after {row['caught_up']}."
         yield ""
 

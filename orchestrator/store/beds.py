@@ -73,6 +73,28 @@ def write(state: Path, bed: BedSpec) -> None:
 def forget(state: Path, name: str) -> None:
     """Remove the bed file."""
     (state / "beds" / f"{name}.json").unlink(missing_ok=True)
+    fit(state, name)
+
+
+def doubt(state: Path, name: str) -> None:
+    """The bed is being changed: until a preflight has passed, `up` tries it again."""
+    file = _doubt(state, name)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file.touch()
+
+
+def fit(state: Path, name: str) -> None:
+    """Preflight has passed."""
+    _doubt(state, name).unlink(missing_ok=True)
+
+
+def doubted(state: Path, name: str) -> bool:
+    """Whether no preflight has passed since the bed was changed."""
+    return _doubt(state, name).exists()
+
+
+def _doubt(state: Path, name: str) -> Path:
+    return state / "beds" / f"{name}.doubt"
 
 
 def remembered(state: Path, name: str) -> BedSpec:

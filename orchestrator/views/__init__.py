@@ -5,7 +5,7 @@ from .collected import is_collective, measured
 from .failovers import failovers
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
-from .gangs import DETECTORS, Gang, abnormal, begin_nodes, epoch_at, epoch_of, gangs, hosts_of, slots_at
+from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
 from .lineage import choices, commits, kept, kept_steps, resume_steps
 from .operations import Operation, operations, unasked
 from .order import disorder
@@ -30,6 +30,7 @@ __all__ = [
     "Span",
     "abnormal",
     "begin_nodes",
+    "blamed",
     "caught_up",
     "choices",
     "clock",

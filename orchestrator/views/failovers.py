@@ -25,6 +25,7 @@ class _Case:
 
     history: History
     when: Callable[[Event], float]
+    times: Clocks
     decided: Event
     epoch: int
     old: Gang | None
@@ -57,6 +58,7 @@ def _case(history: History, decided: Event, unclaimed: Sequence[FaultTrace]) -> 
     return _Case(
         history=history,
         when=times.at,
+        times=times,
         decided=decided,
         epoch=epoch,
         old=old,
@@ -86,17 +88,28 @@ def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrac
     """The earliest injected fault that can be behind this recovery: on a node that was lost, else any before the detection."""
     lost = set(names(decided.value.get("lost"))) | ({detector.node} if detector else set())
     limit = detector or decided
-    injected = [(trace, trace.first("fault.injected")) for trace in unclaimed]
-    possible = [trace for trace, event in injected if event is not None and not times.before(limit, event)]
-    late = [trace for trace, event in injected if event is not None and event.seq < decided.seq and trace.node in lost]
+    struck = [(trace, _struck(trace, limit, times)) for trace in unclaimed]
+    possible = [trace for trace, event in struck if event is not None and not times.before(limit, event)]
+    late = [trace for trace, event in struck if event is not None and event.seq < decided.seq and trace.node in lost]
     return next(iter([trace for trace in possible if trace.node in lost] or late or possible), None)
 
 
+def _struck(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
+    """Where the injecting call began; where only its return was written down, and that is too late, when it was asked for."""
+    struck = trace.struck
+    if struck is not None and times.at(struck) > times.at(limit) and trace.acts:
+        asked = trace.acts[0].invoke
+        return asked if times.at(asked) <= times.at(limit) else struck
+    return struck
+
+
 def _claimed(trace: FaultTrace, case: _Case) -> bool:
-    """Losses in one window are one recovery: every fault injected before the decision is accounted for by it."""
-    injected = trace.first("fault.injected")
+    """Losses in one window are one recovery: every fault that struck before the decision is accounted for by it."""
+    struck = trace.struck
     lost = listing(case.decided.value.get("lost"))
-    return trace is case.fault or (injected is not None and injected.seq < case.decided.seq and trace.node in lost)
+    if trace is case.fault or struck is None or trace.node not in lost:
+        return trace is case.fault
+    return struck.seq < case.decided.seq or bool(case.times.before(struck, case.decided))
 
 
 def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failover:
@@ -154,9 +167,9 @@ def _phases(points: Sequence[Milestone]) -> tuple[tuple[str, float], ...]:
 
 def _milestones(case: _Case) -> tuple[Milestone, ...]:
     """The points that were reached, up to the first that was not."""
-    injected = case.fault.first("fault.injected") if case.fault else None
+    struck = _struck(case.fault, case.detector or case.decided, case.times) if case.fault else None
     found = {
-        "injected": [injected or case.detector or case.decided],
+        "injected": [struck or case.detector or case.decided],
         "detected": [case.detector or case.decided],
         "old epoch gone": _gone(case),
         "nodes ready": _ready(case),

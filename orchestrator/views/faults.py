@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..model.event import Event, History
 from ..model.trial import FaultPlan, Trial
@@ -46,6 +46,17 @@ class FaultTrace:
         return self.plan.node if isinstance(self.plan.node, str) else None
 
     @property
+    def struck(self) -> Event | None:
+        """The injection when it began: what a slow call breaks may be gone, and seen to be, long before the call returns."""
+        injected = self.first("fault.injected")
+        began = number(injected.value.get("began")) if injected else None
+        if injected is None or began is None:
+            return injected
+        took = max(0.0, injected.at.mono - began)
+        at = replace(injected.at, mono=injected.at.mono - took, wall=injected.at.wall - took)
+        return replace(injected, at=at, t=injected.t - took)
+
+    @property
     def pauses(self) -> bool:
         """Whether it stops its node for a time, rather than killing it."""
         primitives = (p for act in self.acts for p in listing(mapping(act.invoke.value.get("act")).get("inject")))
@@ -68,6 +79,7 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
         target, unreached = trace.first("fault.target"), trace.first("fault.unreached")
         rank = number(target.value.get("rank")) if target else None
         stages = {stage: trace.first(name) for stage, name in STAGES.items()}
+        struck = trace.struck
         found.append(
             FaultView(
                 id=trace.plan.id,
@@ -75,6 +87,7 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
                 node=trace.node,
                 rank=None if rank is None else int(rank),
                 stages={stage: when(event) if event else None for stage, event in stages.items()},
+                struck=when(struck) if struck else None,
                 exact=trace.plan.at.exact,
                 unreached=str(unreached.value.get("reason", "")) or "not reached" if unreached else "",
             )

@@ -58,6 +58,16 @@ class Gang:
         return posixpath.basename(out.rstrip("/")) if isinstance(out, str) else None
 
 
+def blamed(gang: Gang, rank: int) -> tuple[int, Event | None]:
+    """Who is to blame for the end of ``rank``, and the last word about it: the rank itself, or the one that it names."""
+    errors = gang.by_rank("rank.error")
+    said = errors.get(rank)
+    culprit = whole(said.value.get("culprit")) if said else None
+    if culprit is None or culprit not in gang.ranks:
+        return rank, said
+    return culprit, errors.get(culprit, said)
+
+
 def gangs(history: History) -> tuple[Gang, ...]:
     """The gangs that were asked for, by epoch."""
     starts: dict[int, list[Operation]] = {}

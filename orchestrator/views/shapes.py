@@ -33,7 +33,7 @@ class Milestone:
 class Failover:
     """One loss and its recovery: ``index`` from 0, ``epoch`` is the new one, ``fault`` the id of the planned fault behind it.
 
-    ``ttr_s``, ``detect_s`` and ``caught_up_s`` are seconds since the start: injected for a planned fault, else detected
+    ``ttr_s``, ``detect_s`` and ``caught_up_s`` are seconds since the start: where the injecting call began, else detected
     (``detect_s`` is None then: there is nothing to measure it from). ``phases``: (name, seconds), summing to ``ttr_s``.
     ``lost_steps``: executed before, executed again after. ``newest_step``: of the newest checkpoint that the kept lineage
     had committed before the new epoch. None: not reached, or not known.
@@ -72,13 +72,17 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultView:
-    """A planned fault and how far it got: planned, armed, injected, verified, healed, heal verified (seconds or None)."""
+    """A planned fault and how far it got: planned, armed, injected, verified, healed, heal verified (seconds or None).
+
+    ``struck``: when the call that injects began; ``injected`` is its return.
+    """
 
     id: str
     fault: str
     node: str | None
     rank: int | None
     stages: Mapping[str, float | None] = field(default_factory=dict)
+    struck: float | None = None
     exact: bool = True
     unreached: str = ""
 

@@ -95,7 +95,8 @@ _OPERATIONS: Mapping[tuple[str, str], Callable[[Event, str], str | None]] = {
 
 def _label(kind: str, event: Event) -> str:
     if kind == "dead" and event.f == "node.exit":
-        return f"exit {event.value.get('code')}"
+        code = event.value.get("code")
+        return "gone" if code is None else f"exit {code}"
     if kind == "held":
         return f"held in {event.value.get('phase')} of step {event.value.get('step')}"
     return f"epoch {event.epoch}" if kind in ("start", "run") and event.epoch is not None else ""

@@ -25,15 +25,19 @@ class Params(settings.Measuring):
     """What is measured: every combination of size, dtype, operator and algorithm.
 
     operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
-    algorithm      files of algorithms/, library (the backend's own), auto (by the cost model); mpi: by Open MPI on the same nodes
-                   and links, as it chooses; mpi:ring and so on: by that algorithm of its own (rank/mpi/names.py lists them)
+    algorithm      of `ccbed list algorithms`; library: the backend's own; auto: by the cost model; mpi: by Open MPI on the same
+                   nodes and links, as it chooses; mpi:ring and so on: by that algorithm of its own
     sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single ones; K, M, G are powers of 1024. By nccl-tests: the buffer of
-                   a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter
+                   a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter. Within a range they are
+                   rounded down to whole elements
     iterations     timed ones per combination
+    dtype          float32 | float64 | float16 | bfloat16 | int32 | int64 | uint8 | int8
+    operator       of reductions: sum | prod | min | max | avg | band | bor | bxor
+    root           the rank in its group that has or gets all, where the operation has one
     groups         2: so many contiguous groups at once; 0,1/2,3: these; empty: all ranks are one
     shares         all-to-all: each rank's share of every input; empty: equal
     asynchronous   begun, then waited for
-    gap_ms         before each iteration, in place of computation
+    gap_ms         milliseconds before each iteration, in place of computation
     """
 
     operation: str = "all-reduce"
@@ -94,8 +98,22 @@ def run(ctx: context.RankContext) -> None:
     measure.run(ctx, items(ctx.params))
 
 
+def notes(params: Params) -> Iterator[str]:
+    """What these values, which are good, have come to."""
+    asked, made = sizes.sizes(params.sizes), sizes.sizes(params.sizes, _width(params))
+    odd = [size for size in asked if size % _width(params)] if params.operation != "barrier" else []
+    if odd:
+        first = f"{odd[0]:,} is {odd[0] // _width(params) * _width(params):,}"
+        yield f"{len(odd)} of {len(made)} sizes are rounded down to whole elements of {_width(params)} bytes: {first}"
+
+
+def _width(params: Params) -> int:
+    """Bytes of the widest element; the others divide it."""
+    return max((cases.DTYPES.get(dtype, 1) for dtype in params.dtype), default=1)
+
+
 def _items(params: Params) -> Iterator[cases.Item]:
-    bytes_ = sizes.sizes(params.sizes) if params.operation != "barrier" else (0,)
+    bytes_ = sizes.sizes(params.sizes, _width(params)) if params.operation != "barrier" else (0,)
     operators = params.operator if params.operation in cases.REDUCING else ("sum",)
     for size in bytes_:
         for dtype in params.dtype if bytes_ != (0,) else params.dtype[:1]:

@@ -19,17 +19,24 @@ if TYPE_CHECKING:
     from ..rank import context
 
 METRICS: Mapping[str, tuple[str, str]] = {"images_per_s": ("1/s", "higher"), "reference_difference": ("1", "lower")}
-CHECKS = ("no-step-lost", "replicas-identical", "no-hang", "equals-reference", "traffic-as-predicted", "spare-warm")
+CHECKS = (
+    "no-step-lost", "weights-received", "replicas-identical", "no-hang", "equals-reference", "traffic-as-predicted",
+    "spare-warm",
+)  # fmt: skip
 #: Answers of one image: a log-probability for each class.
 CLASSES = training.LAYERS[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What may be set. ``batch`` is global; ``passes``: how often the training images are gone through.
+    """What may be set.
 
-    broadcast         library | a file of algorithms/
-    scatter, gather   a file of algorithms/
+    dataset           auto (the data directory if one is given, else digits) | digits | idx (the data directory)
+    batch             images of all ranks together
+    passes            how often the training images are gone through
+    broadcast         of `ccbed list algorithms`; library: the backend's own
+    scatter, gather   of `ccbed list algorithms`
+    record            every chunk transfer is recorded
     """
 
     dataset: str = "auto"
@@ -65,6 +72,11 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step of ``samples``, of all ranks: float32 images there, answers back."""
     size = world * samples * training.ELEMENT
     return {"scatter": size * training.LAYERS[0], "gather": size * CLASSES}
+
+
+def once(params: Params, world: int) -> dict[str, int]:
+    """Bytes of each operation before the first step, of all ranks: the weights."""
+    return {"broadcast": world * training.parameters() * training.ELEMENT} if world > 1 else {}
 
 
 def run(ctx: context.RankContext) -> None:

@@ -25,7 +25,21 @@ COUNT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What may be set. ``tokens``: per rank and step; ``algorithm``: an all-to-all of algorithms/ | library."""
+    """What may be set.
+
+    tokens            per rank and step
+    hidden            width of a token
+    layers            of experts, one expert for each rank
+    topk              experts that a token goes to
+    steps             how many are trained
+    algorithm         an all-to-all of `ccbed list algorithms`; library: the backend's own
+    checkpoint_every  steps
+    keep              so many of the newest checkpoints are kept
+    lr                the optimizer's learning rate
+    step_min_ms       slows steps down, for watching
+    digest_every      a SHA-256 of the parameters every that many steps; 0: never
+    record            every chunk transfer is recorded
+    """
 
     tokens: int = 256
     hidden: int = 64

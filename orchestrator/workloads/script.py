@@ -25,7 +25,7 @@ class Params:
     file         the script; its directory travels with the run
     args         its arguments
     exec_        a program (and its first arguments) that is started instead of the warm rank's own interpreter: cold
-    step_regex   finds steps in what the script prints: group ``step`` (or the first group), and ``loss`` if there is one
+    step_regex   finds steps in what the script prints: group step (or the first group), and loss if there is one
     cwd          the working directory, where it exists on the node
     """
 

@@ -25,7 +25,7 @@ last_step = training.last_step
 class Params(training.Params):
     """What may be set, beside what every training has.
 
-    algorithm         library | a file of algorithms/
+    algorithm         of `ccbed list algorithms`; library: the backend's own
     bucket_mb         DistributedDataParallel's bucket_cap_mb
     rebuild           let it arrange its buckets anew after the first step of a process. A run that was resumed then begins
                       with another arrangement than the one that it goes on from: sums are made in another order, last bits

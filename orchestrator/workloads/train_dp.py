@@ -24,7 +24,11 @@ last_step = training.last_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(training.Params):
-    """What may be set, beside what every training has. ``algorithm``: a file of algorithms/ | library."""
+    """What may be set, beside what every training has.
+
+    model             mnist-mlp
+    algorithm         an all-reduce of `ccbed list algorithms`; library: the backend's own
+    """
 
     model: str = "mnist-mlp"
     algorithm: str = "ring"

@@ -29,7 +29,7 @@ last_step = training.last_step
 class Params(training.Params):
     """What may be set, beside what every training has.
 
-    all_reduce, all_gather    a file of algorithms/ | library
+    all_reduce, all_gather    of `ccbed list algorithms`; library: the backend's own
     reference                 at the end the whole model is trained on one rank, and compared
     """
 

@@ -14,7 +14,7 @@ from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
 from orchestrator.rank import itemised, known, support
 from orchestrator.rank.cases import REDUCING
-from orchestrator.views.failovers import failovers
+from orchestrator.views import ending, failovers
 
 from .conftest import Bed, Ran
 
@@ -87,9 +87,17 @@ def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorith
     assert ran.code == 1
     (wrong,) = events(ran, "collective.wrong")
     assert (wrong["rank"], wrong["step"], wrong["offset"], wrong["got"]) == (2, 1, element, wrong["expected"] + 1)
-    told = f"element {element}: expected {wrong['expected']}, got {wrong['got']}"
+    told = f"element {element}: expected {wrong['expected']:.0f}, got {wrong['got']:.0f}"
     assert told in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
-    assert f"rank 2, element {element}: expected" in ran.verdict("finished").text
+    said = f"rank 2, {told}"
+    assert said in ran.verdict("finished").text
+    assert "rank 2 on n2" in ran.verdict("planned-faults-only").text
+    outcome, reason, _ = ending(ran.run.history)
+    assert outcome == "failed" and reason.startswith(said), "one sentence names the culprit, whoever left first"
+    code, shown = bed.ccbed("check", ran.run.directory)
+    assert code == 1 and "log       rank 2 on n2, epoch 0" in shown
+    (line,) = [line for line in shown.splitlines() if line.startswith("FAIL ")]
+    assert line.count(said) == 1 and "[" not in line
 
 
 def test_a_wrong_result_is_not_restarted(bed: Bed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,7 +99,8 @@ def test_what_a_restart_does_not_cure_ends_the_run_at_once(said: str, kind: str,
     bed.kind = said
     _, book = world.run(world.trial(policy=("restart",)), bed)
     end = book.events[-1].value
-    assert (end["outcome"], end["kind"]) == ("failed", kind) and str(end["reason"]).endswith(because)
+    assert (end["outcome"], end["kind"]) == ("failed", kind)
+    assert re.fullmatch(rf"rank \d {because}", str(end["reason"])), "who and why, and nothing before it"
     assert world.names(book, "recovery.decided") == []
 
 
@@ -107,6 +109,7 @@ def test_another_error_is_answered_by_another_start() -> None:
     bed.kind = "ValueError"
     _, book = world.run(world.trial(policy=("restart",)), bed)
     assert len(world.names(book, "recovery.decided")) > 0 and book.events[-1].value["outcome"] == "failed"
+    assert re.match(r"(rank \d|ranks \d(, \d)+) failed; crash loop", book.events[-1].value["reason"])
 
 
 def test_ports_that_were_taken_are_noted_in_each_epoch() -> None:

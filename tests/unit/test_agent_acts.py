@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -83,3 +84,21 @@ def test_whether_a_run_is_driven_is_told_by_the_lock_of_its_orchestrator(tmp_pat
     with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
         assert label.driven(tmp_path) == "r1"
     assert label.driven(tmp_path) == ""
+
+
+def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, Mapping[str, Any]] = {}
+    made: list[float] = []
+
+    def apply(one: Primitive, node: object) -> dict[str, Any]:
+        made.append(time.monotonic())
+        return {}
+
+    monkeypatch.setattr(primitives, "apply", apply)
+    monkeypatch.setattr(primitives, "holds", lambda one, node: (True, {}))
+    loop, before = Loop(), time.monotonic()
+    acts = Acts(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: told.update({f: value}))  # type: ignore[arg-type,return-value]
+    acts.act("r", _command("fault.act"), lambda kind, value: None)
+    while "fault.verified" not in told:
+        loop.turn()
+    assert before <= told["fault.injected"]["began"] <= made[0]

@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from orchestrator.core.story import Story
 from orchestrator.model.run import Run
 
 from . import history
@@ -123,3 +124,35 @@ def test_a_spare_that_was_started_anew_or_had_to_import_torch_was_not_warm() -> 
     source = dataclasses.replace(event.source, incarnation="other")
     assert ask(history.changed(run, "rank.start", start, source=source), "spare-warm").outcome == "fail"
     assert ask(history.changed(run, "rank.start", start, value={"ppid": None}), "spare-warm").outcome == "unknown"
+
+
+def test_a_rank_that_ended_because_of_another_one_blames_it() -> None:
+    """As in a measurement: every rank raises, the first to leave is not the one with the wrong result."""
+    bed = history.Bed(trial=history.trial())
+    bed.begin()
+    bed.start()
+    for rank in (3, 2):
+        bed.rank(rank, "rank.error", kind="wrong result", message="rank 2, element 5: expected 34, got 35", culprit=2)
+    bed.rank(3, "rank.exit", code=1, pid=7)
+    bed.ctl("run.end", {"outcome": "failed", "reason": "rank 2, element 5: expected 34, got 35; no", "kind": "finding"})
+    run = bed.run()
+    assert ask(run, "finished").text.startswith("wrong result of n2: rank 2, element 5: expected 34, got 35")
+    assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2, which nothing planned")
+    story = Story(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
+    told = [line for event in run.history.events for line in story.feed(event) if line.label == "error"]
+    assert [line.text for line in told] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
+
+
+def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:
+    run = history.reference()
+    assert ask(run, "weights-received").text.startswith("4 of 4 ranks have what rank 0 broadcast (sha256 ")
+    other = history.changed(run, "rank.restored", nth=-1, value={"weights": "0" * 64})
+    assert ask(other, "weights-received").text == "epoch 1: rank 3 has other weights than rank 0"
+    none = history.changed(run, "rank.restored", nth=-1, value={"weights": None})
+    assert ask(none, "weights-received").outcome == "unknown"
+
+
+def test_replicas_of_which_no_step_was_compared_are_not_said_to_have_been() -> None:
+    run = history.with_records(history.clean(), [])
+    verdict = ask(run, "replicas-identical")
+    assert "0 steps" not in verdict.text and "when they had finished" in verdict.text

@@ -236,6 +236,57 @@ def test_help_lists_the_workloads_options_and_helps_without_a_readable_trial(
     assert ccbed("run", "nothing.py", "--help") == 0
 
 
+def test_help_shows_what_the_trial_sets_with_its_meaning_and_no_hook_of_the_tests(
+    ccbed: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ccbed("run", "allreduce", "--help") == 0
+    said = capsys.readouterr().out
+    text = " ".join(said.split())
+    assert "allreduce.yml, which is of workload collective:" in said
+    assert "[default: ring,library]" in text and "[default: 4K:4M:4]" in text
+    assert "--iterations N timed ones per combination [default: 20]" in text
+    assert "--verify true|false every result is compared" in text and "[default: true]" in text
+    assert "TEXT collective" not in text and "('" not in said
+    assert "break" not in said
+    ccbed("up", "local.yml")
+    ccbed("run", "allreduce", "--break-result", "2:5")
+    assert ccbed.launched[-1].trial.params["break_result"] == "2:5", "hidden, not gone"
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        ("allreduce --sizes 1K:0", "ccbed run allreduce --help tells every parameter and its form"),
+        ("alltoall --shares .2,.2", "ccbed run alltoall --help tells every parameter and its form"),
+        ("dp-ring --fail-node 9", "ccbed run dp-ring --fail-node 3, or --nodes 10"),
+        ("train.py --fail-node 2", "ccbed run train.py --fail-node 2 --at 10s"),
+        ("l.yml --iterations x", "ccbed run l.yml --help tells every parameter and its form"),
+        ("dp-ring --algorithm rng", "ccbed list algorithms"),
+        ("dp-ring --at 10s", "ccbed run dp-ring --fail-node 2 --at 10s"),
+        (
+            "dp-ring --nodes 7",
+            "ccbed run dp-ring --nodes 4\nnext: or ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml",
+        ),
+        (
+            "l.yml",
+            "ccbed run l.yml --nodes 4\nnext: or ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml",
+        ),
+        ("g.yml", "ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml"),
+        ("f.yml", "ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml"),
+    ],
+)
+def test_what_to_do_next_is_said_of_this_very_trial(ccbed: Desk, args: str, hint: str) -> None:
+    """And it is possible: fewer nodes only where its groups and faults allow it."""
+    head = "trial: l\nworkload: collective\nworld: {nodes: 8}\n"
+    (ccbed.root / "train.py").write_text("print(1)")
+    (ccbed.root / "l.yml").write_text(head)
+    (ccbed.root / "g.yml").write_text(head + "params: {groups: '0,1,2,3/4,5,6,7'}\n")
+    (ccbed.root / "f.yml").write_text(head + "faults: [crash-node: {node: 6}]\n")
+    ccbed("up", "local.yml")
+    assert ccbed("run", *args.split()) == 3
+    assert ccbed.err.endswith(f"next: {hint}\n")
+
+
 def test_a_data_directory_that_is_not_there_is_told_before_anything_starts(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("run", "dp-ring", "--data-dir", "nothing") == 3

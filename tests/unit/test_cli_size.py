@@ -39,7 +39,7 @@ class Desk:
         return json.loads(self.out)
 
     def items(self, line: str) -> list[dict[str, Any]]:
-        assert self(f"{line} --emit trial.yml") == 0, self.err
+        assert self(f"{line} --emit trial.yml --force") == 0, self.err
         document = yaml.safe_load((self.root / "trial.yml").read_text())
         assert (document["workload"], document["trial"]) == ("emulate", "trial")
         items: list[dict[str, Any]] = document["params"]["items"]
@@ -165,7 +165,7 @@ def test_a_trace_becomes_a_trial(size: Desk) -> None:
     [
         ("", "say one of --model and --trace"),
         ("--model mnist-mlp --trace x", "say one of --model and --trace"),
-        ("--model mnist-lmp", "unknown model mnist-lmp; did you mean mnist-mlp?"),
+        ("--model mnist-lmp", "unknown model mnist-lmp; did you mean mnist-mlp? (a module of yours: module:factory)"),
         ("--model mnist-mlp --layers 3", "--layers: not with --model mnist-mlp"),
         ("--model mnist-mlp --strategy tp", "--batch: is missing"),
         ("--model mnist-mlp --dataset 60000", "--batch: is missing: --dataset is counted in batches"),
@@ -182,14 +182,47 @@ def test_a_trace_becomes_a_trial(size: Desk) -> None:
         ("--model nothing:here", "--model nothing:here: ModuleNotFoundError: No module named 'nothing'"),
         ("--trace nowhere.json", "--trace nowhere.json: no such file or folder"),
         ("--trace . --batch 3", "--batch: not with --trace"),
-        ("--trace .", "there is no trace"),
-        ("--model mnist-mlp --emit no/such/folder.yml", "--emit no/such/folder.yml: No such file or directory"),
+        ("--trace bare", "there is no trace"),
+        ("--trace odd.json", "odd.json: neither a PARAM comms trace nor a Chakra execution trace"),
+        ("--model mnist-mlp --emit no/such/folder.yml", "--emit no/such/folder.yml: no such directory: no/such"),
     ],
 )
 def test_what_it_refuses(size: Desk, line: str, problem: str) -> None:
+    (size.root / "odd.json").write_text('{"a": 1}')
+    (size.root / "bare").mkdir()
     assert size(line) == 3
     assert problem in size.err
     assert "defect" not in size.err
+    assert "\nnext: " in size.err, "what to do about it"
+
+
+def test_a_file_with_another_content_is_not_written_over(size: Desk) -> None:
+    line = "--model mnist-mlp --batch 8192 --dataset 60000 --strategy dp --emit mine.yml"
+    (size.root / "mine.yml").write_text("precious")
+    assert size(line) == 3
+    assert size.err == "error: --emit mine.yml: is there with another content\nnext: --force, or another name\n"
+    assert (size.out, (size.root / "mine.yml").read_text()) == ("", "precious")
+    assert size(f"{line} --force") == 0
+    made = (size.root / "mine.yml").read_text()
+    assert "workload: emulate" in made
+    assert size(line) == 0, "the same again is no loss"
+
+
+def test_an_emitted_trial_recovers_from_nothing_as_the_shipped_ones(size: Desk) -> None:
+    assert size("--model mnist-mlp --batch 8192 --strategy dp --emit t.yml") == 0
+    assert yaml.safe_load((size.root / "t.yml").read_text())["recovery"] == {"policy": "none"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("nothing:here", "next: see it alone: python -c 'from nothing import here; here()'"),
+        ("a/net.py:make", "next: a module is named without .py: --model a.net:make"),
+    ],
+)
+def test_a_module_that_cannot_be_had_is_told_with_a_line_that_shows_why(size: Desk, spec: str, hint: str) -> None:
+    assert size(f"--model {spec}") == 3
+    assert hint in size.err
 
 
 def test_all_mistakes_are_told_at_once(size: Desk) -> None:

@@ -237,3 +237,14 @@ def test_a_shaped_link_says_how_much_empties_its_bucket() -> None:
     assert settings.drain(settings.BY_LINK, shaped) == 65536 + settings.BEYOND
     assert settings.drain(settings.BY_LINK, LinkSpec(delay_s=0.001)) == settings.drain(settings.BY_LINK, None) == 0
     assert settings.drain(0, shaped) == 0 and settings.drain(5000, None) == 5000
+
+
+def test_sizes_within_a_range_are_rounded_down_to_whole_elements_and_that_is_said() -> None:
+    params = Params(sizes=("1K:1M:1.5",), dtype=("float32", "int8"))
+    assert collective.check(params) == []
+    asked, made = sizes.sizes(params.sizes), sorted({item.bytes for item in collective.items(params)})
+    assert made == [size // 4 * 4 for size in asked] and made != list(asked)
+    (said,) = collective.notes(params)
+    assert said == f"6 of {len(made)} sizes are rounded down to whole elements of 4 bytes: 39,366 is 39,364"
+    assert list(collective.notes(Params(sizes=("1K:1M",)))) == []
+    assert collective.check(Params(sizes=("1023:4K",))) == ["sizes: 1023 is no multiple of the 4 bytes of float32"]

@@ -55,7 +55,7 @@ def test_spare_alone_is_refused_where_none_is_warm() -> None:
 def test_too_few_nodes_is_a_mistake_of_the_trial() -> None:
     with pytest.raises(UsageError, match="needs 5 nodes; bed local has 4") as found:
         planned(trial("world: {nodes: 5}"))
-    assert "--nodes 4" in found.value.hint
+    assert found.value.hint == "ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml"
 
 
 def test_a_node_that_is_not_warm_is_a_failure_of_the_bed() -> None:

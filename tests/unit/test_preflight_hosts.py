@@ -165,8 +165,37 @@ def test_an_address_that_is_on_no_interface_or_on_another_one_is_named(tmp_path:
     found = wrong(examined(dataclasses.replace(of, nodes=(first, second, of.nodes[2])), Hosts()))
     assert [text for name, outcome, text in found if (name, outcome) == ("address", "fail")] == [
         "n0: 127.0.0.9 is on no interface of h0; there are: eth0 127.0.0.2",
-        "n1: 127.0.0.3 is not on eth7 of h1; there are: eth0 127.0.0.3",
+        "n1: h1 has no interface eth7 with an address; there are: eth0 127.0.0.3",
     ]
+
+
+def test_nodes_of_one_host_with_the_same_mistake_are_one_finding_and_one_fix(tmp_path: Path) -> None:
+    of = bed(tmp_path)
+    nodes = tuple(
+        dataclasses.replace(n, name=f"n{i}", host=host, address=address, interface="eth9")
+        for i, (n, host, address) in enumerate(
+            (n, n.host, n.address) for n in (*of.nodes, *of.nodes) if n.host in ("h0", "h1")
+        )
+    )
+    checked = examined(dataclasses.replace(of, nodes=nodes), Hosts())
+    refused = preflight.refused(one for one in checked.findings if one.name == "address")
+    assert refused is not None
+    assert refused.problems == (
+        "preflight: address: n0 n2: h0 has no interface eth9 with an address; there are: eth0 127.0.0.2",
+        "preflight: address: n1 n3: h1 has no interface eth9 with an address; there are: eth0 127.0.0.3",
+    )
+    assert refused.hint == "set ccbed_address or ccbed_interface of that host"
+    assert preflight.told(checked.findings).startswith("address FAILED · ")
+
+
+def test_what_is_well_is_said_in_a_line_and_what_is_not_only_named() -> None:
+    findings = (
+        preflight.Finding(name="disk", outcome="ok", text="9 GiB ok"),
+        preflight.Finding(name="names", outcome="warn", text="n0 is slow", fix="a line"),
+        preflight.Finding(name="names", outcome="warn", text="n1 is slow", fix="a line"),
+    )
+    assert preflight.told(findings) == "disk 9 GiB ok · names warned"
+    assert preflight.refused(findings) is None
 
 
 def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +212,31 @@ def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monke
     found = [one for one in checked.findings if one.outcome == "warn"]
     assert [one.text for one in found] == [f"h{i} takes over 0.5 s to look up 127.0.0.3" for i in range(3)]
     assert "add a line for 127.0.0.3 to /etc/hosts of h0" in found[0].fix
+
+
+def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c10d asks for the names of its peers on IPv6 sockets: that another form of the address has one does not help."""
+    asleep = threading.Event()
+    asked: list[str] = []
+
+    def slow(address: tuple[Any, ...], flags: int) -> tuple[str, str]:
+        asked.append(address[0])
+        if address[0] == "::ffff:127.0.0.3":
+            asleep.wait(5)
+        raise OSError("no name")
+
+    monkeypatch.setattr(checks, "MAPPED_S", 0.05)
+    monkeypatch.setattr(socket, "getnameinfo", slow)
+    checked = examined(bed(tmp_path), Hosts())
+    asleep.set()
+    assert {f"::ffff:127.0.0.{i}" for i in (2, 3, 4)} <= set(asked)
+    found = [one for one in checked.findings if one.outcome != "ok"]
+    assert [(one.outcome, one.text) for one in found] == [
+        ("fail", f"h{i} takes over 0.05 s to look up ::ffff:127.0.0.3, as connections of torch do") for i in range(3)
+    ]
+    assert "add a line for ::ffff:127.0.0.3 to /etc/hosts of h0" in found[0].fix
 
 
 def test_a_name_that_leads_elsewhere_is_told(tmp_path: Path) -> None:
@@ -282,7 +336,20 @@ def test_containers_with_a_network_of_their_own_are_asked_each_inside_of_it(tmp_
     checked = examined(bed(tmp_path, network="private"), hosts)
     assert wrong(checked) == []
     assert {node for node, op in hosts.asked if op == "survey inside"} == {"n0", "n1", "n2"}
-    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "inside"}
+    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "inside", "space"}
+
+
+def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_path: Path) -> None:
+    """What a container sees of it at their path is its own root, which may be small or a tmpfs."""
+    hosts, gib = Hosts(), 1024**3
+    for host in ("h0", "h1", "h2"):
+        hosts.odd[host, "space"] = lambda paths: dict.fromkeys(paths, 65 * gib)
+    checked = examined(bed(tmp_path, network="private"), hosts)
+    (disk,) = [one for one in checked.findings if one.name == "disk"]
+    assert (disk.outcome, disk.text) == ("ok", "65 GiB ok")
+    hosts.odd["h1", "space"] = lambda paths: dict.fromkeys(paths, 1)
+    (disk,) = [one for one in examined(bed(tmp_path, network="private"), hosts).findings if one.name == "disk"]
+    assert disk.outcome == "fail" and "on h1" in disk.fix
 
 
 def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:

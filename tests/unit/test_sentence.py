@@ -46,6 +46,13 @@ def test_a_node_that_did_not_come_back_is_not_called_back() -> None:
     )
 
 
+def test_a_finding_that_the_reason_has_told_is_not_told_again() -> None:
+    said = "rank 2, element 5: expected 34, got 35"
+    bad = Verdict(check="finished", outcome="fail", text=f"wrong result of n2: {said}")
+    told = say(verdicts=(bad,), failovers=(), outcome="failed", reason=f"{said}; it is not measured again", step=0)
+    assert told == f"The run failed before its first step was done: {said}; it is not measured again; finished fails."
+
+
 def test_an_interrupted_run_says_where_it_stands() -> None:
     assert say(verdicts=(), failovers=(), outcome="interrupted", step=12).startswith("Interrupted at step 12 of 60;")
 

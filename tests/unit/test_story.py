@@ -34,3 +34,13 @@ def test_a_clean_run_is_told_in_few_lines() -> None:
 
 def test_ranks_that_leave_because_their_node_was_lost_are_not_told_as_losses() -> None:
     assert len([line for line in told(history.reference()) if line.startswith("detected")]) == 1
+
+
+def test_a_fault_that_took_long_is_told_with_its_beginning() -> None:
+    run = history.reference()
+    injected = run.history.first("fault.injected")
+    assert injected is not None
+    slow = history.changed(run, "fault.injected", value={"began": injected.at.mono - 0.3})
+    assert f"FAULT: crash-node on n2; began at {injected.t - 0.3:.3f}" in told(slow)
+    quick = history.changed(run, "fault.injected", value={"began": injected.at.mono - 0.003})
+    assert "FAULT: crash-node on n2" in told(quick)

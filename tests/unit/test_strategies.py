@@ -104,3 +104,18 @@ def test_weights_far_from_those_of_one_process_fail() -> None:
     run = history.changed(history.clean(), "reference.compared", value={"difference": float("nan")})
     assert ask(run, "equals-reference").outcome != "pass"
     assert ask(history.without(history.clean(), "reference.compared"), "equals-reference").outcome == "unknown"
+
+
+def test_what_is_moved_before_the_first_step_is_compared_as_well() -> None:
+    assert infer_dp.once(infer_dp.Params(), 4) == {"broadcast": 4 * 971_048}
+    run = history.clean()
+    for rank in range(4):
+        told = {"once": {"broadcast": 971_048}, "once_predicted": {"broadcast": 4 * 971_048}}
+        run = history.changed(run, "traffic", rank, value=told)
+    good = ask(run, "traffic-as-predicted")
+    assert (good.outcome, good.text) == (
+        "pass",
+        "broadcast 971,048 bytes per rank once, all-reduce 971,048 bytes per rank and step, as predicted",
+    )
+    bad = ask(history.changed(run, "traffic", 2, value={"once": {}}), "traffic-as-predicted")
+    assert (bad.outcome, "2,913,144 bytes of all ranks before the first step" in bad.text) == ("fail", True)

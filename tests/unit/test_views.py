@@ -9,6 +9,7 @@ import pytest
 
 from orchestrator import views
 from orchestrator.model.event import Clock
+from orchestrator.reports.page import tables, timeline
 
 from . import history
 
@@ -35,13 +36,53 @@ def test_caught_up_is_the_first_step_beyond_the_last_before_the_fault() -> None:
     assert one.caught_up_s > one.ttr_s
 
 
-def test_detection_is_measured_from_the_return_of_the_injecting_call() -> None:
+def test_detection_is_measured_from_where_the_injecting_call_began() -> None:
     run = history.reference()
+    exit_, injected = run.history.first("node.exit"), run.history.first("fault.injected")
+    assert exit_ is not None and injected is not None
+    run = history.changed(run, "fault.injected", value={"began": injected.at.mono - 0.004})
+    (one,) = views.failovers(run.trial, run.history)
+    assert one.detect_s == pytest.approx(exit_.t - injected.t + 0.004)
+    assert one.ttr_s == pytest.approx(sum(seconds for _, seconds in one.phases))
+    (fault,) = views.faults(run.trial, run.history)
+    assert fault.struck == pytest.approx(injected.t - 0.004)
+    assert fault.stages["injected"] == pytest.approx(injected.t)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_a_slow_call_broke_is_detected_after_it_began_though_before_it_returned(recorded: bool) -> None:
+    """As ``stop-engine``: the containers die, recovery is decided, and only then does the call return."""
+    run = history.reference()
+    events = list(run.history.events)
+    late = [e for e in events if e.f in ("fault.injected", "fault.verified") or (e.f == "fault.act" and e.type == "ok")]
+    asked = next(e for e in events if e.f == "fault.act" and e.type == "invoke")
+    decided = next(e for e in events if e.f == "recovery.decided")
+    told = {"began": asked.at.mono + 0.002} if recorded else {}
+    moved = [
+        dataclasses.replace(
+            e, t=decided.t + i / 1000, at=dataclasses.replace(e.at, mono=decided.at.mono + i / 1000), value={**e.value, **told}
+        )
+        for i, e in enumerate(late, start=1)
+    ]  # fmt: skip
+    rest = [e for e in events if e not in late]
+    place = rest.index(decided) + 1
+    run = history.with_events(run, [*rest[:place], *moved, *rest[place:]])
     (one,) = views.failovers(run.trial, run.history)
     exit_ = run.history.first("node.exit")
-    injected = run.history.first("fault.injected")
-    assert exit_ is not None and injected is not None
-    assert one.detect_s == pytest.approx(exit_.t - injected.t)
+    assert exit_ is not None
+    assert one.fault == "f0"
+    assert one.detect_s == pytest.approx(exit_.t - asked.t - (0.002 if recorded else 0.0))
+    assert dict(one.phases)["detect"] == pytest.approx(one.detect_s)
+    seen = views.view(run.trial, run.history)
+    (mark,) = timeline.marks(seen)
+    (band,) = timeline.bands(seen)
+    assert mark.t == pytest.approx(band.start)
+
+
+def test_a_node_that_left_no_code_is_gone_not_none() -> None:
+    run = history.changed(history.reference(), "node.exit", value={"code": None})
+    labels = {span.label for span in views.timeline(run.history) if span.kind == "dead"}
+    assert labels == {"gone"}
 
 
 def test_two_faults_in_a_row_are_two_failovers_each_with_its_own_fault_and_losses() -> None:
@@ -118,3 +159,8 @@ def test_events_of_another_host_are_placed_by_their_arrival() -> None:
     event = run.history.events[10]
     elsewhere = dataclasses.replace(event, at=Clock(boot="boot-b", mono=5.0, wall=5.0))
     assert views.clock(run.history)(elsewhere) == event.t
+
+
+def test_a_detection_without_a_planned_fault_is_told_by_its_detector() -> None:
+    assert tables.detected(None, "node.exit") == "by node.exit; the moment of the loss is not known"
+    assert tables.detected(0.004, "node.exit") == "4.0 ms, by node.exit"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import orchestrator.workloads
+from orchestrator.core import meanings
 from orchestrator.model import codec
 from orchestrator.rank import share
 from orchestrator.rank.user import ccbed_events
@@ -30,6 +31,14 @@ def test_params_have_defaults_and_survive_the_way_to_the_rank(name: str) -> None
     assert {field.name for field in fields(module.Params)}
     assert isinstance(module.METRICS, dict) and isinstance(module.CHECKS, tuple)
     assert (module.__doc__ or "").splitlines()[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_parameter_has_a_meaning(name: str) -> None:
+    cls = importlib.import_module(f"orchestrator.workloads.{name}").Params
+    told = meanings.of(cls)
+    assert {field.name for field in fields(cls)} - set(told) == set()
+    assert all(text[0].isalnum() and len(text) < 400 for text in told.values())
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -80,7 +80,8 @@ def trial(name: str, items: Sequence[Item], ranks: int, notes: Sequence[str]) ->
     """The trial's file: ``notes`` as comments, one line per item."""
     head = [*(f"# {note}" for note in notes), f"trial: {name}", "workload: emulate", "params:", "  items:"]
     body = [f"    - {_flow(item.document)}" for item in items]
-    return "\n".join([*head, *body, f"world: {{nodes: {ranks}, ranks_per_node: 1, backend: auto}}", ""])
+    world = f"world: {{nodes: {ranks}, ranks_per_node: 1, backend: auto}}"
+    return "\n".join([*head, *body, world, "recovery: {policy: none}", ""])
 
 
 def _flow(document: dict[str, Any]) -> str:

@@ -7,9 +7,9 @@ from dataclasses import replace
 from ...model.bed import BedSpec, BedStatus
 from ...model.provider import Asker
 from . import around, here
-from .finding import Checked, Finding
+from .finding import Checked, Finding, refused, told
 
-__all__ = ["NOTHING", "Checked", "Finding", "check", "examine"]
+__all__ = ["NOTHING", "Checked", "Finding", "check", "examine", "refused", "told"]
 
 #: Nothing was looked at.
 NOTHING = Checked(findings=())

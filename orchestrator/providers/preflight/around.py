@@ -47,6 +47,7 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
         walls=hosts.walls,
         gpus=hosts.gpus,
         images=hosts.images,
+        spaces=hosts.spaces,
         inside=hosts.inside,
     )
     clocks = dict(seen.clocks.values())
@@ -84,12 +85,22 @@ def _survey(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) 
 
     def about(place: Place) -> dict[str, Any]:
         return {
-            "addresses": addresses, "spaces": [bed.hostdir, bed.shared_dir], "shared_dir": bed.shared_dir, "token": token,
+            "addresses": addresses, "spaces": [] if _apart(bed) else _kept(bed), "shared_dir": bed.shared_dir, "token": token,
             "name": place.name, "lookup_s": rules.LOOKUP_S, "hold_s": HOLD_S,
             "listen": sorted({one for one in place.addresses.values() if one}),
         }  # fmt: skip
 
     return _ask_all(bed, seen, asker, pool, "survey", about)
+
+
+def _apart(bed: BedSpec) -> bool:
+    """Containers that are asked each for itself see other file systems than those that their directories are on."""
+    return bed.network == "private" and not bed.fabric
+
+
+def _kept(bed: BedSpec) -> list[str]:
+    """What the bed writes to on its hosts."""
+    return [bed.hostdir, bed.shared_dir]
 
 
 def _met(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) -> Seen:
@@ -145,6 +156,8 @@ def _ask_hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker, pool: 
         living = {name: pid for name, pid in pids.items() if pid}
         about = {"pids": living, "shared_dir": bed.shared_dir}
         asks["inside", host.name] = partial(asker.ask, host.name, "inside", ASK_S, **about)
+        if _apart(bed):
+            asks["space", host.name] = partial(asker.ask, host.name, "space", ASK_S, paths=_kept(bed))
         if host.name in with_gpus:
             asks["gpus", host.name] = partial(asker.ask, host.name, "gpus", ASK_S)
     return _at_once(pool, asks)
@@ -161,6 +174,7 @@ def _hosts(seen: Seen, done: Mapping[tuple[str, str], Any], wrong: Mapping[tuple
         walls={host: wall for (_, host), (_, _, wall) in _of(done, "clock")},
         gpus={host: found for (_, host), found in _of(done, "gpus")},
         images={host: found for (_, host), found in _of(done, "images")},
+        spaces={host: found for (_, host), found in _of(done, "space")},
         inside={node: told for _, found in _of(done, "inside") for node, told in found.items()},
     )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from ...model.bed import BedSpec, BedStatus
+from ...model.errors import InfrastructureError
 from ...model.plan import Gap, HostClock
 from ...model.room import Room
 
@@ -36,6 +37,28 @@ class Checked:
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
     rooms: tuple[Room, ...] = ()
+
+
+def told(findings: Iterable[Finding]) -> str:
+    """A line for all of them: what is well in its own words, of the rest only the name: it has lines of its own."""
+    said: dict[str, list[Finding]] = {}
+    for one in findings:
+        said.setdefault(one.name, []).append(one)
+    return " · ".join(f"{name} {_word(of)}" for name, of in said.items())
+
+
+def refused(findings: Iterable[Finding]) -> InfrastructureError | None:
+    """What failed, each thing and each fix once; None where nothing did."""
+    failed = [one for one in findings if one.outcome == "fail"]
+    problems = dict.fromkeys(f"preflight: {one.name}: {one.text}" for one in failed)
+    fixes = dict.fromkeys(one.fix for one in failed)
+    return InfrastructureError(*problems, hint="\n".join(fixes)) if failed else None
+
+
+def _word(of: list[Finding]) -> str:
+    if all(one.outcome == "ok" for one in of):
+        return ", ".join(one.text for one in of)
+    return "FAILED" if any(one.outcome == "fail" for one in of) else "warned"
 
 
 def ok(name: str, text: str = "ok") -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...agent import checks
 from ...core import containers
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import Gap, HostClock
@@ -44,7 +45,7 @@ class Seen:
     """By name of the place: what its survey gave, or why there is none. ``tokens``: whose token each place reads.
 
     ``clocks``: by host, with its boot id; ``walls``: seconds by which its wall clock is ahead of ours. ``inside``: by node,
-    what its container sees (``agent/checks.py``).
+    what its container sees (``agent/checks.py``). ``spaces``: what is free on a host whose containers were surveyed instead.
     """
 
     places: tuple[Place, ...]
@@ -57,6 +58,7 @@ class Seen:
     gpus: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     images: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     inside: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    spaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]:
@@ -130,17 +132,25 @@ def _silent(seen: Seen) -> Iterable[Finding]:
 def _addresses(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     for place in seen.places:
         interfaces: Mapping[str, str] = seen.surveys.get(place.name, {}).get("interfaces", {})
-        for node, address in place.addresses.items() if interfaces else ():
-            there = ", ".join(f"{name} {own}" for name, own in interfaces.items())
-            wanted = bed.node(node).interface
-            if address not in interfaces.values():
-                text = f"{node}: {address or 'no address'} is on no interface of {place.name}; there are: {there}"
-            elif wanted and interfaces.get(wanted) != address:
-                text = f"{node}: {address} is not on {wanted} of {place.name}; there are: {there}"
-            else:
-                continue
-            fix = _anew(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
+        there = ", ".join(f"{name} {own}" for name, own in interfaces.items())
+        fix = _anew(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
+        for problem, nodes in _misplaced(bed, place, interfaces).items() if interfaces else ():
+            text = f"{' '.join(nodes)}: {problem}; there are: {there}"
             yield Finding(name="address", outcome="fail", text=text, fix=fix)
+
+
+def _misplaced(bed: BedSpec, place: Place, interfaces: Mapping[str, str]) -> dict[str, list[str]]:
+    """What is wrong with addresses of a place -> the nodes that have it."""
+    found: dict[str, list[str]] = {}
+    for node, address in place.addresses.items():
+        wanted = bed.node(node).interface
+        if wanted and wanted not in interfaces:
+            found.setdefault(f"{place.name} has no interface {wanted} with an address", []).append(node)
+        elif address not in interfaces.values():
+            found.setdefault(f"{address or 'no address'} is on no interface of {place.name}", []).append(node)
+        elif wanted and interfaces[wanted] != address:
+            found.setdefault(f"{address} is not on {wanted} of {place.name}", []).append(node)
+    return found
 
 
 def _ports(seen: Seen) -> Iterable[Finding]:
@@ -182,7 +192,13 @@ def _names(seen: Seen) -> Iterable[Finding]:
         for one in survey["names"]:
             address, name = one["address"], one["name"]
             slow = max(one["reverse_s"], one.get("forward_s", 0.0))
-            if slow >= LOOKUP_S:
+            if one.get("mapped_s", 0.0) >= checks.MAPPED_S:
+                text = (
+                    f"{place} takes over {checks.MAPPED_S:g} s to look up ::ffff:{address}, as connections of torch do"
+                )
+                fix = f"add a line for ::ffff:{address} to /etc/hosts of {place}, or let its name server answer at once"
+                yield Finding(name="names", outcome="fail", text=text, fix=fix)
+            elif slow >= LOOKUP_S:
                 text = f"{place} takes over {LOOKUP_S:g} s to look up {address}"
                 fix = f"every start of a gang may wait 10 s for it: add a line for {address} to /etc/hosts of {place}"
                 yield Finding(name="names", outcome="warn", text=text, fix=fix)
@@ -231,8 +247,9 @@ def _shm(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
 def _spaces(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     """The place with the least; what cannot be looked at is told apart."""
     least: dict[str, tuple[int, str]] = {}
-    for place, survey in seen.surveys.items():
-        for path, free in survey["space"].items():
+    told = {place: survey["space"] for place, survey in seen.surveys.items()}
+    for place, free_of in {**told, **seen.spaces}.items():
+        for path, free in free_of.items():
             if isinstance(free, str):
                 yield Finding(name="disk", outcome="warn", text=f"{place}: {free}", fix="give access to it")
             elif path not in least or free < least[path][0]:

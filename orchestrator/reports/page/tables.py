@@ -66,8 +66,7 @@ def failovers(trial: Trial, seen: RunView) -> list[dict[str, str]]:
             {
                 "number": str(one.index + 1),
                 "title": _title(one, step),
-                "detector": one.detector or "not known",
-                "detected": moment(one.detect_s),
+                "detected": detected(one.detect_s, one.detector),
                 "policy": ", ".join(f"{node} by {how}" for node, how in one.policies.items()) or "none",
                 "resumed": resumed(one.resume_step, one.resume_name),
                 "redone": steps(one.lost_steps),
@@ -94,6 +93,12 @@ def faults(found: Sequence[FaultView]) -> list[dict[str, Any]]:
 
 def moment(value: float | None) -> str:
     return "not reached" if value is None else milliseconds(value) if value < 1 else sentence.seconds(value)
+
+
+def detected(seconds: float | None, detector: str) -> str:
+    """``4 ms, by node.exit``; of what nobody planned only the detector is known."""
+    by = f"by {detector}" if detector else "nobody knows by what"
+    return f"{by}; the moment of the loss is not known" if seconds is None else f"{moment(seconds)}, {by}"
 
 
 def resumed(step: int | None, name: str | None) -> str:

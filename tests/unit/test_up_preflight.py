@@ -1,0 +1,68 @@
+"""`up` after a preflight that failed tries it again, until it passes; afterwards it is as quick as ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.bed import BedSpec, BedStatus
+from orchestrator.providers import preflight
+from orchestrator.store import beds as store
+
+from .beds import LOCAL
+from .test_cli import Desk
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "local.yml").write_text(LOCAL)
+    return Desk(root=tmp_path)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[preflight.Finding]:
+    """What preflight will say; every look takes one."""
+    findings: list[preflight.Finding] = []
+
+    def check(bed: BedSpec, status: BedStatus, asker: object) -> tuple[preflight.Finding, ...]:
+        return (findings.pop(0),)
+
+    monkeypatch.setattr(preflight, "check", check)
+    return findings
+
+
+BAD = preflight.Finding(name="address eth9", outcome="fail", text="no interface eth9", fix="set ccbed_interface")
+GOOD = preflight.Finding(name="address", outcome="ok", text="ok")
+
+
+def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, found: list[preflight.Finding]) -> None:
+    found += [BAD, BAD, GOOD]
+    for _ in range(2):
+        assert desk("up", "local.yml") == 4
+        assert "  preflight   address eth9 FAILED\n" in desk.out
+        assert desk.err == "error: preflight: address eth9: no interface eth9\nnext: set ccbed_interface\n"
+    assert desk("up", "local.yml") == 0
+    assert desk.out.splitlines()[0] == "  preflight   address ok"
+    assert "nothing to change, 5 of 5 warm" in desk.out
+    assert desk("up", "local.yml") == 0, "it asks no more: there is nothing left to say"
+    assert desk.out.startswith("bed local: nothing to change")
+
+
+def test_an_up_that_was_ended_before_its_preflight_is_not_taken_for_good(
+    desk: Desk, found: list[preflight.Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as here:
+        here.setattr(preflight, "check", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert desk("up", "local.yml") == 130
+    found += [BAD]
+    assert desk("up", "local.yml") == 4
+
+
+def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, found: list[preflight.Finding]) -> None:
+    found += [BAD]
+    desk("up", "local.yml")
+    assert store.doubted(desk.root / "state", "local")
+    assert desk("down", "local") == 0
+    assert not store.doubted(desk.root / "state", "local")
