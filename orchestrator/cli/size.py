@@ -15,7 +15,7 @@ from ..model.errors import UsageError
 from . import options, sizeoptions, sizeview, sizing
 from .session import Session
 
-_FORMS = "ccbed size --trace takes a PARAM comms trace or Chakra execution traces (JSON or .et), gzipped or not: a file, or a folder of them"
+_FORMS = "ccbed size --trace takes a PARAM comms trace or Chakra execution traces (JSON or .et), gzipped or not, or a folder of them"
 
 
 @options.command()
