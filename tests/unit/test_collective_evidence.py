@@ -138,10 +138,12 @@ def test_the_count_of_nccl_tests_is_that_of_one_rank(operation: str) -> None:
     assert (one["size"], one["count"]) == (4096, 256)
 
 
-def test_a_p99_of_few_samples_is_none_there_either() -> None:
+def test_the_p99_of_nccl_tests_is_a_number_however_few_samples_there_are() -> None:
+    """Its readers compute with it; what we say ourselves of so few is in wording.percentiles."""
     run = collective_runs.run([part()])
     (one,) = json.loads(nccl.document(run, measured(run)))["results"]
-    assert one["in_place_per_iter"]["p99_us"] == "nan"
+    found = one["in_place_per_iter"]
+    assert found["p50_us"] <= found["p99_us"] <= found["max_us"]
 
 
 def test_without_a_gathered_trial_there_is_no_table() -> None:
