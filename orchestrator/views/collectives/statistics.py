@@ -68,17 +68,17 @@ def spread(samples: Floats) -> Spread | None:
     )
 
 
-def paired(one: Floats, other: Floats) -> float:
-    """By chance alone: the probability that so many pairs, or more, differ in one direction (two-sided sign test).
+def sign(more: int, pairs: int) -> float:
+    """By chance alone: the probability that so many of the pairs, or more, differ in this direction or as many in the other.
 
-    Raises ValueError where they are not of one length.
+    The two-sided sign test: which of the two would be ahead was not said before.
     """
-    import numpy as np
+    return min(1.0, 2 * above_chance(more, pairs, 0.5))
 
-    if one.size != other.size:
-        raise ValueError(f"pairs are needed (got {one.size} and {other.size})")
-    more, less = int(np.count_nonzero(other > one)), int(np.count_nonzero(other < one))
-    return min(1.0, 2 * above_chance(max(more, less), more + less, 0.5))
+
+def least_pairs(level: float) -> int:
+    """So many pairs it takes for the sign test to come below ``level`` at all, should each of them differ."""
+    return math.ceil(math.log2(2 / level) - 1e-9)
 
 
 def holm(chances: Sequence[float], level: float) -> list[bool]:
