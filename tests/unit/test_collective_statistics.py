@@ -68,14 +68,25 @@ def test_pairs_show_a_difference_that_the_spread_hides() -> None:
     draw = np.random.default_rng(3)
     noise = 10 + 5 * draw.random(40)
     assert statistics.sign(40, 40) < 1e-9
-    assert not statistics.change(noise, 10 + 5 * draw.random(40)).clear
+    other = statistics.change(noise, 10 + 5 * draw.random(40))
+    assert other is not None and not other.clear
     assert (statistics.least_pairs(0.05), statistics.sign(6, 6) <= 0.05 < statistics.sign(5, 5)) == (6, True)
 
 
 def test_the_same_samples_give_the_same_interval() -> None:
-    before, after = np.arange(1.0, 30.0), np.arange(2.0, 31.0)
-    assert statistics.change(before, after) == statistics.change(before, after)
-    assert statistics.change(before, before * 1.5).value == pytest.approx(0.5)
+    before = 1 + np.random.default_rng(2).random(30)
+    found = statistics.change(before, before * 1.5)
+    assert found == statistics.change(before, before * 1.5)
+    assert found is not None and found.value == pytest.approx(0.5) and found.low < found.value < found.high
+
+
+def test_samples_that_hang_together_count_for_fewer() -> None:
+    draw = np.random.default_rng(4)
+    steady, drifting = 1 + 0.1 * draw.random(30), np.linspace(1.0, 1.1, 30)
+    apart = statistics.change(steady, steady * 1.2)
+    assert apart is not None and apart.clear
+    assert statistics.change(drifting, drifting * 1.2) is None
+    assert statistics.drift(drifting) == pytest.approx(0.05, abs=0.01) and statistics.drift(np.ones(1)) == 0
 
 
 def timed(seconds: Floats, first: int = 1) -> samples.Timed:
