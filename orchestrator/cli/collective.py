@@ -33,7 +33,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
     for number, text in enumerate(wording.autos(found.setting)):
         yield f"{'' if number else 'auto':<10}{text}"
     for text in wording.winners(found.fastest):
-        yield f"fastest   {text} (paired, 95 %)"
+        yield f"fastest   {text}"
     yield f"straggler {wording.straggler(found)}"
     for one in sorted(found.slow, key=lambda one: -one.seconds)[1:SLOW] if whole else ():
         yield f"          {wording.slow(one, found.setting)}"

@@ -37,7 +37,12 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @options.command()
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
-@click.option("--fail-over", callback=_limit, metavar="PART", help="Exit 1 where something got slower by more: 5%.")
+@click.option(
+    "--fail-over",
+    callback=_limit,
+    metavar="PART",
+    help="Exit 1 where something got slower by more, its whole interval: 5%.",
+)
 @options.runs_dir
 @options.as_json
 @click.pass_obj
@@ -71,7 +76,13 @@ def _show(session: Session, found: comparing.Comparison, first: Path, second: Pa
     terminal = session.terminal
     terminal.lines([f"A  {beds.shown(first)}", f"B  {beds.shown(second)}"])
     what = f"p50 over {wording.OVER.get(found.over, found.over)}" if found.over else "p50 of"
-    terminal.table((what, "A ms", "B ms", "change", "95 % interval", "n", "verdict"), [_row(row) for row in found.rows])
+    terminal.table(
+        (what, "A ms", "B ms", "change", "95 % for all", "noise", "n", "verdict"), [_row(row) for row in found.rows]
+    )
+    terminal.line(
+        "note      slower or faster: the interval leaves out 0, and the change is more than the noise, which is what the"
+        f" halves of either run differ by, {comparing.MARGIN:.0%} at least"
+    )
     if found.losses:
         same, both, differs = found.losses
         text = "equal" if differs is None else f"different from step {differs} on; equal"
@@ -84,11 +95,12 @@ def _show(session: Session, found: comparing.Comparison, first: Path, second: Pa
 
 
 def _row(row: comparing.Compared) -> tuple[str, ...]:
-    interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "one sample each"
+    interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples apart"
+    noise = f"{row.noise:.1%}" if row.change else "-"
     count = f"{row.counts[0]}, {row.counts[1]}"
     change = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-"
     before, after = wording.milliseconds(row.before), wording.milliseconds(row.after)
-    return row.what, before, after, change, interval, count, "" if row.verdict == "unknown" else row.verdict
+    return row.what, before, after, change, interval, noise, count, row.verdict
 
 
 def _document(found: comparing.Comparison) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -45,8 +46,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An item among real groups, and the steps ``first_step`` to ``last_step`` that are its timed iterations.
+    """An item among real groups, and its timed iterations: the steps ``first_step`` to ``last_step``, each ``stride`` after the last.
 
+    Algorithms that take turns (``turns``) have one step in ``stride`` each, so that steps are numbered as they are carried out.
     ``asked``: the algorithm as the user chose it, where that was ``auto``.
     """
 
@@ -54,6 +56,7 @@ class Case:
     item: Item
     groups: sizes.Groups
     first_step: int
+    stride: int = 1
     asked: str = ""
 
     @property
@@ -63,7 +66,7 @@ class Case:
 
     @property
     def last_step(self) -> int:
-        return self.first_step + self.item.trials - 1
+        return self.first_step + (self.item.trials - 1) * self.stride
 
     @property
     def count(self) -> int:
@@ -94,7 +97,7 @@ class Case:
             "case": self.number, "operation": item.operation, "algorithm": item.algorithm, "dtype": item.dtype,
             "operator": item.operator, "bytes": item.bytes, "per_rank": self.per_rank, "total": self.total,
             "count": self.count, "root": item.root, "groups": [list(group) for group in self.groups],
-            "first_step": self.first_step, "iterations": item.trials,
+            "first_step": self.first_step, "stride": self.stride, "iterations": item.trials,
             "cost": {"rounds": cost.rounds, "volume": cost.volume} if cost else None,
             "asynchronous": item.asynchronous, "gap_ms": item.gap_ms,
         }  # fmt: skip
@@ -110,13 +113,36 @@ class Case:
         return (self.item.operator,) if self.item.operation in REDUCING else ()
 
 
-def cases(items: Iterable[Item], world: int) -> tuple[Case, ...]:
-    """The cases of a run with their steps, counted from 1. Raises ValueError for groups that the world has not."""
-    found, step = [], 1
-    for number, item in enumerate(items):
-        found.append(Case(number=number, item=item, groups=sizes.groups(item.groups, world), first_step=step))
-        step += item.trials
+def cases(items: Iterable[Item], world: int, *, in_turn: bool = False) -> tuple[Case, ...]:
+    """The cases of a run with their steps, counted from 1. Raises ValueError for groups that the world has not.
+
+    ``in_turn``: neighbours that differ in the algorithm alone take turns, trial by trial.
+    """
+    found: list[Case] = []
+    step = 1
+    for among in _races(tuple(items), in_turn=in_turn):
+        for place, item in enumerate(among):
+            groups = sizes.groups(item.groups, world)
+            found.append(Case(number=len(found), item=item, groups=groups, first_step=step + place, stride=len(among)))
+        step += sum(item.trials for item in among)
     return tuple(found)
+
+
+def turns(planned: Sequence[Case]) -> Iterator[tuple[Case, ...]]:
+    """The cases that take turns, or one that has its trials for itself, in the order of the plan."""
+    left = tuple(planned)
+    while left:
+        count = left[0].stride
+        yield left[:count]
+        left = left[count:]
+
+
+def _races(items: Sequence[Item], *, in_turn: bool) -> Iterator[tuple[Item, ...]]:
+    if not in_turn:
+        yield from ((item,) for item in items)
+        return
+    for _, among in itertools.groupby(items, key=lambda item: replace(item, algorithm="")):
+        yield tuple(among)
 
 
 def chosen(case: Case, algorithm: str) -> Case:

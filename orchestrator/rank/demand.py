@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ..model import algorithm as model
 from ..model import room
@@ -15,32 +16,53 @@ _FLATTENED = ("all-gather", "reduce-scatter", "gather")
 _MANY = 64
 
 
-def of(items: Iterable[cases.Item], world: int, params: settings.Measuring, smaller: str) -> room.Demand | None:
-    """The case that takes most on any rank; None where nothing is measured. ``smaller``: what may be set to less."""
+def of(
+    items: Iterable[cases.Item], world: int, params: settings.Measuring, smaller: str, *, in_turn: bool = False
+) -> room.Demand | None:
+    """The cases in turn that take most on any rank; None where nothing is measured. ``smaller``: what may be set to less."""
     beside = 2 * max(params.drain, 0)
     found = [
-        room.Demand(what=case.label(), ranks=tuple(need(case, rank) + beside for rank in range(world)), size=case.item.bytes,
-                    smaller=smaller)
-        for case in cases.cases(_largest(items), world)
+        room.Demand(what=label(among), ranks=tuple(need(among, rank) + beside for rank in range(world)),
+                    size=among[0].item.bytes, smaller=smaller)
+        for among in cases.turns(cases.cases(_largest(items), world, in_turn=in_turn))
     ]  # fmt: skip
     return max(found, key=lambda one: (max(one.ranks), sum(one.ranks)), default=None)
 
 
-def need(case: cases.Case, rank: int) -> int:
-    """Bytes of the buffer of ``rank``, of what is put into it, of what must come out, and of the scratch that the algorithm needs."""
-    ranks = next((group for group in case.groups if rank in group), None)
-    if ranks is None:
-        return 0
-    me = ranks.index(rank)
+def label(among: Sequence[cases.Case]) -> str:
+    """What is held at the same time, in words."""
+    return among[0].label() + (f" and {len(among) - 1} more algorithms in turn" if len(among) > 1 else "")
+
+
+def need(among: Sequence[cases.Case], rank: int) -> int:
+    """Bytes that ``rank`` holds for cases that take turns: what they have in common once, and what each has of its own."""
+    common: dict[buffer.Layout, int] = {}
+    own = 0
+    for case in among:
+        ranks = next((group for group in case.groups if rank in group), None)
+        if ranks is not None:
+            one, beside = _held(case, ranks, ranks.index(rank))
+            width = cases.DTYPES[case.item.dtype]
+            common[replace(one, parts=())] = width * _memory(one)
+            own += width * beside
+    return sum(common.values()) + own
+
+
+def _memory(one: buffer.Layout) -> int:
+    """Elements of the buffer, of what is put into it, and of what must come out."""
+    return one.size + sum(part.size for part in (*one.inputs, *one.outputs))
+
+
+def _held(case: cases.Case, ranks: Sequence[int], me: int) -> tuple[buffer.Layout, int]:
+    """The layout of the buffer, and how many elements beside it the algorithm, or the making of what must come out, needs."""
     chunks, scratch = _scratch(case.item.algorithm, case.item.operation, case.ranks, me, case.item.root)
     found = buffer.layout(case, ranks, me, chunks)
     outputs = [one.size for one in found.outputs]
-    held = found.size + sum(one.size for one in found.inputs) + sum(outputs)
     beside = max((stop - start for start, stop in found.parts), default=0) * scratch
     made = max(outputs) if len(outputs) > 1 else 0
     if case.item.algorithm == model.LIBRARY and case.item.operation in _FLATTENED and outputs:
         beside = case.count
-    return cases.DTYPES[case.item.dtype] * (held + max(made, beside))
+    return found, max(made, beside)
 
 
 def _largest(items: Iterable[cases.Item]) -> list[cases.Item]:

@@ -1,4 +1,8 @@
-"""Measures cases of collectives: probe, warm-up, then timed iterations after a barrier, each verified when the clock has stopped."""
+"""Measures cases of collectives: probe, warm-up, then timed iterations after a barrier, each verified when the clock has stopped.
+
+Algorithms of one size take turns, trial by trial: what happens on the machine in the meantime meets them alike, and the
+trials of one number are a pair.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +22,17 @@ if TYPE_CHECKING:
     from .mpi import calls
 
 
-def run(ctx: context.RankContext, items: Iterable[cases.Item]) -> None:
-    """The whole life of one rank that measures ``items`` as its Params (settings.Measuring) say."""
+def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool = False) -> None:
+    """The whole life of one rank that measures ``items`` as its Params (settings.Measuring) say.
+
+    ``in_turn``: algorithms of one size take turns; else one item follows the other.
+    """
     wanted = tuple(items)
     support.require(wanted, ctx.gang.backend)
     foreign = joined.wanted(wanted, ctx.gang.backend)
     ctx.connect()
     ctx.phase("restore")
-    planned = cases.cases(wanted, ctx.world)
+    planned = cases.cases(wanted, ctx.world, in_turn=in_turn)
     room.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
     peer = joined.peer(ctx) if foreign else None
     ctx.tell_fresh()
@@ -53,7 +60,7 @@ class Meter:
         )
         self._tiers: expected.Uplinks | None = None
         self.verified = 0
-        ctx.steps = planned[-1].last_step if planned else 0
+        ctx.steps = sum(case.item.trials for case in planned)
 
     def prepare(self) -> None:
         """Probe the links, let auto choose, tell the plan, make the groups."""
@@ -67,8 +74,8 @@ class Meter:
             self._places[groups] = operations.place(groups, self._ctx.rank, self._ctx.world)
 
     def measure(self) -> None:
-        for case in self._cases:
-            self._case(case)
+        for among in cases.turns(self._cases):
+            self._in_turn(among)
 
     def _probe(self) -> fit.Fit | None:
         ctx, params = self._ctx, self._params
@@ -107,32 +114,38 @@ class Meter:
             "verify": params.verify,
         }  # fmt: skip
 
-    def _case(self, case: cases.Case) -> None:
-        ctx, place = self._ctx, self._places[case.groups]
-        work = self._work(case, place) if place else None
+    def _in_turn(self, among: tuple[cases.Case, ...]) -> None:
+        """Cases that differ in the algorithm alone: all are warm before the first trial of any."""
+        ctx, place = self._ctx, self._places[among[0].groups]
+        memories = operations.Memories(place.ranks, ctx.device) if place else None
+        works = [self._work(case, place, memories) if place and memories else None for case in among]
         for _ in range(max(1, self._params.warmup)):
-            self._iteration(case, work, 0, lambda: None)
-            if ctx.chunks:
-                ctx.chunks.forget()
-        for step in range(case.first_step, case.last_step + 1):
-            if case.item.gap_ms:
-                time.sleep(case.item.gap_ms / 1000)
-            ctx.begin_step(step)
-            point = ctx.point("collective")
-            timed = self._iteration(case, work, step, point)
-            point()
-            if self._params.verify:
-                self._verifier.check(case, step, work)
-                self.verified += 1
-            ctx.end_step(None, timed=timed)
+            for work in works:
+                self._iteration(work, 0, lambda: None)
+                if ctx.chunks:
+                    ctx.chunks.forget()
+        for trial in range(among[0].item.trials):
+            for case, work in zip(among, works, strict=True):
+                self._trial(case, work, case.first_step + trial * case.stride)
 
-    def _work(self, case: cases.Case, place: operations.Place) -> operations.Work:
+    def _trial(self, case: cases.Case, work: operations.Work | None, step: int) -> None:
+        ctx = self._ctx
+        if case.item.gap_ms:
+            time.sleep(case.item.gap_ms / 1000)
+        ctx.begin_step(step)
+        point = ctx.point("collective")
+        timed = self._iteration(work, step, point)
+        point()
+        if self._params.verify:
+            self._verifier.check(case, step, work)
+            self.verified += 1
+        ctx.end_step(None, timed=timed)
+
+    def _work(self, case: cases.Case, place: operations.Place, memories: operations.Memories) -> operations.Work:
         algorithm, peer = known.find(case.item.algorithm), self._peer if names.meant(case.item.algorithm) else None
-        return operations.Work(case, place, algorithm, self._ctx.device, self._ctx.chunks, peer)
+        return operations.Work(case, place, algorithm, memories, self._ctx.chunks, peer)
 
-    def _iteration(
-        self, case: cases.Case, work: operations.Work | None, step: int, first: Callable[[], None]
-    ) -> tuple[float, float]:
+    def _iteration(self, work: operations.Work | None, step: int, first: Callable[[], None]) -> tuple[float, float]:
         """Inputs in place, everybody on the start line: then the clock runs, from the call to its result."""
         if work is not None:
             work.fill()

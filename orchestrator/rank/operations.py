@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ..model import algorithm as model
 from . import backend, buffer, digest, exchange, pattern, record
-from .cases import REDUCING, Case
+from .cases import REDUCING, Case, Item
 
 if TYPE_CHECKING:
     from .mpi import calls
@@ -39,6 +39,43 @@ class Wrong:
     got: float
 
 
+class Memory:
+    """A buffer, what is put into it, and what must come out. ``layout``: without its parts, which are an algorithm's own."""
+
+    def __init__(self, item: Item, layout: buffer.Layout, ranks: Sequence[int], device: torch.device) -> None:
+        self.flat = torch.zeros(layout.size, dtype=pattern.DTYPES[item.dtype], device=device)
+        patterns = pattern.Patterns(ranks, item.operator if item.operation in REDUCING else "sum", item.dtype)
+        self.given = [(self.flat[one.at : one.at + one.size], patterns.tile(one).to(device)) for one in layout.inputs]
+        self.expected = self._wanted(patterns, layout)
+
+    def _wanted(self, patterns: pattern.Patterns, layout: buffer.Layout) -> torch.Tensor:
+        """The whole result, without a second copy of it at any time."""
+        outputs = layout.outputs
+        if len(outputs) == 1:
+            return patterns.tile(outputs[0]).to(self.flat.device)
+        made = torch.empty(sum(one.size for one in outputs), dtype=self.flat.dtype, device=self.flat.device)
+        at = 0
+        for one in outputs:
+            made[at : at + one.size] = patterns.tile(one)
+            at += one.size
+        return made
+
+
+class Memories:
+    """One Memory for all cases that take turns, as far as they need the same; they have it one after the other."""
+
+    def __init__(self, ranks: Sequence[int], device: torch.device) -> None:
+        self._ranks, self._device = ranks, device
+        self._made: dict[buffer.Layout, Memory] = {}
+
+    def of(self, item: Item, layout: buffer.Layout) -> Memory:
+        """``item`` is as that of the others but for the algorithm."""
+        key = replace(layout, parts=())
+        if key not in self._made:
+            self._made[key] = Memory(item, key, self._ranks, self._device)
+        return self._made[key]
+
+
 class Work:
     """A case on this rank. fill(), then run() or begin(), then wrong() and hash(). ``peer``: who does it in our place."""
 
@@ -47,19 +84,15 @@ class Work:
         case: Case,
         place: Place,
         algorithm: model.Chosen | None,
-        device: torch.device,
+        memories: Memories,
         chunks: record.Chunks | None,
         peer: calls.Peer | None = None,
     ) -> None:
         self._case, self._place, item = case, place, case.item
         count = algorithm.chunks(item.operation, case.ranks) if algorithm else 0
         self._layout = buffer.layout(case, place.ranks, place.me, count)
-        self._flat = torch.zeros(self._layout.size, dtype=pattern.DTYPES[item.dtype], device=device)
-        patterns = pattern.Patterns(place.ranks, item.operator if item.operation in REDUCING else "sum", item.dtype)
-        self._given = [
-            (self._view(one.at, one.at + one.size), patterns.tile(one).to(device)) for one in self._layout.inputs
-        ]
-        self._expected = self._wanted(patterns)
+        memory = memories.of(item, self._layout)
+        self._flat, self._given, self._expected = memory.flat, memory.given, memory.expected
         self._result = self._view(*self._layout.checked)
         self._parts = [self._view(*part) for part in self._layout.parts]
         self._exchange = self._made(algorithm, chunks) if algorithm else None
@@ -112,18 +145,6 @@ class Work:
 
     def _view(self, start: int, stop: int) -> torch.Tensor:
         return self._flat[start:stop]
-
-    def _wanted(self, patterns: pattern.Patterns) -> torch.Tensor:
-        """The whole result, without a second copy of it at any time."""
-        outputs = self._layout.outputs
-        if len(outputs) == 1:
-            return patterns.tile(outputs[0]).to(self._flat.device)
-        made = torch.empty(sum(one.size for one in outputs), dtype=self._flat.dtype, device=self._flat.device)
-        at = 0
-        for one in outputs:
-            made[at : at + one.size] = patterns.tile(one)
-            at += one.size
-        return made
 
     def _made(self, algorithm: model.Chosen, chunks: record.Chunks | None) -> exchange.Exchange:
         item, place = self._case.item, self._place

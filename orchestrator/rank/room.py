@@ -25,13 +25,13 @@ class TooLarge(Exception):
 
 def require(wanted: Iterable[cases.Case], rank: int, world: int, device: torch.device, spare: int = 0) -> None:
     """A collective of all ranks. Raises TooLarge on every rank where one lacks the memory. ``spare``: bytes beside the cases'."""
-    largest = max(wanted, key=lambda case: demand.need(case, rank), default=None)
+    largest = max(cases.turns(tuple(wanted)), key=lambda among: demand.need(among, rank), default=None)
     needed = float(demand.need(largest, rank) if largest else 0) + spare
     told = _gathered([part for place, free in _free(rank, device) for part in (place, needed, free)], world, device)
     where = ("on one GPU",) if device.type == "cuda" else ("on one host", "in one container")
     problems = (lack([line[3 * at : 3 * at + 3] for line in told], text) for at, text in enumerate(where))
     if largest and (problem := next(filter(None, problems), "")):
-        raise TooLarge(f"{largest.label()}: {problem}")
+        raise TooLarge(f"{demand.label(largest)}: {problem}")
 
 
 def lack(told: Told, where: str) -> str:

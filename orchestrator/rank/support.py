@@ -93,8 +93,9 @@ def _try(one: Wanted) -> str:
         return ""  # bytes, or nothing
     item = Item(operation=operation, bytes=DTYPES[dtype] * 4, dtype=dtype, operator=operator, algorithm=model.LIBRARY)
     case = Case(number=0, item=item, groups=((0,),), first_step=1)
+    alone = operations.Place(ranks=(0,), me=0)
     try:
-        work = operations.Work(case, operations.Place(ranks=(0,), me=0), None, torch.device("cpu"), None)
+        work = operations.Work(case, alone, None, operations.Memories(alone.ranks, torch.device("cpu")), None)
         work.fill()
         work.begin(0, lambda: None)()
     except Exception as error:  # noqa: BLE001 whatever the library says, it is a no

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ..model.run import Run, StepRecord
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from .collectives.statistics import Floats
 
 Change = Literal["slower", "no difference", "faster", "unknown"]
+#: The chance that any case of two equal runs is called changed.
+LEVEL = 0.05
+#: Less than this is no difference, however sure it is: two runs of one thing differ by as much.
+MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One figure of both runs, in seconds. ``change``: relative, with its 95 % interval; None where one sample is all there is.
+    """One figure of both runs, in seconds. ``change``: relative, its interval 95 % for all figures together; None: too few samples.
 
-    ``verdict``: slower or faster where the interval leaves out zero; of single figures unknown, unless they are equal.
+    ``noise``: what the halves of either run differ by, at least MARGIN. ``verdict``: slower or faster where the interval
+    leaves out zero and the change is more than the noise; without an interval unknown, unless both are equal.
     """
 
     what: str
@@ -33,6 +38,7 @@ class Compared:
     change: collectives.Interval | None
     verdict: Change
     counts: tuple[int, int] = (1, 1)
+    noise: float = 0.0
 
     @property
     def relative(self) -> float:
@@ -42,8 +48,8 @@ class Compared:
         return math.inf if self.after else 0.0
 
     def slower_than(self, limit: float) -> bool:
-        """Whether it got slower beyond ``limit`` (0.05: 5 %), and not by chance as far as an interval tells."""
-        return self.relative > limit and self.verdict in ("slower", "unknown")
+        """Whether it got slower, and by more than ``limit`` (0.05: 5 %) with its whole interval."""
+        return self.verdict == "slower" and self.change is not None and self.change.low > limit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +75,9 @@ def compare(before: Run, after: Run) -> Comparison:
     one, other = collectives.measured(before, over), collectives.measured(after, over)
     if one is not None and other is not None:
         cases = _by_identity(one), _by_identity(other)
-        rows = tuple(_case(name, one, cases[0][name], other, cases[1][name]) for name in cases[0] if name in cases[1])
+        both = [name for name in cases[0] if name in cases[1]]
+        level = LEVEL / max(1, len(both))
+        rows = tuple(_case(name, one, cases[0][name], other, cases[1][name], level) for name in both)
         only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
         only += [("B", name) for name in cases[1] if name not in cases[0]]
         return Comparison(rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over)
@@ -78,8 +86,10 @@ def compare(before: Run, after: Run) -> Comparison:
     return Comparison(rows=(), differences=differences)
 
 
-def verdict(change: collectives.Interval) -> Change:
+def verdict(change: collectives.Interval, noise: float = 0.0) -> Change:
     """Of times: more is slower."""
+    if abs(change.value) <= noise:
+        return "no difference"
     return "slower" if change.low > 0 else "faster" if change.high < 0 else "no difference"
 
 
@@ -103,21 +113,29 @@ def _by_identity(found: collectives.Measured) -> dict[str, collectives.Case]:
 
 
 def _case(
-    name: str, one: collectives.Measured, case: collectives.Case, other: collectives.Measured, same: collectives.Case
+    name: str,
+    one: collectives.Measured,
+    case: collectives.Case,
+    other: collectives.Measured,
+    same: collectives.Case,
+    level: float,
 ) -> Compared | None:
     before, after = one.data[case.number][1], other.data[same.number][1]
-    return _of_samples(name, before, after)
+    return of_samples(name, before, after, level)
 
 
-def _of_samples(name: str, before: Floats, after: Floats) -> Compared | None:
+def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -> Compared | None:
+    """None without samples. ``level``: the chance of an interval that misses; less where many figures are compared."""
     old, new = statistics.spread(before), statistics.spread(after)
     if old is None or new is None:
         return None
-    if old.min <= 0:
-        return _single(name, old.p50, new.p50)  # no part of nothing
-    change = statistics.change(before, after)
+    counts = old.count, new.count
+    change = statistics.change(before, after, level) if min(old.min, new.min) > 0 else None  # no part of nothing
+    if change is None:
+        return replace(_single(name, old.p50, new.p50), counts=counts)
+    noise = max(MARGIN, statistics.drift(before), statistics.drift(after))
     return Compared(
-        what=name, before=old.p50, after=new.p50, change=change, verdict=verdict(change), counts=(old.count, new.count)
+        what=name, before=old.p50, after=new.p50, change=change, verdict=verdict(change, noise), counts=counts, noise=noise
     )  # fmt: skip
 
 
@@ -126,7 +144,7 @@ def _of_samples(name: str, before: Floats, after: Floats) -> Compared | None:
 
 def _training(before: Run, after: Run) -> Iterator[Compared]:
     old, new = (view(run.trial, run.history, run.files.steps()) for run in (before, after))
-    steps = _of_samples("step, slowest rank", _step_times(before), _step_times(after))
+    steps = of_samples("step, slowest rank", _step_times(before), _step_times(after))
     if steps:
         yield steps
     for index, (one, other) in enumerate(zip(old.failovers, new.failovers, strict=False)):

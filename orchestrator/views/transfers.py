@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import sys
 from array import array
 from collections import Counter, defaultdict
@@ -79,13 +78,13 @@ def _whole(one: _File, size: int) -> Iterator[Finding]:
         yield found(f"{left.path} has {one.counts[strays[0]]:,} records of step {strays[0]}{more}, which were not done")
 
 
-def _compare(one: _File, cases: list[int]) -> None:
+def _compare(one: _File, cases: Mapping[int, int]) -> None:
     """Steps are alike if they belong to one case; in a training all are."""
     last = max(one.left.steps, default=0)
     groups: dict[int, list[int]] = defaultdict(list)
     for step in one.left.steps:
         if one.left.finished or step != last:
-            groups[bisect.bisect_right(cases, step)].append(step)
+            groups[cases.get(step, -1)].append(step)
     for steps in groups.values():
         usual = Counter(one.counts[step] for step in steps).most_common(1)[0][0]
         one.odd |= {step: (one.counts[step], usual) for step in steps if one.counts[step] != usual}
@@ -105,8 +104,12 @@ def _uneven(one: _File, own: Set[int]) -> Iterator[Finding]:
         yield found(f"{one.left.path}: {count:,} of {usual:,} transfers of step {odd[0]} recorded{more}")
 
 
-def _cases(history: History) -> list[int]:
-    """The first steps of the cases of a run that measures collectives, in order; empty in a training."""
+def _cases(history: History) -> dict[int, int]:
+    """Step -> its case, of a run that measures collectives; empty in a training."""
     told = history.last("collective.plan")
-    firsts = (whole(mapping(one).get("first_step")) for one in listing(told.value.get("cases"))) if told else ()
-    return sorted(first for first in firsts if first is not None)
+    found = {}
+    for number, case in enumerate(map(mapping, listing(told.value.get("cases")) if told else ())):
+        first, count, stride = (whole(case.get(name)) for name in ("first_step", "iterations", "stride"))
+        if first is not None and count:
+            found |= dict.fromkeys(range(first, first + count * (stride or 1), stride or 1), number)
+    return found

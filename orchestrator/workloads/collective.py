@@ -22,7 +22,7 @@ _NAMES = {"bytes": "sizes", "trials": "iterations"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(settings.Measuring):
-    """What is measured: every combination of size, dtype, operator and algorithm.
+    """What is measured: every combination of size, dtype, operator and algorithm; algorithms take turns, iteration by iteration.
 
     operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
     algorithm      of `ccbed list algorithms`; library: the backend's own; auto: by the cost model; mpi: by Open MPI on the same
@@ -73,7 +73,7 @@ def fits(params: Params, world: int) -> list[str]:
 
 def memory(params: Params, world: int) -> room.Demand | None:
     """What the largest combination takes on each rank."""
-    return demand.of(items(params), world, params, "--sizes")
+    return demand.of(items(params), world, params, "--sizes", in_turn=True)
 
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
@@ -95,7 +95,7 @@ def run(ctx: context.RankContext) -> None:
     """The whole life of one rank."""
     from ..rank import measure
 
-    measure.run(ctx, items(ctx.params))
+    measure.run(ctx, items(ctx.params), in_turn=True)
 
 
 def notes(params: Params) -> Iterator[str]:

@@ -28,7 +28,7 @@ def write(directory: Path, records: int, world: int = 4, size: int = 65536) -> P
     plan = one.history.last("collective.plan")
     assert plan is not None
     for number, case in enumerate(plan.value["cases"]):
-        case.update(first_step=number * trials + 1, iterations=trials)
+        case.update(first_step=number * trials + 1, iterations=trials, stride=1)
     files = collective_runs.Files()
     place = collective_runs.write(dataclasses.replace(one, files=files), directory)
     draw = np.random.default_rng(7)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
@@ -67,7 +68,7 @@ class Files:
 
 @dataclass
 class Bed:
-    """Carries out the parts one after the other and keeps what is left of them."""
+    """Carries out the parts, those that differ in the algorithm alone in turn, and keeps what is left of them."""
 
     world: int = 4
     steps: list[StepRecord] = field(default_factory=list)
@@ -76,13 +77,16 @@ class Bed:
     step: int = 0
     now: float = 1000.0
 
-    def carry_out(self, part: Part) -> None:
-        first, part.gang.now = self.step + 1, self.now
-        for number in range(1, part.iterations + 1):
-            self.step += 1
-            self._keep(part.gang.trial(number), part.recorded)
-        self.now = part.gang.now + 0.05
-        self.cases.append(self._case(part, first))
+    def carry_out(self, among: Sequence[Part]) -> None:
+        first = self.step + 1
+        for number in range(1, among[0].iterations + 1):
+            for part in among:
+                self.step, part.gang.now = self.step + 1, self.now
+                self._keep(part.gang.trial(number), part.recorded)
+                self.now = part.gang.now
+        self.now += 0.05
+        for place, part in enumerate(among):
+            self.cases.append(self._case(part, first + place, len(among)))
 
     def _keep(self, trial: simulated.Trial, recorded: bool) -> None:
         for rank, (start, end) in sorted(trial.spans.items()):
@@ -93,13 +97,13 @@ class Bed:
             blob = self.blobs.setdefault(rank, bytearray())
             blob += struct.pack(CHUNK_FORMAT, self.step, 0, index, peer, chunk, size, start, end)
 
-    def _case(self, part: Part, first: int) -> dict[str, Any]:
+    def _case(self, part: Part, first: int, stride: int) -> dict[str, Any]:
         cost = {"rounds": part.cost[0], "volume": part.cost[1]} if part.cost else None
         return {
             "case": len(self.cases), "operation": part.operation, "algorithm": part.algorithm, "dtype": "float32",
             "operator": "sum", "bytes": part.bytes, "per_rank": part.bytes, "total": part.bytes, "count": part.bytes // 4,
-            "root": 0, "groups": [list(range(self.world))], "first_step": first, "iterations": part.iterations,
-            "cost": cost, "asynchronous": False, "gap_ms": 0, **part.about,
+            "root": 0, "groups": [list(range(self.world))], "first_step": first, "stride": stride,
+            "iterations": part.iterations, "cost": cost, "asynchronous": False, "gap_ms": 0, **part.about,
         }  # fmt: skip
 
 
@@ -109,8 +113,8 @@ def run(
 ) -> Run:  # fmt: skip
     """The run that these parts leave. ``notes``: more observations of rank 0. ``drawn``: files made before."""
     bed = drawn or Bed(world=world)
-    for part in parts:
-        bed.carry_out(part)
+    for _, among in itertools.groupby(parts, lambda one: (one.operation, one.bytes, one.iterations, one.about)):
+        bed.carry_out(tuple(among))
     plan = {"cases": bed.cases, "over": over, "warmup": 5, "world": world, "drain": 0}
     nodes = [f"n{rank}" for rank in range(world)]
     lines: list[tuple[EventType, str, str | None, dict[str, Any], float]] = [

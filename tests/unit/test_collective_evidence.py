@@ -183,9 +183,12 @@ def test_winners_are_told_from_noise_over_all_sizes_together() -> None:
     parts = [part(bytes=4096 << spot, algorithm=name) for spot in range(40) for name in ("ring", "other")]
     found = measured(collective_runs.run([replace(one, iterations=1) for one in parts]))
     draw = np.random.default_rng(11)
-    times = {case.number: 1 + 0.1 * draw.random(20) for case in found.setting.cases}
+    numbers = np.arange(1, 21)
+    times = {
+        case.number: samples.Timed(trials=numbers, seconds=1 + 0.1 * draw.random(20)) for case in found.setting.cases
+    }
     assert not [one for one in fastest.fastest(found.setting.cases, times) if one.clear]
-    few = {number: np.array([1.0 + number % 2] * 5) for number in times}
+    few = {number: samples.Timed(trials=numbers[:5], seconds=np.array([1.0 + number % 2] * 5)) for number in times}
     assert not [one for one in fastest.fastest(found.setting.cases, few) if one.clear]
 
 
@@ -193,7 +196,7 @@ def test_holms_method_asks_more_of_each_of_many() -> None:
     assert statistics.holm([0.01, 0.04, 0.03], 0.05) == [True, False, False]
     assert statistics.holm([0.01, 0.02, 0.03], 0.05) == [True, True, True]
     assert statistics.holm([], 0.05) == []
-    assert statistics.paired(np.arange(6.0), np.arange(6.0) + 1) == pytest.approx(2 / 64)
+    assert statistics.sign(6, 6) == pytest.approx(2 / 64)
 
 
 def test_no_iterations_are_recommended_where_chunks_are_counted() -> None:

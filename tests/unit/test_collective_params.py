@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -76,6 +77,24 @@ def test_cases_are_every_combination_and_steps_follow_one_another() -> None:
     ]  # fmt: skip
     assert [one.first_step for one in found] == [1, 11, 21, 31, 41, 51, 61, 71]
     assert found[-1].last_step == collective.last_step(params) == 80
+
+
+def test_algorithms_of_one_size_take_turns_and_steps_are_numbered_as_they_are_carried_out() -> None:
+    params = Params(sizes=("1K", "4K"), algorithm=("ring", "star", "library"), iterations=4)
+    found = cases.cases(collective.items(params), 4, in_turn=True)
+    assert [(one.first_step, one.stride, one.last_step) for one in found] == [
+        (1, 3, 10), (2, 3, 11), (3, 3, 12), (13, 3, 22), (14, 3, 23), (15, 3, 24),
+    ]  # fmt: skip
+    assert [tuple(one.number for one in among) for among in cases.turns(found)] == [(0, 1, 2), (3, 4, 5)]
+    assert found[-1].last_step == collective.last_step(params) == 24
+
+
+def test_what_differs_in_more_than_the_algorithm_does_not_take_turns() -> None:
+    items = [cases.Item(operation="all-reduce", bytes=1024, trials=trials, algorithm="ring") for trials in (2, 3)]
+    found = cases.cases([*items, replace(items[1], algorithm="star")], 4, in_turn=True)
+    assert [(one.first_step, one.stride) for one in found] == [(1, 1), (3, 2), (4, 2)]
+    apart = cases.cases([items[1], replace(items[1], algorithm="star")], 4)
+    assert [(one.first_step, one.stride) for one in apart] == [(1, 1), (4, 1)]
 
 
 def test_a_size_is_read_as_nccl_tests_reads_it() -> None:

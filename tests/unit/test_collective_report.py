@@ -142,7 +142,7 @@ def test_the_page_shows_collectives_and_no_loss(page: str) -> None:
     assert page.count('class="plot"') == 6
     assert "Loss against the twin" not in page
     assert "n2 stood still for 0.89 s" in page
-    for label in ("fastest", "p50", "p95", "measured / model", "worst straggler", "wrong results"):
+    for label in ("peak bandwidth", "p50", "p95", "measured / model", "worst straggler", "wrong results"):
         assert f"<dt>{label}</dt>" in page
 
 

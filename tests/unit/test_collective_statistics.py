@@ -11,13 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from orchestrator.store import files
 from orchestrator.views import collectives
-from orchestrator.views.collectives import curves, fastest, samples, statistics
+from orchestrator.views.collectives import curves, fastest, samples, statistics, wording
 
 from . import collective_runs, simulated
 from .collective_runs import Part
+
+Floats = NDArray[np.float64]
 
 
 def small(**changes: object) -> Part:
@@ -64,41 +67,118 @@ def test_a_test_against_chance_is_the_tail_of_the_binomial_distribution() -> Non
 def test_pairs_show_a_difference_that_the_spread_hides() -> None:
     draw = np.random.default_rng(3)
     noise = 10 + 5 * draw.random(40)
-    assert statistics.paired(noise, noise + 0.1) < 1e-9
-    assert not statistics.change(noise, 10 + 5 * draw.random(40)).clear
+    assert statistics.sign(40, 40) < 1e-9
+    other = statistics.change(noise, 10 + 5 * draw.random(40))
+    assert other is not None and not other.clear
+    assert (statistics.least_pairs(0.05), statistics.sign(6, 6) <= 0.05 < statistics.sign(5, 5)) == (6, True)
 
 
 def test_the_same_samples_give_the_same_interval() -> None:
-    before, after = np.arange(1.0, 30.0), np.arange(2.0, 31.0)
-    assert statistics.change(before, after) == statistics.change(before, after)
-    assert statistics.change(before, before * 1.5).value == pytest.approx(0.5)
+    before = 1 + np.random.default_rng(2).random(30)
+    found = statistics.change(before, before * 1.5)
+    assert found == statistics.change(before, before * 1.5)
+    assert found is not None and found.value == pytest.approx(0.5) and found.low < found.value < found.high
 
 
-def test_the_fastest_is_named_only_beyond_the_spread() -> None:
-    cases = collectives.setting(collective_runs.reference())
-    assert cases is not None
-    three = cases.cases[:3]
-    draw = np.random.default_rng(5)
-    same = {case.number: 1 + 0.1 * draw.random(30) for case in three}
-    (tied,) = fastest.fastest(three, same)
-    assert set(tied.algorithms) == {case.algorithm for case in three}
-    (won,) = fastest.fastest(three, {**same, three[1].number: same[three[0].number] * 0.8})
-    assert won.algorithms == (three[1].algorithm,)
+def test_samples_that_hang_together_count_for_fewer() -> None:
+    draw = np.random.default_rng(4)
+    steady, drifting = 1 + 0.1 * draw.random(30), np.linspace(1.0, 1.1, 30)
+    apart = statistics.change(steady, steady * 1.2)
+    assert apart is not None and apart.clear
+    assert statistics.change(drifting, drifting * 1.2) is None
+    assert statistics.drift(drifting) == pytest.approx(0.05, abs=0.01) and statistics.drift(np.ones(1)) == 0
 
 
-def test_a_winner_must_be_apart_from_the_next_and_not_only_ahead_of_it() -> None:
-    """Ahead in each pair, and yet within the spread of the other's median: nobody is named, whichever is ahead."""
-    cases = collectives.setting(collective_runs.reference())
-    assert cases is not None
-    two = cases.cases[:2]
-    noise = 1 + 0.5 * np.random.default_rng(7).random(20)
-    told = [
-        fastest.fastest(two, {two[0].number: noise + ahead, two[1].number: noise}) for ahead in (-0.005, 0.0, 0.005)
+def timed(seconds: Floats, first: int = 1) -> samples.Timed:
+    return samples.Timed(trials=np.arange(first, first + seconds.size), seconds=seconds)
+
+
+def race(*seconds: Floats, sizes: int = 1) -> tuple[fastest.Fastest, ...]:
+    """Of the reference's algorithms, which took turns; in each of so many sizes the same."""
+    found = collectives.setting(collective_runs.reference())
+    assert found is not None
+    cases = [
+        replace(case, number=size * 3 + place, bytes=case.bytes << size)
+        for size in range(sizes)
+        for place, case in enumerate(found.cases[: len(seconds)])
     ]
-    assert told[0] == told[1] == told[2], "noise changes nothing that is told"
-    assert told[0][0].algorithms == ("recursive-doubling", "ring") and not told[0][0].clear
-    (won,) = fastest.fastest(two, {two[0].number: noise - 0.4, two[1].number: noise})
+    return fastest.fastest(cases, {case.number: timed(seconds[case.number % 3]) for case in cases})
+
+
+def test_the_fastest_is_named_only_where_pairs_tell_it() -> None:
+    draw = np.random.default_rng(5)
+    same = [1 + 0.1 * draw.random(30) for _ in range(3)]
+    (tied,) = race(*same)
+    assert set(tied.algorithms) == {"ring", "recursive-doubling", "library"} and not tied.clear
+    (won,) = race(same[0], same[0] * 0.8, same[2])
+    assert won.algorithms == ("recursive-doubling",) and won.clear
+
+
+def test_what_meets_all_alike_hides_no_difference_and_makes_none() -> None:
+    """The machine becomes twice as slow while it is measured: trials of one number are a pair all the same."""
+    drift = np.linspace(1, 2, 20)
+    (won,) = race(drift, drift * 1.05)
     assert won.clear and won.algorithms == ("ring",)
+    draw = np.random.default_rng(9)
+    (tied,) = race(drift + 0.01 * draw.random(20), drift + 0.01 * draw.random(20))
+    assert not tied.clear
+
+
+def test_a_difference_below_the_margin_is_none_however_sure_it_is() -> None:
+    steady = 1 + np.zeros(200)
+    assert not race(steady, steady * 1.015)[0].clear
+    assert race(steady, steady * 1.025)[0].clear
+
+
+def test_too_few_trials_for_any_difference_are_not_judged_and_it_is_said_how_many_it_takes() -> None:
+    for sizes, needed in ((1, 6), (17, 10), (34, 11)):
+        for count in (needed - 1, needed):
+            found = race(np.ones(count), 2 * np.ones(count), sizes=sizes)
+            assert {one.needed for one in found} == {needed}
+            assert {one.clear for one in found} == {one.judged for one in found} == {count == needed}
+    (few,) = race(np.ones(3), 2 * np.ones(3))
+    assert wording.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
+
+
+def test_trials_are_paired_by_their_number_and_not_by_their_place() -> None:
+    """Of the first algorithm trial 1 was lost, and what disturbed the 4th trial met both."""
+    found = collectives.setting(collective_runs.reference())
+    assert found is not None
+    seconds = np.ones(12)
+    seconds[1::2] = 10
+    times = {0: timed(seconds[1:], first=2), 1: timed(seconds * 1.1)}
+    (won,) = fastest.fastest(found.cases[:2], times)
+    assert won.count == 11 and won.clear and won.algorithms == ("ring",)
+
+
+def test_algorithms_that_did_not_take_turns_are_not_judged() -> None:
+    found = collectives.setting(collective_runs.reference())
+    assert found is not None
+    apart = [replace(case, stride=1, first_step=1 + 20 * case.number) for case in found.cases[:2]]
+    (told,) = fastest.fastest(apart, {0: timed(np.ones(20)), 1: timed(2 * np.ones(20))})
+    assert not told.clear and wording.winners([told]) == ["not judged: the algorithms did not take turns"]
+
+
+def test_equal_algorithms_are_told_apart_in_no_more_than_one_run_of_twenty() -> None:
+    draw = np.random.default_rng(13)
+    named = 0
+    for _ in range(300):
+        drift = np.cumsum(draw.normal(0, 0.03, 20))
+        named += any(one.clear for one in race(*(np.exp(drift + draw.normal(0, 0.2, 20)) for _ in range(2))))
+    assert named <= 15
+
+
+def test_each_case_has_the_trials_of_its_own_where_algorithms_took_turns() -> None:
+    together, alone = collective_runs.reference(), []
+    found = collectives.measured(together)
+    assert found is not None
+    steps = {record.step for record in together.files.steps()}
+    assert [(case.first_step, case.stride) for case in found.setting.cases[:4]] == [(1, 3), (2, 3), (3, 3), (61, 3)]
+    assert steps == {step for case in found.setting.cases for step in case.steps}
+    assert all(row.lost == 0 and row.trial and row.trial.count == 20 for row in found.rows)
+    assert all(row.transfers == row.transfers_due for row in found.rows)
+    alone = [one for one in found.slow if one.case.bytes == 971048]
+    assert [(one.case.algorithm, one.trial, one.step) for one in alone] == [("ring", 5, 133)]
 
 
 @pytest.mark.parametrize(("count", "places"), [(5, None), (6, (0, 5)), (20, (5, 14)), (50, (17, 32)), (100, (39, 60))])

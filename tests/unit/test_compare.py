@@ -7,7 +7,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from orchestrator.cli import main, terminal
 from orchestrator.cli.session import Session
@@ -43,9 +45,47 @@ def test_a_slower_link_is_slower_and_the_other_way_round_faster() -> None:
     fast = comparing.compare(collective(16e6, 2), collective(18e6, 1)).rows[1]
     assert (slow.verdict, fast.verdict) == ("slower", "faster")
     assert slow.relative == pytest.approx(18 / 16 - 1, abs=0.01)
-    assert slow.slower_than(0.05)
+    assert slow.slower_than(0.05) and slow.change and slow.change.low < slow.relative
     assert not slow.slower_than(0.2)
     assert not fast.slower_than(0.0)
+
+
+def trials(draw: np.random.Generator, count: int, alike: float) -> NDArray[np.float64]:
+    """Times that spread by 10 %, each as like the one before as ``alike`` says (first-order autoregression)."""
+    found = [draw.normal()]
+    while len(found) < count:
+        found.append(alike * found[-1] + (1 - alike**2) ** 0.5 * draw.normal())
+    return np.exp(0.1 * np.array(found))
+
+
+@pytest.mark.parametrize(("count", "alike"), [(10, 0.0), (20, 0.0), (50, 0.0), (20, 0.4), (50, 0.4), (100, 0.7)])
+def test_equal_runs_of_ten_cases_are_called_changed_in_no_more_than_one_of_twenty(count: int, alike: float) -> None:
+    draw, changed = np.random.default_rng(count), 0
+    for _ in range(200):
+        pairs = [(trials(draw, count, alike), trials(draw, count, alike)) for _ in range(10)]
+        rows = [comparing.of_samples("x", *pair, comparing.LEVEL / 10) for pair in pairs]
+        changed += any(row and row.verdict in ("slower", "faster") for row in rows)
+    assert changed <= 10
+
+
+def test_a_real_change_is_found() -> None:
+    draw = np.random.default_rng(3)
+    steady = [(1 + 0.03 * draw.normal(size=20), 1.1 + 0.033 * draw.normal(size=20)) for _ in range(100)]
+    found = [comparing.of_samples("x", a, b, comparing.LEVEL / 10) for a, b in steady]
+    assert sum(row is not None and row.verdict == "slower" for row in found) >= 95
+    assert not any(row is None or row.slower_than(0.15) for row in found)
+
+
+def test_a_limit_is_passed_with_the_whole_interval_only() -> None:
+    interval = comparing.collectives.Interval(value=0.08, low=0.04, high=0.12)
+    row = comparing.Compared(what="x", before=1.0, after=1.08, change=interval, verdict="slower", noise=0.02)
+    assert row.slower_than(0.03) and not row.slower_than(0.05)
+    assert not replace(row, change=None, verdict="unknown").slower_than(0.0)
+
+
+def test_too_few_samples_are_no_verdict() -> None:
+    row = comparing.of_samples("x", np.ones(2), 2 * np.ones(2))
+    assert row is not None and (row.change, row.verdict, row.counts) == (None, "unknown", (2, 2))
 
 
 def test_what_only_one_of_them_has_is_named() -> None:

@@ -17,21 +17,35 @@ from . import test_plan
 GIB = float(1 << 30)
 
 
+def need(one: cases.Case, rank: int) -> int:
+    return demand.need((one,), rank)
+
+
 def case(operation: str, size: int, groups: str = "", algorithm: str = "library") -> cases.Case:
     return cases.cases([cases.Item(operation=operation, bytes=size, groups=groups, algorithm=algorithm)], 4)[0]
 
 
 def test_a_rank_needs_its_buffer_the_input_and_the_result() -> None:
-    assert demand.need(case("all-reduce", 4096), 0) == 3 * 4096
-    assert demand.need(case("broadcast", 4096), 0) == 3 * 4096 and demand.need(case("broadcast", 4096), 1) == 2 * 4096
-    assert demand.need(case("all-to-all", 4096), 2) == 4 * 4096 + 1024
-    assert demand.need(case("all-reduce", 4096, "0,1"), 3) == 0
+    assert need(case("all-reduce", 4096), 0) == 3 * 4096
+    assert need(case("broadcast", 4096), 0) == 3 * 4096 and need(case("broadcast", 4096), 1) == 2 * 4096
+    assert need(case("all-to-all", 4096), 2) == 4 * 4096 + 1024
+    assert need(case("all-reduce", 4096, "0,1"), 3) == 0
 
 
 def test_what_an_algorithm_receives_beside_the_buffer_counts() -> None:
-    assert demand.need(case("all-reduce", 4096, algorithm="star"), 0) == 5 * 4096
-    assert demand.need(case("all-reduce", 4096, algorithm="star"), 1) == 3 * 4096
-    assert demand.need(case("all-reduce", 4096, algorithm="ring"), 2) == 3 * 4096 + 3 * 1024
+    assert need(case("all-reduce", 4096, algorithm="star"), 0) == 5 * 4096
+    assert need(case("all-reduce", 4096, algorithm="star"), 1) == 3 * 4096
+    assert need(case("all-reduce", 4096, algorithm="ring"), 2) == 3 * 4096 + 3 * 1024
+
+
+def test_algorithms_that_take_turns_hold_in_common_what_is_alike() -> None:
+    def among(operation: str, *names: str) -> tuple[cases.Case, ...]:
+        items = [cases.Item(operation=operation, bytes=4096, algorithm=name) for name in names]
+        return cases.cases(items, 4, in_turn=True)
+
+    assert demand.need(among("all-reduce", "ring", "library", "star"), 0) == 3 * 4096 + 3 * 1024 + 2 * 4096
+    apart = [demand.need(among("all-gather", name), 0) for name in ("ring", "library")]
+    assert demand.need(among("all-gather", "ring", "library"), 0) == sum(apart)  # the library wants its own block apart
 
 
 @pytest.mark.parametrize("name", known.doing("all-reduce"))

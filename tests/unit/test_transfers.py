@@ -122,6 +122,21 @@ def test_trials_of_one_case_are_compared_and_those_of_two_are_not() -> None:
         assert [one.text for one in found] == said
 
 
+def test_trials_of_algorithms_that_took_turns_are_compared_with_those_of_their_own() -> None:
+    """Two cases of 3 trials in turn: 1 record in each of the first, 2 in each of the second."""
+    plan = history.clean().history.events[0]
+    cases = [{"first_step": first, "iterations": 3, "stride": 2} for first in (1, 2)]
+    told = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
+    whole = b"".join(record(step) * (2 - step % 2) for step in range(1, 7))
+    mine = transfers.Left(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
+    for content, said in (
+        (whole, []),
+        (whole[: -transfers.RECORD], ["chunks-r0.bin: 1 of 2 transfers of step 6 recorded"]),
+    ):
+        found = transfers.damage(Files(blocks={(0, 0): content}), told, {(0, 0): mine})
+        assert [one.text for one in found] == said
+
+
 def test_a_million_records_take_about_a_second() -> None:
     """Of the processor; ten times what it takes on an idle machine."""
     steps = 41_667

@@ -37,7 +37,7 @@ def lines(run: Run, found: collectives.Measured) -> list[tuple[str, str]]:
     return [
         ("link", wording.link(found.setting)),
         *(("auto", text) for text in wording.autos(found.setting)),
-        *(("fastest", f"{text} (paired, 95 %)") for text in wording.winners(found.fastest)),
+        *(("fastest", text) for text in wording.winners(found.fastest)),
         ("straggler", wording.straggler(found)),
         ("verified", f"{wording.verified(run.history, found)}; {wording.outliers(found)}"),
         ("percentiles", wording.percentiles(found).removeprefix("percentiles ")),
@@ -50,7 +50,7 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
     if best is not None and best.trial is not None:
         line = f", {wording.percent(best.of_line)} of the line" if best.of_line is not None else ""
         yield (
-            "fastest",
+            "peak bandwidth",
             wording.bandwidth(best.busbw),
             f"GB/s bus bandwidth, {wording.case(best.case)}{line}{_tied(found, best.case)}",
         )
@@ -69,10 +69,12 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
 
 
 def _tied(found: collectives.Measured, case: collectives.Case) -> str:
-    """That others are as fast as the one that is named, as far as the samples tell."""
+    """That others are as fast as the one that is named, as far as the trials tell."""
     race = next((one for one in found.fastest if (one.kind, one.bytes) == (case.kind, case.bytes)), None)
     if race is None or race.clear:
         return ""
+    if not race.judged:
+        return "; not judged against the others"
     others = [name for name in race.algorithms if name != case.algorithm]
     return f"; no difference to {', '.join(others)}" if others else ""
 

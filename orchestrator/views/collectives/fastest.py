@@ -1,9 +1,8 @@
-"""The fastest algorithm of each size, as far as the samples tell: sign tests of paired trials, 95 % over all sizes together.
+"""The fastest algorithm of each size, as far as the trials tell: sign tests of pairs, 95 % over all sizes together.
 
-Many comparisons find something by chance; Holm's method asks so much more of each of them. Trials of a case follow each
-other, so that all of them may have met a busy moment: an algorithm is only slower where the intervals of the two medians lie
-apart as well. Where nothing is slower there is no order among the algorithms, and the same samples in another run that differ
-by noise alone give the same answer.
+Algorithms of one size take turns, so that the trials of one number met the same machine: they are a pair. An algorithm is
+slower where so many of its pairs are slower by more than a margin that chance does not explain it; Holm's method asks the
+more of each comparison, the more there are. Where too few trials were made for any outcome to tell, nothing is judged.
 """
 
 from __future__ import annotations
@@ -16,19 +15,20 @@ from . import statistics
 from .setting import Case
 
 if TYPE_CHECKING:
-    from .statistics import Floats
+    from .samples import Timed
 
-#: Fewer pairs prove nothing.
-LEAST = 10
 #: The chance that any winner of a run is named wrongly.
 LEVEL = 0.05
+#: Less than this is no difference: what another run, or another machine, would not show again.
+MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
     """``algorithms``: the fastest; where it is not clear, all that are not clearly slower, by name (all, if one has no samples).
 
-    ``bytes``: the size; ``kind``: see ``Case.kind``. ``count``: pairs. ``others``: how many were compared with it.
+    ``bytes``: the size; ``kind``: see ``Case.kind``. ``count``: pairs; ``needed``: so many could show a difference, 0: none
+    ever, because the algorithms did not take turns. ``others``: how many were compared with it.
     """
 
     kind: tuple[object, ...]
@@ -36,50 +36,74 @@ class Fastest:
     bytes: int
     algorithms: tuple[str, ...]
     count: int
+    needed: int
     others: int
 
     @property
+    def judged(self) -> bool:
+        return 0 < self.needed <= self.count
+
+    @property
     def clear(self) -> bool:
-        return len(self.algorithms) == 1
+        return self.judged and len(self.algorithms) == 1
 
 
-def fastest(cases: Sequence[Case], times: Mapping[int, Floats]) -> tuple[Fastest, ...]:
-    """One per size with at least two algorithms, in the order of the plan. ``times``: case -> one figure per trial."""
+def fastest(cases: Sequence[Case], times: Mapping[int, Timed]) -> tuple[Fastest, ...]:
+    """One per size with at least two algorithms, in the order of the plan. ``times``: case -> its trials."""
     sizes: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
-        if times.get(case.number) is not None and times[case.number].size:
+        if case.number in times and times[case.number].seconds.size:
             sizes.setdefault((*case.kind, case.bytes), []).append(case)
-    races = [_ranked(found, times) for found in sizes.values() if len({one.algorithm for one in found}) > 1]
-    pairs = [(race[0], case) for race in races for case in race[1:]]
-    held = statistics.holm([_chance(times[case.number], times[best.number]) for best, case in pairs], LEVEL)
-    between = {case.number: statistics.median(times[case.number]) for race in races for case in race}
-    slower = {
-        case.number
-        for (best, case), sure in zip(pairs, held, strict=True)
-        if sure and between[case.number].low > between[best.number].high
-    }
-    return tuple(_told(race, slower, times) for race in races)
+    races = [_Race(found, times) for found in sizes.values() if len({one.algorithm for one in found}) > 1]
+    pairs = [(race, case) for race in races if race.in_turn for case in race.others]
+    held = statistics.holm([race.chance(case) for race, case in pairs], LEVEL)
+    slower = {case.number for (_, case), sure in zip(pairs, held, strict=True) if sure}
+    needed = statistics.least_pairs(LEVEL / max(1, len(pairs)))
+    return tuple(race.told(slower, needed) for race in races)
 
 
-def _ranked(cases: list[Case], times: Mapping[int, Floats]) -> list[Case]:
-    import numpy as np
+class _Race:
+    """The algorithms of one size: the trials that all of them have, and which is ahead in those."""
 
-    return sorted(cases, key=lambda case: (float(np.median(times[case.number])), case.algorithm))
+    def __init__(self, cases: Sequence[Case], times: Mapping[int, Timed]) -> None:
+        import numpy as np
+
+        common = set.intersection(*(set(times[case.number].trials.tolist()) for case in cases))
+        self._times = {}
+        for case in cases:
+            one = times[case.number]
+            self._times[case.number] = one.seconds[np.isin(one.trials, list(common))]
+        self.count, self.in_turn = len(common), _in_turn(cases)
+        ranked = sorted(cases, key=lambda case: (self._median(case), case.algorithm))
+        self.best, self.others = ranked[0], ranked[1:]
+
+    def chance(self, case: Case) -> float:
+        """That so many pairs are slower than the best by more than the margin, by chance alone."""
+        import numpy as np
+
+        late = self._times[case.number] > self._times[self.best.number] * (1 + MARGIN)
+        return statistics.sign(int(np.count_nonzero(late)), self.count)
+
+    def told(self, slower: Set[int], needed: int) -> Fastest:
+        best = self.best
+        ahead = {case.algorithm for case in (best, *self.others) if case.number not in slower}
+        return Fastest(
+            kind=best.kind,
+            operation=best.operation,
+            bytes=best.bytes,
+            algorithms=tuple(sorted(ahead)),
+            count=self.count,
+            needed=needed if self.in_turn else 0,
+            others=len(self.others),
+        )
+
+    def _median(self, case: Case) -> float:
+        import numpy as np
+
+        return float(np.median(self._times[case.number])) if self.count else 0.0
 
 
-def _told(ranked: list[Case], slower: Set[int], times: Mapping[int, Floats]) -> Fastest:
-    best = ranked[0]
-    return Fastest(
-        kind=best.kind,
-        operation=best.operation,
-        bytes=best.bytes,
-        algorithms=tuple(sorted({case.algorithm for case in ranked if case.number not in slower})),
-        count=min(times[case.number].size for case in ranked),
-        others=len(ranked) - 1,
-    )
-
-
-def _chance(one: Floats, best: Floats) -> float:
-    """Paired by number of trial; the first ones where one has more."""
-    count = min(one.size, best.size)
-    return statistics.paired(best[:count], one[:count]) if count >= LEAST else 1.0
+def _in_turn(race: Sequence[Case]) -> bool:
+    """Whether they were carried out trial by trial."""
+    first = [case.first_step for case in race]
+    return len({case.stride for case in race}) == 1 and max(first) - min(first) < race[0].stride

@@ -132,7 +132,7 @@ def _measured(same: _Same) -> Measured | None:
     grids = {case.number: samples.transfers(raw, case) for case in found.cases}
     counted = wrong(run.history)
     told = [_Case(found, case, spans[case.number], grids[case.number], over) for case in found.cases]
-    times = {one.case.number: one.times for one in told}
+    times = {one.case.number: samples.Timed(trials=one.spans.trials, seconds=one.times) for one in told}
     rounds = [one.rounds for one in told if one.rounds]
     return Measured(
         setting=found,
@@ -226,7 +226,7 @@ class _Case:
             peer = int(moved.peer[mine[moved.seconds[row, mine].argmax()]]) if mine.size else None
         assert self.trial is not None
         return Slow(
-            case=self.case, trial=trial, step=self.case.first_step + trial - 1, seconds=float(self.local[spot]),
+            case=self.case, trial=trial, step=self.case.steps[trial - 1], seconds=float(self.local[spot]),
             usual=self.trial.p50, rank=rank, peer=peer, blame=why,
         )  # fmt: skip
 

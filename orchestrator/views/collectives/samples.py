@@ -25,6 +25,14 @@ KEY = ("op", "rank", "index", "peer", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One figure per trial, and the numbers of the trials, from 1."""
+
+    trials: NDArray[np.int64]
+    seconds: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
     """The timed regions of one case: [trial, rank], in seconds by the orchestrator's clock. Only whole trials.
 
@@ -82,7 +90,7 @@ def spans(records: Iterable[StepRecord], setting: Setting) -> dict[int, Spans]:
     every = list(records)
     chosen = _epochs(every, setting)
     kept = [record for record in every if chosen.get(record.step, record.epoch) == record.epoch]
-    last = max((case.first_step + case.iterations for case in setting.cases), default=1)
+    last = max((case.steps.stop for case in setting.cases), default=1)
     world = max([record.rank + 1 for record in kept] + [setting.world, 1])
     start, end = (np.full((last + 1, world), np.nan) for _ in range(2))
     kept = [record for record in kept if 0 <= record.step <= last]
@@ -102,7 +110,7 @@ def _epochs(records: Sequence[StepRecord], setting: Setting) -> dict[int, int]:
         seen.setdefault(record.step, {}).setdefault(record.epoch, set()).add(record.rank)
     chosen = {}
     for case in setting.cases:
-        for step in range(case.first_step, case.first_step + case.iterations):
+        for step in case.steps:
             epochs = seen.get(step, {})
             whole = [epoch for epoch, ranks in epochs.items() if ranks >= set(case.ranks)]
             if epochs:
@@ -113,7 +121,7 @@ def _epochs(records: Sequence[StepRecord], setting: Setting) -> dict[int, int]:
 def _spans(case: Case, start: Floats, end: Floats) -> Spans:
     import numpy as np
 
-    rows = slice(case.first_step, case.first_step + case.iterations)
+    rows = slice(case.steps.start, case.steps.stop, case.steps.step)
     ranks = [rank for rank in case.ranks if rank < start.shape[1]]
     begin, finish = start[rows][:, ranks], end[rows][:, ranks]
     whole = np.isfinite(begin).all(axis=1) & np.isfinite(finish).all(axis=1) & bool(ranks)
@@ -167,8 +175,9 @@ def of_case(found: NDArray[Any], case: Case) -> NDArray[Any]:
     """The records of a case; ``found`` is sorted by step."""
     import numpy as np
 
-    first, last = np.searchsorted(found["step"], [case.first_step, case.first_step + case.iterations])
-    return found[first:last]
+    first, last = np.searchsorted(found["step"], [case.steps.start, case.steps.stop])
+    near = found[first:last]
+    return near if case.stride == 1 else near[(near["step"] - case.first_step) % case.stride == 0]
 
 
 def transfers(found: NDArray[Any], case: Case) -> Transfers | None:
@@ -191,7 +200,7 @@ def transfers(found: NDArray[Any], case: Case) -> Transfers | None:
     grid = grid[same]
     columns = {name: grid[0][name].astype(np.int64) for name in (*KEY, "size")}
     return Transfers(
-        trials=steps[whole][same].astype(np.int64) - case.first_step + 1,
+        trials=(steps[whole][same].astype(np.int64) - case.first_step) // case.stride + 1,
         start=grid["start"],
         end=grid["end"],
         ragged=int(steps.size - same.sum()),

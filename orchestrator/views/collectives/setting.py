@@ -19,7 +19,8 @@ _TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
 class Case:
     """One (operation, algorithm, size, type, operator, groups). ``bytes``: the size S that bandwidths are computed from.
 
-    Steps ``first_step`` .. ``first_step + iterations - 1`` are its trials. ``cost``: (rounds, volume) of the model, or None.
+    ``steps`` are its trials, every ``stride``-th one from ``first_step`` on: those between are of algorithms that took turns
+    with it. ``cost``: (rounds, volume) of the model, or None.
     """
 
     number: int
@@ -28,6 +29,7 @@ class Case:
     bytes: int
     first_step: int
     iterations: int
+    stride: int = 1
     groups: tuple[tuple[int, ...], ...]
     dtype: str = "float32"
     operator: str = "sum"
@@ -40,6 +42,10 @@ class Case:
     gap_ms: float = 0.0
     asked: str = ""
     shares: tuple[float, ...] = ()
+
+    @property
+    def steps(self) -> range:
+        return range(self.first_step, self.first_step + self.iterations * self.stride, self.stride)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -194,6 +200,7 @@ def _case(told: Mapping[str, Any]) -> Case:
         groups=groups,
         first_step=whole(told.get("first_step")) or 1,
         iterations=whole(told.get("iterations")) or 0,
+        stride=max(1, whole(told.get("stride")) or 1),
         cost=(rounds, volume) if rounds is not None and volume is not None else None,
         asynchronous=bool(told.get("asynchronous")),
         gap_ms=number(told.get("gap_ms")) or 0.0,

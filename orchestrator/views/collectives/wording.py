@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...model.event import History
 from .blame import Blame
-from .fastest import Fastest
+from .fastest import MARGIN, Fastest
 from .habits import SlowLink
 from .measured import OUTLIER, Measured, Slow
 from .setting import Case, Pair, Setting, wrongs
@@ -14,6 +14,8 @@ from .statistics import DEFINITION, ENOUGH_FOR_P99
 
 #: So many unsure pairs are named.
 MOST_UNSURE = 4
+#: How the fastest is found.
+JUDGED = "trials in pairs, 95 % over all sizes"
 #: What a percentile is over.
 OVER = {
     "max_rank": "the slowest rank of each trial",
@@ -168,14 +170,15 @@ def _chance(found: Measured) -> str:
 
 
 def winners(found: Sequence[Fastest]) -> list[str]:
-    """Per operation one text; neighbouring sizes with the same winner share a part."""
+    """Per operation one text, by what it is judged included; neighbouring sizes with the same winner share a part."""
     operations: dict[str, list[Fastest]] = {}
     for one in found:
         operations.setdefault(one.operation, []).append(one)
     texts = []
     for operation, each in operations.items():
         label = f"{operation}: " if len(operations) > 1 else ""
-        texts.append(label + "; ".join(_segments(sorted(each, key=lambda one: one.bytes))))
+        how = f" ({JUDGED})" if any(one.judged for one in each) else ""
+        texts.append(label + "; ".join(_segments(sorted(each, key=lambda one: one.bytes))) + how)
     return texts
 
 
@@ -199,10 +202,14 @@ def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
 
 
 def _winner(one: Fastest) -> str:
+    if not one.needed:
+        return "not judged: the algorithms did not take turns"
+    if not one.judged:
+        return f"not judged: needs {one.needed} iterations (got {one.count})"
     if one.clear:
         return one.algorithms[0]
     if len(one.algorithms) > one.others:
-        return "no difference beyond the spread"
+        return f"no difference of more than {percent(MARGIN)}"
     return " or ".join(one.algorithms) + ", no difference between them"
 
 
