@@ -42,7 +42,9 @@ def keeper(
     directory, path = Path(hostdir) / marks.KEEPER, Path(archive)
     present = label.read(directory / label.KEEPER)
     if label.foreign(present, owner, owner_id):
-        raise RuntimeError(f"bed {bed} is {present.get('owner')}'s here; end it there, or choose another ccbed_bed")
+        raise RuntimeError(
+            f"bed {bed} belongs to {present.get('owner')} here; end it there, or choose another ccbed_bed"
+        )
     digest = path.stem.removeprefix("agent-")
     more = ("--backend", "containers", "--engine", engine, "--owner", owner, "--owner-id", owner_id)
     launch.ensure(Path(hostdir), bed, path, digest, python, more)

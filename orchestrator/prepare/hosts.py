@@ -55,7 +55,10 @@ def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
 
 
 def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcome:
-    """Prepare the hosts that are due. Those that came to the end are remembered, whatever the others did."""
+    """Prepare the hosts that are due. Those that came to the end are remembered, whatever the others did.
+
+    Raises OwnedError, with nothing done anywhere, where the bed on a host is another's.
+    """
     bed = work.bed
     prints = {host: preparation.fingerprint(parts) for host, parts in work.parts.items()}
     variables: dict[str, Any] = {
@@ -65,7 +68,8 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    away = reaching.away([bed.host(one.host) for one in work.due])
+    away, labels = reaching.read([bed.host(one.host) for one in work.due], f"{bed.hostdir}/keeper/keeper.json")
+    _refuse_foreign(state, bed, labels)
     failures = tuple((host, "", advice.Advice(text=text, fix="")) for host, text in away.items())
     hosts = [one.host for one in work.due if one.host not in away]
     if not hosts:
@@ -76,6 +80,15 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
     remembered = {host: _remembered(work.parts[host], played.facts.get(host, {})) for host in played.done}
     prepared.write(state, bed.name, remembered)
     return Outcome(ready=played.done, failures=(*failures, *_failures(bed, played)), changed=played.changed)
+
+
+def _refuse_foreign(state: Path, bed: BedSpec, labels: Mapping[str, str]) -> None:
+    """By the labels of the keepers, as far as they can be read; whoever starts nodes there looks again."""
+    from ..providers import owners, problems
+
+    looks = {host: {"keeper": _json(text)} for host, text in labels.items() if text}
+    if looks:
+        problems.refuse_foreign(bed, owners.identity(state), looks)
 
 
 def lost(state: Path, bed: BedSpec, stamps: Mapping[str, str], away: Collection[str]) -> tuple[preparation.Due, ...]:

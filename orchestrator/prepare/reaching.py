@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 #: What a host says is cut off here.
 LARGEST = 1024 * 1024
+READ_S = 5.0
 _MOST = 64
 
 
@@ -53,19 +54,24 @@ def reach(host: HostSpec) -> Iterator[Reach]:
         connection.close()
 
 
-def away(hosts: Sequence[HostSpec]) -> dict[str, str]:
-    """Hosts that are not reached, and why: in the words of whoever works with them afterwards, and sooner than Ansible."""
+def read(hosts: Sequence[HostSpec], path: str) -> tuple[dict[str, str], dict[str, str]]:
+    """(hosts that are not reached, and why; the text of a file on the others, empty where there is none to be read).
 
-    def one(host: HostSpec) -> str:
+    In the words of whoever works with them afterwards, and sooner than Ansible.
+    """
+
+    def one(host: HostSpec) -> tuple[str, str]:
         try:
-            with reach(host):
-                return ""
+            with reach(host) as way:
+                return "", way.run(["cat", path], "", READ_S).output
         except UnreachableError as error:
-            return str(error)
+            return str(error), ""
 
     with ThreadPoolExecutor(max_workers=min(len(hosts), _MOST)) as pool:
-        reasons = list(pool.map(one, hosts))
-    return {host.name: reason for host, reason in zip(hosts, reasons, strict=True) if reason}
+        told = {host.name: found for host, found in zip(hosts, pool.map(one, hosts), strict=True)}
+    return {name: reason for name, (reason, _) in told.items() if reason}, {
+        name: text for name, (_, text) in told.items()
+    }
 
 
 class _Local:

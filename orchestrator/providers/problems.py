@@ -52,7 +52,11 @@ def texts(problems: Problems) -> dict[str, str]:
 def refuse_foreign(bed: BedSpec, own_id: str, looks: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises OwnedError with a line for each host on which another orchestrator has a bed of this name."""
     theirs = {host: _theirs(look, owners.text(bed), own_id) for host, look in looks.items()}
-    told = [f"host {host}: bed {bed.name} is there, and is {whose}'s" for host, whose in theirs.items() if whose]
+    told = [
+        f"host {host}: bed {bed.name} is there already and belongs to {whose}"
+        for host, whose in theirs.items()
+        if whose
+    ]
     if told:
         ways = (
             f"end it there, or choose another ccbed_bed; or take it away from them: ccbed down {bed.inventory} --force"

@@ -49,7 +49,7 @@ def test_ids_are_compared_and_texts_where_a_label_has_none(there: dict[str, Any]
 def test_whoever_is_refused_reads_whose_it_is() -> None:
     bed = beds.local()
     looks = {"h1": {"keeper": {"alive": True, "owner": "ben@desk:/x", "owner_id": "2"}}}
-    with pytest.raises(OwnedError, match="is ben@desk:/x's"):
+    with pytest.raises(OwnedError, match="belongs to ben@desk:/x$"):
         problems.refuse_foreign(bed, "1", looks)
     problems.refuse_foreign(bed, "2", looks)
 
@@ -75,7 +75,7 @@ def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: py
     (tmp_path / "keeper").mkdir()
     label.write(tmp_path / "keeper" / label.KEEPER, {"owner": ANN, "owner_id": "1"})
     given = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}
-    with pytest.raises(RuntimeError, match=f"bed b is {ANN}'s here"):
+    with pytest.raises(RuntimeError, match=f"bed b belongs to {ANN} here"):
         host.keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
     assert not asked
     host.keeper(str(tmp_path), owner="ann@renamed:/x", owner_id="1", **given)

@@ -31,6 +31,7 @@ class Ansible:
         self.played: list[playing.Play] = []
         self.failing: Mapping[str, playing.Step] = {}
         self.away: dict[str, str] = {}
+        self.labels: dict[str, str] = {}
 
     def play(self, wanted: playing.Play, told: playing.Told) -> playing.Played:
         self.played.append(wanted)
@@ -47,7 +48,7 @@ def ansible(monkeypatch: pytest.MonkeyPatch) -> Ansible:
     fake = Ansible()
     monkeypatch.setattr(playing, "play", fake.play)
     monkeypatch.setattr(hosts, "local_image", lambda _: None)
-    monkeypatch.setattr(reaching, "away", lambda _: fake.away)
+    monkeypatch.setattr(reaching, "read", lambda _, path: (fake.away, fake.labels))
     return fake
 
 
@@ -116,6 +117,21 @@ def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_p
     assert [list(play.hosts) for play in ansible.played] == [["h1"]]
 
 
+def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(session: Session, ansible: Ansible) -> None:
+    mine = owners.identity(session.state)
+    ansible.labels = {
+        "h1": json.dumps({"owner": "me@desk:/x", "owner_id": mine}),
+        "h2": json.dumps({"owner": "ann@desk:/beds/lab", "owner_id": "2"}),
+    }
+    with pytest.raises(OwnedError) as refused:
+        preparing.ready(session, bed())
+    assert refused.value.problems == ("host h2: bed lab is there already and belongs to ann@desk:/beds/lab",)
+    assert (refused.value.exit_code, ansible.played) == (EXIT_USAGE, [])
+    ansible.labels = {"h1": ansible.labels["h1"], "h2": ""}
+    preparing.ready(session, bed())
+    assert ansible.played[0].hosts == ["h1", "h2"], "one's own bed, and a host without one"
+
+
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
     text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
     ansible.failing = {"h1": playing.Step(host="h1", task="check", state="failed", said=text)}
@@ -146,12 +162,12 @@ def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
 ) -> None:
     preparing.ready(session, bed())
     ansible.failing = {
-        "h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there, and is ann's")
+        "h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there and belongs to ann")
     }
     with pytest.raises(OwnedError) as refused:
         preparing.reset(session, bed())
     assert refused.value.exit_code == EXIT_USAGE
-    assert refused.value.problems == ("host h2: bed lab is there, and is ann's",)
+    assert refused.value.problems == ("host h2: bed lab is there and belongs to ann",)
     assert refused.value.hint.endswith("ccbed down lab.yml --reset --force")
     assert ansible.played[1].variables["ccbed_owner"] == owners.text(bed())
     assert preparing.due(session, bed()) == ()
@@ -164,9 +180,9 @@ def test_a_bed_is_its_owners_also_when_its_keeper_is_dead_and_by_its_containers_
     dead = {"keeper": {"owner": "ann", "owner_id": "a", "alive": False}}
     own = {"keeper": {"owner": "me, before I was renamed", "owner_id": "b", "alive": False}, "owners": ["me, before"]}
     problems.refuse_foreign(bed(), "b", {"h1": own, "h2": {"keeper": {"alive": False}, "owners": [owners.text(bed())]}})
-    with pytest.raises(OwnedError, match="host h2: bed lab is there, and is ann's"):
+    with pytest.raises(OwnedError, match="host h2: bed lab is there already and belongs to ann"):
         problems.refuse_foreign(bed(), "b", {"h1": own, "h2": dead})
-    with pytest.raises(OwnedError, match="host h2: bed lab is there, and is bob's"):
+    with pytest.raises(OwnedError, match="host h2: bed lab is there already and belongs to bob"):
         problems.refuse_foreign(bed(), "b", {"h2": {"keeper": {"alive": False}, "owners": ["bob"]}})
 
 
