@@ -27,18 +27,30 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
         yield "measured  nothing: no trial was gathered from all of its ranks"
         return
     yield f"link      {wording.link(found.setting)}"
-    yield from table.lines(found, 0 if whole else CASES)
-    if not whole and len(found.rows) > CASES:
-        yield f"          … {len(found.rows) - CASES} more: ccbed report {beds.run_shown(directory)} --table"
+    shown = found if whole else table.largest(found, CASES)
+    yield from table.lines(shown)
+    if len(shown.rows) < len(found.rows):
+        hidden = len(found.rows) - len(shown.rows)
+        yield f"          … {hidden} more of smaller sizes: ccbed report {beds.run_shown(directory)} --table"
     for number, text in enumerate(wording.autos(found.setting)):
         yield f"{'' if number else 'auto':<10}{text}"
     for text in wording.winners(found.fastest):
         yield f"fastest   {text}"
     yield f"straggler {wording.straggler(found)}"
-    for one in sorted(found.slow, key=lambda one: -one.seconds)[1:SLOW] if whole else ():
-        yield f"          {wording.slow(one, found.setting)}"
+    yield from _slow(found) if whole else ()
     yield f"verified  {_verified(run, found)}"
     yield f"note      {wording.percentiles(found)}"
+
+
+def _slow(found: collectives.Measured) -> Iterator[str]:
+    """The slow trials, but for the one that the line of the straggler is about."""
+    slowest = wording.slowest(found)
+    rest = slowest[1:] if slowest and slowest[0].blame else slowest
+    for one in rest[:SLOW]:
+        yield f"          {wording.slow(one, found.setting)}"
+    left = found.outliers - (len(slowest) - len(rest)) - len(rest[:SLOW])
+    if left:
+        yield f"          … {left:,} more slow trial{'s' * (left > 1)}: report/outliers.csv"
 
 
 def document(run: Run) -> dict[str, Any] | None:

@@ -107,7 +107,7 @@ def _uneven(one: _File, own: Set[int]) -> Iterator[Finding]:
 def _cases(history: History) -> dict[int, int]:
     """Step -> its case, of a run that measures collectives; empty in a training."""
     told = history.last("collective.plan")
-    found = {}
+    found: dict[int, int] = {}
     for number, case in enumerate(map(mapping, listing(told.value.get("cases")) if told else ())):
         first, count, stride = (whole(case.get(name)) for name in ("first_step", "iterations", "stride"))
         if first is not None and count:

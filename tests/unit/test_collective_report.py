@@ -8,15 +8,18 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from orchestrator.cli import collective as terminal
 from orchestrator.core import metrics as core_metrics
 from orchestrator.model.run import Run
 from orchestrator.reports import collectives as report
 from orchestrator.reports import html, junit, metrics, summary
+from orchestrator.reports.page import collective as told_page
 from orchestrator.reports.page import nccl, sheet
 from orchestrator.views import collectives
 from orchestrator.views.collectives import table, wording
@@ -138,6 +141,24 @@ def test_the_page_is_one_well_formed_file_that_needs_nothing_from_outside(page: 
         assert name in parser.ids
 
 
+def test_a_long_table_leaves_out_small_sizes_and_never_one_row_for_a_line_that_says_so() -> None:
+    def of(sizes: int, names: tuple[str, ...] = ("ring", "library", "star")) -> collectives.Measured:
+        gang = simulated.Gang(schedules=simulated.ring(4, 4096))
+        parts = [
+            collective_runs.Part(operation="all-reduce", algorithm=name, bytes=1024 << spot, iterations=1, gang=gang)
+            for spot in range(sizes)
+            for name in names
+        ]
+        found = collectives.measured(collective_runs.run(parts))
+        assert found is not None
+        return found
+
+    kept = [row.case.bytes for row in table.largest(of(17), 24).rows]
+    assert kept == [1024 << spot for spot in range(9, 17) for _ in range(3)]
+    assert len(table.largest(of(13, ("ring", "star")), 24).rows) == 26
+    assert len(table.largest(of(1, tuple("abcdefgh")), 4).rows) == 4
+
+
 def test_the_page_shows_collectives_and_no_loss(page: str) -> None:
     assert page.count('class="plot"') == 6
     assert "Loss against the twin" not in page
@@ -212,3 +233,18 @@ def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
 )
 def test_milliseconds_have_four_digits_that_matter(seconds: float, text: str) -> None:
     assert wording.milliseconds(seconds) == text
+
+
+def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_page() -> None:
+    stops = dict.fromkeys((3, 5, 9), (2, 0.021, 0.9))
+    gang = simulated.Gang(schedules=simulated.ring(4, 971048), stops=stops)
+    run = collective_runs.run(
+        [collective_runs.Part(operation="all-reduce", algorithm="ring", bytes=971048, iterations=20, gang=gang)]
+    )
+    found = collectives.measured(run)
+    assert found is not None and found.outliers == 3
+    assert "(and 2 more slow trials, in the report)" in wording.straggler(found)
+    lines = list(terminal.lines(run, Path("runs/x"), whole=True))
+    assert sum("trial " in line and "stood still" in line for line in lines) == 3
+    told = told_page.values(run)
+    assert told is not None and len(told["slow"]) == 3 and told["more"] == 0

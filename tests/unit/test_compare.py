@@ -17,6 +17,7 @@ from orchestrator.model.errors import EXIT_USAGE
 from orchestrator.model.run import Run
 from orchestrator.store import seal
 from orchestrator.views import comparing
+from orchestrator.views.collectives import Interval
 
 from . import collective_runs, run_builder, simulated
 
@@ -77,7 +78,7 @@ def test_a_real_change_is_found() -> None:
 
 
 def test_a_limit_is_passed_with_the_whole_interval_only() -> None:
-    interval = comparing.collectives.Interval(value=0.08, low=0.04, high=0.12)
+    interval = Interval(value=0.08, low=0.04, high=0.12)
     row = comparing.Compared(what="x", before=1.0, after=1.08, change=interval, verdict="slower", noise=0.02)
     assert row.slower_than(0.03) and not row.slower_than(0.05)
     assert not replace(row, change=None, verdict="unknown").slower_than(0.0)

@@ -25,8 +25,8 @@ def values(run: Run) -> dict[str, Any] | None:
         "figures": list(figures(found)),
         "table": table.table(found),
         "lines": lines(run, found),
-        "slow": [wording.slow(one, found.setting) for one in _slowest(found)],
-        "more": max(0, sum(row.outliers for row in found.rows) - SLOW),
+        "slow": [wording.slow(one, found.setting) for one in wording.slowest(found)[:SLOW]],
+        "more": found.outliers - len(found.slow[:SLOW]),
         "pairs": len(found.setting.link.pairs),
         "pictures": plots.drawn(found),
     }
@@ -100,7 +100,3 @@ def _straggler(found: collectives.Measured) -> Figure:
 
 def _late(one: collectives.Slow) -> float:
     return one.blame.late_s if one.blame else 0.0
-
-
-def _slowest(found: collectives.Measured) -> list[collectives.Slow]:
-    return sorted(found.slow, key=lambda one: -_late(one))[:SLOW]

@@ -96,6 +96,11 @@ class Measured:
         return sum(row.trial.count for row in self.rows if row.trial)
 
     @property
+    def outliers(self) -> int:
+        """Slow trials of all cases; ``slow`` explains the slowest of each."""
+        return sum(row.outliers for row in self.rows)
+
+    @property
     def wrong(self) -> int:
         return sum(row.wrong or 0 for row in self.rows)
 

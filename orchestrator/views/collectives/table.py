@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import wording
 from .measured import Measured, Row
@@ -40,18 +40,28 @@ def table(found: Measured) -> Table:
     )  # fmt: skip
 
 
-def lines(found: Measured, limit: int = 0) -> list[str]:
-    """As plain text. ``limit``: so many cases at most (0: all of them)."""
+def largest(found: Measured, limit: int) -> Measured:
+    """With the cases of the largest sizes, at most so many, each size whole; with all where no more than two would be left out.
+
+    Small sizes say least of a fabric. Of a single size the first cases are kept.
+    """
+    if len(found.rows) <= limit + 2:
+        return found
+    sizes = sorted(row.case.bytes for row in found.rows)
+    least = next((size for size in sizes if sum(one >= size for one in sizes) <= limit), None)
+    kept = [row for row in found.rows if least is not None and row.case.bytes >= least]
+    return replace(found, rows=tuple(kept or found.rows[:limit]))
+
+
+def lines(found: Measured) -> list[str]:
+    """As plain text."""
     made = table(found)
     rows = [cells for _, group in made.groups for cells in group]
     widths = [max(len(cells[column]) for cells in (made.head, *rows)) for column in range(len(made.head))]
     _widen(widths, made.bands)
-    texts, left = [_banded(made.bands, widths), _aligned(made.head, widths)], limit or len(rows)
+    texts = [_banded(made.bands, widths), _aligned(made.head, widths)]
     for title, group in made.groups:
-        if left > 0:
-            texts.append(title)
-            texts += [_aligned(cells, widths) for cells in group[:left]]
-        left -= len(group)
+        texts += [title, *(_aligned(cells, widths) for cells in group)]
     return [text.rstrip() for text in texts]
 
 

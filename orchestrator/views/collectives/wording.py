@@ -115,15 +115,17 @@ def slow(one: Slow, setting: Setting) -> str:
     return f"trial {one.trial} of {case(one.case)}: {why}"
 
 
+def slowest(found: Measured) -> list[Slow]:
+    """The slow trials, first those that have most lateness explained."""
+    return sorted(found.slow, key=lambda one: (-(one.blame.late_s if one.blame else 0.0), -one.seconds))
+
+
 def straggler(found: Measured) -> str:
     """Who is to blame, or none; always with what was compared with chance."""
-    known = sorted((one for one in found.slow if one.blame), key=lambda one: -(one.blame.late_s if one.blame else 0.0))
-    parts = []
-    if known:
-        more = (
-            f" (and {len(known) - 1} more slow trial{'s' * (len(known) > 2)}, in the report)" if len(known) > 1 else ""
-        )
-        parts.append(slow(known[0], found.setting) + more)
+    first, left, parts = next(iter(slowest(found)), None), found.outliers - 1, []
+    if first is not None and first.blame:
+        more = f" (and {left:,} more slow trial{'s' * (left > 1)}, in the report)" if left > 0 else ""
+        parts.append(slow(first, found.setting) + more)
     parts += _habits(found)
     told = _chance(found)
     if not parts:
@@ -288,8 +290,7 @@ def recorded(found: Measured) -> str:
 
 
 def outliers(found: Measured) -> str:
-    count = sum(row.outliers for row in found.rows)
-    return f"{count:,} of {found.trials:,} iterations over {OUTLIER:.0f} x p50"
+    return f"{found.outliers:,} of {found.trials:,} iterations over {OUTLIER:.0f} x p50"
 
 
 def _digits(value: float) -> str:

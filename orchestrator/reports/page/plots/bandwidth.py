@@ -109,7 +109,9 @@ def _bars(found: Measured, rows: list[Row]) -> Figure:
             f", model {wording.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
         )
         inside = row.busbw > 0.4 * widest
-        look: dict[str, Any] = {"va": "center", "color": canvas.CARD if inside else canvas.INK}
+        ink, ground = (canvas.CARD, canvas.series(0)) if inside else (canvas.INK, canvas.CARD)
+        behind = {"facecolor": ground, "edgecolor": "none", "pad": 1.5}  # so that no line goes through the figures
+        look: dict[str, Any] = {"va": "center", "color": ink, "bbox": behind, "zorder": 5}
         axes.annotate(text, (0 if inside else row.busbw, spot), textcoords="offset points", xytext=(7, 0), **look)
         if row.model_s:
             axes.plot([_model_bandwidth(row)] * 2, [spot - 0.4, spot + 0.4], "--", color=canvas.INK, linewidth=1.2)
