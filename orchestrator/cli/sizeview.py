@@ -109,10 +109,22 @@ def _head(found: Answer) -> Iterator[str]:
         sizes = " / ".join(f"{size:,}" for _, size in model.gradients)
         yield f"gradients {sizes} bytes, the last layer first"
     yield f"strategy  {asked.layout.label} on {asked.layout.gpus} GPUs{_batches(found)}"
+    yield from _scheme(found)
     if trials:
         short = f"; the last has {trials.last:,} of {trials.batch:,} samples" if trials.short else ""
         yield f"trials    {trials.total:,} = ceil({trials.dataset:,} / {trials.batch:,}) x {trials.epochs} epoch{_s(trials.epochs)}{short}"
     yield from (_share(share) for share in found.shares)
+
+
+def _scheme(found: Answer) -> Iterator[str]:
+    """What is counted, where a trial of ccbed's own with that strategy does it otherwise."""
+    layout = found.question.layout
+    if layout.gathered and layout.tp > 1:
+        yield "scheme    inputs gathered: each GPU has its part of every weight and works on the whole batch, which all gather"
+        yield "          ccbed run tp-ring (train-tp) cuts layers by columns and by rows instead: it moves activations, not inputs"
+    if layout.strategy == "fsdp" and layout.zero == 3 and layout.dp > 1:
+        yield "scheme    parameters as they are; FSDP2 (train-fsdp) fills up the first dimension of each to a multiple of the GPUs,"
+        yield f"          so that a run moves somewhat more where it does not divide by {layout.dp}"
 
 
 def _share(share: Share) -> str:

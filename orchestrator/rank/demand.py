@@ -31,7 +31,8 @@ def of(
 
 def label(among: Sequence[cases.Case]) -> str:
     """What is held at the same time, in words."""
-    return among[0].label() + (f" and {len(among) - 1} more algorithms in turn" if len(among) > 1 else "")
+    others = ", ".join(case.item.algorithm for case in among[1:])
+    return among[0].label() + (f" in turn with {others}" if others else "")
 
 
 def need(among: Sequence[cases.Case], rank: int) -> int:

@@ -34,6 +34,13 @@ def moved(strategy: str, gpus: int, batch: int, model: Model = SMALL, **given: A
     return [(one.operation, one.size, one.count) for one in found]
 
 
+def test_where_inputs_are_gathered_each_gpu_has_its_part_of_every_weight() -> None:
+    one = memory.of_rank(CLASSIFIER, arranged("tp", 4, CLASSIFIER), ADAM, None)
+    assert one.parameters == 60_691 and one.weights == 4 * 60_691
+    assert 4 * one.parameters - CLASSIFIER.parameters in range(8 * 4), "no more than what eight tensors leave over"
+    assert memory.of_rank(CLASSIFIER, arranged("dp", 4, CLASSIFIER), ADAM, None).weights == 971_048
+
+
 def prices(wanted: str | None = None) -> pricing.Prices:
     found = discover().algorithms
     return pricing.Prices({name: found[name].module for name in found}, wanted)

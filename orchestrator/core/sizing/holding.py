@@ -32,14 +32,16 @@ def stages(model: Model, pp: int) -> tuple[tuple[Layer, ...], ...]:
 
 
 def of_stage(layers: tuple[Layer, ...], layout: Layout) -> Held:
-    """What a rank of this stage holds. A tensor that does not divide evenly: the largest shard."""
-    tp = 1 if layout.gathered else layout.tp
+    """What a rank of this stage holds. A tensor that does not divide evenly: the largest shard. Where inputs are gathered, each
+    rank has its part of every tensor."""
+    tp = layout.tp
     dense = expert = 0
     for part in (part for layer in layers for part in layer.parts):
         if part.kind == "expert" and layout.ep > 1:
             expert += math.ceil(part.elements / (layout.ep * tp))
         else:
-            dense += part.elements if part.kind == "whole" else math.ceil(part.elements / tp)
+            whole = part.kind == "whole" and not layout.gathered
+            dense += part.elements if whole else math.ceil(part.elements / tp)
     return Held(dense=dense, expert=expert)
 
 
