@@ -18,10 +18,11 @@ LEAST_RATE, MOST_RATE = 8_000, 400 * 10**9
 #: A bucket must hold a whole frame, or nothing ever leaves.
 LEAST_BURST, MOST_BURST = 1600, 64 * 1024**2
 MOST_DELAY_S = 10.0
-#: The default bucket holds what the link carries in this time. More would let through, above the rate, what an algorithm
-#: saves up while it leaves a link alone: a tree then beats its model by 5 % and more. Less is lost where all nodes send and
-#: receive at once on few cores, as the kernel wakes a shaper up late by up to a millisecond.
-BURST_S = 0.001
+#: The default bucket holds what the link carries in this time. Where all nodes send and receive at once on few cores the
+#: kernel wakes a shaper up late by a millisecond and more, and what the bucket cannot hold meanwhile is lost: with 1 ms a ring
+#: of four takes 6 % longer. More would show in what leaves a link alone for a while and then uses it above its rate: a message
+#: gains up to this time once, as often as both of its ends have rested.
+BURST_S = 0.002
 BURST_FLOOR = 32 * 1024
 
 

@@ -18,6 +18,8 @@ from .bed import Bed
 
 #: All gradients of the reference classifier.
 SIZE = "971048"
+#: What a link of this rate carries in 78 ms: of that, what its bucket holds (2 ms) and what two cores are late is little.
+SIZES = {"100mbit": SIZE, "1gbit": "9710480"}
 FABRIC = """\
 all:
   hosts:
@@ -87,20 +89,31 @@ def _trials(records: Iterable[StepRecord]) -> list[float]:
     return [seconds for _, seconds in sorted(slowest.items())]
 
 
-@pytest.mark.parametrize("rate", ["100mbit", "1gbit"])
+@pytest.mark.parametrize("rate", SIZES)
 def test_algorithms_take_the_time_that_the_link_allows(rate: str, tmp_path: Path) -> None:
     with Fabric(tmp_path, f"bench-{rate}", rate) as fabric:
-        counted = ("--sizes", SIZE, "--iterations", "24", "--warmup", "2")
-        reduced = fabric.measured(
-            "allreduce", ["ring", "halving-doubling", "star", "binomial-tree", "library"], *counted
-        )
-        sent = fabric.measured("broadcast", ["sequential", "binomial-tree"], *counted)
-    cases = [*reduced.values(), *sent.values()]
-    _write(f"collectives-{rate}", f"971,048 bytes over 4 links of {rate}", cases)
-    assert reduced["ring"].p50 / reduced["library"].p50 <= 1.02
+        cases = _all(fabric, SIZES[rate])
+    _write(f"collectives-{rate}", f"{int(SIZES[rate]):,} bytes over 4 links of {rate}", cases)
     for case in cases:
         low, high = NEARER if case.algorithm in ("ring", "halving-doubling") else NEAR
         assert case.ratio is None or low <= case.ratio <= high, case
+
+
+@pytest.mark.parametrize("rate", SIZES)
+def test_our_ring_is_as_fast_as_the_librarys(rate: str, tmp_path: Path) -> None:
+    """All of the reference classifier's gradients. The other algorithms are in the table, for what a small message comes to."""
+    with Fabric(tmp_path, f"ring-{rate}", rate) as fabric:
+        cases = _all(fabric, SIZE)
+    _write(f"ring-{rate}", f"971,048 bytes over 4 links of {rate}", cases)
+    took = {case.algorithm: case.p50 for case in cases if case.operation == "all-reduce"}
+    assert took["ring"] / took["library"] <= 1.02
+
+
+def _all(fabric: Fabric, size: str) -> list[Case]:
+    counted = ("--sizes", size, "--iterations", "24", "--warmup", "2")
+    reduced = fabric.measured("allreduce", ["ring", "halving-doubling", "star", "binomial-tree", "library"], *counted)
+    sent = fabric.measured("broadcast", ["sequential", "binomial-tree"], *counted)
+    return [*reduced.values(), *sent.values()]
 
 
 def test_a_tree_with_acknowledged_rounds_beats_the_librarys_broadcast(tmp_path: Path) -> None:
