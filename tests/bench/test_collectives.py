@@ -94,19 +94,23 @@ def test_algorithms_take_the_time_that_the_link_allows(rate: str, tmp_path: Path
     with Fabric(tmp_path, f"bench-{rate}", rate) as fabric:
         cases = _all(fabric, SIZES[rate])
     _write(f"collectives-{rate}", f"{int(SIZES[rate]):,} bytes over 4 links of {rate}", cases)
+    assert _against_the_library(cases) <= 1.02
     for case in cases:
         low, high = NEARER if case.algorithm in ("ring", "halving-doubling") else NEAR
         assert case.ratio is None or low <= case.ratio <= high, case
 
 
-@pytest.mark.parametrize("rate", SIZES)
-def test_our_ring_is_as_fast_as_the_librarys(rate: str, tmp_path: Path) -> None:
-    """All of the reference classifier's gradients. The other algorithms are in the table, for what a small message comes to."""
-    with Fabric(tmp_path, f"ring-{rate}", rate) as fabric:
+def test_the_ring_is_as_fast_as_the_librarys_for_a_small_message_too(tmp_path: Path) -> None:
+    """The others are in the table, for what the bucket and two cores make of 8 ms on a link."""
+    with Fabric(tmp_path, "bench-small", "1gbit") as fabric:
         cases = _all(fabric, SIZE)
-    _write(f"ring-{rate}", f"971,048 bytes over 4 links of {rate}", cases)
+    _write("collectives-small", "971,048 bytes over 4 links of 1gbit", cases)
+    assert _against_the_library(cases) <= 1.02
+
+
+def _against_the_library(cases: Iterable[Case]) -> float:
     took = {case.algorithm: case.p50 for case in cases if case.operation == "all-reduce"}
-    assert took["ring"] / took["library"] <= 1.02
+    return took["ring"] / took["library"]
 
 
 def _all(fabric: Fabric, size: str) -> list[Case]:
