@@ -49,7 +49,7 @@ def test_ids_are_compared_and_texts_where_a_label_has_none(there: dict[str, Any]
 def test_whoever_is_refused_reads_whose_it_is() -> None:
     bed = beds.local()
     looks = {"h1": {"keeper": {"alive": True, "owner": "ben@desk:/x", "owner_id": "2"}}}
-    with pytest.raises(OwnedError, match="belongs to ben@desk:/x$"):
+    with pytest.raises(OwnedError, match=r"belongs to ben@desk:/x$"):
         problems.refuse_foreign(bed, "1", looks)
     problems.refuse_foreign(bed, "2", looks)
 
