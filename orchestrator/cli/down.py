@@ -78,7 +78,11 @@ def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:
         nodes = [node for node in status.nodes if node.pid]
         ended = _retire(session, provider, bed, away, abandon)
         store.forget(session.state, bed.name)
-    text = f"{_counted(len(ended))} ended{_who(nodes, len(ended))}, none is left" if ended else "no process was left"
+    text = (
+        f"{_counted(len(ended))} ended{_who(nodes, len(ended), len(bed.hosts))}, none is left"
+        if ended
+        else "no process was left"
+    )
     session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")
 
 
@@ -86,11 +90,12 @@ def _counted(number: int) -> str:
     return f"{number} process" if number == 1 else f"{number} processes"
 
 
-def _who(nodes: list[NodeStatus], ended: int) -> str:
+def _who(nodes: list[NodeStatus], ended: int, hosts: int = 1) -> str:
     """``(n0 n1 n2 and the keeper)``: what else of the bed ran is its keeper, or keepers and what was run in its nodes."""
     names = sorted((node.name for node in nodes), key=lambda name: (len(name), name))
     more = ended - len(nodes)
-    rest = ["the keeper" if more == 1 else f"{more} more"] if more > 0 else []
+    keepers = "the keeper" if more == 1 else f"{more} keepers" if more == hosts else f"{more} more"
+    rest = [keepers] if more > 0 else []
     return f" ({' and '.join([part for part in [' '.join(names)] if part] + rest)})" if names else ""
 
 

@@ -82,6 +82,7 @@ def test_down_names_what_it_ended_in_order(ccbed: Desk) -> None:
     assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
     assert down._who([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the keeper)"
     assert down._who([NodeStatus(name="n1", state="warm")], 4) == " (n1 and 3 more)"
+    assert down._who([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 keepers)"
 
 
 def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
