@@ -122,6 +122,7 @@ def _twin(run: _Run) -> Twin | None:
     _refuse_busy(run.workdir)
     key = twins.twin_key(run.trial, _foreseen(run))
     if found := cache.get(state, key):
+        request.known(found.run)
         return found
     _refuse_unfit(run)
     undisturbed = replace(run.trial, faults=(), checks=())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model.event import Event
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -30,15 +31,47 @@ def check(run: Run, params: Params) -> Verdict:
     doubts += [views.found(f"fault not proved: {t.plan.id}") for t in injected if not t.first("fault.verified")]
     if not injected:
         return views.conclude("detected-within", "", doubts=[views.found("no fault was injected"), *doubts])
-    failures, close = [*_slow(failovers, params)], [*_close(run, failovers, params)]
+    alone = [*_unrecovered(run, injected, failovers)]
+    failures, close = [*_slow(failovers, params), *_slow_alone(alone, params)], [*_close(run, failovers, params)]
     if close:
         failures, doubts = [one for one in failures if one.seqs not in {near.seqs for near in close}], [*doubts, *close]
     if not any(views.unended(run.history)):
         failures += [*_missed(run, [trace for trace in injected if trace.first("fault.verified")], failovers)]
     return views.conclude(
-        "detected-within", f"{_figures(failovers)}, limit {params.seconds:g} s",
+        "detected-within", f"{_figures(failovers, alone)}, limit {params.seconds:g} s",
         failures=failures, doubts=doubts, evidence={"seconds": {f"epoch {one.epoch}": one.detect_s for one in failovers}},
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Alone:
+    """A fault that was detected and from which nobody recovered."""
+
+    fault: str
+    detector: Event
+    seconds: float
+
+
+def _unrecovered(run: Run, injected: list[views.FaultTrace], failovers: list[views.Failover]) -> Iterator[_Alone]:
+    """By the first detector that spoke of the fault's node, or of the whole gang, after it had begun."""
+    times, claimed = views.clocks(run.history), {one.fault for one in failovers}
+    for trace in injected:
+        struck = trace.struck
+        since = trace.acts[0].invoke.seq if trace.acts else 0
+        told = (e for e in run.history.events if e.seq > since and views.abnormal(e))
+        mine = (e for e in told if e.node == trace.node or e.f in ("gang.stalled", "rank.exit"))
+        first = min(mine, key=times.at, default=None)
+        if struck and first and trace.plan.id not in claimed and not run.history.of("recovery.decided"):
+            yield _Alone(fault=trace.plan.id, detector=first, seconds=max(0.0, times.at(first) - times.at(struck)))
+
+
+def _slow_alone(alone: list[_Alone], params: Params) -> Iterator[views.Finding]:
+    for one in alone:
+        if one.seconds > params.seconds:
+            text = f"{one.fault} was detected by {one.detector.f} after {one.seconds:.3g} s, limit {params.seconds:g} s"
+            yield views.found(text, one.detector)
+        elif params.detector and one.detector.f != params.detector:
+            yield views.found(f"{one.fault} was detected by {one.detector.f}, not by {params.detector}", one.detector)
 
 
 def _slow(failovers: list[views.Failover], params: Params) -> Iterator[views.Finding]:
@@ -75,9 +108,10 @@ def _missed(run: Run, injected: list[views.FaultTrace], failovers: list[views.Fa
             yield views.found(f"{what} was never detected", trace.first("fault.injected"))
 
 
-def _figures(failovers: list[views.Failover]) -> str:
+def _figures(failovers: list[views.Failover], alone: list[_Alone]) -> str:
     """The slowest detection of each detector."""
     slowest: dict[str, float] = {}
-    for one in failovers:
-        slowest[one.detector] = max(one.detect_s or 0.0, slowest.get(one.detector, 0.0))
+    told = [(one.detector, one.detect_s or 0.0) for one in failovers]
+    for name, seconds in [*told, *((one.detector.f, one.seconds) for one in alone)]:
+        slowest[name] = max(seconds, slowest.get(name, 0.0))
     return ", ".join(f"{name} {seconds * 1000:.1f} ms" for name, seconds in sorted(slowest.items())) or "detected"

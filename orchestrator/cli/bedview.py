@@ -16,7 +16,7 @@ def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     create, change, remove = (len(diff.of(action)) for action in ("create", "replace", "remove"))
     terminal.line(f"plan: {create} to create, {change} to change, {remove} to remove")
     changes = [change for change in diff.changes if change.action != "keep"]
-    width = max((len(names) for names, *_ in _groups(bed, changes)), default=0)
+    width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("keeper") if diff.keeper else 0])
     if diff.keeper:
         terminal.line(f"  {_MARKS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
     for names, action, role, reason in _groups(bed, changes):

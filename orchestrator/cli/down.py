@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ..model.bed import BedSpec, BedStatus
+from ..model.bed import BedSpec, BedStatus, NodeStatus
 from ..model.errors import InfrastructureError, OwnedError, UnreachedError, UsageError
 from ..model.provider import Provider
 from ..store import beds as store
@@ -78,9 +78,25 @@ def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:
         nodes = [node for node in status.nodes if node.pid]
         ended = _retire(session, provider, bed, away, abandon)
         store.forget(session.state, bed.name)
-    who = f" ({' '.join(node.name for node in nodes)})" if nodes else ""
-    text = f"{len(ended)} processes ended{who}, none is left" if ended else "no process was left"
+    text = (
+        f"{_counted(len(ended))} ended{_who(nodes, len(ended), len(bed.hosts))}, none is left"
+        if ended
+        else "no process was left"
+    )
     session.terminal.line(f"bed {bed.name} is down: {text} ({session.took()})")
+
+
+def _counted(number: int) -> str:
+    return f"{number} process" if number == 1 else f"{number} processes"
+
+
+def _who(nodes: list[NodeStatus], ended: int, hosts: int = 1) -> str:
+    """``(n0 n1 n2 and the keeper)``: what else of the bed ran is its keeper, or keepers and what was run in its nodes."""
+    names = sorted((node.name for node in nodes), key=lambda name: (len(name), name))
+    more = ended - len(nodes)
+    keepers = "the keeper" if more == 1 else f"{more} keepers" if more == hosts else f"{more} more"
+    rest = [keepers] if more > 0 else []
+    return f" ({' and '.join([part for part in [' '.join(names)] if part] + rest)})" if names else ""
 
 
 def _found(provider: Provider, bed: BedSpec, force: bool) -> tuple[BedStatus, tuple[str, ...]]:

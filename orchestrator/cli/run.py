@@ -214,6 +214,7 @@ def _once(
             inputs=source.inputs,
             began=teller.begun,
             told=teller.tell,
+            known=teller.known,
         )
     )
     return summary.show(session, Path(result.directory), result.code, as_json=quiet)

@@ -217,7 +217,7 @@ def _fits(fit: Fit, layout: Layout, without: str) -> Iterator[str]:
     if fit.spare >= 0:
         yield f"fits      in {_gb(fit.limit)}: {_gb(fit.spare)} to spare{without}"
         return
-    yield f"too large for {_gb(fit.limit)}: {_gb(-fit.spare)} too much{without}"
+    yield f"fits      not in {_gb(fit.limit)}: {_gb(-fit.spare)} too much{without}"
     if not fit.instead:
         yield f"          nothing fits on {layout.gpus} GPUs: more of them, a smaller --batch, --recompute full"
     for other, memory in fit.instead:
@@ -235,6 +235,8 @@ def options(layout: Layout) -> str:
 
 
 def _gb(size: int) -> str:
+    if abs(size) < 10**5:
+        return f"{size:,} bytes"
     if abs(size) < 10**8:
         return f"{size / 1e6:,.1f} MB"
     return f"{size / 1e9:,.1f} GB"

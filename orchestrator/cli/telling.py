@@ -36,6 +36,10 @@ class Teller:
         if not self.quiet:
             self.terminal.lines(lines)
 
+    def known(self, run: str) -> None:
+        """The twin was made before."""
+        self.head([f"twin   {run}: the same trial uninterrupted, made before (cached)"])
+
     def begun(self, directory: str) -> None:
         """Where the run is; a twin is told apart."""
         if "-twin-" in Path(directory).name:

@@ -25,10 +25,11 @@ _FAILED = re.compile(r"^Command failed -:(\d+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lack:
-    """What an emulated fabric needs and is not there, and what to do about it."""
+    """What an emulated fabric needs and is not there, and what to do about it. ``asked``: only ``ccbed_link`` wants it."""
 
     text: str
     fix: str
+    asked: bool = False
 
 
 def address(index: int) -> str:
@@ -85,4 +86,5 @@ def missing(kind: str, kernel: str) -> Lack:
     return Lack(
         text=f"kernel {kernel} has no {kind} ({what})",
         fix=f"{instead}use a kernel with CONFIG_{option} (modprobe tells)",
+        asked=kind in ("tbf", "netem"),
     )

@@ -29,8 +29,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def show(value: Any) -> str:
     """How a wrong value is quoted in an error."""
-    text = "nothing" if value is None else str(value)
+    text = "nothing" if value is None else _flow(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _flow(value: Any) -> str:
+    """As YAML has it on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_flow, value)) + "]"
+    return (
+        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
+    )
 
 
 def seconds(value: Any) -> float:

@@ -19,6 +19,7 @@ class Request:
     ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
     ``stop``: it is gone on with only to heal the bed and to stop its gang; it stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
+    ``known`` is told the run that is the twin, where one was made before.
     ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
     """
 
@@ -37,6 +38,7 @@ class Request:
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     began: Callable[[str], None] = lambda directory: None
     told: Callable[[Event], None] = lambda event: None
+    known: Callable[[str], None] = lambda run: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,20 @@ def refuse(bed: BedSpec) -> None:
     """Raises InfrastructureError with a line for each thing that is not there, before anything is made of the bed."""
     if found := lacking(bed.link):
         hint = "\n".join(dict.fromkeys(lack.fix for lack in found))
-        raise InfrastructureError(*(f"bed {bed.name}: {lack.text}" for lack in found), hint=hint)
+        places = (_place(bed) if lack.asked else f"bed {bed.name}" for lack in found)
+        raise InfrastructureError(
+            *(f"{place}: {lack.text}" for place, lack in zip(places, found, strict=True)), hint=hint
+        )
+
+
+def _place(bed: BedSpec) -> str:
+    """Where the inventory asks for the link: ``file:line: ccbed_link``; without the line where it is not in that file."""
+    try:
+        lines = Path(bed.inventory).read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    found = next((n for n, line in enumerate(lines, 1) if line.lstrip(" -").startswith("ccbed_link")), None)
+    return f"{bed.inventory}{f':{found}' if found else ''}: ccbed_link"
 
 
 def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
@@ -36,7 +49,8 @@ def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
         return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
     if not HOSTS.exists():
         return (Lack(text=f"there is no {HOSTS}, over which the nodes' own is mounted", fix=f"touch {HOSTS}"),)
-    return tuple(lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
+    found = (lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
+    return tuple(dict.fromkeys(found))
 
 
 def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:

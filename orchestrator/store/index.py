@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), judged."""
+    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), or the worst of its verdicts."""
 
     run: str
     trial: str
@@ -64,5 +65,16 @@ def _entries(directory: Path) -> list[Path]:
 
 def _entry(path: Path) -> Entry:
     match = _RUN.fullmatch(path.name)
-    state = "judged" if (path / bundle.VERDICTS).exists() else "sealed" if bundle.is_sealed(path) else "open"
+    state = _judged(path / bundle.VERDICTS) or ("sealed" if bundle.is_sealed(path) else "open")
     return Entry(run=path.name, trial=match["trial"] if match else path.name, directory=path, state=state)
+
+
+def _judged(verdicts: Path) -> str:
+    """``fail``, ``unknown`` or ``pass``, whichever comes first; empty where nothing was judged."""
+    try:
+        found = {str(one["outcome"]) for one in json.loads(verdicts.read_bytes())}
+    except FileNotFoundError:
+        return ""
+    except (OSError, ValueError, TypeError, KeyError):
+        return "unknown"
+    return next((one for one in ("fail", "unknown", "pass") if one in found), "unknown")

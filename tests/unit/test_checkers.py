@@ -156,3 +156,19 @@ def test_replicas_of_which_no_step_was_compared_are_not_said_to_have_been() -> N
     run = history.with_records(history.clean(), [])
     verdict = ask(run, "replicas-identical")
     assert "0 steps" not in verdict.text and "when they had finished" in verdict.text
+
+
+def test_a_detection_that_no_recovery_followed_has_its_figure() -> None:
+    fault = history.crash_at(30)
+    bed = history.Bed(trial=history.trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    bed.crash(fault)
+    bed.ctl("run.end", {"outcome": "failed", "reason": "lost n2; the recovery policy is none", "kind": "finding"})
+    run = bed.run()
+    exit_, injected = run.history.first("node.exit"), run.history.first("fault.injected")
+    assert exit_ is not None and injected is not None
+    figure = f"node.exit {(exit_.t - injected.t) * 1000:.1f} ms, limit 2 s"
+    assert ask(run, "detected-within").text == figure
+    assert ask(run, "detected-within", seconds=0.0001).outcome == "fail"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main, terminal
+from orchestrator.cli import down, main, telling, terminal
 from orchestrator.cli.session import Session
+from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result
 from orchestrator.store import beds as store
 
@@ -64,6 +65,59 @@ def test_up_says_its_plan_and_a_second_up_changes_nothing(ccbed: Desk) -> None:
     assert ccbed("up", "local.yml") == 0
     assert ccbed.out.startswith("bed local: nothing to change, 5 of 5 warm (")
     assert ccbed.bed.told == told
+
+
+def test_a_plan_of_one_node_and_the_keeper_has_its_columns_below_each_other(ccbed: Desk) -> None:
+    (ccbed.root / "one.yml").write_text(LOCAL.replace("ccbed_nodes: 4, ccbed_spares: 1", "ccbed_nodes: 1"))
+    ccbed("up", "one.yml")
+    rows = [line for line in ccbed.out.splitlines() if line.startswith("  + ")]
+    assert len(rows) == 2 and len({row.index("not there") for row in rows}) == 1, rows
+
+
+def test_down_names_what_it_ended_in_order(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    names = sorted(ccbed.bed.nodes, reverse=True)
+    ccbed.bed.nodes = {name: ccbed.bed.nodes[name] for name in names}
+    assert ccbed("down", "local") == 0
+    assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
+    assert down._who([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the keeper)"
+    assert down._who([NodeStatus(name="n1", state="warm")], 4) == " (n1 and 3 more)"
+    assert down._who([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 keepers)"
+
+
+def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
+    for number, outcomes in enumerate((("pass", "fail"), ("pass", "unknown"), ("pass",), None)):
+        run = ccbed.root / "runs" / f"2026-11-21T02-00-0{number}Z-dp-ring-3f9{number}"
+        run.mkdir(parents=True)
+        (run / "trial.json").write_text("{}")
+        if outcomes:
+            (run / "verdicts.json").write_text(json.dumps([{"check": one, "outcome": one} for one in outcomes]))
+    assert ccbed("list", "runs") == 0
+    assert [line.split()[-1] for line in ccbed.out.splitlines()] == ["STATE", "fail", "unknown", "pass", "open"]
+
+
+def test_the_first_line_of_every_trial_is_a_sentence(ccbed: Desk) -> None:
+    assert ccbed("list", "trials", "--json") == 0
+    for path in shipped_trials():
+        first = path.read_text().splitlines()[0]
+        assert first.startswith("# ") and first.endswith("."), path
+
+
+def test_a_twin_of_before_is_shown(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed("run", "dp-ring")
+    ccbed.launched[-1].known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
+    out = io.StringIO()
+    here = telling.Teller(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
+    here.known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
+    assert (
+        out.getvalue()
+        == "twin   2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial uninterrupted, made before (cached)\n"
+    )
+
+
+def shipped_trials() -> list[Path]:
+    return sorted((Path(main.__file__).parents[1] / "trials").glob("*.yml"))
 
 
 def test_up_brings_back_only_what_is_missing(ccbed: Desk) -> None:

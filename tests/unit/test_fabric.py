@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from orchestrator.agent import netns, shaping
 from orchestrator.core import assemble, diff, fabric, links, parse_inventory, plan
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, LinkSpec
-from orchestrator.model.errors import InfrastructureError
+from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.providers import fabric as needs
 from orchestrator.providers import preflight
 
@@ -169,6 +171,32 @@ def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytes
         needs.refuse(bed())
 
 
+def test_what_keeps_both_programs_from_being_tried_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    denied = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted")
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(making, "program", lambda name: f"/sbin/{name}")
+    monkeypatch.setattr(subprocess, "run", lambda *given, **named: denied)
+    with pytest.raises(InfrastructureError) as refused:
+        needs.refuse(bed())
+    assert len(refused.value.problems) == 1 and "no namespaces can be made here" in refused.value.problems[0]
+
+
+def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "f.yml"
+    file.write_text("all:\n  vars:\n    # ccbed_link: what a link is\n    ccbed_link: {delay: 1ms}\n")
+    monkeypatch.setattr(
+        needs, "lacking", lambda link: (fabric.missing("netem", "6.18"), fabric.missing("veth", "6.18"))
+    )
+    with pytest.raises(InfrastructureError) as refused:
+        needs.refuse(dataclasses.replace(bed(), inventory=str(file)))
+    assert list(refused.value.problems) == [
+        f"{file}:4: ccbed_link: kernel 6.18 has no netem (delay and loss)",
+        "bed fabric: kernel 6.18 has no veth (links)",
+    ]
+
+
 def test_a_namespace_that_a_process_does_not_hold_is_not_found() -> None:
     here = netns.current()
 
@@ -195,3 +223,10 @@ def test_preflight_asks_the_nodes_of_a_fabric_themselves() -> None:
     found = preflight.check(bed(), beds.up(bed()), Asker())
     assert {node for node, op in asked if op == "survey"} == {"n0", "n1", "n2", "n3", "n4"}
     assert any(one.outcome == "fail" and "n3" in one.name for one in found)
+
+
+def test_a_wrong_link_is_quoted_as_it_was_written() -> None:
+    with pytest.raises(UsageError) as refused:
+        bed("{rate: 145mbps}")
+    (problem,) = refused.value.problems
+    assert "ccbed_link" in problem and "(got {rate: 145mbps})" in problem and "'" not in problem
