@@ -24,6 +24,9 @@ TOKEN = 4
 SMALL = 1 << 12
 #: In units of the drain. What lies between these two is shorter than what a bucket may hold again when a rank was late.
 LARGE = 3
+#: So many sizes must be beyond that, or there is no line through them; where SIZES has fewer, multiples of the least one are
+#: taken, which is not more than this, or the drain itself where that is more still.
+BEYOND, MOST_BYTES = 3, 16 * 1024**2
 #: Repetitions per size: at least, at most.
 LEAST, MOST = 5, 60
 #: Seconds for a pair at least, however many there are.
@@ -120,11 +123,18 @@ def spread(took: Sequence[float]) -> float:
 
 def repetitions(first: float, per_byte: float, drain: int, left: float) -> list[tuple[int, int]]:
     """(bytes, repetitions): every size has the same share of the time that is left; three sizes are measured whatever it costs."""
-    kept = [size for size in SIZES[1:] if size < SMALL or size >= LARGE * drain]
+    kept = sizes(drain)
     cost = {size: 2 * first + per_byte * (size + _drained(size, drain)) + 1e-6 for size in kept}
     while len(kept) > 3 and (LEAST + 1) * cost[kept[-1]] > left / len(kept):
         kept.pop()
     return [(size, min(MOST, max(LEAST, int(left / len(kept) / cost[size]) - 1))) for size in kept]
+
+
+def sizes(drain: int) -> list[int]:
+    """The messages to measure beside the shortest, in bytes: without those that a bucket could hold."""
+    least = min(LARGE * drain, max(drain, MOST_BYTES))
+    small, large = [one for one in SIZES[1:] if one < SMALL], [one for one in SIZES if one >= max(least, SMALL)]
+    return small + (large if len(large) >= BEYOND else [least * times for times in range(1, BEYOND + 1)])
 
 
 def line(samples: Samples) -> tuple[fit.Fit, Samples]:
@@ -158,7 +168,7 @@ class _Wire:
         self.drain = drain
         self._device = device
         self._early = device.type != "cuda"  # NCCL carries out the calls between two ranks one after the other
-        self._buffer = torch.zeros(max(SIZES[-1], drain), dtype=torch.uint8, device=device)
+        self._buffer = torch.zeros(max(sizes(drain)), dtype=torch.uint8, device=device)
         self._token = torch.zeros(TOKEN, dtype=torch.uint8, device=device)
 
     def say(self, peer: int, size: int, times: int) -> None:

@@ -33,6 +33,13 @@ def test_what_a_bucket_could_hold_is_not_measured_and_three_sizes_always_are() -
     assert all(times == probe.LEAST for _, times in plan[1:])
 
 
+@pytest.mark.parametrize("drain", [0, 48 * 1024, 266_384, 391_384, 2_500_000, 64 * 1024**2])
+def test_there_are_three_sizes_beyond_every_bucket(drain: int) -> None:
+    beyond = [size for size in probe.sizes(drain) if size >= probe.SMALL]
+    assert len(beyond) >= 3 and min(beyond) >= drain and max(beyond) >= 2 * min(beyond)
+    assert min(beyond) >= 3 * drain or drain > 5 * 1024**2
+
+
 def test_half_of_what_a_round_trip_of_nothing_takes_is_alpha() -> None:
     alpha = 50e-6
     trips = [(size, 2 * alpha + SLOW * size, 9) for size in probe.SIZES]
