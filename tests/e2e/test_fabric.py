@@ -257,7 +257,8 @@ def test_delay_is_there_or_refused_by_name_before_anything_is_made(tmp_path: Pat
     file, state = changed(tmp_path, "{rate: 1gbit, delay: 20ms}"), tmp_path / "state"
     code, said = ccbed(state, "up", str(file))
     if fabric.lacking(links.parse({"delay": "20ms"})):
-        assert code == 4 and re.search(r"error: bed fabric: kernel \S+ has no netem \(delay and loss\)", said), said
+        wanted = r"fabric.yml:\d+: ccbed_link: kernel \S+ has no netem \(delay and loss\)"
+        assert code == 4 and re.search(wanted, said), said
         assert not (state / "beds" / "fabric").exists() and not (state / "beds" / "fabric.json").exists()
         return
     assert code == 0, said
