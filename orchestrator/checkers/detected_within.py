@@ -24,7 +24,10 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """From where the injecting call began. Figures of different detectors are shown apart."""
+    """From the return of the injecting call, or from its beginning where it was detected before that.
+
+    Figures of different detectors are shown apart.
+    """
     failovers = [one for one in views.failovers(run.trial, run.history) if one.detect_s is not None]
     injected = [trace for trace in views.traces(run.trial, run.history) if trace.first("fault.injected")]
     doubts = [*views.unended(run.history)]
@@ -56,11 +59,11 @@ def _unrecovered(run: Run, injected: list[views.FaultTrace], failovers: list[vie
     """By the first detector that spoke of the fault's node, or of the whole gang, after it had begun."""
     times, claimed = views.clocks(run.history), {one.fault for one in failovers}
     for trace in injected:
-        struck = trace.struck
         since = trace.acts[0].invoke.seq if trace.acts else 0
         told = (e for e in run.history.events if e.seq > since and views.abnormal(e))
         mine = (e for e in told if e.node == trace.node or e.f in ("gang.stalled", "rank.exit"))
         first = min(mine, key=times.at, default=None)
+        struck = views.struck(trace, first, times) if first else None
         if struck and first and trace.plan.id not in claimed and not run.history.of("recovery.decided"):
             yield _Alone(fault=trace.plan.id, detector=first, seconds=max(0.0, times.at(first) - times.at(struck)))
 

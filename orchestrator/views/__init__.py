@@ -2,7 +2,7 @@
 
 from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
 from .collected import is_collective, measured
-from .failovers import failovers
+from .failovers import failovers, struck
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
 from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
@@ -59,6 +59,7 @@ __all__ = [
     "operations",
     "resume_steps",
     "slots_at",
+    "struck",
     "text",
     "timeline",
     "traces",

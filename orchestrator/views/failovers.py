@@ -88,28 +88,34 @@ def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrac
     """The earliest injected fault that can be behind this recovery: on a node that was lost, else any before the detection."""
     lost = set(names(decided.value.get("lost"))) | ({detector.node} if detector else set())
     limit = detector or decided
-    struck = [(trace, _struck(trace, limit, times)) for trace in unclaimed]
-    possible = [trace for trace, event in struck if event is not None and not times.before(limit, event)]
-    late = [trace for trace, event in struck if event is not None and event.seq < decided.seq and trace.node in lost]
+    counted = [(trace, struck(trace, limit, times)) for trace in unclaimed]
+    possible = [trace for trace, event in counted if event is not None and not times.before(limit, event)]
+    late = [trace for trace, event in counted if event is not None and event.seq < decided.seq and trace.node in lost]
     return next(iter([trace for trace in possible if trace.node in lost] or late or possible), None)
 
 
-def _struck(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
-    """Where the injecting call began; where only its return was written down, and that is too late, when it was asked for."""
-    struck = trace.struck
-    if struck is not None and times.at(struck) > times.at(limit) and trace.acts:
+def struck(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
+    """Where the time of a fault that ``limit`` remarked counts from: the return of the injecting call.
+
+    What a slow call breaks may be remarked before it returns: then from where it began, or, where that was not written down,
+    from where it was asked for.
+    """
+    returned, began = trace.first("fault.injected"), trace.struck
+    if returned is None or began is None or times.at(returned) <= times.at(limit):
+        return returned
+    if times.at(began) > times.at(limit) and trace.acts:
         asked = trace.acts[0].invoke
-        return asked if times.at(asked) <= times.at(limit) else struck
-    return struck
+        return asked if times.at(asked) <= times.at(limit) else began
+    return began
 
 
 def _claimed(trace: FaultTrace, case: _Case) -> bool:
     """Losses in one window are one recovery: every fault that struck before the decision is accounted for by it."""
-    struck = trace.struck
+    began = trace.struck
     lost = listing(case.decided.value.get("lost"))
-    if trace is case.fault or struck is None or trace.node not in lost:
+    if trace is case.fault or began is None or trace.node not in lost:
         return trace is case.fault
-    return struck.seq < case.decided.seq or bool(case.times.before(struck, case.decided))
+    return began.seq < case.decided.seq or bool(case.times.before(began, case.decided))
 
 
 def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failover:
@@ -167,9 +173,9 @@ def _phases(points: Sequence[Milestone]) -> tuple[tuple[str, float], ...]:
 
 def _milestones(case: _Case) -> tuple[Milestone, ...]:
     """The points that were reached, up to the first that was not."""
-    struck = _struck(case.fault, case.detector or case.decided, case.times) if case.fault else None
+    since = struck(case.fault, case.detector or case.decided, case.times) if case.fault else None
     found = {
-        "injected": [struck or case.detector or case.decided],
+        "injected": [since or case.detector or case.decided],
         "detected": [case.detector or case.decided],
         "old epoch gone": _gone(case),
         "nodes ready": _ready(case),
