@@ -6,6 +6,7 @@ import math
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -35,8 +36,7 @@ CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 #: Right however late they come. What begins something must not come after its time: it counts as not answered then.
 ENDS = ("node.kill", "gang.stop", "fault.heal")
-EVENTS = "events.jsonl"
-KEEPER_S, END_S = 30.0, 30.0
+KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
 #: A host that takes longer to say what it has is not there, while a run is on. And so many hosts are asked at once.
 LOOK_S, AT_ONCE = 0.7, 16
 
@@ -159,7 +159,7 @@ class DockerProvider:
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
         keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
-        logs = [*(path / EVENTS for path in (*keepers, *(nodes if run == BED else ()))), outside.log(bed)]
+        logs = [*(path / "events.jsonl" for path in (*keepers, *(nodes if run == BED else ()))), outside.log(bed)]
         directories = [] if run == BED else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -256,11 +256,12 @@ class DockerProvider:
             self._connections[host.name] = connections
 
     def _revive(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
-        """What goes wrong is seen by what is then not answered."""
-        with suppress(OSError, ValueError, RuntimeError):
-            self._site(bed, host).ask("keeper", KEEPER_S, **self._keeper(bed, host, archive))
-
-    # --- hosts --------------------------------------------------------------------------------------------------------
+        """A host that is only just up is asked again; what goes wrong to the end is seen by what is then not answered."""
+        for pause_s in PAUSES_S:
+            with suppress(OSError, ValueError, RuntimeError):
+                self._site(bed, host).ask("keeper", KEEPER_S, **self._keeper(bed, host, archive))
+                return
+            time.sleep(pause_s)
 
     @property
     def _bound(self) -> BedSpec:

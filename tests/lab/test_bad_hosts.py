@@ -214,7 +214,7 @@ def test_a_bed_of_another_state_directory_is_refused_by_its_owners_name(desk: De
     for verb in ("up", "down"):
         said = other.ccbed(verb, theirs, within_s=PLAYED_S)
         assert said.code == EXIT_USAGE, said.text
-        said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}'s")
+        said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}")
         assert "or take it away from them: ccbed down" in said.text
     assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory).text
     assert other.ccbed("down", theirs, "--force").code == EXIT_PASS
@@ -230,7 +230,7 @@ def test_reset_leaves_what_is_anothers_alone_though_its_keepers_are_dead(desk: D
     other = desk.elsewhere()
     said = other.ccbed("down", other.inventory(), "--reset", within_s=PLAYED_S)
     assert said.code == EXIT_USAGE, said.text
-    said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}'s")
+    said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}")
     assert "--reset --force" in said.text
     assert "4 of 4 warm" in desk.up(inventory).text, "the containers went on"
     forced = other.ccbed("down", other.inventory(), "--reset", "--force", within_s=PLAYED_S)
