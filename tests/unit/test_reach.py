@@ -134,4 +134,6 @@ def test_a_host_whose_connections_all_break_is_given_up_soon() -> None:
     begun = time.monotonic()
     with reached(None, lambda: Breaking(good=False)) as (host, _), pytest.raises(HostError, match="was lost"):
         host.ask({"do": "look"}, b"", 60.0)
-    assert time.monotonic() - begun < 10.0
+    assert time.monotonic() - begun < 30.0, (
+        "a connection that broke just as it was asked is known by its silence; the deadline is 60 s"
+    )
