@@ -11,12 +11,13 @@ BIN := .venv/bin
 # What CI sets: a skipped test is then a failed one.
 export CCBED_REQUIRE ?=
 
-.PHONY: help run test test-gpu test-lab lint format bench clean lab-up lab-down engine
+.PHONY: help run test attack fuzz test-gpu test-lab lint format bench clean lab-up lab-down engine
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, come back, prove it"
 	@echo "make test    all tests        make lint    style, types, imports"
+	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
 	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"
 	@echo "make lab-up  three hosts on this machine, as root: ccbed up inventories/lab.yml; make lab-down; make test-lab"
 	@echo "make bench   ratios against torchrun, into tests/bench/out"
@@ -35,6 +36,16 @@ run: .venv/.run-stamp
 
 test: .venv/.dev-stamp engine
 	$(BIN)/python -m pytest
+
+# Attacks are seeded; SCALE 1 makes all of them, 0.1 those of `make test`.
+SCALE ?= 1
+SEED ?=
+
+attack: .venv/.dev-stamp
+	CCBED_ATTACK_SCALE=$(SCALE) CCBED_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest tests/attack
+
+fuzz: .venv/.dev-stamp
+	CCBED_ATTACK_SCALE=$(SCALE) CCBED_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest tests/attack/test_fuzz.py
 
 test-gpu: .venv/.dev-stamp
 	$(BIN)/python -m pytest tests/gpu -m gpu
