@@ -204,6 +204,7 @@ def _begin(run: _Run, directory: Path) -> Plan:
             placed, told = pool.submit(provider.put, run.files), pool.submit(_systems, run)
             checked = _preflight(run, status)
             plan = _plan(run, status, run_id=name, at=placed.result(), checked=checked)
+            plan = replace(plan, inputs=bundle.sums(_inputs(run)))
             _write_inputs(run, plan, directory, told.result())
         bundle.link_latest(directory)
         return plan
@@ -293,8 +294,13 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Map
     }
     if run.twin:
         documents[bundle.TWIN] = run.twin
+    bundle.write_inputs(directory, documents, _inputs(run))
+
+
+def _inputs(run: _Run) -> Mapping[str, bytes]:
+    """The files under ``inputs/``: the user's script with its directory, or the file of the trial."""
     users = {name: content for name, content in run.files.items() if name.startswith("user/")}
-    bundle.write_inputs(directory, documents, users or request.inputs)
+    return users or run.request.inputs
 
 
 # --- after it ---------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [_lost(path, excused[path], rank) for path, rank in absent.items() if path in excused]
     failures = [views.found(f"{path} is missing", r.started) for path, r in absent.items() if path not in excused]
     failures += [views.found(f"{name} is missing") for name in DOCUMENTS if name not in run.extras]
-    failures += [*_strays(ranks, present)]
+    failures += [*_strays(ranks, present), *_inputs(run, present)]
     for rank in ranks:
         if f"{rank.directory}/rank-{rank.rank}.log" in present:
             wrong, unsure = _identity(run, rank)
@@ -63,6 +63,27 @@ def check(run: Run, params: Params) -> Verdict:
     doubts += [*_ungathered(run), *views.unended(run.history), *views.unstarted(run.history)]
     text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
+
+
+def _inputs(run: Run, present: set[str]) -> Iterator[views.Finding]:
+    """The files under ``inputs/`` are those that the plan lists, with the same content. Plans of format 1 list none."""
+    listed = views.mapping(run.extras.get("plan.json")).get("inputs")
+    if listed is None and not _lists_inputs(run):
+        return
+    sums = {f"inputs/{path}": str(value) for path, value in views.mapping(listed).items()}
+    for path in sorted(sums.keys() - present):
+        yield views.found(f"{path} is missing; plan.json lists it")
+    for path in sorted(path for path in present if path.startswith("inputs/")):
+        if path not in sums:
+            yield views.found(f"{path} is not listed in plan.json")
+        elif run.files.sha256(path) != sums[path]:
+            yield views.found(f"{path} has not the content that plan.json lists")
+
+
+def _lists_inputs(run: Run) -> bool:
+    """Whether plans of the bundle's format list the inputs."""
+    number = views.mapping(run.extras.get("bundle.json")).get("format")
+    return isinstance(number, int) and number >= 2
 
 
 def _unheard(run: Run) -> Iterator[views.Finding]:

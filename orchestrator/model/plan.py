@@ -53,6 +53,7 @@ class Plan:
 
     ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps;
     ``clocks``: boot id of a host -> its clock, as preflight has measured it;
+    ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
     ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why.
     """
 
@@ -73,3 +74,4 @@ class Plan:
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     link: LinkSpec | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
+    inputs: Mapping[str, str] = field(default_factory=dict)

@@ -77,6 +77,9 @@ class NodeFiles(Protocol):
 
     def paths(self) -> tuple[str, ...]: ...
 
+    def sha256(self, path: str) -> str:
+        """The SHA-256 of a file of the bundle."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 import os
 import secrets
 import shutil
@@ -17,8 +18,9 @@ from ..model.plan import Plan
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
-from . import files, journal, paths, seal
+from . import durable, files, journal, paths, seal
 
+INPUTS = "inputs"
 TRIAL = "trial.json"
 PLAN = "plan.json"
 FINGERPRINT = "fingerprint.json"
@@ -82,12 +84,29 @@ def describe(*, run: str, version: str, command: str, reason: str, bed: str, twi
     }
 
 
+def input_steps(
+    directory: Path, documents: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None
+) -> tuple[durable.Step, ...]:
+    """Steps that write the documents by file name (dataclasses or JSON values) and the user's files under ``inputs/``.
+
+    ``trial.json`` is written last, when all else is on the disk: it makes the directory a run.
+    """
+    contents = {file: paths.as_json(codec.plain(value)) for file, value in documents.items()}
+    trial = contents.pop(TRIAL)
+    files = {f"{INPUTS}/{path}": content for path, content in (inputs or {}).items()}
+    for path in files:
+        paths.inside(directory, path)
+    return (*durable.tree(directory, {**files, **contents}), *durable.file(directory / TRIAL, trial))
+
+
 def write_inputs(directory: Path, documents: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
-    """The documents by file name (dataclasses or JSON values), and the user's files under ``inputs/``."""
-    for file, value in documents.items():
-        paths.write_json(directory / file, codec.plain(value))
-    for path, content in (inputs or {}).items():
-        paths.write(paths.inside(directory, f"inputs/{path}"), content)
+    """Carry out ``input_steps``."""
+    durable.perform(input_steps(directory, documents, inputs))
+
+
+def sums(inputs: Mapping[str, bytes]) -> dict[str, str]:
+    """Path under ``inputs/`` -> SHA-256 of the content, as the plan lists them."""
+    return {path: hashlib.sha256(content).hexdigest() for path, content in sorted(inputs.items())}
 
 
 def load_trial(directory: Path) -> Trial:

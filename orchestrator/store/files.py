@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
@@ -45,6 +46,15 @@ class BundleFiles:
     def paths(self) -> tuple[str, ...]:
         """The relative paths of all files of the bundle."""
         return tuple(paths.walk(self._root))
+
+    def sha256(self, path: str) -> str:
+        """Of a file of the bundle. Raises TornBundleError."""
+        file = paths.inside(self._root, path)
+        try:
+            with file.open("rb") as source:
+                return hashlib.file_digest(source, "sha256").hexdigest()
+        except OSError as error:
+            raise paths.TornBundleError(f"{file}: {error.strerror}") from None
 
     def steps(self) -> Iterator[StepRecord]:
         """Raises TornBundleError for a line that is no step record. Read once: every checker and report asks for them."""

@@ -81,22 +81,34 @@ def document(root: Path, path: str) -> Any:
         raise TornBundleError(f"{root / path}: not valid JSON ({error})") from None
 
 
-def write(file: Path, content: bytes) -> None:
-    """Whole or not at all: a temporary file beside it, then renamed. For its owner's eyes: inventories hold secrets."""
+def write(file: Path, content: bytes, *, durable: bool = False) -> None:
+    """Whole or not at all: a temporary file beside it, then renamed. For its owner's eyes: inventories hold secrets.
+
+    ``durable``: the content is on the disk before the file has its name.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
     try:
         temporary.touch(mode=0o600)
-        temporary.write_bytes(content)
+        with temporary.open("wb") as target:
+            target.write(content)
+            if durable:
+                target.flush()
+                os.fsync(target.fileno())
         temporary.replace(file)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
+def as_json(value: Any) -> bytes:
+    """``value`` as an indented JSON document."""
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
 def write_json(file: Path, value: Any) -> None:
     """``value`` as indented JSON, whole or not at all."""
-    write(file, (json.dumps(value, indent=1) + "\n").encode())
+    write(file, as_json(value))
 
 
 def discard(directory: Path) -> None:

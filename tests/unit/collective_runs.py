@@ -65,6 +65,9 @@ class Files:
     def said(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
+    def sha256(self, path: str) -> str:
+        raise AssertionError(f"there is no file {path}")
+
 
 @dataclass
 class Bed:

@@ -51,6 +51,9 @@ class Files:
     def said(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
+    def sha256(self, path: str) -> str:
+        raise AssertionError(f"there is no file {path}")
+
 
 def trial() -> Trial:
     fault = FaultPlan(id="f0", fault="crash-node", node=2, at=Trigger(step=30))

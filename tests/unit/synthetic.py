@@ -56,6 +56,9 @@ class Files:
     def said(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
+    def sha256(self, path: str) -> str:
+        return hashlib.sha256(self.texts[path].encode()).hexdigest()
+
 
 @dataclass
 class Node:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from orchestrator.model.run import Run
+from orchestrator.store import bundle
 
 from . import history
 from .verdicts import ask
@@ -78,3 +79,36 @@ def test_what_is_missing_of_a_tree_that_could_not_be_fetched_is_lost_data() -> N
 def test_a_log_that_does_not_say_whose_it_is_is_unknown() -> None:
     run = altered(history.reference(), lambda texts: texts.update({"nodes/n0/i1-e0/rank-0.log": "hello\n"}))
     assert ask(run, "bundle-complete").outcome == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("files", "outcome", "text"),
+    [
+        ({"inputs/user/train.py": "a", "inputs/user/net.py": "b"}, "pass", ""),
+        ({"inputs/user/train.py": "a"}, "fail", "inputs/user/net.py is missing; plan.json lists it"),
+        ({"inputs/user/train.py": "a", "inputs/user/net.py": "c"}, "fail", "has not the content that plan.json lists"),
+        (
+            {"inputs/user/train.py": "a", "inputs/user/net.py": "b", "inputs/more": ""},
+            "fail",
+            "inputs/more is not listed in plan.json",
+        ),
+    ],
+)
+def test_inputs_are_those_of_the_plan(files: dict[str, str], outcome: str, text: str) -> None:
+    listed = bundle.sums({"user/train.py": b"a", "user/net.py": b"b"})
+    verdict = ask(_with_inputs(files, {"inputs": listed}), "bundle-complete")
+    assert (verdict.outcome, text in verdict.text) == (outcome, True), verdict.text
+
+
+def test_a_plan_of_format_2_that_lists_no_inputs_fails_and_one_of_format_1_lists_none() -> None:
+    files = {"inputs/t.yml": "a"}
+    assert ask(_with_inputs(files, {}, {"format": 2}), "bundle-complete").outcome == "fail"
+    assert ask(_with_inputs(files, {}, {"format": 1}), "bundle-complete").outcome == "pass"
+
+
+def _with_inputs(files: dict[str, str], plan: dict[str, object], about: dict[str, object] | None = None) -> Run:
+    run = history.reference()
+    texts = {path: run.files.log(*place) if place else "" for path, place in _places(run)}
+    extras = {**run.extras, "plan.json": {**run.extras["plan.json"], **plan}, "bundle.json": about or {}}
+    kept = history.Files(records=list(run.files.steps()), texts={**texts, **files})
+    return dataclasses.replace(run, extras=extras, files=kept)

@@ -1,0 +1,73 @@
+"""Writes that survive a crash of the machine: steps as data, in an order of which every prefix can be recovered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import paths
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeDirectory:
+    """Make a directory; it must not exist yet where it is ``new``."""
+
+    path: Path
+    new: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteFile:
+    """Write a file, whole or not at all; its content is on the disk before its name is."""
+
+    path: Path
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncDirectory:
+    """Force the names in a directory to the disk."""
+
+    path: Path
+
+
+Step = MakeDirectory | WriteFile | SyncDirectory
+
+
+def tree(root: Path, files: Mapping[str, bytes]) -> tuple[Step, ...]:
+    """Write ``files`` (relative path -> content) below ``root``, which exists; every name is durable at the end."""
+    folders = {parent for name in files for parent in (root / name).parents if root in parent.parents}
+    ordered = sorted(folders)
+    return (
+        *(MakeDirectory(path=folder) for folder in ordered),
+        *(WriteFile(path=root / name, content=content) for name, content in files.items()),
+        *(SyncDirectory(path=folder) for folder in (*reversed(ordered), root)),
+    )
+
+
+def file(path: Path, content: bytes) -> tuple[Step, ...]:
+    """Replace one file; its name is durable at the end."""
+    return WriteFile(path=path, content=content), SyncDirectory(path=path.parent)
+
+
+def perform(steps: Iterable[Step]) -> None:
+    """Carry out ``steps`` in order. Raises OSError."""
+    for step in steps:
+        match step:
+            case MakeDirectory():
+                step.path.mkdir(exist_ok=not step.new)
+            case WriteFile():
+                paths.write(step.path, step.content, durable=True)
+            case SyncDirectory():
+                sync_directory(step.path)
+
+
+def sync_directory(directory: Path) -> None:
+    """Force the names in ``directory`` to the disk."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

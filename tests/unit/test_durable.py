@@ -1,0 +1,69 @@
+"""The inputs of a run, cut off after every step and after every loss of power: a run is whole, or it is none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.errors import UsageError
+from orchestrator.model.trial import Trial
+from orchestrator.store import bundle, durable, paths
+
+TRIAL = Trial(name="dp-ring", workload="train-dp")
+DOCUMENTS = {bundle.TRIAL: TRIAL, bundle.PLAN: {"run": "r"}, bundle.BUNDLE: {"format": 2}}
+INPUTS = {"user/train.py": b"a", "user/lib/net.py": b"b"}
+FILES = {bundle.TRIAL, bundle.PLAN, bundle.BUNDLE, "inputs/user/train.py", "inputs/user/lib/net.py"}
+
+
+def on_disk(steps: tuple[durable.Step, ...]) -> Iterator[set[Path]]:
+    """What may be on the disk when the power fails after ``steps``: a name is safe once its directory was synced."""
+    safe: set[Path] = set()
+    unsafe: set[Path] = set()
+    for step in steps:
+        if isinstance(step, durable.SyncDirectory):
+            safe |= {path for path in unsafe if path.parent == step.path}
+            unsafe -= safe
+        else:
+            unsafe.add(step.path)
+    for size in range(len(unsafe) + 1):
+        for kept in itertools.combinations(sorted(unsafe), size):
+            yield safe | set(kept)
+
+
+def reachable(root: Path, names: set[Path]) -> set[str]:
+    """The files below ``root``, relative to it, all of whose directories are there."""
+    whole = (path for path in names if all(up in names for up in path.parents if root in up.parents))
+    return {str(path.relative_to(root)) for path in whole} & FILES
+
+
+def test_after_a_loss_of_power_a_directory_with_a_trial_has_all_else(tmp_path: Path) -> None:
+    steps = bundle.input_steps(tmp_path, DOCUMENTS, INPUTS)
+    states = [reachable(tmp_path, names) for k in range(len(steps) + 1) for names in on_disk(steps[:k])]
+    assert {frozenset(files) for files in states if bundle.TRIAL in files} == {frozenset(FILES)}
+    assert reachable(tmp_path, set().union(*on_disk(steps))) == FILES
+
+
+def test_the_trial_first_would_be_noticed(tmp_path: Path) -> None:
+    """The negative control: the order that was wrong."""
+    steps = bundle.input_steps(tmp_path, DOCUMENTS, INPUTS)
+    wrong = (*steps[-2:], *steps[:-2])
+    states = [reachable(tmp_path, names) for k in range(len(wrong) + 1) for names in on_disk(wrong[:k])]
+    assert {bundle.TRIAL} in states
+
+
+def test_a_directory_cut_off_after_any_step_but_the_last_is_no_run(tmp_path: Path) -> None:
+    for cut in range(len(bundle.input_steps(tmp_path, DOCUMENTS, INPUTS)) + 1):
+        directory = tmp_path / str(cut)
+        directory.mkdir()
+        steps = bundle.input_steps(directory, DOCUMENTS, INPUTS)
+        durable.perform(steps[:cut])
+        if (directory / bundle.TRIAL).exists():
+            assert set(paths.walk(directory)) == FILES
+            assert bundle.load_trial(directory) == TRIAL
+        else:
+            assert cut < len(steps)
+            with pytest.raises(UsageError, match="not a run"):
+                bundle.load_trial(directory)
