@@ -16,6 +16,7 @@ from ..model.errors import UsageError
 from ..model.plan import Plan
 from ..model.plugin import Catalogue
 from ..model.trial import Trial
+from ..store import paths
 from . import beds
 
 SCRIPT = "script"
@@ -24,6 +25,8 @@ _BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
 #: So begin the parameters that break something, for tests of what finds it out.
 _OF_TESTS = "break_"
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
+#: Bytes of a trial or script.
+_LARGEST = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,6 +264,6 @@ def _trial_name(stem: str) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return paths.read(path, _LARGEST)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="ccbed list trials") from None

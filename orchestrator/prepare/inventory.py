@@ -10,6 +10,7 @@ from pathlib import Path
 from ..core import parse_inventory
 from ..model.bed import Inventory
 from ..model.errors import UsageError
+from ..store import paths
 from .vault import Vault
 
 _YAML = (".yml", ".yaml")
@@ -32,6 +33,8 @@ def read(path: Path, vault: Vault) -> Read:
     """Raises UsageError with everything that is wrong in it."""
     if not path.exists():
         raise UsageError(f"{path}: cannot be read: No such file or directory")
+    if not (path.is_file() or path.is_dir()):
+        raise UsageError(f"{path}: cannot be read: neither a file nor a directory")
     text = _plain(path)
     if text is not None:
         return Read(inventory=parse_inventory.parse(text, str(path)))
@@ -59,9 +62,7 @@ def _is_script(path: Path) -> bool:
 def _text(path: Path) -> str:
     """Raises UsageError."""
     try:
-        if path.stat().st_size > _LARGEST:
-            raise UsageError(f"{path}: larger than any inventory ({path.stat().st_size} bytes)")
-        return path.read_text()
+        return paths.read(path, _LARGEST).decode()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from typing import Any
 from ..core import found_places, listed_inventory, marked, values
 from ..model.bed import Inventory
 from ..model.errors import UsageError
-from ..store import shipped
+from ..store import paths, shipped
 from . import programs
 from .vault import Vault, arguments
 
@@ -110,14 +110,16 @@ def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], bool]:
     encrypted = False
     for kind, name, file in _files(path):
         try:
-            data = file.read_bytes() if file.stat().st_size <= LARGEST else b""
-        except OSError:
-            continue
+            data = paths.read(file, LARGEST)
+        except OSError as error:
+            raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
+        text = data.decode(errors="replace")
         if data.startswith(HEADER):
             encrypted = True
         elif kind != "inventory" or file.suffix in YAML:
-            document = marked.load(data.decode(errors="replace"), str(file))
-            found.append(found_places.Source(kind=kind, name=name, document=document))
+            found.append(found_places.Source(kind=kind, name=name, document=marked.load(text, str(file))))
+        else:
+            marked.check(text, str(file))  # Ansible reads it as YAML before it tries INI
     _refuse_repeated(found)
     return tuple(found), encrypted
 
@@ -136,8 +138,8 @@ def _refuse_repeated(sources: Iterable[found_places.Source]) -> None:
 def _files(path: Path) -> Iterator[tuple[Any, str, Path]]:
     """Kind, name of host or group, file."""
     base = path if path.is_dir() else path.parent
-    inventories = sorted(base.iterdir()) if path.is_dir() else [path]
-    for file in inventories:
+    inventories = sorted(base.rglob("*")) if path.is_dir() else [path]
+    for file in (one for one in inventories if not {"group_vars", "host_vars"} & set(one.relative_to(base).parts)):
         if file.is_file() and not (file.suffix not in YAML and os.access(file, os.X_OK)):
             yield "inventory", "", file
     for kind in ("group_vars", "host_vars"):

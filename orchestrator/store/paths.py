@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -65,12 +67,21 @@ def data(root: Path, path: str, limit: int = LIMIT) -> bytes:
     """The bytes of a file of the bundle. Raises TornBundleError."""
     file = inside(root, path)
     try:
-        size = file.stat().st_size
-        if size > limit:
-            raise TornBundleError(f"{file}: {size} bytes, more than the {limit} that are read")
-        return file.read_bytes()
+        return read(file, limit)
     except OSError as error:
         raise TornBundleError(f"{file}: {error.strerror}") from None
+
+
+def read(file: Path, limit: int = LIMIT) -> bytes:
+    """The bytes of a regular file, without waiting. Raises OSError, also for another kind of file and for more than ``limit``."""
+    with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as source:
+        found = os.fstat(source.fileno())
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(file))
+        content = source.read(limit + 1) if found.st_size <= limit else b""
+        if max(found.st_size, len(content)) > limit:
+            raise OSError(errno.EFBIG, f"larger than the {limit:,} bytes that are read", str(file))
+        return content
 
 
 def document(root: Path, path: str) -> Any:

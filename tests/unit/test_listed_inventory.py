@@ -194,7 +194,11 @@ def test_a_dynamic_inventory_is_run(tmp_path: Path) -> None:
             "h1 [\n",
             "hosts.ini: Failed to parse inventory: Expected key=value host variable assignment, got: [",
         ),
-        ("lab.yml", "a: {{ b\n", "lab.yml:2: not valid YAML: expected ',' or '}', but got '<stream end>'"),
+        (
+            "lab.yml",
+            "a: {{ b\n",
+            "lab.yml:1: not valid YAML: a key must be a name or a number (a template needs quotes",
+        ),
         (
             "lab.yml",
             "g: {host: {'h[1:2]': {}}}",
