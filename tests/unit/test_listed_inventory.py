@@ -197,7 +197,7 @@ def test_a_dynamic_inventory_is_run(tmp_path: Path) -> None:
         (
             "lab.yml",
             "a: {{ b\n",
-            "lab.yml:1: not valid YAML: a key must be a name or a number (a template needs quotes",
+            'lab.yml:1: not valid YAML: a key must be a name or a number (a template needs quotes: "{{ name }}")',
         ),
         (
             "lab.yml",
