@@ -34,7 +34,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
             looks = Looks(lambda name: request.provider.look(request.bed, name))
-            opening = book.append(_opening(request, plan, book, cursors, cut=cut))
+            opening = book.append(_opening(request, plan, book, directory, cursors, cut=cut))
             if opening is not None and opening.f == "run.begin":
                 request.told(opening)
             loop = Loop(
@@ -56,11 +56,12 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
             raise _cut(request, plan, directory, book.history, error) from error
 
 
-def _opening(request: Request, plan: Plan, book: Journal, cursors: Any, *, cut: bool) -> Event:
+def _opening(request: Request, plan: Plan, book: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
     """What this orchestrator writes first."""
     if not book.events:
         nodes = {name: _identity(node) for name, node in plan.nodes.items()}
         value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
+        value |= bundle.identity(directory)
         value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
         value |= {"left_out": dict(plan.left_out)} if plan.left_out else {}
         return _own("run.begin", value)

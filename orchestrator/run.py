@@ -327,10 +327,13 @@ def _finish(request: Request, directory: Path) -> Result:
     return result
 
 
-def conclude(catalogue: Catalogue, directory: Path) -> Result:
-    """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError."""
+def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1) -> Result:
+    """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError.
+
+    ``require_format``: what a bundle of an older format cannot show is unknown.
+    """
     run = bundle.load(directory, judged=False)
-    chosen = judge.specs(run.trial, catalogue)
+    chosen = judge.for_format(judge.specs(run.trial, catalogue), run.format, require_format)
     if not run.extras.get(bundle.BUNDLE, {}).get("twin", True):
         chosen = judge.without_twin(chosen, catalogue)
     verdicts = judge.judge(run, catalogue, chosen)

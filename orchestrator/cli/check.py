@@ -16,14 +16,20 @@ from .session import Session
 
 @options.command()
 @click.argument("run", default="latest")
+@click.option(
+    "--require-format",
+    type=click.IntRange(min(bundle.FORMATS), max(bundle.FORMATS)),
+    default=1,
+    help="A bundle of an older format is unknown (exit 2), because its contents cannot be compared.",
+)
 @options.runs_dir
 @options.as_json
 @click.pass_obj
-def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
+def command(session: Session, run: str, require_format: int, runs_dir: Path, as_json: bool) -> int:
     """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts."""
     directory = index.resolve(run, runs_dir)
     verify(directory)
-    result = life.conclude(session.catalogue, directory)
+    result = life.conclude(session.catalogue, directory, require_format=require_format)
     return summary.show(session, directory, result.code, as_json=as_json)
 
 

@@ -38,6 +38,8 @@ def show(session: Session, directory: Path, code: int, *, as_json: bool = False)
     terminal.lines(_collectives(run, directory))
     for line in verdicts(terminal, run.verdicts):
         terminal.line(line)
+    if run.format < 2:
+        terminal.line(f"note      {views.NOT_COMPARED}")
     if code and code != 130:
         terminal.lines(_blame(run))
     word = _WORDS.get(code, "FAIL")
@@ -63,6 +65,8 @@ def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
         "run": Path(run.directory).name,
         "directory": run.directory,
         "exit": code,
+        "format": run.format,
+        **({"note": views.NOT_COMPARED} if run.format < 2 else {}),
         "sentence": sentence.sentence(run.trial, seen, run.verdicts),
         "view": codec.plain(seen),
         "verdicts": codec.plain(run.verdicts),

@@ -13,6 +13,9 @@ from ..model.run import Run
 from ..model.trial import CheckSpec, Trial
 from ..model.verdict import Verdict
 
+#: Checkers that compare what bundles state since format 2.
+SINCE_2 = ("evidence-agrees",)
+
 
 def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
     """What is checked: the checkers that always run, those of the workload, those of the trial, each once.
@@ -37,6 +40,11 @@ def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:
 def without_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
     """What is left to check of a run that was asked to have no twin."""
     return tuple(spec for spec in chosen if not needs_twin((spec,), catalogue))
+
+
+def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
+    """What can be checked in a bundle of ``format``: format 1 is judged by its own rules, unless more is ``required``."""
+    return tuple(spec for spec in chosen if format >= 2 or required >= 2 or spec.name not in SINCE_2)
 
 
 def judge(run: Run, catalogue: Catalogue, chosen: Iterable[CheckSpec]) -> tuple[Verdict, ...]:

@@ -29,7 +29,9 @@ the history has that answer, the second is written down as the note command.repe
 observations         writer, value
 ===================  ============================================================================================
 run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address, host}}, cursors,
-                         clocks: {boot: {host, offset_s, uncertainty_s}}, left_out: {spare: why it takes no part}}
+                         clocks: {boot: {host, offset_s, uncertainty_s}}, left_out: {spare: why it takes no part},
+                         format: of the bundle, trial: its id, twin: its key or null, plan: SHA-256 of plan.json,
+                         inputs: {path below inputs/: SHA-256}}
 run.resumed          ctl {pid, torn_bytes}
 run.interrupted      ctl {}                                  with the value of run.resumed where a journal was cut off before
 run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}

@@ -77,8 +77,17 @@ class NodeFiles(Protocol):
 
     def paths(self) -> tuple[str, ...]: ...
 
+    def read(self, path: str) -> bytes:
+        """The content of a file of the bundle; empty where it is missing."""
+        ...
+
     def sha256(self, path: str) -> str:
-        """The SHA-256 of a file of the bundle."""
+        """Of a file of the bundle, as hexadecimal digits; empty where it is missing."""
+        ...
+
+    def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every line of the event files of nodes and keepers: path of the file, and the line as a JSON object."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +95,7 @@ class Run:
     """Everything that a checker or report may read. ``directory`` is for display only.
 
     ``extras`` holds the small JSON documents of the bundle by file name: ``plan.json``, ``fingerprint.json``, ``bundle.json``.
+    ``code``: SHA-256 of the code that judges; ``run.begin`` states that of the code that drove the run.
     """
 
     directory: str
@@ -95,3 +105,11 @@ class Run:
     twin: Twin | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     verdicts: tuple[Verdict, ...] = ()
+    code: str = ""
+
+    @property
+    def format(self) -> int:
+        """The format of the bundle; 1 where nothing states one."""
+        about = self.extras.get("bundle.json")
+        number = about.get("format") if isinstance(about, Mapping) else None
+        return number if isinstance(number, int) else 1

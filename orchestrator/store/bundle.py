@@ -18,7 +18,7 @@ from ..model.plan import Plan
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
-from . import durable, files, journal, paths, seal
+from . import durable, files, journal, paths, payload, seal
 
 INPUTS = "inputs"
 TRIAL = "trial.json"
@@ -30,7 +30,9 @@ HISTORY = "history.jsonl"
 VERDICTS = "verdicts.json"
 REPORT = "report"
 EXTRAS = (PLAN, FINGERPRINT, BUNDLE)
-FORMAT = 1
+#: What is written; 1 is still read: its contents cannot be compared, since its run.begin names no inputs.
+FORMAT = 2
+FORMATS = (1, FORMAT)
 
 
 def name(trial: str, now: datetime.datetime, token: str) -> str:
@@ -109,6 +111,37 @@ def sums(inputs: Mapping[str, bytes]) -> dict[str, str]:
     return {path: hashlib.sha256(content).hexdigest() for path, content in sorted(inputs.items())}
 
 
+def identity(directory: Path) -> dict[str, Any]:
+    """What ``run.begin`` states about the bundle: format, trial, twin, and the SHA-256 of its documents and inputs."""
+    plan = paths.document(directory, PLAN)
+    twin = paths.document(directory, TWIN)["key"] if (directory / TWIN).exists() else None
+    documents = (TRIAL, FINGERPRINT, BUNDLE, TWIN)
+    return {
+        "format": read_format(directory),
+        "trial": load_trial(directory).id,
+        "twin": twin,
+        "plan": seal.digest(directory / PLAN),
+        "inputs": plan.get("inputs", {}),
+        "documents": {name: seal.digest(directory / name) for name in documents if (directory / name).exists()},
+        "code": payload.controller_digest(),
+    }
+
+
+def read_format(directory: Path) -> int:
+    """The format of a bundle; 1 where bundle.json is missing, which a checker reports. Raises TornBundleError for an unknown one."""
+    if not (directory / BUNDLE).exists():
+        return 1
+    document = paths.document(directory, BUNDLE)
+    number = document.get("format") if isinstance(document, dict) else None
+    if isinstance(number, bool) or number not in FORMATS:
+        known = ", ".join(map(str, FORMATS))
+        raise paths.TornBundleError(
+            f"{directory / BUNDLE}: format: unknown format {number!r}; this ccbed reads {known}",
+            hint="read it with the ccbed that made it, or a newer one",
+        )
+    return int(number)
+
+
 def load_trial(directory: Path) -> Trial:
     """Raises TornBundleError, or UsageError where no run is."""
     _need_run(directory)
@@ -138,6 +171,7 @@ def load(directory: Path, *, judged: bool = True) -> Run:
         files=files.BundleFiles(directory, files.incarnations(history)),
         twin=_built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
         extras=extras,
+        code=payload.controller_digest(),
         verdicts=read_verdicts(directory) if judged else (),
     )
 
@@ -178,9 +212,11 @@ def write_derived(directory: Path, verdicts: tuple[Verdict, ...], reports: Mappi
 
 
 def _need_run(directory: Path) -> None:
+    """Raises UsageError where no run is, TornBundleError for a bundle of an unknown format."""
     if not (directory / TRIAL).is_file():
         what = "no such directory" if not directory.is_dir() else f"not a run: it has no {TRIAL}"
         raise UsageError(f"{directory}: {what}", hint="ccbed list runs")
+    read_format(directory)
 
 
 def _built(cls: type, directory: Path, file: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import struct
@@ -15,7 +14,7 @@ from typing import Any
 from ..model import codec
 from ..model.event import History, Source
 from ..model.run import ChunkRecord, StepRecord
-from . import paths
+from . import paths, seal
 
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK_FORMAT = "<IHHHHQdd"
@@ -47,15 +46,6 @@ class BundleFiles:
         """The relative paths of all files of the bundle."""
         return tuple(paths.walk(self._root))
 
-    def sha256(self, path: str) -> str:
-        """Of a file of the bundle. Raises TornBundleError."""
-        file = paths.inside(self._root, path)
-        try:
-            with file.open("rb") as source:
-                return hashlib.file_digest(source, "sha256").hexdigest()
-        except OSError as error:
-            raise paths.TornBundleError(f"{file}: {error.strerror}") from None
-
     def steps(self) -> Iterator[StepRecord]:
         """Raises TornBundleError for a line that is no step record. Read once: every checker and report asks for them."""
         return iter(self._step_records)
@@ -85,6 +75,22 @@ class BundleFiles:
                     yield name, codec.build(Source, json.loads(line)["source"])
                 except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
+
+    def read(self, path: str) -> bytes:
+        """Raises TornBundleError for a file that is too large."""
+        return paths.data(self._root, path) if paths.inside(self._root, path).is_file() else b""
+
+    def sha256(self, path: str) -> str:
+        file = paths.inside(self._root, path)
+        return seal.digest(file) if file.is_file() else ""
+
+    def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Raises TornBundleError for a line that is no JSON object. A last line that was cut off by a kill is left out."""
+        for path in sorted((*self._root.glob("nodes/*/*.jsonl"), *self._root.glob("keepers/*/*.jsonl"))):
+            name = str(path.relative_to(self._root))
+            content = paths.data(self._root, name)
+            for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
+                yield name, _object(line, path, number)
 
     @cached_property
     def _files(self) -> tuple[_GangFile, ...]:
@@ -132,6 +138,16 @@ def incarnations(history: History) -> dict[tuple[str, int], str]:
         elif event.f == "node.apply" and event.type == "ok" and event.node:
             found[event.node, int(event.value.get("ordinal", 0))] = str(event.value.get("incarnation", ""))
     return found
+
+
+def _object(line: bytes, path: Path, number: int) -> Mapping[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
+    if not isinstance(value, dict):
+        raise paths.TornBundleError(f"{path}:{number}: not an event (no JSON object)")
+    return value
 
 
 def _values(lines: list[bytes]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from ..model.errors import UsageError
@@ -33,6 +34,14 @@ def digest(files: Mapping[str, bytes]) -> str:
         total.update(f"{name}\0{len(files[name])}\0".encode())
         total.update(files[name])
     return total.hexdigest()
+
+
+@cache
+def controller_digest() -> str:
+    """SHA-256 of the code that decides and that computes figures: another version of it may decide otherwise."""
+    package = Path(__file__).parents[1]
+    files = (path for folder in ("core", "views", "model") for path in (package / folder).rglob("*.py"))
+    return digest({str(path.relative_to(package)): path.read_bytes() for path in files})
 
 
 def _own(package: Path) -> Iterator[Path]:

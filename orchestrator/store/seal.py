@@ -28,7 +28,7 @@ def evidence(directory: Path) -> list[str]:
 
 def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
     """``manifest`` with the sums of ``files``."""
-    lines = "".join(f"{_sum(directory / path)}  {path}\n" for path in sorted(files))
+    lines = "".join(f"{digest(directory / path)}  {path}\n" for path in sorted(files))
     paths.write(directory / manifest, lines.encode())
 
 
@@ -58,7 +58,7 @@ def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, .
     wanted = _read(directory, manifest)
     problems = [f"{directory / path}: listed in {manifest}, but missing" for path in wanted if path not in set(present)]
     problems += [f"{directory / path}: not listed in {manifest}" for path in present if path not in wanted]
-    changed = (path for path in present if path in wanted and _sum(directory / path) != wanted[path])
+    changed = (path for path in present if path in wanted and digest(directory / path) != wanted[path])
     return (*problems, *(f"{directory / path}: changed since {manifest} was written" for path in changed))
 
 
@@ -73,7 +73,8 @@ def _read(directory: Path, manifest: str) -> dict[str, str]:
     return wanted
 
 
-def _sum(file: Path) -> str:
+def digest(file: Path) -> str:
+    """SHA-256 of a file, as hexadecimal digits."""
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     with open(fd, "rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()

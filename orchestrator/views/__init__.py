@@ -6,6 +6,7 @@ from .failovers import failovers, struck
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
 from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
+from .identity import NOT_COMPARED, identity
 from .lineage import choices, commits, kept, kept_steps, resume_steps
 from .operations import Operation, operations, unasked
 from .order import disorder
@@ -17,6 +18,7 @@ from .timeline import timeline
 __all__ = [
     "DETECTORS",
     "MILESTONES",
+    "NOT_COMPARED",
     "PHASES",
     "Clocks",
     "Failover",
@@ -47,6 +49,7 @@ __all__ = [
     "gangs",
     "goodput",
     "hosts_of",
+    "identity",
     "is_collective",
     "kept",
     "kept_steps",

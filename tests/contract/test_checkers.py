@@ -23,7 +23,15 @@ from ..unit import history
 from ..unit.catalogue import CATALOGUE
 
 CHECKERS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.checkers.items()]
-ALWAYS = {"finished", "fault-verified", "planned-faults-only", "membership", "no-orphans", "bundle-complete"}
+ALWAYS = {
+    "finished",
+    "fault-verified",
+    "planned-faults-only",
+    "membership",
+    "no-orphans",
+    "bundle-complete",
+    "evidence-agrees",
+}
 #: These do not look at the run but at its twin.
 OF_THE_TWIN = {"baseline-clean"}
 

@@ -65,8 +65,14 @@ class Files:
     def said(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
+    def read(self, path: str) -> bytes:
+        return b""
+
     def sha256(self, path: str) -> str:
-        raise AssertionError(f"there is no file {path}")
+        return ""
+
+    def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        return iter(())
 
 
 @dataclass
@@ -135,7 +141,7 @@ def run(
     extras = {
         "plan.json": {"run": RUN, "bed": "fabric", "slots": nodes, "spares": [], "backend": "gloo", "link": link if rate else None},
         "fingerprint.json": {"torch": "2.13.0", "python": "3.11.7", "cpu": {"model": "Some CPU", "count": 2}},
-        "bundle.json": {"command": f"ccbed run {name}", "reason": "", "twin": False, "run": RUN},
+        "bundle.json": {"command": f"ccbed run {name}", "reason": "", "twin": False, "run": RUN, "format": 2},
     }  # fmt: skip
     files = Files(tuple(bed.steps), tuple((f"n{r}", r, 0, bytes(blob)) for r, blob in sorted(bed.blobs.items())))
     passed = (Verdict(check="results-exact", outcome="pass", text="all results exact, all ranks equal"),)

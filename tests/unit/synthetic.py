@@ -56,8 +56,14 @@ class Files:
     def said(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
+    def read(self, path: str) -> bytes:
+        return b""
+
     def sha256(self, path: str) -> str:
         return hashlib.sha256(self.texts[path].encode()).hexdigest()
+
+    def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        return iter(())
 
 
 @dataclass

@@ -17,7 +17,15 @@ from orchestrator.model.verdict import Outcome, Verdict
 from . import history
 from .catalogue import CATALOGUE
 
-ALWAYS = {"finished", "fault-verified", "planned-faults-only", "membership", "no-orphans", "bundle-complete"}
+ALWAYS = {
+    "finished",
+    "fault-verified",
+    "planned-faults-only",
+    "membership",
+    "no-orphans",
+    "bundle-complete",
+    "evidence-agrees",
+}
 
 
 def plugin(**content: Any) -> Plugin:
@@ -33,9 +41,9 @@ def test_what_always_runs_comes_first_then_the_workloads_then_the_trials_own_wit
     trial = dataclasses.replace(history.trial(), checks=(own, CheckSpec(name="no-hang", params={"slack_s": 3.0})))
     chosen = judge.specs(trial, with_workload("no-hang", "bit-exact"))
     names = [spec.name for spec in chosen]
-    assert set(names[:6]) == ALWAYS
-    assert names[6:] == ["no-hang", "bit-exact", "detected-within"]
-    assert chosen[6].params == {"slack_s": 3.0}
+    assert set(names[: len(ALWAYS)]) == ALWAYS
+    assert names[len(ALWAYS) :] == ["no-hang", "bit-exact", "detected-within"]
+    assert chosen[len(ALWAYS)].params == {"slack_s": 3.0}
     assert own in chosen
 
 

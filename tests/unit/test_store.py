@@ -28,7 +28,10 @@ STEP = {"step": 1, "loss": "0x1.8p-1", "start": 1.0, "end": 2.0, "digest": None}
 def run(root: Path, trial: str = "dp-ring") -> Path:
     """A sealed run with a step of one rank."""
     directory = bundle.create(root, trial, NOW)
-    documents = {bundle.TRIAL: Trial(name=trial, workload="train-dp"), bundle.BUNDLE: {"run": directory.name}}
+    documents = {
+        bundle.TRIAL: Trial(name=trial, workload="train-dp"),
+        bundle.BUNDLE: {"run": directory.name, "format": 2},
+    }
     bundle.write_inputs(directory, documents, {"t.yml": b"trial: t"})
     (directory / bundle.HISTORY).touch()
     paths.write(directory / "nodes/n2/i1-e0/steps-r2.jsonl", json.dumps(STEP).encode() + b"\n")

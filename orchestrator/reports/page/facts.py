@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
+from ... import views
 from ...core import sentence
 from ...model.run import Run
 from ...views import RunView
@@ -76,6 +77,7 @@ def place(run: Run, seen: RunView) -> Pairs:
     pairs = [
         ("run", name(run)),
         ("bed", bed(run)),
+        ("format", "" if run.format > 1 else views.NOT_COMPARED),
         ("slots", ", ".join(seen.slots)),
         ("spares", ", ".join(map(str, plan.get("spares", ())))),
         ("started", started(run)),

@@ -1,0 +1,43 @@
+"""Whether the documents of a bundle are those that the run began with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..model.event import Event
+from ..model.run import Run
+from .clock import mapping
+from .findings import Finding, found
+
+#: What is said of every bundle of the first format.
+NOT_COMPARED = "format 1: contents not compared"
+
+
+def identity(run: Run) -> Iterator[Finding]:
+    """``run.begin`` states format, trial, twin and the SHA-256 of plan, documents and inputs; what differs is reported."""
+    begin = run.history.first("run.begin")
+    if begin is None:
+        yield found("the history has no run.begin")
+        return
+    twin = run.twin.key if run.twin else None
+    stated = (("format", run.format), ("trial", run.trial.id), ("twin", twin), ("plan", run.files.sha256("plan.json")))
+    for name, value in stated:
+        if name not in begin.value or begin.value[name] != value:
+            yield found(f"run.begin states {name} {begin.value.get(name)}, the bundle has {value}", begin)
+    about = mapping(run.extras.get("bundle.json"))
+    for name in ("run", "bed"):
+        if begin.value.get(name) != about.get(name):
+            yield found(f"run.begin states {name} {begin.value.get(name)}, bundle.json has {about.get(name)}", begin)
+    yield from _sums(run, begin)
+
+
+def _sums(run: Run, begin: Event) -> Iterator[Finding]:
+    """Every document and input has the SHA-256 that run.begin states, and none is there that it does not state."""
+    stated = {f"inputs/{path}": sum_ for path, sum_ in mapping(begin.value.get("inputs")).items()}
+    stated |= mapping(begin.value.get("documents"))
+    for path, sum_ in sorted(stated.items()):
+        if run.files.sha256(path) != sum_:
+            yield found(f"{path} is not the file that the run began with (SHA-256)", begin)
+    for path in run.files.paths():
+        if path.startswith("inputs/") and path not in stated:
+            yield found(f"{path} was not among the inputs when the run began", begin)

@@ -1,0 +1,60 @@
+"""The format of a bundle: an unknown one is rejected, the first one is judged by its own rules and labelled."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import run as life
+from orchestrator.cli.main import run
+from orchestrator.cli.session import Session
+from orchestrator.cli.terminal import Terminal
+from orchestrator.store import bundle, export, paths, seal
+from orchestrator.views import NOT_COMPARED
+
+from .catalogue import CATALOGUE
+
+BUNDLES = Path(__file__).parents[1] / "golden" / "bundles"
+
+
+@pytest.fixture(params=["failover", "collective"])
+def directory(request: pytest.FixtureRequest) -> Iterator[Path]:
+    with export.unpacked(BUNDLES / f"format-1-{request.param}.tar.gz") as unpacked:
+        yield unpacked
+
+
+def check(directory: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    out = io.StringIO()
+    session = Session(state=directory.parent / "state", terminal=Terminal(out=out, err=io.StringIO()))
+    code = run(["check", str(directory), "--json", *options], session)
+    return code, json.loads(out.getvalue())
+
+
+def test_a_bundle_of_format_1_has_its_old_verdicts_and_the_label(directory: Path) -> None:
+    before = json.loads((directory / "verdicts.json").read_bytes())
+    code, document = check(directory)
+    assert code == 0
+    assert document["note"] == NOT_COMPARED
+    assert {v["check"]: v["outcome"] for v in document["verdicts"]} == {v["check"]: v["outcome"] for v in before}
+    assert NOT_COMPARED in (directory / "report/summary.md").read_text()
+
+
+def test_a_bundle_of_format_1_is_unknown_where_format_2_is_required(directory: Path) -> None:
+    code, document = check(directory, "--require-format", "2")
+    assert code == 2
+    assert [v["text"] for v in document["verdicts"] if v["outcome"] != "pass"] == [NOT_COMPARED]
+
+
+@pytest.mark.parametrize("number", [0, 3, "2", True, None, 2.5, [1], 10**400])
+def test_an_unknown_format_is_rejected_with_its_place(directory: Path, number: object) -> None:
+    file = directory / bundle.BUNDLE
+    file.write_text(json.dumps({**json.loads(file.read_bytes()), "format": number}))
+    seal.seal(directory)
+    with pytest.raises(paths.TornBundleError, match=r"bundle\.json: format: unknown format") as error:
+        life.conclude(CATALOGUE, directory)
+    assert error.value.exit_code == 2
