@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.bed import Host, Inventory
 from ..model.errors import UsageError
-from . import found_places, ssh_options, templates, values, variables
+from . import found_places, literal, ssh_options, templates, values, variables
 
 #: What ccbed itself needs to reach a host. Nothing else of Ansible's variables is kept, passwords least of all.
 REACH = (
@@ -94,7 +94,17 @@ class _Reader:
             found[target] = self._value(name, key, raw, place)
             places[target] = place.text
         where = found_places.host(self.around.sources, name) or f"{self.around.path}: hosts.{name}"
+        self._name(name, where)
         return Host(name=name, variables=found, place=where, places=places)
+
+    def _name(self, name: str, where: str) -> None:
+        try:
+            literal.host_name(name)
+        except ValueError as error:
+            place = found_places.Place(file=self.around.path, line=0, text=values.printable(where))
+            self.problems.append(
+                _Problem(place=place, host=name, key="", text=f"its name {error} (got {values.show(name)})")
+            )
 
     def _value(self, host: str, key: str, raw: Any, place: found_places.Place) -> Any:
         hidden = bool(tuple(_ciphertexts(raw))) or (self.around.encrypted and not place.line)
@@ -148,20 +158,14 @@ class _SaysNothingOfItsValue(ValueError):
 def _read(key: str, value: Any) -> Any:
     """Raises ValueError."""
     if not key.startswith(variables.PREFIX):
-        return _port(value) if ALIASES.get(key, key) == "ansible_port" else value
+        read = literal.ANSIBLE.get(ALIASES.get(key, key))
+        return read(value) if read else value
     known = variables.KNOWN.get(key.removeprefix(variables.PREFIX))
     if known is None:
         full = [variables.PREFIX + one for one in variables.KNOWN]
         raise _SaysNothingOfItsValue(f"unknown variable; {values.nearest(key, full)}")
     word = _WORDS.get(value.lower()) if isinstance(value, str) else None
     return known.read(value if word is None else word)
-
-
-def _port(value: Any) -> int:
-    number = values.whole(value, 1)
-    if number > 65535:
-        raise ValueError("must be <= 65535")
-    return number
 
 
 def _others(one: _Problem, more: int) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..model.bed import Host, Inventory
 from ..model.errors import UsageError
-from . import marked, values, variables
+from . import literal, marked, templates, values, variables
 
 _SECTIONS = ("hosts", "children", "vars")
 
@@ -75,6 +75,8 @@ class _Reader:
         name = where[-1]
         if "[" in name:
             self.say(where, "host ranges are not available in this version; write each host")
+        else:
+            self._checked(where, literal.host_name, name, "its name ")
         own = self._settings(where, self._at(where), (1_000_000, name))
         known = self.hosts.setdefault(name, {})
         self.places.setdefault(name, self._label(where))
@@ -94,21 +96,25 @@ class _Reader:
 
     def _value(self, path: tuple[str, ...], key: str, raw: Any) -> Any:
         if not key.startswith(variables.PREFIX):
-            return raw
+            return self._checked(path, literal.ANSIBLE[key], raw) if key in literal.ANSIBLE else raw
         name = key.removeprefix(variables.PREFIX)
         known = variables.KNOWN.get(name)
         if known is None:
             full = [variables.PREFIX + one for one in variables.KNOWN]
             self.say(path, f"unknown variable; {values.nearest(key, full)}")
             return raw
+        return self._checked(path, known.read, raw)
+
+    def _checked(self, path: tuple[str, ...], read: Callable[[Any], Any], raw: Any, what: str = "") -> Any:
+        """``raw`` as it is read, or as it is where that fails, which is a problem."""
         try:
-            return known.read(self._literal(raw))
+            return read(self._literal(raw))
         except ValueError as error:
-            self.say(path, f"{error} (got {values.show(raw)})")
+            self.say(path, f"{what}{error} (got {values.show(raw)})")
             return raw
 
     def _literal(self, raw: Any) -> Any:
-        if isinstance(raw, str) and "{{" in raw:
+        if templates.has(raw):
             raise ValueError("templates are not available for ccbed variables; write the value")
         return raw
 
@@ -144,5 +150,5 @@ class _Reader:
 
 
 def _dotted(where: tuple[str | int, ...]) -> str:
-    parts = [str(part) for part in where]
+    parts = [values.printable(str(part)) for part in where]
     return ".".join(parts[1:] if parts[:1] == ["all"] and len(parts) > 1 else parts)

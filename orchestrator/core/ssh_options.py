@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from . import literal, values
+
 #: Where they may stand, in the order in which ansible hands them to ssh: the first of an option counts.
 VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
 #: What ccbed's own connection does as it is told; ``config`` is -F.
@@ -67,10 +69,20 @@ def first_contact(options: Options) -> bool:
     return first(options, "stricthostkeychecking").lower() in ("no", "off", "accept-new")
 
 
+#: ``proxycommand`` is a command that this machine runs, as ssh does.
+_READ = {"port": literal.port, "user": literal.user, "hostname": literal.address, "proxyjump": literal.jump}
+
+
 def _check(found: Options) -> None:
-    port = first(found, "port")
-    if port and not (port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"no port: {port}")
+    """Raises ValueError for a value that would not stay one word of a command."""
+    for name, given in found.items():
+        for value in given:
+            try:
+                literal.text(value)
+                if name in _READ and value != "none":
+                    _READ[name](value)
+            except ValueError as error:
+                raise ValueError(f"{name} of ssh {error} (got {values.show(value)})") from None
 
 
 def _given(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:

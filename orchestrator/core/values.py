@@ -14,6 +14,8 @@ from typing import Any
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:i?[bB])?")
+#: What a signed number of 64 bits holds.
+MOST_BYTES = 2**63 - 1
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
@@ -29,8 +31,13 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def show(value: Any) -> str:
     """How a wrong value is quoted in an error."""
-    text = "nothing" if value is None else _flow(value)
+    text = "nothing" if value is None else printable(_flow(value))
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def printable(text: str) -> str:
+    """``text`` on one line, without characters that a terminal would obey."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _flow(value: Any) -> str:
@@ -61,7 +68,10 @@ def size(text: str) -> int:
     match = _SIZE.fullmatch(str(text))
     if not match:
         raise ValueError("must be a size such as 8g")
-    return round(float(match[1]) * 1024.0 ** " kmgt".index(match[2].lower() or " "))
+    number = float(match[1]) * 1024.0 ** " kmgt".index(match[2].lower() or " ")
+    if number > MOST_BYTES:
+        raise ValueError("must be less than 8 EiB")
+    return round(number)
 
 
 def whole(value: Any, least: int = 0) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.act import SAFETY_ORDER
-from . import links, values
+from . import links, literal, values
 
 PREFIX = "ccbed_"
 #: The providers of this version.
@@ -60,42 +59,24 @@ def _gpus(value: Any) -> int | tuple[str, ...]:
     if value == "all":
         return ("all",)
     if isinstance(value, list):
-        devices = tuple(_text(item) for item in value)
+        devices = tuple(literal.device(item) for item in value)
         if len(set(devices)) < len(devices):
             raise ValueError("names a device twice")
         return devices
     return _count(value)
 
 
-def _address(value: Any) -> str:
-    try:
-        return str(ipaddress.ip_address(str(value)))
-    except ValueError:
-        raise ValueError("must be a numeric address such as 127.0.0.1") from None
-
-
-def _path(value: Any) -> str:
-    text = str(value)
-    if not text.startswith(("/", "~/")) or "\0" in text:
-        raise ValueError("must be an absolute path")
-    return text
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str | int | float) or isinstance(value, bool) or value == "":
-        raise ValueError("must be text")
-    return str(value)
-
-
 def _environment(value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         raise ValueError("must be a mapping of names to values")
-    wrong = [name for name in value if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    wrong = [name for name in value if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name)]
     if wrong:
         raise ValueError(f"{wrong[0]!r} is no name of an environment variable")
     nested = [name for name, item in value.items() if isinstance(item, dict | list) or item is None]
     if nested:
         raise ValueError(f"{nested[0]} must be text")
+    if cut := [name for name, item in value.items() if "\0" in str(item)]:
+        raise ValueError(f"{cut[0]} must not contain a NUL character")
     return {
         name: ("true" if item else "false") if isinstance(item, bool) else str(item) for name, item in value.items()
     }
@@ -137,7 +118,7 @@ def _size(value: Any) -> str:
 
 def _list(value: Any) -> tuple[str, ...]:
     items = value if isinstance(value, list) else [value]
-    return tuple(_text(item) for item in items)
+    return tuple(literal.text(item) for item in items)
 
 
 def _mounts(value: Any) -> tuple[str, ...]:
@@ -147,7 +128,9 @@ def _mounts(value: Any) -> tuple[str, ...]:
         source, _, rest = mount.partition(":")
         target, _, mode = rest.partition(":")
         if not (source.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
-            raise ValueError(f"{mount}: must be /source:/target or /source:/target:ro")
+            raise ValueError(f"{values.show(mount)}: must be /source:/target or /source:/target:ro")
+        for path in (source, target):
+            literal.absolute_path(path)
     return found
 
 
@@ -175,7 +158,10 @@ def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
         value = {_switch(key): _switched(item) for key, item in value.items()} if isinstance(value, dict) else value
         if not isinstance(value, dict) or sorted(value) != sorted(states):
             raise ValueError(f"must be a mapping with {' and '.join(states)}, each a list: a program and its arguments")
-        return {state: _list(value[state]) for state in states}
+        found = {state: _list(value[state]) for state in states}
+        if empty := [state for state, argv in found.items() if not argv]:
+            raise ValueError(f"{empty[0]}: must be a program and its arguments")
+        return found
 
     return read
 
@@ -191,29 +177,29 @@ KNOWN: Mapping[str, Variable] = {
     "nodes": Variable(read=_count),
     "spares": Variable(read=_count),
     "gpus": Variable(read=_gpus),
-    "address": Variable(read=_address),
-    "interface": Variable(read=_text),
-    "workdir": Variable(read=_path, bed_wide=True),
-    "shared_dir": Variable(read=_path, bed_wide=True),
-    "data_dir": Variable(read=_path, bed_wide=True),
+    "address": Variable(read=literal.numeric_address),
+    "interface": Variable(read=literal.interface),
+    "workdir": Variable(read=literal.path, bed_wide=True),
+    "shared_dir": Variable(read=literal.path, bed_wide=True),
+    "data_dir": Variable(read=literal.path, bed_wide=True),
     "env": Variable(read=_environment),
     "isolation": Variable(read=_isolation, bed_wide=True, honoured_by=PROCESS),
     "link": Variable(read=_link, bed_wide=True, honoured_by=PROCESS),
     "allow_faults": Variable(read=_safety, bed_wide=True),
     "standby": Variable(read=_count, honoured_by=DOCKER),
-    "image": Variable(read=_text, honoured_by=DOCKER),
+    "image": Variable(read=literal.image, honoured_by=DOCKER),
     "mounts": Variable(read=_mounts, honoured_by=DOCKER),
-    "user": Variable(read=_text, honoured_by=DOCKER),
+    "user": Variable(read=literal.container_user, honoured_by=DOCKER),
     "rdma": Variable(read=_boolean, honoured_by=DOCKER),
     "cpus": Variable(read=_cpus, honoured_by=DOCKER),
     "memory": Variable(read=_size, honoured_by=DOCKER),
     "shm_size": Variable(read=_size, honoured_by=DOCKER),
     "network": Variable(read=_network, bed_wide=True, honoured_by=DOCKER),
-    "engine": Variable(read=_path, honoured_by=DOCKER),
+    "engine": Variable(read=literal.absolute_path, honoured_by=DOCKER),
     "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
     "ssh_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
     "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
-    "known_hosts": Variable(read=_text, honoured_by=DOCKER),
+    "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
 }

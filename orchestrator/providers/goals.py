@@ -63,15 +63,15 @@ def _filled(goal: Goal, command: str) -> str:
         "p": str(goal.port),
         "r": goal.user,
         "n": goal.host.address or goal.host.name,
-        "%": "%",
     }
-    return re.sub(r"%(.)", lambda match: tokens.get(match[1], match[0]), command)
+    quoted = {name: shlex.quote(text) for name, text in tokens.items()}
+    return re.sub(r"%(.)", lambda match: {**quoted, "%": "%"}.get(match[1], match[0]), command)
 
 
 def _jumps(text: str) -> list[str]:
     *first, last = text.split(",")
     name, _, port = last.rpartition(":") if ":" in last and "://" not in last else (last, "", "")
-    return [*(["-J", ",".join(first)] if first else []), *(["-p", port] if port else []), name]
+    return [*(["-J", ",".join(first)] if first else []), *(["-p", port] if port else []), "--", name]
 
 
 def _configured(file: Path, name: str) -> Mapping[str, Any]:

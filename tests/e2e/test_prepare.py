@@ -94,6 +94,17 @@ def test_a_host_is_prepared_once_and_stamped_and_a_second_run_changes_nothing(tm
     assert (second.done, second.changed) == (("h1",), 0)
 
 
+def test_a_directory_with_a_command_in_its_name_is_only_a_name(tmp_path: Path, engine: Path) -> None:
+    """By hand the playbooks take any name. Ansible and the host's own shell must not run what is in it."""
+    file = inventory(tmp_path, engine, {"h1": {}})
+    hostile = str(tmp_path / f"bed $(touch {tmp_path.name}) `touch {tmp_path.name}` ';")
+    more = {"ccbed_image_ids": {IMAGE: "sha256:aa"}, "ccbed_fingerprints": {"h1": "f00d"}, "ccbed_hostdir": hostile}
+    played, _ = play(file, "hosts", "h1", **more)
+    assert played.done == ("h1",), played.failed
+    assert (Path(hostile) / "prepared.json").is_file()
+    assert not [place for place in (PLAYBOOKS, Path.home(), Path.cwd()) if (place / tmp_path.name).is_file()]
+
+
 def test_hosts_that_fail_are_told_apart_and_the_others_come_to_the_end(tmp_path: Path, engine: Path) -> None:
     hosts: dict[str, dict[str, Any]] = {
         "h1": {},

@@ -50,7 +50,7 @@ def test_arguments_are_read_as_ssh_reads_them(arguments: str, found: dict[str, t
     ("arguments", "said"),
     [
         ("-L 80:x:80 -o HostKeyAlias=x -o Port=1", "does not know -L, -o HostKeyAlias; remove it"),
-        ("-p ssh", "no port: ssh"),
+        ("-p ssh", "port of ssh must be a whole number .got ssh."),
         ("-o Port", "-o Port has no value"),
         ("bastion", "'bastion' is no option of ssh"),
         ("-Z", "-Z is no option of ssh"),
@@ -89,11 +89,11 @@ def test_the_way_of_the_inventory_comes_before_that_of_the_configuration(tmp_pat
     config = tmp_path / "config"
     config.write_text("Host h1\n  ProxyJump elsewhere\n  Port 2022\n")
     host = HostSpec(name="h1", connection="ssh", address="h1", user="ann")
-    assert goals.goal(host, config)[1].endswith("-W h1:2022 elsewhere")
+    assert goals.goal(host, config)[1].endswith("-W h1:2022 -- elsewhere")
     jumping = HostSpec(
         name="h1", address="h1", user="ann", ssh={"proxyjump": ("a:1,bob@b:2",), "config": (str(config),)}
     )
-    assert goals.goal(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 bob@b"
+    assert goals.goal(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
     told = HostSpec(name="h1", address="h1", user="ann", ssh={"proxycommand": ("nc -x %% %r %h %p",)})
     assert goals.goal(told, config)[1] == "nc -x % ann h1 2022"
     assert goals.goal(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""
