@@ -6,11 +6,12 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from .model.errors import UsageError
-from .model.plugin import Catalogue, Plugin
+from .model.plugin import BUILT_IN, Catalogue, Plugin
 
 KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
 #: What ``model/plugin.py`` asks of a file of each kind.
@@ -36,14 +37,17 @@ class Folder(Mapping[str, Plugin]):
     def __getitem__(self, name: str) -> Plugin:
         if name not in self._loaded:
             file = self._files[name]
-            module = _load(self._kind, file)
+            module, code = _load(self._kind, file)
             lacking = [offer for offer in OFFERS[self._kind] if not hasattr(module, offer)]
             if lacking:
                 raise UsageError(
                     f"{file}: a file in {self._kind}/ must offer {', '.join(OFFERS[self._kind])}; {', '.join(lacking)} is missing",
                     hint="model/plugin.py says what each is; CONTRIBUTING.md has an example",
                 )
-            self._loaded[name] = Plugin(name=name, summary=summary(file), path=str(file), module=module)
+            self._loaded[name] = Plugin(
+                name=name, summary=summary(file), path=str(file), module=module,
+                source=BUILT_IN if _is_built_in(self._kind, file) else f"plugins/{self._kind}/{file.name}", code=code,
+            )  # fmt: skip
         return self._loaded[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -102,11 +106,16 @@ def _files(kind: str, roots: Iterable[Path], pattern: str) -> dict[str, Path]:
     return found
 
 
-def _load(kind: str, file: Path) -> ModuleType:
+def _is_built_in(kind: str, file: Path) -> bool:
+    return file.parent == _HERE / kind
+
+
+def _load(kind: str, file: Path) -> tuple[ModuleType, bytes]:
+    """The module and the bytes of its file."""
     name = f"{_PACKAGE}.{kind}.{file.stem}"
     try:
-        if file.parent == _HERE / kind:
-            return importlib.import_module(name)
+        if _is_built_in(kind, file):
+            return importlib.import_module(name), file.read_bytes()
         return _load_from(name, file)
     except UsageError:
         raise
@@ -115,19 +124,31 @@ def _load(kind: str, file: Path) -> ModuleType:
         raise UsageError(f"{file}{line}: cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _load_from(name: str, file: Path) -> ModuleType:
+class _SourceOnly(SourceFileLoader):
+    """Compiles the bytes of the file itself. Bytecode beside it is not read, because it may be of another source,
+    and not written, because the file may be part of a sealed bundle."""
+
+    code = b""
+
+    def get_code(self, fullname: str) -> CodeType:
+        self.code = self.get_data(self.path)
+        return self.source_to_code(self.code, self.path)
+
+
+def _load_from(name: str, file: Path) -> tuple[ModuleType, bytes]:
     """A user's file, under the name that it would have here, so that its relative imports mean the same."""
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    loader = _SourceOnly(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if spec is None:
         raise UsageError(f"{file}: is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    return module
+    return module, loader.code
 
 
 def _line(error: Exception, file: Path) -> str:

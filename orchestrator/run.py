@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import __version__, driving, rendering, views
-from .core import judge, metrics, programs
+from . import __version__, driving, judging, rendering
+from .core import judge, metrics, plugin_files, programs
 from .core import plan as planning
 from .core import twin as twins
 from .model import codec
@@ -19,7 +19,6 @@ from .model.bed import BedSpec, BedStatus
 from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from .model.launch import Request, Result
 from .model.plan import Plan
-from .model.plugin import Catalogue
 from .model.run import Run, Twin
 from .model.trial import Trial
 from .providers import asking, preflight, systems
@@ -259,6 +258,7 @@ def _plan(
         run.trial, run.bed, status, request.catalogue, run=run_id, payload=at,
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, rooms=checked.rooms,
+        twin=request.twin,
     )  # fmt: skip
 
 
@@ -298,9 +298,10 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Map
 
 
 def _inputs(run: _Run) -> Mapping[str, bytes]:
-    """The files under ``inputs/``: the user's script with its directory, or the file of the trial."""
+    """The files under ``inputs/``: the user's script with its directory, or the file of the trial; the plugins."""
     users = {name: content for name, content in run.files.items() if name.startswith("user/")}
-    return users or run.request.inputs
+    checks = judge.specs(run.trial, run.request.catalogue)
+    return {**(users or run.request.inputs), **plugin_files.sources(run.trial, checks, run.request.catalogue)}
 
 
 # --- after it ---------------------------------------------------------------------------------------------------------
@@ -320,27 +321,11 @@ def _finish(request: Request, directory: Path) -> Result:
     if not bundle.is_sealed(directory):
         _write_metrics(bundle.load(directory), directory)
         seal.seal(directory)
-    result = conclude(request.catalogue, directory)
+    result = judging.conclude(request.catalogue, directory)
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)
     return result
-
-
-def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1) -> Result:
-    """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError.
-
-    ``require_format``: what a bundle of an older format cannot show is unknown.
-    """
-    run = bundle.load(directory, judged=False)
-    chosen = judge.for_format(judge.specs(run.trial, catalogue), run.format, require_format)
-    if not run.extras.get(bundle.BUNDLE, {}).get("twin", True):
-        chosen = judge.without_twin(chosen, catalogue)
-    verdicts = judge.judge(run, catalogue, chosen)
-    run = replace(run, verdicts=verdicts)
-    bundle.write_derived(directory, verdicts, rendering.rendered(run, catalogue))
-    outcome, _, kind = views.ending(run.history)
-    return Result(run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind))
 
 
 def _write_metrics(run: Run, directory: Path) -> None:

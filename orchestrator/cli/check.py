@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from .. import run as life
+from .. import judging
 from ..model.errors import InfrastructureError
 from ..store import bundle, index, paths, seal
 from . import beds, options, summary
@@ -24,13 +24,28 @@ from .session import Session
 )
 @options.runs_dir
 @options.as_json
+@click.option(
+    "--accept-changed",
+    is_flag=True,
+    help="Judge by a check of --plugins although its file has changed since the run was planned.",
+)
 @click.pass_obj
-def command(session: Session, run: str, require_format: int, runs_dir: Path, as_json: bool) -> int:
-    """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts."""
+def command(
+    session: Session, run: str, require_format: int, runs_dir: Path, as_json: bool, accept_changed: bool
+) -> int:
+    """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
+
+    The sealed plan lists the checks. Code of the bundle is loaded only where you ask for it:
+
+    \b
+    ccbed --plugins runs/latest/inputs/plugins check
+    """
     directory = index.resolve(run, runs_dir)
     verify(directory)
-    result = life.conclude(session.catalogue, directory, require_format=require_format)
-    return summary.show(session, directory, result.code, as_json=as_json)
+    result = judging.conclude(
+        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed
+    )
+    return summary.show(session, result, as_json=as_json)
 
 
 def verify(directory: Path) -> None:

@@ -6,11 +6,17 @@ from pathlib import Path
 
 import click
 
-from .. import run as life
-from ..model.errors import UsageError
+from .. import judging
+from ..model.errors import EXIT_UNKNOWN, CcbedError, UsageError
 from ..store import bundle, index
 from . import beds, check, collective, options
 from .session import Session
+
+
+class UnjudgedError(CcbedError):
+    """Checks of the run cannot be judged here."""
+
+    exit_code = EXIT_UNKNOWN
 
 
 @options.command()
@@ -25,7 +31,13 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bo
     check.verify(directory)
     if table:
         return _table(session, directory, as_json=as_json)
-    life.conclude(session.catalogue, directory)
+    result = judging.conclude(session.catalogue, directory)
+    if result.unsaved:
+        where = beds.run_shown(directory)
+        raise UnjudgedError(
+            f"{where}: the report is left as it is: not judged now: {', '.join(result.unsaved)}",
+            hint=f"ccbed --plugins {where}/{bundle.PLUGINS} report {where}",
+        )
     files = sorted(file for file in (directory / bundle.REPORT).rglob("*") if file.is_file())
     if as_json:
         session.terminal.json({"directory": str(directory), "files": [str(file) for file in files]})

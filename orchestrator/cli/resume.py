@@ -59,4 +59,4 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             told=teller.tell,
         )
     )
-    return summary.show(session, Path(result.directory), result.code, as_json=as_json)
+    return summary.show(session, result, as_json=as_json)

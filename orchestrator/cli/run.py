@@ -217,7 +217,7 @@ def _once(
             known=teller.known,
         )
     )
-    return summary.show(session, Path(result.directory), result.code, as_json=quiet)
+    return summary.show(session, result, as_json=quiet)
 
 
 def _bed_line(trial: Trial, bed: BedSpec) -> list[str]:

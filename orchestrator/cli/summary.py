@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from .. import views
 from ..core import judge, sentence
 from ..model import codec
 from ..model.event import History
+from ..model.launch import Result
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..store import bundle
@@ -17,7 +19,7 @@ from . import beds
 from .session import Session
 from .terminal import Terminal
 
-_MARKS = {"pass": "good", "fail": "bad", "unknown": "warn"}
+_MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
 _WIDTH = 100
 #: Lines of a log that are shown of the rank to blame.
@@ -26,20 +28,21 @@ _TAIL = 8
 _FAILED = "-failed.txt"
 
 
-def show(session: Session, directory: Path, code: int, *, as_json: bool = False) -> int:
-    """Print the end of the run in ``directory``; returns ``code``."""
-    run = bundle.load(directory)
-    seen = views.view(run.trial, run.history, run.files.steps())
+def show(session: Session, result: Result, *, as_json: bool = False) -> int:
+    """Print how the run ended; returns its exit code."""
     if as_json:
-        session.terminal.json(document(run, seen, code))
-        return code
-    terminal = session.terminal
+        session.terminal.json(document(result))
+        return result.code
+    directory, code, terminal = Path(result.directory), result.code, session.terminal
+    run = _judged(result)
+    seen = views.view(run.trial, run.history, run.files.steps())
     terminal.lines(_failovers(run, seen))
     terminal.lines(_collectives(run, directory))
     for line in verdicts(terminal, run.verdicts):
         terminal.line(line)
     if run.format < 2:
         terminal.line(f"note      {views.NOT_COMPARED}")
+    terminal.lines(_judging(result))
     if code and code != 130:
         terminal.lines(_blame(run))
     word = _WORDS.get(code, "FAIL")
@@ -47,32 +50,52 @@ def show(session: Session, directory: Path, code: int, *, as_json: bool = False)
         f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, seen, run.verdicts)}     exit {code}"
     )
     terminal.lines(_broken(directory))
-    terminal.lines(_next(directory, code))
+    terminal.lines(_next(result))
     return code
 
 
-def code(directory: Path) -> int:
-    """The exit code of a run that was judged before."""
+def saved(directory: Path) -> Result:
+    """The result of a run that was judged before."""
     run = bundle.load(directory)
     outcome, _, kind = views.ending(run.history)
-    return judge.exit_code(run.verdicts, outcome, kind)
+    code = judge.exit_code(run.verdicts, outcome, kind)
+    return Result(run=directory.name, directory=str(directory), code=code, verdicts=run.verdicts)
 
 
-def document(run: Run, seen: views.RunView, code: int) -> dict[str, Any]:
+def document(result: Result) -> dict[str, Any]:
     """The same for programs."""
+    run = _judged(result)
+    seen = views.view(run.trial, run.history, run.files.steps())
     measured = _measured(run)
     return {
         "run": Path(run.directory).name,
         "directory": run.directory,
-        "exit": code,
+        "exit": result.code,
         "format": run.format,
         **({"note": views.NOT_COMPARED} if run.format < 2 else {}),
         "sentence": sentence.sentence(run.trial, seen, run.verdicts),
         "view": codec.plain(seen),
         "verdicts": codec.plain(run.verdicts),
+        **({"changes": codec.plain(result.changes)} if result.changes else {}),
+        **({"unsaved": list(result.unsaved)} if result.unsaved else {}),
         **({"collectives": measured} if measured else {}),
         **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
     }
+
+
+def _judged(result: Result) -> Run:
+    return replace(bundle.load(Path(result.directory), judged=False), verdicts=result.verdicts)
+
+
+def _judging(result: Result) -> Iterator[str]:
+    """What a reader must know of how the run was judged, this time and before."""
+    another = [one.check for one in result.verdicts if judge.JUDGED_BY in one.evidence]
+    if another:
+        yield f"note      judged by {judge.ANOTHER_VERSION}: {', '.join(another)}"
+    for check, (before, now) in result.changes.items():
+        yield f"changed   {check}: the saved verdict is {before}, this one is {now}"
+    if result.unsaved:
+        yield f"unsaved   verdicts.json and report/ are left as they are: not judged now: {', '.join(result.unsaved)}"
 
 
 def _collectives(run: Run, directory: Path) -> Iterator[str]:
@@ -94,7 +117,7 @@ def verdicts(terminal: Terminal, found: tuple[Verdict, ...]) -> Iterator[str]:
     """Those that pass share lines; each other one has its own, with its reason and the numbers of its events."""
     label = "verdicts "
     good = terminal.style(f"{'pass':<7}", "good")
-    for outcome in ("fail", "unknown"):
+    for outcome in ("fail", "unknown", "skipped"):
         for names, text in _alike([one for one in found if one.outcome == outcome]):
             word = terminal.style(f"{outcome:<7}", _MARKS[outcome])
             yield f"{label} {word} {names}: {text}"
@@ -193,11 +216,13 @@ def _broken(directory: Path) -> Iterator[str]:
         yield f"report    {name} could not be written (a defect); why: {where}/{bundle.REPORT}/{name}{_FAILED}"
 
 
-def _next(directory: Path, code: int) -> Iterator[str]:
+def _next(result: Result) -> Iterator[str]:
+    directory = Path(result.directory)
     where = beds.run_shown(directory)
-    if code == 130 and not bundle.is_sealed(directory):
-        yield f"next      ccbed resume {where}"
+    ccbed = f"ccbed --plugins {where}/{bundle.PLUGINS}" if (directory / bundle.PLUGINS).is_dir() else "ccbed"
+    if result.code == 130 and not bundle.is_sealed(directory):
+        yield f"next      {ccbed} resume {where}"
         return
     page = directory / bundle.REPORT / "index.html"
     report = f"report    {where}/{bundle.REPORT}/index.html      " if page.exists() else ""
-    yield f"{report}again: ccbed run {where}/{bundle.TRIAL}      recheck: ccbed check {where}"
+    yield f"{report}again: {ccbed} run {where}/{bundle.TRIAL}      recheck: {ccbed} check {where}"

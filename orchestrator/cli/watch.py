@@ -40,7 +40,7 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
     if not _judged(directory, until):
         session.terminal.line(f"still open     go on: ccbed watch {beds.shown(directory)}")
         return 0
-    return summary.show(session, directory, summary.code(directory))
+    return summary.show(session, summary.saved(directory))
 
 
 def _driven(session: Session, plan: Plan) -> bool:

@@ -8,13 +8,20 @@ from typing import Any, cast
 
 from .. import views
 from ..model import codec, errors
-from ..model.plugin import Catalogue, Checker, Plugin
+from ..model.plan import PlannedCheck
+from ..model.plugin import BUILT_IN, Catalogue, Checker, Plugin
 from ..model.run import Run
 from ..model.trial import CheckSpec, Trial
 from ..model.verdict import Verdict
 
 #: Checkers that compare what bundles state since format 2.
 SINCE_2 = ("evidence-agrees",)
+#: Why a check that needs a twin is skipped.
+NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
+#: Where the files of a run's plugins are.
+FROM_BUNDLE = "--plugins inputs/plugins, in the bundle, has it"
+#: What the evidence of a verdict says where the file of the check has changed since the run was planned.
+JUDGED_BY, ANOTHER_VERSION = "judged_by", "another version of the check than the run was planned with"
 
 
 def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
@@ -37,9 +44,15 @@ def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:
     return any(_checker(plugin).TWIN for plugin in known if plugin)
 
 
-def without_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
-    """What is left to check of a run that was asked to have no twin."""
-    return tuple(spec for spec in chosen if not needs_twin((spec,), catalogue))
+def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedCheck, ...]:
+    """What judges a run of this trial, as its plan lists it.
+
+    Without a twin, checks that need one are skipped where they are only a default; the trial's own are made all the same.
+    """
+    own = {spec.name for spec in trial.checks}
+    chosen = specs(trial, catalogue)
+    skipped = [] if twin else [s.name for s in chosen if s.name not in own and needs_twin((s,), catalogue)]
+    return tuple(_planned(spec, catalogue, NO_TWIN if spec.name in skipped else "") for spec in chosen)
 
 
 def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
@@ -47,9 +60,43 @@ def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> t
     return tuple(spec for spec in chosen if format >= 2 or required >= 2 or spec.name not in SINCE_2)
 
 
-def judge(run: Run, catalogue: Catalogue, chosen: Iterable[CheckSpec]) -> tuple[Verdict, ...]:
-    """The verdict of every chosen checker, in order."""
-    return tuple(_verdict(run, catalogue.checkers.get(spec.name), spec) for spec in chosen)
+def listed(trial: Trial, checks: Iterable[PlannedCheck]) -> tuple[CheckSpec, ...]:
+    """What a plan lists; what the trial names, and what shows whether the plan was edited, is judged in any case."""
+    kept = tuple(checks)
+    names = {check.name for check in kept}
+    owed = (*trial.checks, *(CheckSpec(name=name) for name in SINCE_2))
+    return (*kept, *(spec for spec in owed if spec.name not in names))
+
+
+def obstacles(chosen: Iterable[CheckSpec], catalogue: Catalogue, *, accept_changed: bool = False) -> dict[str, str]:
+    """Check -> why the checker that the run was planned with cannot judge it now.
+
+    A built-in checker of another version judges; a plugin whose file has changed does only where it is accepted.
+    """
+    reasons: dict[str, str] = {}
+    for check in chosen:
+        plugin = catalogue.checkers.get(check.name)
+        if plugin is None:
+            reasons[check.name] = _absent(check)
+        elif _is_changed(check, plugin) and not (accept_changed or _both_built_in(check, plugin)):
+            reasons[check.name] = f"the file of the check is not the one that the run was planned with ({FROM_BUNDLE})"
+    return reasons
+
+
+def judge(
+    run: Run, catalogue: Catalogue, chosen: Iterable[CheckSpec], *, accept_changed: bool = False
+) -> tuple[Verdict, ...]:
+    """The verdict of every chosen check, in order."""
+    chosen = tuple(chosen)
+    reasons = obstacles(chosen, catalogue, accept_changed=accept_changed)
+    return tuple(_verdict(run, catalogue, spec, reasons.get(spec.name, "")) for spec in chosen)
+
+
+def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str, tuple[str, str]]:
+    """Check -> (outcome before, outcome now) where they differ; nothing where nothing was judged before."""
+    now = {verdict.check: verdict.outcome for verdict in verdicts}
+    names = [name for name in dict.fromkeys((*before, *now)) if before and before.get(name) != now.get(name)]
+    return {name: (before.get(name, "not listed"), now.get(name, "not listed")) for name in names}
 
 
 def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
@@ -58,7 +105,7 @@ def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
     A planned fault that was not recovered from is a finding about the system under test, not a failure of the bed. No
     verdict at all is unknown: everything was skipped.
     """
-    found = {verdict.outcome for verdict in verdicts}
+    found = {verdict.outcome for verdict in verdicts} - {"skipped"}
     applies: Mapping[int, bool] = {
         errors.EXIT_INTERRUPTED: outcome == "interrupted",
         errors.EXIT_INFRASTRUCTURE: kind == "infrastructure",
@@ -68,15 +115,41 @@ def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
     return next((code for code in errors.PRECEDENCE if applies.get(code)), errors.EXIT_PASS)
 
 
-def _verdict(run: Run, plugin: Plugin | None, spec: CheckSpec) -> Verdict:
-    if plugin is None:
-        return views.unknown(spec.name, "there is no checker of this name")
+def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> Verdict:
+    if isinstance(spec, PlannedCheck) and spec.skipped:
+        return Verdict(check=spec.name, outcome="skipped", text=spec.skipped)
+    if obstacle:
+        return views.unknown(spec.name, obstacle)
+    plugin = catalogue.checkers[spec.name]
     checker = _checker(plugin)
     try:
         params: Any = codec.build(checker.Params, dict(spec.params))
-        return dataclasses.replace(checker.check(run, params), check=spec.name)
+        verdict = dataclasses.replace(checker.check(run, params), check=spec.name)
     except Exception as error:  # whatever it is, the other verdicts are still to be had
         return views.unknown(spec.name, f"the checker failed: {type(error).__name__}: {error}")
+    if not _is_changed(spec, plugin):
+        return verdict
+    return dataclasses.replace(verdict, evidence={**verdict.evidence, JUDGED_BY: ANOTHER_VERSION})
+
+
+def _planned(spec: CheckSpec, catalogue: Catalogue, skipped: str) -> PlannedCheck:
+    check = PlannedCheck(name=spec.name, params=spec.params, skipped=skipped)
+    plugin = catalogue.checkers.get(spec.name)
+    return dataclasses.replace(check, sha256=plugin.sha256, source=plugin.source) if plugin else check
+
+
+def _absent(check: CheckSpec) -> str:
+    if isinstance(check, PlannedCheck) and check.source != BUILT_IN:
+        return f"the plugin that implements the check is not loaded ({FROM_BUNDLE})"
+    return "there is no checker of this name in this version of ccbed or in the folders of --plugins"
+
+
+def _is_changed(check: CheckSpec, plugin: Plugin) -> bool:
+    return isinstance(check, PlannedCheck) and check.sha256 not in ("", plugin.sha256)
+
+
+def _both_built_in(check: CheckSpec, plugin: Plugin) -> bool:
+    return isinstance(check, PlannedCheck) and check.source == plugin.source == BUILT_IN
 
 
 def _checker(plugin: Plugin) -> Checker:

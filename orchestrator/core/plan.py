@@ -15,7 +15,7 @@ from ..model.plan import Gap, HostClock, Plan, PlanNode
 from ..model.plugin import Catalogue
 from ..model.room import Room
 from ..model.trial import FaultPlan, Trial
-from . import abilities, memory, sharing, values
+from . import abilities, judge, memory, plugin_files, sharing, values
 
 #: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
 EMULATED = ("process",)
@@ -34,11 +34,12 @@ def plan(
     clocks: Mapping[str, HostClock] = MappingProxyType({}),
     gaps: Sequence[Gap] = (),
     rooms: Sequence[Room] = (),
+    twin: bool = True,
 ) -> Plan:
     """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
 
     ``clocks``: as preflight measured them; ``gaps``: who does not share the directory for checkpoints;
-    ``rooms``: the memory that is free where its ranks will be.
+    ``rooms``: the memory that is free where its ranks will be; ``twin``: the run is compared with an uninterrupted one.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
     """
@@ -74,6 +75,8 @@ def plan(
         clocks=clocks,
         link=bed.link,
         left_out=left_out,
+        checks=judge.planned(trial, catalogue, twin=twin),
+        workload=plugin_files.described(catalogue.workloads[trial.workload]),
     )
 
 

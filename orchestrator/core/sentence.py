@@ -15,7 +15,7 @@ MEASURED = {"collective": "timed trial", "emulate": "timed trial", "infer-dp": "
 
 
 def overall(verdicts: Iterable[Verdict]) -> Outcome:
-    """The worst outcome. No verdict at all is ``unknown``: nothing was proved."""
+    """The worst outcome, skipped checks aside. Without a verdict it is ``unknown``: nothing was proved."""
     found = {verdict.outcome for verdict in verdicts}
     return next((outcome for outcome in PRECEDENCE if outcome in found), "unknown")
 

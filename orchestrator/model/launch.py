@@ -10,6 +10,7 @@ from .event import Event
 from .plugin import Catalogue
 from .provider import Provider
 from .trial import Trial
+from .verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +44,15 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How it ended. ``code``: the exit code by the design's precedence; ``directory``: the bundle's."""
+    """How it ended. ``code``: the exit code by the design's precedence; ``directory``: the bundle's.
+
+    ``changes``: check -> (outcome that was saved before, outcome now), where they differ; ``unsaved``: the checks that could
+    not be judged now but were before: then the saved verdicts and reports are left as they are.
+    """
 
     run: str
     directory: str
     code: int
+    verdicts: tuple[Verdict, ...] = ()
+    changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unsaved: tuple[str, ...] = ()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from .act import Act
 from .bed import LinkSpec
+from .plugin import BUILT_IN
+from .trial import CheckSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +50,35 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFile:
+    """A plugin that a run uses. ``sha256``: of its file; ``source``: ``built-in``, or the file's path under ``inputs/``."""
+
+    name: str
+    sha256: str
+    source: str = BUILT_IN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCheck(CheckSpec):
+    """A check that judges a run, with the file that implements it; ``sha256`` is empty where there was no such file.
+
+    ``source`` as for PluginFile; ``skipped``: why the check is not made; empty: it is made.
+    """
+
+    sha256: str = ""
+    source: str = BUILT_IN
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
     ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps;
     ``clocks``: boot id of a host -> its clock, as preflight has measured it;
     ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
-    ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why.
+    ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why;
+    ``checks``: what judges the run, then and later; None: a bundle of format 1, which does not list them.
     """
 
     run: str
@@ -75,3 +99,5 @@ class Plan:
     link: LinkSpec | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
     inputs: Mapping[str, str] = field(default_factory=dict)
+    checks: tuple[PlannedCheck, ...] | None = None
+    workload: PluginFile | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -11,6 +12,9 @@ from .act import Act, HostFacts, Safety, Target
 from .run import Run
 from .schedule import Cost, Schedule
 from .verdict import Verdict
+
+#: The source of a plugin that ccbed brings itself.
+BUILT_IN = "built-in"
 
 
 class Fault(Protocol):
@@ -85,12 +89,21 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """One file of a plugin folder: its name, the first line of its docstring, and the loaded module."""
+    """One file of a plugin folder: its name, the first line of its docstring, and the loaded module.
+
+    ``source``: ``built-in``, or the path of the file under ``inputs/`` of a bundle; ``code``: the bytes that were loaded.
+    """
 
     name: str
     summary: str
     path: str
     module: ModuleType
+    source: str = BUILT_IN
+    code: bytes = field(default=b"", repr=False)
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.code).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

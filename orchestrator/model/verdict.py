@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["pass", "fail", "unknown"]
+#: ``skipped``: not checked, for a stated reason that the run was asked for; it does not alter the exit code.
+Outcome = Literal["pass", "fail", "unknown", "skipped"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""JUnit XML for CI systems: each check is a test case; a failed one is a failure, an unknown one an error."""
+"""JUnit XML for CI systems: each check is a test case; a failed one is a failure, an unknown one an error, a skipped one skipped."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ def clean(text: object) -> str:
 def _suite(root: ET.Element, run: Run, seen: views.RunView, verdicts: tuple[Verdict, ...]) -> None:
     outcomes = [verdict.outcome for verdict in verdicts]
     counts = {"tests": len(outcomes), "failures": outcomes.count("fail"), "errors": outcomes.count("unknown")}
+    counts["skipped"] = outcomes.count("skipped")
     suite = ET.SubElement(root, "testsuite", name=clean(f"ccbed.{run.trial.name}"), time=f"{seen.duration_s:.3f}")
-    suite.attrib.update({key: str(value) for key, value in counts.items()}, skipped="0")
+    suite.attrib.update({key: str(value) for key, value in counts.items()})
     if facts.started(run):
         suite.set("timestamp", facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
@@ -64,7 +65,9 @@ def _case(suite: ET.Element, run: Run, verdict: Verdict) -> None:
     )
     tag = {"fail": "failure", "unknown": "error"}.get(verdict.outcome)
     text = "\n".join(f"{key}: {facts.show(value)}" for key, value in verdict.evidence.items())
-    if tag:
+    if verdict.outcome == "skipped":
+        ET.SubElement(case, "skipped", message=clean(verdict.text))
+    elif tag:
         element = ET.SubElement(case, tag, type=verdict.outcome, message=clean(verdict.text))
         element.text = clean("\n".join(part for part in (text, f"run it again: {facts.rerun(run)}") if part))
     else:

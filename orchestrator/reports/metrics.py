@@ -60,7 +60,9 @@ def _run(run: Run, seen: views.RunView) -> Iterator[tuple[str, str, float]]:
 
 
 def _checks(run: Run) -> Gauge:
-    samples = tuple(({"check": one.check}, float(OUTCOMES[one.outcome])) for one in run.verdicts)
+    samples = tuple(
+        ({"check": one.check}, float(OUTCOMES[one.outcome])) for one in run.verdicts if one.outcome in OUTCOMES
+    )
     return Gauge(name="ccbed_check_outcome", help="A verdict: 0 pass, 1 fail, 2 unknown.", samples=samples)
 
 

@@ -7,14 +7,14 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
-from ..model.plan import Plan
+from ..model.plan import Plan, PlannedCheck
 from ..model.run import Run, Twin
 from ..model.trial import Trial
 from ..model.verdict import Verdict
@@ -29,6 +29,8 @@ TWIN = "twin.json"
 HISTORY = "history.jsonl"
 VERDICTS = "verdicts.json"
 REPORT = "report"
+#: Where the files of the plugins that the run uses are; a folder for ``--plugins``.
+PLUGINS = "inputs/plugins"
 EXTRAS = (PLAN, FINGERPRINT, BUNDLE)
 #: What is written; 1 is still read: its contents cannot be compared, since its run.begin names no inputs.
 FORMAT = 2
@@ -195,6 +197,25 @@ def read_verdicts(directory: Path) -> tuple[Verdict, ...]:
         return tuple(codec.build(Verdict, item) for item in paths.document(directory, VERDICTS))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise paths.TornBundleError(f"{directory / VERDICTS}: not a list of verdicts ({error})") from None
+
+
+def planned_checks(run: Run) -> tuple[PlannedCheck, ...] | None:
+    """What the sealed plan of the run lists; None for a bundle of format 1, whose plan lists nothing.
+
+    Raises TornBundleError.
+    """
+    plan = run.extras.get(PLAN)
+    items = plan.get("checks") if isinstance(plan, dict) else None
+    if items is None and run.format == 1:
+        return None
+    try:
+        return tuple(codec.build(PlannedCheck, item) for item in items or _no_checks())
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise paths.TornBundleError(f"{run.directory}/{PLAN}: checks: not a list of checks ({error})") from None
+
+
+def _no_checks() -> Iterable[Any]:
+    raise ValueError("it is empty")
 
 
 def is_sealed(directory: Path) -> bool:

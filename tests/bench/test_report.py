@@ -20,9 +20,9 @@ OUT = Path(__file__).parent / "out"
 PROGRAM = """
 import json, resource, sys, time
 from pathlib import Path
-from orchestrator import plugins, run
+from orchestrator import judging, plugins
 begin = time.monotonic()
-run.conclude(plugins.discover(), Path(sys.argv[1]))
+judging.conclude(plugins.discover(), Path(sys.argv[1]))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 print(json.dumps({"wall_s": time.monotonic() - begin, "cpu_s": time.process_time(), "peak_mib": peak}))
 """

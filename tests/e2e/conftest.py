@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import plugins, run
+from orchestrator import judging, plugins, run
 from orchestrator.agent import processes
 from orchestrator.cli import main, session, terminal
 from orchestrator.model.bed import BedSpec
@@ -80,7 +80,7 @@ class Bed:
 
 
 def ran(directory: str, bed: Bed) -> Ran:
-    result = run.conclude(bed.catalogue, Path(directory))
+    result = judging.conclude(bed.catalogue, Path(directory))
     return Ran(code=result.code, run=bundle.load(Path(directory)))
 
 

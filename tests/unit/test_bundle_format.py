@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator import run as life
+from orchestrator import judging
 from orchestrator.cli.main import run
 from orchestrator.cli.session import Session
 from orchestrator.cli.terminal import Terminal
@@ -56,5 +56,5 @@ def test_an_unknown_format_is_rejected_with_its_place(directory: Path, number: o
     file.write_text(json.dumps({**json.loads(file.read_bytes()), "format": number}))
     seal.seal(directory)
     with pytest.raises(paths.TornBundleError, match=r"bundle\.json: format: unknown format") as error:
-        life.conclude(CATALOGUE, directory)
+        judging.conclude(CATALOGUE, directory)
     assert error.value.exit_code == 2

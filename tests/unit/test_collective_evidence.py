@@ -88,11 +88,12 @@ def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) ->
     (directory / bundle.REPORT / "html-failed.txt").write_text("Traceback: …")
     out = io.StringIO()
     session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=io.StringIO()))
-    assert summary.show(session, directory, 0) == 0
+    result = summary.saved(directory)
+    assert summary.show(session, result) == result.code
     assert "html could not be written" in out.getvalue()
     assert "report/html-failed.txt" in out.getvalue()
     out.truncate(0)
-    assert summary.show(session, directory, 0, as_json=True) == 0
+    assert summary.show(session, result, as_json=True) == result.code
     assert json.loads(out.getvalue().strip("\0"))["reports_failed"] == ["html"]
 
 

@@ -48,11 +48,18 @@ def command(run: Run) -> str:
 
 
 def rerun(run: Run) -> str:
-    return f"ccbed run {shlex.quote(str(PurePosixPath(run.directory) / 'trial.json'))}"
+    return f"{_ccbed(run)} run {shlex.quote(str(PurePosixPath(run.directory) / 'trial.json'))}"
 
 
 def recheck(run: Run) -> str:
-    return f"ccbed check {shlex.quote(run.directory)}"
+    return f"{_ccbed(run)} check {shlex.quote(run.directory)}"
+
+
+def _ccbed(run: Run) -> str:
+    """With the plugins that the run used, which are in its bundle."""
+    if not any(path.startswith("inputs/plugins/") for path in run.files.paths()):
+        return "ccbed"
+    return f"ccbed --plugins {shlex.quote(str(PurePosixPath(run.directory) / 'inputs/plugins'))}"
 
 
 def trial(run: Run) -> Pairs:

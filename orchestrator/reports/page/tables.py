@@ -32,8 +32,9 @@ class Row:
 
 
 def verdicts(run: Run) -> list[Row]:
-    """Worst first, else in the order of the checkers."""
-    ranked = sorted(run.verdicts, key=lambda one: sentence.PRECEDENCE.index(one.outcome))
+    """Worst first, else in the order of the checkers; skipped ones last."""
+    order = (*sentence.PRECEDENCE, "skipped")
+    ranked = sorted(run.verdicts, key=lambda one: order.index(one.outcome))
     return [Row(outcome=one.outcome, check=one.check, text=one.text, evidence=_evidence(one)) for one in ranked]
 
 
