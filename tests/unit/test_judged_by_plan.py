@@ -89,14 +89,15 @@ def catalogue(*folders: Path) -> Catalogue:
 def sealed(
     root: Path, known: Catalogue, trial: Trial | None = None, *, twin: bool = True, **about: Any
 ) -> tuple[Path, Result]:
-    """A sealed and judged bundle of a clean run, planned with this catalogue."""
+    """A sealed and judged bundle of a clean run, planned with this catalogue; of format 1, for the nodes left no files."""
     run = history.clean()
     trial = trial or run.trial
     checks = judge.planned(trial, known, twin=twin)
     plan = dataclasses.replace(test_plan.planned(test_plan.trial()), checks=checks)
     directory = root / "run"
+    directory.mkdir()
     documents = {
-        bundle.TRIAL: trial, bundle.PLAN: plan, bundle.BUNDLE: {"twin": twin, **about},
+        bundle.TRIAL: trial, bundle.PLAN: plan, bundle.BUNDLE: {"twin": twin, "format": 1, **about},
         bundle.FINGERPRINT: run.extras["fingerprint.json"],
     }  # fmt: skip
     bundle.write_inputs(directory, documents, plugin_files.sources(trial, checks, known))
@@ -196,7 +197,7 @@ def test_a_check_that_the_trial_names_is_judged_though_the_plan_lacks_it(tmp_pat
 
 def test_a_bundle_of_format_one_is_judged_by_what_the_catalogue_chooses(tmp_path: Path) -> None:
     known = catalogue()
-    directory, _ = sealed(tmp_path, known, format=1)
+    directory, _ = sealed(tmp_path, known)
     _without_checks(directory)
     assert judging.conclude(known, directory).code == 0
 
