@@ -1,4 +1,4 @@
-"""Faults as operations with proof: lease, inject, look, answer; heal on order, or when the lease is over."""
+"""Faults as operations with proof: lease, inspect, inject, verify, answer; heal on order, or when the lease is over."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..model import codec
-from ..model.act import Act, Primitive
+from ..model.act import Act
 from ..model.event import Command
 from . import carrying, label, running
 from .lease import Lease, Leases
@@ -18,8 +18,11 @@ from .nodes import Answer
 from .primitives import Node
 
 PROVE_S = 2.0
-#: Tests of the proof set this in the keeper's environment: injections then do nothing, and say nothing of it.
+#: Tests of the proof set this in the keeper's environment: injections then do nothing, and say nothing of it. A kind of
+#: primitive disarms that kind only.
 DISARM = "CCBED_TEST_DISARM"
+HELD = "fault not proved: the state to verify already held before the injection"
+NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
 
 Evidence = Mapping[str, Any]
 Note = Callable[[str, Lease, Mapping[str, Any]], None]
@@ -56,14 +59,15 @@ class Acts:
         """Perform a fault.act: ok with evidence once what was hit itself shows it, else fail."""
         lease, node = _lease(run, command), self._find(str(command.node))
         carrying.check((*lease.act.inject, *lease.act.verify, *lease.act.heal, *lease.act.verify_heal), node)
-        again = any(one.key == lease.key and one.run == run for one in self._leases.all())
-        if not again and not node.is_up():
+        before = next((one for one in self._leases.all() if one.key == lease.key and one.run == run), None)
+        if before is None and not node.is_up():
             answer("fail", {"reason": f"{node.name} does not run: there is nothing to act on"})
             return
+        lease = replace(lease, inspected=before is not None and before.inspected)
         self._leases.arm(lease)
         self._time(lease)
         self._note("lease.armed", lease, {"key": lease.key, "lease_s": lease.act.lease_s, "holder": self._holder})
-        self._line.add(_name(lease), lambda done: self._inject(lease, node, _finally(answer, done)))
+        self._line.add(_name(lease), lambda done: self._inspect(lease, node, _finally(answer, done)))
 
     def heal(self, run: str, command: Command, answer: Answer) -> None:
         """Perform a fault.heal; also right after the lease has healed already, or where nothing is in force."""
@@ -72,14 +76,34 @@ class Acts:
             self._drop(one)
         self._line.add(_name(lease), lambda done: self._heal(lease, _finally(answer, done)))
 
+    def _inspect(self, lease: Lease, node: Node, answer: Answer) -> None:
+        """Only a state that did not hold before proves anything. An injection that is repeated was inspected before."""
+        if lease.inspected:
+            self._inject(lease, node, answer)
+            return
+
+        def inspected(held: bool | None, evidence: Evidence) -> None:
+            known = {} if held is None else {"held": held}
+            self._note("fault.before", lease, {"id": lease.id, "evidence": evidence, **known})
+            if not self._in_force(lease):
+                answer("fail", {"reason": "healed before it was injected"})
+            elif held is not False:
+                self._drop(lease)
+                answer("fail", {"reason": HELD if held else NOT_KNOWN, "verified": False, "evidence": evidence})
+            else:
+                self._leases.arm(replace(lease, inspected=True))
+                self._inject(lease, node, answer)
+
+        carrying.inspect(self._loop, lease.act.verify, node, PROVE_S, inspected)
+
     def _inject(self, lease: Lease, node: Node, answer: Answer) -> None:
         """A part that fails ends it: what is broken by then is healed, not called a fault."""
         act, began = lease.act, time.monotonic()
         until = began + act.limit_s
-        wanted: Sequence[Primitive] = [] if os.environ.get(DISARM) else act.inject
-
-        def in_force() -> bool:
-            return (lease.node, lease.id) in self._timers
+        inert = [one for one in act.inject if os.environ.get(DISARM) in ("1", one.kind)]
+        armed = [one for one in act.inject if one not in inert]
+        early = [one for one in act.verify if one in act.inject[:-1]]
+        late = [one for one in act.verify if one not in early]
 
         def injected(evidence: Evidence, problems: Sequence[str]) -> None:
             self._note("fault.injected", lease, {"id": lease.id, "evidence": evidence, "began": began})
@@ -88,9 +112,18 @@ class Acts:
                 proved(False, evidence)
                 return
             limit_s = max(PROVE_S, until - time.monotonic()) if act.of_host else PROVE_S
-            carrying.prove(self._loop, act.verify, wanted, node, limit_s, in_force, proved)
+            carrying.prove(
+                self._loop, late, armed, node, limit_s, lambda: self._in_force(lease),
+                lambda good, more: proved(good, {**(evidence if early else {}), **more}),
+            )  # fmt: skip
 
-        carrying.each(self._loop, wanted, node, act.limit_s, lambda problems: in_force() and not problems, injected)
+        def go_on(problems: Sequence[str]) -> bool:
+            return self._in_force(lease) and not problems
+
+        carrying.each(self._loop, act.inject, node, act.limit_s, go_on, injected, proofs=early, inert=inert)
+
+    def _in_force(self, lease: Lease) -> bool:
+        return (lease.node, lease.id) in self._timers
 
     def _heal(self, lease: Lease, answer: Answer) -> None:
         """Every part is tried, also where one before it failed: what counts is the proof."""

@@ -1,4 +1,4 @@
-"""Carries primitives out, one after the other, and looks until the state that they name is reached."""
+"""Carries primitives out, one after the other, and observes until the state that they name is reached."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from .loop import Loop
 from .primitives import Node
 
 AGAIN_S = 0.002
+#: How long one primitive of several may take to show.
+PROOF_S = 2.0
 #: Hosts are not looked at as often as processes.
 AROUND_S = 0.1
 #: Primitives whose injection is repeated until the state is reached: new processes may have come in between.
@@ -36,8 +38,14 @@ def each(
     limit_s: float,
     go_on: Callable[[Sequence[str]], bool],
     then: Callable[[Evidence, Sequence[str]], None],
+    proofs: Sequence[Primitive] = (),
+    inert: Sequence[Primitive] = (),
 ) -> None:
-    """One after the other; then call with what was done and what went wrong. ``go_on``: may the next one follow?"""
+    """One after the other; then call with what was done and what went wrong. ``go_on``: may the next one follow?
+
+    ``proofs``: states that must be observed right after the primitive that brings them about, before the next follows.
+    ``inert``: primitives that a test has disarmed, so that they do nothing.
+    """
     done: dict[str, Any] = {}
     problems: list[str] = []
 
@@ -49,9 +57,19 @@ def each(
         def finished(evidence: Evidence, problem: str) -> None:
             done.update(evidence)
             problems.extend([problem] if problem else [])
+            if problem or wanted[index] not in proofs:
+                step(index + 1)
+                return
+            prove(loop, [wanted[index]], [], node, PROOF_S, lambda: go_on(problems), proved)
+
+        def proved(good: bool, evidence: Evidence) -> None:
+            done.update(evidence)
+            problems.extend([] if good else [f"{wanted[index].kind}: not verified"])
             step(index + 1)
 
-        if surroundings.concerns(wanted[index]):
+        if wanted[index] in inert:
+            finished({}, "")
+        elif surroundings.concerns(wanted[index]):
             running.start(loop, wanted[index].args["run"], limit_s, finished)
         else:
             finished(*_done(wanted[index], node))
@@ -92,6 +110,29 @@ def prove(
     loop.later(AGAIN_S, look)
 
 
+def inspect(
+    loop: Loop,
+    wanted: Sequence[Primitive],
+    node: Node,
+    limit_s: float,
+    then: Callable[[bool | None, Evidence], None],
+) -> None:
+    """Observe once whether all of ``wanted`` holds (None: not known within ``limit_s``); then call with the evidence."""
+    until = time.monotonic() + limit_s
+
+    def look() -> None:
+        seen = [_holds(one, node) for one in wanted]
+        states = [reached for reached, _ in seen]
+        unknown = not states or (None in states and False not in states)
+        if unknown and states and time.monotonic() < until:
+            loop.later(AGAIN_S, look)
+            return
+        evidence = {name: value for _, part in seen for name, value in part.items()}
+        then(None if unknown else all(states), evidence)
+
+    look()
+
+
 def _done(one: Primitive, node: Node) -> tuple[dict[str, Any], str]:
     """What was done and what went wrong: whatever it is, a rollback must still be possible."""
     try:
@@ -100,8 +141,8 @@ def _done(one: Primitive, node: Node) -> tuple[dict[str, Any], str]:
         return {}, f"{one.kind}: {type(error).__name__}: {error}"
 
 
-def _holds(one: Primitive, node: Node) -> tuple[bool, dict[str, Any]]:
+def _holds(one: Primitive, node: Node) -> tuple[bool | None, dict[str, Any]]:
     try:
         return surroundings.holds(one) if surroundings.concerns(one) else primitives.holds(one, node)
     except Exception as error:  # noqa: BLE001
-        return False, {"problem": f"{one.kind}: {type(error).__name__}: {error}"}
+        return None, {"problem": f"{one.kind}: {type(error).__name__}: {error}"}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 READY = "ready.json"
 #: An order to the engine is not repeated before this time is over, unless it was refused.
 PATIENCE_S = 1.0
+#: What the engine said of a container is used for so long.
+FRESH_S = 0.5
 
 
 class Node:
@@ -56,6 +58,8 @@ class Node:
         self._orders: dict[str, float] = {}
         self._looking = False
         self._paused: bool | None = None
+        #: When the engine said so, CLOCK_MONOTONIC.
+        self._paused_at = 0.0
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -98,15 +102,16 @@ class Node:
         self._paused = None
         return {"engine": "pause" if on else "unpause"} if self._order("pause" if on else "unpause") else {}
 
-    def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
-        """Is it frozen (not ``on``: does it go on), as the engine last said since the last order, with what was seen."""
+    def is_paused(self, on: bool) -> tuple[bool | None, dict[str, Any]]:
+        """Is it frozen (not ``on``: does it go on), by a fresh answer of the engine; None until there is one."""
         if not on and not self.processes():
             return True, {"container": self.container, "left": []}  # it has ended meanwhile: nothing stands still
         if not self._looking:
             self._looking = True
             self._calls.ask("GET", engine.container(self.id or self.container), self._looked, deadline_s=2.0)
-        seen = {"container": self.container, "paused": self._paused}
-        return self._paused is on, {**seen, "problem": self.problem} if self.problem else seen
+        paused = self._paused if time.monotonic() - self._paused_at < FRESH_S else None
+        seen = {"container": self.container, "paused": paused}
+        return None if paused is None else paused is on, {**seen, "problem": self.problem} if self.problem else seen
 
     def has_link(self) -> bool:
         return False
@@ -172,7 +177,7 @@ class Node:
     def _looked(self, found: Any, error: EngineError | None) -> None:
         self._looking = False
         if found:
-            self._paused = bool(found["State"]["Paused"])
+            self._paused, self._paused_at = bool(found["State"]["Paused"]), time.monotonic()
 
     @property
     def _exit(self) -> Path:

@@ -15,7 +15,10 @@ from . import label
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A fault that may be in force. ``until``: CLOCK_MONOTONIC seconds of the boot ``boot``."""
+    """A fault that may be in force. ``until``: CLOCK_MONOTONIC seconds of the boot ``boot``.
+
+    ``inspected``: the state that proves it was observed before the injection, and did not hold.
+    """
 
     id: str
     fault: str
@@ -26,6 +29,7 @@ class Lease:
     boot: str
     act: Act
     epoch: int | None = None
+    inspected: bool = False
 
     @property
     def left_s(self) -> float:

@@ -37,7 +37,7 @@ class Place:
     def pause(self, on: bool) -> dict[str, Any]:
         raise Unsupported(NOT_HERE)
 
-    def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
+    def is_paused(self, on: bool) -> tuple[bool | None, dict[str, Any]]:
         raise Unsupported(NOT_HERE)
 
     def has_link(self) -> bool:

@@ -44,8 +44,8 @@ class Node(Protocol):
     def pause(self, on: bool) -> dict[str, Any]:
         """Stop all of it, or let it go on; what was done."""
 
-    def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
-        """Is all of it stopped (not ``on``: does none of it stand still), with what was seen."""
+    def is_paused(self, on: bool) -> tuple[bool | None, dict[str, Any]]:
+        """Is all of it stopped (not ``on``: does none of it stand still; None: not known yet), with the evidence."""
 
     def has_link(self) -> bool:
         """Has it a link of its own, that is no other node's?"""
@@ -72,8 +72,8 @@ def apply(primitive: Primitive, node: Node) -> dict[str, Any]:
     return _chosen(primitive, _APPLY)(primitive.args, node)
 
 
-def holds(primitive: Primitive, node: Node) -> tuple[bool, dict[str, Any]]:
-    """Is the state that the primitive names what the processes themselves show? With what was seen."""
+def holds(primitive: Primitive, node: Node) -> tuple[bool | None, dict[str, Any]]:
+    """Is the state that the primitive names what the processes themselves show (None: not known yet)? With the evidence."""
     return _chosen(primitive, _HOLDS)(primitive.args, node)
 
 
@@ -120,7 +120,7 @@ def _power_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
     return not left, {"left": left}
 
 
-def _pause_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
+def _pause_holds(args: Arguments, node: Node) -> tuple[bool | None, dict[str, Any]]:
     return node.is_paused(args["state"] == "on")
 
 
@@ -159,7 +159,7 @@ _APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
     "link": _link,
     "signal": _signal,
 }
-_HOLDS: Mapping[str, Callable[[Arguments, Node], tuple[bool, dict[str, Any]]]] = {
+_HOLDS: Mapping[str, Callable[[Arguments, Node], tuple[bool | None, dict[str, Any]]]] = {
     "power": _power_holds,
     "pause": _pause_holds,
     "link": _link_holds,

@@ -18,7 +18,8 @@ TRIES = 2
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
 
-Seen = tuple[bool, dict[str, Any]]
+#: Whether the state holds (None: not known), and the evidence.
+Seen = tuple[bool | None, dict[str, Any]]
 
 
 def concerns(primitive: Primitive) -> bool:
@@ -55,9 +56,9 @@ def _network(args: Mapping[str, Any]) -> Seen:
     except ConnectionRefusedError:
         return gone and args["of"] == "ssh", {name: "refuses connections"}
     except socket.gaierror as error:
-        return False, {name: error.strerror}
+        return None, {name: error.strerror}
     except OSError as error:
-        return gone and _is_absence(error), {name: error.strerror or "does not answer"}
+        return gone if _is_absence(error) else None, {name: error.strerror or "does not answer"}
     with connection:
         banner = _banner(connection)
     return not gone and banner.startswith("SSH-"), {name: banner or "accepts connections and says nothing"}
@@ -96,7 +97,8 @@ def _engine(args: Mapping[str, Any]) -> Seen:
             connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
             said = connection.recv(256).decode(errors="replace").partition("\r\n")[0]
     except OSError as error:
-        return args["state"] == "off" and error.errno in STOPPED, {path: error.strerror or "does not answer"}
+        gone = args["state"] == "off" if error.errno in STOPPED else None
+        return gone, {path: error.strerror or "does not answer"}
     return args["state"] == "on" and " 200 " in said, {path: said or "answers nothing"}
 
 
@@ -106,7 +108,7 @@ def _argv(args: Mapping[str, Any]) -> Seen:
             list(args["run"]), stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return False, {"run": list(args["run"]), "problem": str(error)}
+        return None, {"run": list(args["run"]), "problem": str(error)}
     return done.returncode == 0, {"run": list(args["run"]), "code": done.returncode}
 
 

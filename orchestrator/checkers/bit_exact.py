@@ -77,8 +77,8 @@ def _moved(run: Run) -> Iterator[views.Finding]:
 
 
 def _harmless(run: Run) -> bool:
-    """Every planned fault was verified and passed without a loss, as a short pause does."""
-    return all(trace.first("fault.verified") for trace in views.traces(run.trial, run.history))
+    """Every planned fault was shown to have changed something and passed without a loss, as a short pause does."""
+    return all(trace.changed for trace in views.traces(run.trial, run.history))
 
 
 def _losses(run: Run) -> dict[str, dict[str, str]]:

@@ -31,7 +31,7 @@ def check(run: Run, params: Params) -> Verdict:
     failovers = [one for one in views.failovers(run.trial, run.history) if one.detect_s is not None]
     injected = [trace for trace in views.traces(run.trial, run.history) if trace.first("fault.injected")]
     doubts = [*views.unended(run.history)]
-    doubts += [views.found(f"fault not proved: {t.plan.id}") for t in injected if not t.first("fault.verified")]
+    doubts += [views.found(f"fault not proved: {t.plan.id}") for t in injected if not t.changed]
     if not injected:
         return views.conclude("detected-within", "", doubts=[views.found("no fault was injected"), *doubts])
     alone = [*_unrecovered(run, injected, failovers)]
@@ -39,7 +39,7 @@ def check(run: Run, params: Params) -> Verdict:
     if close:
         failures, doubts = [one for one in failures if one.seqs not in {near.seqs for near in close}], [*doubts, *close]
     if not any(views.unended(run.history)):
-        failures += [*_missed(run, [trace for trace in injected if trace.first("fault.verified")], failovers)]
+        failures += [*_missed(run, [trace for trace in injected if trace.changed], failovers)]
     return views.conclude(
         "detected-within", f"{_figures(failovers, alone)}, limit {params.seconds:g} s",
         failures=failures, doubts=doubts, evidence={"seconds": {f"epoch {one.epoch}": one.detect_s for one in failovers}},

@@ -30,7 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
     times = views.clocks(run.history)
     doubts = [*(one for trace in traces for one in _gaps(trace, times)), *views.unended(run.history)]
     if not any(views.unended(run.history)):
-        failures += [one for trace in traces for one in _unhealed(trace) if trace.first("fault.verified")]
+        failures += [one for trace in traces for one in _unhealed(trace) if trace.changed]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
 
 
@@ -66,7 +66,13 @@ def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
     answers = [event for act in trace.acts for event in act.outcomes if event.type == "ok"]
     if len(answers) > 1 + resumes:
         yield views.found(f"{id} was acknowledged {len(answers)} times", *answers)
-    for event in (*trace.of("lease.armed"), *injected, *trace.of("fault.verified"), *trace.of("fault.healed")):
+    for event in (
+        *trace.of("lease.armed"),
+        *trace.of("fault.before"),
+        *injected,
+        *trace.of("fault.verified"),
+        *trace.of("fault.healed"),
+    ):
         if trace.node is not None and event.node != trace.node:
             yield views.found(f"{id} was aimed at {trace.node} but {event.f} is of {event.node}", event)
     yield from _wrong_target(run, trace)
@@ -97,7 +103,11 @@ def _gaps(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Findin
     if expired is not None and not trace.acts:
         yield views.found(f"{UNPROVED}: nobody released the rank that {id} held", expired)
         return
-    yield from _chain(trace)
+    before = trace.of("fault.before")
+    if before and trace.unchanged:
+        yield views.found(f"{UNPROVED}: {trace.unchanged} ({id})", *before)
+    else:
+        yield from _chain(trace)
     over = trace.first("lease.over")
     if over is not None:
         yield views.found(f"the lease of {id} ran out: it was healed before its time", over)
@@ -106,11 +116,12 @@ def _gaps(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Findin
 
 
 def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
-    """planned -> (held) -> target -> asked -> armed -> injected -> verified -> acknowledged."""
+    """planned -> (held) -> target -> asked -> armed -> (before) -> injected -> verified -> acknowledged."""
     asked = trace.acts[0].invoke if trace.acts else None
     answer = trace.acts[0].ok if trace.acts else None
     held = [("rank.held", trace.first("rank.held"))] if trace.plan.at.exact else []
-    names = ("lease.armed", "fault.injected", "fault.verified")
+    before = ("fault.before",) if trace.inspects or trace.of("fault.before") else ()
+    names = ("lease.armed", *before, "fault.injected", "fault.verified")
     chain = [
         ("fault.planned", trace.first("fault.planned")), *held, ("fault.target", trace.first("fault.target")),
         ("fault.act", asked), *((name, trace.first(name)) for name in names), ("the answer to fault.act", answer),

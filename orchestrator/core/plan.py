@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..model import redaction
-from ..model.act import SAFETY_ORDER, Act, HostFacts, Target
+from ..model.act import SAFETY_ORDER, Act, HostFacts, Target, objection
 from ..model.bed import BedSpec, BedStatus, NodeSpec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.plan import Gap, HostClock, Plan, PlanNode
@@ -243,6 +243,8 @@ def _refusals(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> lis
         f"{_given_by(need)}"
         for need in missing
     ]
+    if problem := objection(act):
+        found.append(f"fault {fault.id} ({fault.fault}): {problem}; correct the plugin's plan()")
     allowed = SAFETY_ORDER.index(bed.allow_faults)
     if bed.provider not in EMULATED and SAFETY_ORDER.index(act.safety) > allowed:
         found.append(

@@ -15,7 +15,10 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """Power off, proved by no process being left; healed by power on. The agent dies too, so its keeper holds the lease."""
+    """Power off, proved by no process being left; healed by power on. The agent dies too, so its keeper holds the lease.
+
+    The keeper verifies that the node's own link is down before it ends the processes: afterwards there is no link to observe.
+    """
     silent = "own-link" in host.capabilities
     down = (Primitive(kind="link", args={"state": "down"}),) if silent else ()
     up = (Primitive(kind="link", args={"state": "up"}),) if silent else ()
@@ -23,7 +26,7 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
     on = Primitive(kind="power", args={"state": "on"})
     return Act(
         inject=(*down, off),
-        verify=(off,),
+        verify=(*down, off),
         heal=(*up, on),
         verify_heal=(*up, on),
         lease_s=LEASE_S,

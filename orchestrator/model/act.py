@@ -71,6 +71,9 @@ class HostFacts:
 class Act:
     """An injection with its proof and its rollback; pure data.
 
+    ``verify`` is observed before the injection too: a state that already held proves nothing. A part of it that is also a
+    part of ``inject`` is observed before the next part of ``inject`` follows, which may hide it.
+
     ``disables``: what the fault takes away (``agent``: the node's agent cannot hold the lease, its keeper does; ``engine``,
     ``host``, ``ssh``: that of the whole host). ``heal_after_s``: healed on purpose after that time,
     which counts from the injection; None: when the run ends.
@@ -97,6 +100,19 @@ class Act:
     def outside(self) -> bool:
         """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
         return any(one in BEYOND_REACH for one in self.disables)
+
+
+def objection(act: Act) -> str:
+    """Why an act can prove nothing; empty where it can."""
+    if not act.inject:
+        return "inject is empty"
+    if not act.verify:
+        return "verify is empty: nothing would prove the fault"
+    if act.inject == act.heal:
+        return "inject equals heal: the fault would change nothing"
+    if act.verify == act.verify_heal:
+        return "verify equals verify_heal: the same state cannot prove the fault and its healing"
+    return ""
 
 
 def lease_s(for_s: float | None) -> float:

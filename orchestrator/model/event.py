@@ -52,6 +52,7 @@ node.exit            keeper {code, pid, left}                a detector; left: 0
 node.ended           keeper {code, oom, pid}                 what the container's engine knows of that exit, told a little later
 lease.armed          keeper {key, lease_s, holder}           keeper, or ``outside``: the holder on the controller's machine
 lease.over           keeper {key}                            the lease ran out and the holder healed by itself
+fault.before         keeper {id, evidence, held}             was the state to verify there before the injection? absent: not known
 fault.injected       keeper {id, evidence, began}            the call returned; ``began``: CLOCK_MONOTONIC when it was made
 fault.verified       keeper {id, evidence}
 fault.healed         keeper {id, evidence}

@@ -22,7 +22,10 @@ from .fake_parts import FakeNode
 
 
 class FakeBed(Agents):
-    """See the module. ``hands_off``: faults that are ordered but do nothing (a disarmed injector)."""
+    """See the module. ``hands_off``: faults that are ordered but do nothing (a disarmed injector).
+
+    ``held_before``: faults whose state to verify holds before they are injected.
+    """
 
     def __init__(
         self,
@@ -38,6 +41,7 @@ class FakeBed(Agents):
         super().__init__(names, seed=seed, doubled=doubled, hosts=hosts or {}, steps=steps, every=every)
         self.unacknowledged_s = unacknowledged_s
         self.hands_off: set[str] = set()
+        self.held_before: set[str] = set()
 
     # --- model.provider.Provider ------------------------------------------------------------------------------------------
 
@@ -154,6 +158,10 @@ class FakeBed(Agents):
     def _inject(self, command: Command, node: FakeNode, by: str) -> None:
         id, act = command.value["id"], command.value["act"]
         self._say(node.name, by, "lease.armed", {"key": command.key, "lease_s": act["lease_s"], "holder": by})
+        self._say(node.name, by, "fault.before", {"id": id, "held": id in self.held_before, "evidence": {}})
+        if id in self.held_before:
+            self._answer(command, "fail", {"reason": "the state to verify already held"}, writer=by)
+            return
         if id not in self.hands_off:
             self._do(node, act["inject"])
         self._say(node.name, by, "fault.injected", {"id": id})

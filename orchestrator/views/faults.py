@@ -20,16 +20,22 @@ STAGES = {
     "healed": "fault.healed",
     "heal verified": "heal.verified",
 }
+#: From this format on a bundle says what held before an injection.
+INSPECTED = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultTrace:
-    """One planned fault and every event of the history that belongs to it, in journal order."""
+    """One planned fault and every event of the history that belongs to it, in journal order.
+
+    ``inspects``: in this format the state to verify is observed before the injection.
+    """
 
     plan: FaultPlan
     acts: tuple[Operation, ...]
     heals: tuple[Operation, ...]
     events: tuple[Event, ...]
+    inspects: bool = True
 
     def of(self, name: str) -> tuple[Event, ...]:
         return tuple(event for event in self.events if event.f == name)
@@ -55,6 +61,26 @@ class FaultTrace:
         took = max(0.0, injected.at.mono - began)
         at = replace(injected.at, mono=injected.at.mono - took, wall=injected.at.wall - took)
         return replace(injected, at=at, t=injected.t - took)
+
+    @property
+    def held_before(self) -> bool | None:
+        """Whether the state that verifies the fault held before the injection; None: not recorded, or not known."""
+        states = [event.value.get("held") for event in self.of("fault.before")]
+        return None if not all(isinstance(held, bool) for held in states) or not states else any(states)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the injection is shown to have changed something: verified, and not so before."""
+        return self.first("fault.verified") is not None and not self.unchanged
+
+    @property
+    def unchanged(self) -> str:
+        """Why its verification proves nothing; empty where it does. Bundles of format 1 have no ``fault.before``."""
+        if self.held_before:
+            return "the state to verify already held before the injection"
+        if self.held_before is None and (self.inspects or self.of("fault.before")):
+            return "it is not known whether the state to verify already held before the injection"
+        return ""
 
     @property
     def pauses(self) -> bool:
@@ -109,7 +135,14 @@ def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: 
     undone = tuple(heal for heal in heals if fault_id(heal.invoke) == plan.id)
     keys = {act.key for act in (*own, *undone)}
     events = tuple(event for event in history.events if event.type == "note" and _belongs(event, plan.id, keys))
-    return FaultTrace(plan=plan, acts=own, heals=undone, events=events)
+    return FaultTrace(plan=plan, acts=own, heals=undone, events=events, inspects=_format(history) >= INSPECTED)
+
+
+def _format(history: History) -> int:
+    """The format of the bundle as its run recorded it; 1 did not record any."""
+    begin = history.first("run.begin")
+    found = begin.value.get("format") if begin else None
+    return found if isinstance(found, int) else 1
 
 
 def _belongs(event: Event, plan: str, keys: set[str]) -> bool:

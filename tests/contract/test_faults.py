@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 from typing import Any, get_args
@@ -10,7 +11,7 @@ import pytest
 
 from orchestrator.faults import pause_node
 from orchestrator.model import codec
-from orchestrator.model.act import OF_HOSTS, SAFETY_ORDER, Act, HostFacts, PrimitiveKind, Target
+from orchestrator.model.act import OF_HOSTS, SAFETY_ORDER, Act, HostFacts, PrimitiveKind, Target, objection
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.plugin import Plugin
 
@@ -80,6 +81,26 @@ def test_every_act_can_be_proved_and_undone(plugin: Plugin) -> None:
 
 
 @pytest.mark.parametrize("plugin", FAULTS)
+def test_every_act_changes_something(plugin: Plugin) -> None:
+    assert {objection(act) for act in acts(plugin)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"verify": ()}, "verify is empty"),
+        ({"inject": ()}, "inject is empty"),
+        ({"heal": "inject"}, "inject equals heal"),
+        ({"verify_heal": "verify"}, "verify equals verify_heal"),
+    ],
+)
+def test_an_act_that_cannot_prove_anything_is_named(change: dict[str, Any], problem: str) -> None:
+    act = pause_node.plan(pause_node.Params(), TARGETS[0], hosts()[0])
+    fields = {name: getattr(act, value) if isinstance(value, str) else value for name, value in change.items()}
+    assert problem in objection(dataclasses.replace(act, **fields))
+
+
+@pytest.mark.parametrize("plugin", FAULTS)
 def test_a_fault_that_silences_the_agent_says_so(plugin: Plugin) -> None:
     for act in acts(plugin):
         if any(primitive.kind in SILENCING for primitive in act.inject):
@@ -129,6 +150,8 @@ def test_where_a_node_has_a_link_of_its_own_it_is_cut_before_the_node_is_killed_
     act = crash.plan(crash.Params(), TARGETS[0], host)
     assert [primitive.kind for primitive in act.inject] == ["link", "power"]
     assert [primitive.kind for primitive in act.heal] == ["link", "power"]
+    assert [primitive.kind for primitive in act.verify] == ["link", "power"], "the link's part is verified too"
+    assert [primitive.kind for primitive in act.verify_heal] == ["link", "power"]
 
 
 def test_a_pause_is_healed_after_its_time_or_when_the_run_ends() -> None:

@@ -159,6 +159,15 @@ def test_a_disarmed_fault_is_never_called_verified() -> None:
     assert _end(book)["outcome"] == "finished"
 
 
+def test_a_fault_whose_state_held_before_is_never_called_verified() -> None:
+    bed = world.bed()
+    bed.held_before.add("f0")
+    _, book = world.run(world.trial(world.crash(2)), bed)
+    assert "fault.verified" not in world.names(book)
+    assert _decisions(book) == []
+    assert _end(book)["outcome"] == "finished"
+
+
 def test_a_run_that_does_not_end_is_ended_by_the_wall_limit() -> None:
     trial = world.trial(liveness=Liveness(wall_s=0.2))
     _, book = world.run(trial, world.bed())

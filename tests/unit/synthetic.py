@@ -215,8 +215,8 @@ class Bed:
         self.say("keeper", "fault.verified", {"id": fault.id, "evidence": {"left": 0}}, node=node, epoch=self.epoch)
         self.answer("keeper", "fault.act", f"f/{fault.id}/act", node, {"verified": True})
 
-    def act(self, fault: FaultPlan) -> str:
-        """Held, resolved, armed, injected; the node."""
+    def act(self, fault: FaultPlan, *, held: bool = False) -> str:
+        """Held, resolved, armed, injected; the node. ``held``: the state to verify was there before."""
         slot = fault.node if isinstance(fault.node, int) else self.slots.index(fault.node)
         node = self.slots[slot]
         about = {"step": fault.at.step, "phase": fault.at.phase, "hold": fault.id}
@@ -230,6 +230,8 @@ class Bed:
         self.ask("fault.act", f"f/{fault.id}/act", node, value)
         armed = {"key": f"f/{fault.id}/act", "lease_s": 120.0, "holder": "keeper"}
         self.say("keeper", "lease.armed", armed, node=node, epoch=self.epoch)
+        before = {"id": fault.id, "held": held, "evidence": {}}
+        self.say("keeper", "fault.before", before, node=node, epoch=self.epoch)
         self.say("keeper", "fault.injected", {"id": fault.id, "evidence": {}}, node=node, epoch=self.epoch)
         return node
 

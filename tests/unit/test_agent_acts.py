@@ -1,18 +1,19 @@
-"""Faults at the keeper: what happens when the rollback comes before the proof."""
+"""Faults at the keeper: what is observed before and after the injection, and rollbacks that come before the proof."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.agent import label, primitives
+from orchestrator.agent import acts as acts_module
+from orchestrator.agent import carrying, label, primitives
 from orchestrator.agent.acts import Acts
-from orchestrator.agent.lease import Leases
+from orchestrator.agent.lease import Lease, Leases
 from orchestrator.agent.loop import Loop
 from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
@@ -29,6 +30,70 @@ class _Node:
     @staticmethod
     def is_up() -> bool:
         return True
+
+
+@dataclass
+class _Switches:
+    """Primitives as switches: kind -> state. What is ``broken`` is applied without effect, ``unseen`` is never known."""
+
+    state: dict[str, str]
+    broken: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+    hides: Callable[[Primitive, Mapping[str, str]], bool] = lambda one, state: False
+    done: list[str] = field(default_factory=list)
+
+    def apply(self, one: Primitive, node: object) -> dict[str, Any]:
+        self.done.append(f"{one.kind} {one.args['state']}")
+        if one.kind not in self.broken:
+            self.state[one.kind] = one.args["state"]
+        return {one.kind: one.args["state"]}
+
+    def holds(self, one: Primitive, node: object) -> tuple[bool | None, dict[str, Any]]:
+        seen = {f"{one.kind} seen": self.state[one.kind]}
+        hidden = one.kind in self.unseen or self.hides(one, self.state)
+        return (None if hidden else self.state[one.kind] == one.args["state"]), seen
+
+
+@dataclass
+class _Stand:
+    """A holder over such switches."""
+
+    directory: Path
+    switches: _Switches
+    notes: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    answers: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    loop: Loop = field(default_factory=Loop)
+
+    def __post_init__(self) -> None:
+        self.acts = self.holder()
+
+    def holder(self) -> Acts:
+        return Acts(self.loop, Leases(self.directory), lambda name: _Node(), self._note)  # type: ignore[arg-type,return-value]
+
+    def _note(self, f: str, lease: Lease, value: Mapping[str, Any]) -> None:
+        self.notes.append((f, value))
+
+    def act(self, act: Act) -> tuple[str, Mapping[str, Any]]:
+        count = len(self.answers)
+        self.acts.act("r", _command("fault.act", act), lambda kind, value: self.answers.append((kind, value)))
+        while len(self.answers) == count:
+            self.loop.turn()
+        return self.answers[-1]
+
+    @property
+    def told(self) -> list[str]:
+        return [f for f, _ in self.notes]
+
+
+@pytest.fixture
+def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Stand:
+    switches = _Switches({"pause": "off", "link": "up", "power": "on"})
+    monkeypatch.setattr(primitives, "apply", switches.apply)
+    monkeypatch.setattr(primitives, "holds", switches.holds)
+    monkeypatch.setattr(primitives, "check", lambda wanted, node: None)
+    monkeypatch.setattr(carrying, "PROOF_S", 0.02)
+    monkeypatch.setattr(acts_module, "PROVE_S", 0.02)
+    return _Stand(tmp_path, switches)
 
 
 def _command(f: str, act: Act = PAUSE) -> Command:
@@ -60,8 +125,9 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
 def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_run_is_driven(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(primitives, "apply", lambda one, node: {})
-    monkeypatch.setattr(primitives, "holds", lambda one, node: (True, {}))
+    switches = _Switches({"pause": "off"})
+    monkeypatch.setattr(primitives, "apply", switches.apply)
+    monkeypatch.setattr(primitives, "holds", switches.holds)
     loop, told, asked = Loop(), [], [0]
 
     def driven(run: str) -> bool:
@@ -95,10 +161,89 @@ def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.Mo
         return {}
 
     monkeypatch.setattr(primitives, "apply", apply)
-    monkeypatch.setattr(primitives, "holds", lambda one, node: (True, {}))
+    monkeypatch.setattr(primitives, "holds", lambda one, node: (bool(made), {}))
     loop, before = Loop(), time.monotonic()
     acts = Acts(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: told.update({f: value}))  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, value: None)
     while "fault.verified" not in told:
         loop.turn()
     assert before <= told["fault.injected"]["began"] <= made[0]
+
+
+CUT, JOIN = (Primitive(kind="link", args={"state": state}) for state in ("down", "up"))
+KILL, START = (Primitive(kind="power", args={"state": state}) for state in ("off", "on"))
+#: A node with a link of its own is cut off and killed.
+CRASH = Act(
+    inject=(CUT, KILL), verify=(CUT, KILL), heal=(JOIN, START), verify_heal=(START,), lease_s=60.0, safety="node"
+)
+
+
+def test_the_state_to_verify_is_observed_before_the_injection_and_recorded(stand: _Stand) -> None:
+    assert stand.act(PAUSE)[0] == "ok"
+    assert stand.told == ["lease.armed", "fault.before", "fault.injected", "fault.verified"]
+    assert stand.notes[1][1] == {"id": "f0", "held": False, "evidence": {"pause seen": "off"}}
+
+
+def test_a_state_that_already_held_proves_nothing_and_nothing_is_injected(stand: _Stand) -> None:
+    stand.switches.state["pause"] = "on"
+    kind, value = stand.act(PAUSE)
+    assert (kind, value["verified"]) == ("fail", False)
+    assert "already held before the injection" in value["reason"]
+    assert stand.told == ["lease.armed", "fault.before"]
+    assert stand.notes[1][1]["held"] is True
+    assert stand.switches.done == []
+    assert Leases(stand.directory).all() == []
+
+
+def test_a_fault_that_resumes_what_runs_is_never_verified(stand: _Stand) -> None:
+    """SIGCONT to a running node: inject, verify and heal are one and the same."""
+    kind, _ = stand.act(replace(PAUSE, inject=(OFF,), verify=(OFF,)))
+    assert kind == "fail"
+    assert "fault.verified" not in stand.told
+
+
+@pytest.mark.parametrize("verify", [(), (ON,)])
+def test_a_state_that_is_not_known_before_the_injection_proves_nothing(
+    stand: _Stand, verify: tuple[Primitive, ...]
+) -> None:
+    stand.switches.unseen = ("pause",)
+    kind, value = stand.act(replace(PAUSE, verify=verify))
+    assert kind == "fail"
+    assert "not known" in value["reason"]
+    assert "held" not in stand.notes[1][1]
+    assert stand.switches.done == []
+
+
+def test_an_injection_that_a_second_keeper_repeats_is_not_judged_by_its_own_effect(stand: _Stand) -> None:
+    """The keeper died between its injection and its answer: what holds now is what it did itself."""
+    stand.switches.broken = ("pause",)
+    assert stand.act(PAUSE)[0] == "fail"
+    stand.switches.state["pause"] = "on"
+    stand.acts = stand.holder()
+    stand.acts.resume()
+    assert stand.act(PAUSE)[0] == "ok"
+    assert stand.told.count("fault.before") == 1
+
+
+def test_a_link_that_is_cut_before_a_kill_is_verified_before_the_kill(stand: _Stand) -> None:
+    """A dead node shows no link, whether it was cut or not."""
+    stand.switches.hides = lambda one, state: one.kind == "link" and state["power"] == "off"
+    kind, value = stand.act(CRASH)
+    assert kind == "ok"
+    assert value["evidence"] == {"link": "down", "link seen": "down", "power": "off", "power seen": "off"}
+
+
+def test_a_crash_whose_link_was_not_cut_is_not_verified_and_nothing_is_killed(stand: _Stand) -> None:
+    stand.switches.broken = ("link",)
+    kind, value = stand.act(CRASH)
+    assert (kind, value["reason"]) == ("fail", "link: not verified")
+    assert stand.switches.done == ["link down"]
+    assert "fault.verified" not in stand.told
+
+
+def test_a_kind_of_primitive_that_is_disarmed_does_nothing_and_is_noticed(
+    stand: _Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(acts_module.DISARM, "link")
+    assert stand.act(CRASH)[0] == "fail"
+    assert stand.switches.done == []

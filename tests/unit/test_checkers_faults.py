@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from orchestrator.model.event import Clock
+from orchestrator.model.run import Run
+from orchestrator.model.trial import FaultPlan, Trigger
 
 from . import history
 from .verdicts import ask, outcomes
@@ -32,12 +34,48 @@ def test_a_disarmed_fault_is_unknown_and_never_a_pass(healing: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["fault.planned", "rank.held", "fault.target", "lease.armed", "fault.injected", "fault.verified"]
+    "name",
+    ["fault.planned", "rank.held", "fault.target", "lease.armed", "fault.before", "fault.injected", "fault.verified"],
 )
 def test_a_proof_with_a_missing_link_is_unknown(name: str) -> None:
-    verdict = ask(history.without(history.reference(), name), "fault-verified")
+    verdict = ask(history.without(_of_format(2), name), "fault-verified")
     assert verdict.outcome == "unknown"
     assert "fault not proved" in verdict.text
+
+
+def _of_format(number: int) -> Run:
+    return history.changed(history.reference(), "run.begin", value={"format": number})
+
+
+def test_a_bundle_of_format_1_does_not_say_what_held_before() -> None:
+    assert ask(history.without(history.reference(), "fault.before"), "fault-verified").outcome == "pass"
+
+
+@pytest.mark.parametrize("value", [{"held": True}, {"held": None}, {"held": "no"}])
+def test_a_state_that_held_before_or_was_not_known_proves_nothing(value: dict[str, object]) -> None:
+    run = history.changed(history.reference(), "fault.before", value=value)
+    verdict = ask(run, "fault-verified")
+    assert verdict.outcome == "unknown"
+    assert "fault not proved" in verdict.text
+    assert "before the injection" in verdict.text
+    assert outcomes(run)["detected-within"] == "unknown"
+
+
+@pytest.mark.parametrize(("held", "expected"), [(False, "pass"), (True, "unknown")])
+def test_a_fault_that_changed_nothing_leaves_nothing_to_compare(held: bool, expected: str) -> None:
+    """Injected, verified and healed without a loss: a twin shows nothing about recovery from it."""
+    fault = FaultPlan(id="f0", fault="pause-node", node=1, at=Trigger(step=30))
+    bed = history.Bed(trial=history.trial(fault))
+    bed.begin()
+    bed.start()
+    bed.train(29)
+    node = bed.act(fault, held=held)
+    bed.say("keeper", "fault.verified", {"id": "f0", "evidence": {"stopped": 3}}, node=node, epoch=0)
+    bed.answer("keeper", "fault.act", "f/f0/act", node, {"verified": True})
+    bed.train(60)
+    bed.finish()
+    verdicts = outcomes(bed.run(history.twin()))
+    assert (verdicts["fault-verified"], verdicts["bit-exact"]) == (expected, expected)
 
 
 def test_a_fault_that_was_planned_and_left_no_trace_at_all_is_unknown() -> None:

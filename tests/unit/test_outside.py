@@ -152,7 +152,14 @@ def test_a_fault_is_proved_by_what_answers_and_so_is_its_healing(host: Host, hol
     assert evidence["evidence"] == {f"127.0.0.1:{host.port}": "refuses connections"}
     assert after["evidence"] == {f"127.0.0.1:{host.port}": "SSH-2.0-test"}
     assert host.orders == ["stop", "start"], "each program is run once, however often is looked"
-    assert holder.notes == ["lease.armed", "fault.injected", "fault.verified", "fault.healed", "heal.verified"]
+    assert holder.notes == [
+        "lease.armed",
+        "fault.before",
+        "fault.injected",
+        "fault.verified",
+        "fault.healed",
+        "heal.verified",
+    ]
 
 
 def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder) -> None:
@@ -255,11 +262,11 @@ GONE = {"state": "off", "of": "host", "address": "198.18.0.9", "port": 22}
         (TimeoutError("timed out"), True, "does not answer"),
         (OSError(113, "No route to host"), True, "No route to host"),
         (ConnectionRefusedError(111, "Connection refused"), False, "refuses connections"),
-        (socket.gaierror(-2, "Name or service not known"), False, "Name or service not known"),
+        (socket.gaierror(-2, "Name or service not known"), None, "Name or service not known"),
     ],
 )
 def test_a_host_that_refuses_or_has_no_address_is_not_proved_to_be_gone(
-    monkeypatch: pytest.MonkeyPatch, error: OSError, off: bool, why: str
+    monkeypatch: pytest.MonkeyPatch, error: OSError, off: bool | None, why: str
 ) -> None:
     def connect(*_: object) -> None:
         raise error
@@ -329,7 +336,7 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
         while "heal.verified" not in _said(workdir) and time.monotonic() < until:
             time.sleep(0.05)
         assert [f for f in _said(workdir) if f != "fault.act"] == [
-            "lease.armed", "fault.injected", "fault.verified", "lease.over", "fault.healed", "heal.verified",
+            "lease.armed", "fault.before", "fault.injected", "fault.verified", "lease.over", "fault.healed", "heal.verified",
         ]  # fmt: skip
         assert host.orders == ["stop", "start"]
     finally:
@@ -358,7 +365,13 @@ def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, b
     while not any(event.type == "ok" for event in heard) and time.monotonic() < until:
         events, cursors = follower.poll(cursors, 0.1)
         heard += events
-    assert [event.f for event in heard] == ["lease.armed", "fault.injected", "fault.verified", "fault.act"]
+    assert [event.f for event in heard] == [
+        "lease.armed",
+        "fault.before",
+        "fault.injected",
+        "fault.verified",
+        "fault.act",
+    ]
     assert {event.source.writer for event in heard} == {"outside"}
     assert outside.leases(bed) == ("stop-ssh on n2: heals by itself in 120 s",)
     assert host.pid == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +137,19 @@ def test_a_bundles_plan_keeps_no_secret_and_goes_on_with_the_beds() -> None:
     kept = plan.shown(made)
     assert kept.nodes["n1"].env == {"WANDB_API_KEY": "***", "LEVEL": "3"}
     assert plan.restored(kept, bed) == made
+
+
+def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None:
+    """A plugin whose injection and healing are both SIGCONT to a running rank."""
+    (tmp_path / "faults").mkdir()
+    source = (Path(__file__).parents[1] / "examples/plugins/faults/kill_rank.py").read_text()
+    source = source.replace('signal: str = "KILL"', 'signal: str = "CONT"').replace('("KILL", "TERM")', '("CONT",)')
+    source = source.replace("heal=(), verify_heal=()", "heal=(blow,), verify_heal=(blow,)")
+    (tmp_path / "faults" / "wake_rank.py").write_text(source)
+    catalogue = plugins.discover((tmp_path,))
+    text = "trial: t\nworkload: train-dp\nfaults: [wake-rank: {node: 2}]\n"
+    with pytest.raises(UsageError, match=r"fault f0 \(wake-rank\): inject equals heal: the fault would change nothing"):
+        plan.plan(
+            parse_trial.parse(text, "t.yml", catalogue, []), beds.local(), beds.up(beds.local()), catalogue,
+            run="r", payload="/p", capabilities={"localhost": frozenset({"signal"})},
+        )  # fmt: skip

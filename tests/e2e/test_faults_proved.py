@@ -1,0 +1,80 @@
+"""Faults on a real bed that change nothing, or less than they claim: never verified, and never a pass."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.agent import label
+from orchestrator.model.event import Event
+from orchestrator.model.trial import FaultPlan, Trigger
+
+from . import trials
+from .conftest import ROOT, Bed
+
+pytestmark = pytest.mark.e2e
+
+KILL_RANK = ROOT / "tests/examples/plugins/faults/kill_rank.py"
+
+
+def _with(bed: Bed, directory: Path, name: str, **changes: str) -> Bed:
+    """The bed with a fault like kill-rank, some of its source replaced."""
+    source = KILL_RANK.read_text()
+    for old, new in changes.items():
+        source = source.replace(*{"signals": ('("KILL", "TERM")', new), "default": ('"KILL"\n', new + "\n")}[old])
+    (directory / "faults").mkdir()
+    (directory / "faults" / f"{name}.py").write_text(source)
+    return replace(bed, catalogue=plugins.discover((directory,)))
+
+
+def _fault(name: str) -> FaultPlan:
+    return FaultPlan(id="f0", fault=name, node=2, at=Trigger(step=13))
+
+
+def test_a_signal_that_changes_nothing_is_unknown(bed: Bed, tmp_path: Path) -> None:
+    """SIGCONT to a running rank: the state to verify, that it runs, holds without any injection."""
+    waking = _with(bed, tmp_path, "wake_rank", default='"CONT"', signals='("CONT",)')
+    ran = waking.run(trials.dp(_fault("wake-rank")))
+    (before,) = ran.of("fault.before")
+    assert before.value["held"] is True
+    assert not ran.of("fault.injected")
+    assert "already held before the injection" in ran.verdict("fault-verified").text
+    assert (ran.outcome("fault-verified"), ran.outcome("bit-exact"), ran.code) == ("unknown", "unknown", 2)
+
+
+def test_a_signal_that_ends_a_rank_is_proved(bed: Bed, tmp_path: Path) -> None:
+    ran = _with(bed, tmp_path, "kill_rank").run(trials.dp(_fault("kill-rank")))
+    assert [event.value["held"] for event in ran.of("fault.before")] == [False]
+    assert ran.bad() == []
+
+
+def test_a_node_that_was_stopped_by_hand_before_it_is_paused_proves_nothing(bed: Bed) -> None:
+    """Its agent and its ranks stand still already when the fault is to stop them."""
+    stopped: list[int] = []
+
+    def stop(event: Event) -> None:
+        if event.f == "rank.held":
+            agent = label.living(Path(bed.spec.workdir) / "nodes" / str(event.node))
+            stopped.extend(_tree(int(agent["pid"])))
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+
+    ran = bed.run(trials.dp(trials.pause(2, for_s=0.5)), told=stop)
+    held: list[Any] = [event.value.get("held") for event in ran.of("fault.before")]
+    assert held == [True]
+    assert stopped
+    assert ran.outcome("fault-verified") == "unknown"
+    assert ran.code in (1, 2), "never a pass"
+    assert bed.unchanged()
+
+
+def _tree(pid: int) -> list[int]:
+    from orchestrator.agent import processes
+
+    return [pid, *(one.pid for one in processes.descendants(pid))]
