@@ -7,15 +7,17 @@ import secrets
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import gathering
+from .core import redact
 from .looking import Looks
 from .loop import Loop
 from .model import codec
 from .model.errors import CcbedError, InfrastructureError, on_disk
-from .model.event import Event, History, Source
+from .model.event import Command, Event, History, Source
 from .model.launch import Request
 from .model.plan import Plan
 from .model.trial import Trial
@@ -49,11 +51,20 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 heard=lambda event, state: request.told(event),
                 interrupted=(lambda: True) if request.stop else interrupted,
                 cursors=cursors,
+                reveal=lambda command: _revealed(command, request.secrets),
             )
             loop.run()
             book.sync()
         except (JournalError, OSError) as error:
             raise _cut(request, plan, directory, book.history, error) from error
+
+
+def _revealed(command: Command, secrets: Mapping[str, str]) -> Command:
+    """The same command with the secrets of its ranks' arguments."""
+    if command.f != "gang.start" or not secrets:
+        return command
+    params = redact.reveal(command.value["params"], secrets)
+    return replace(command, value={**command.value, "params": params})
 
 
 def _opening(request: Request, plan: Plan, book: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:

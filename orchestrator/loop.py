@@ -41,6 +41,7 @@ class Book(Protocol):
 class Loop:
     """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal.
 
+    ``reveal`` puts secrets into a command that is sent; what is written down has placeholders in their places.
     ``look``: what a node is seen to be; ``ahead``: it will soon be asked for.
     """
 
@@ -54,6 +55,7 @@ class Loop:
     gather: Callable[[], Mapping[str, Any]]
     heard: Callable[[Event, State], None] = lambda event, state: None
     interrupted: Callable[[], bool] = lambda: False
+    reveal: Callable[[Command], Command] = lambda command: command
     cursors: Cursors = field(default_factory=dict)
     _open: dict[str, tuple[Command, float]] = field(default_factory=dict)
     _timers: list[tuple[float, str]] = field(default_factory=list)
@@ -143,7 +145,7 @@ class Loop:
     def _send(self, command: Command) -> None:
         """Without a way to its host it was not sent, and the run goes on without it. What is wrong with a file is raised."""
         try:
-            self.provider.perform(command)
+            self.provider.perform(self.reveal(command))
         except OSError as error:
             if on_disk(error):
                 raise
@@ -326,7 +328,8 @@ class Loop:
 
 def _shown(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """What is written down of a command: an inventory's secrets are not. It is never sent again from there."""
-    return {**value, "env": redaction.redacted(value["env"])} if isinstance(value.get("env"), Mapping) else value
+    names = value.get("secret_names", ())
+    return {**value, "env": redaction.redacted(value["env"], names)} if isinstance(value.get("env"), Mapping) else value
 
 
 def _since(command: Command, sent: float, now: float) -> float:

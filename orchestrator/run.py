@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, driving, judging, rendering
-from .core import judge, metrics, plugin_files, programs
+from .core import judge, metrics, plugin_files, programs, redact
 from .core import plan as planning
 from .core import twin as twins
 from .model import codec
 from .model.bed import BedSpec, BedStatus
 from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from .model.launch import Request, Result
-from .model.plan import Plan
+from .model.plan import LeftOut, Plan
 from .model.run import Run, Twin
 from .model.trial import Trial
 from .providers import asking, preflight, systems
-from .store import beds, bundle, closing, fingerprint, paths, payload, seal
+from .store import beds, bundle, closing, fingerprint, inputs, paths, payload, seal, secrets
 from .store import twins as cache
 from .store.journal import JournalError
 
@@ -50,8 +50,8 @@ def launch(request: Request) -> Result:
     """A trial from its beginning to its verdicts, or one that is gone on with. Raises UsageError, InfrastructureError."""
     if request.resume:
         return resume(request, Path(request.resume))
-    script = Path(request.trial.params["file"]) if request.trial.params.get("file") else None
-    files = payload.collect(Path(__file__).parent, request.catalogue, script)
+    salt = secrets.salt(Path(request.state))
+    files = payload.collect(Path(__file__).parent, request.catalogue, inputs.script(request.trial), salt)
     run = _Run(request=request, trial=request.trial, files=files)
     return _one(replace(run, twin=_twin(run)) if _wants_twin(request) else run)
 
@@ -61,12 +61,15 @@ def resume(request: Request, directory: Path) -> Result:
     plan = planning.restored(codec.build(Plan, paths.document(directory, bundle.PLAN)), request.bed)
     if plan.bed != request.bed.name:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
-    request.began(str(directory))
     workdir = Path(request.bed.workdir)
+    request = replace(request, secrets=secrets.of_run(workdir, plan.run))
+    request.began(str(directory))
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _let_go(request):
         open_run = beds.OpenRun(run=plan.run, directory=str(directory))
         if not _ended(directory):
             open_run = _still_open(workdir, directory)
+            if not request.stop:
+                redact.require(request.trial, request.secrets, str(directory), request.bed.name)
             if open_run.cut:
                 driving.drive(request, request.trial, plan, directory, cut=True)
                 beds.cut_run(workdir, plan.run, directory, cut=False)
@@ -198,13 +201,15 @@ def _begin(run: _Run, directory: Path) -> Plan:
     provider, name = run.request.provider, directory.name
     try:
         beds.begin_run(run.workdir, name, directory.resolve())
+        secrets.keep(run.workdir, name, run.request.secrets)
         status = provider.observe(run.bed, memory=False)
         with _opened(run, name), ThreadPoolExecutor(max_workers=2) as pool:
             placed, told = pool.submit(provider.put, run.files), pool.submit(_systems, run)
             checked = _preflight(run, status)
             plan = _plan(run, status, run_id=name, at=placed.result(), checked=checked)
-            plan = replace(plan, inputs=bundle.sums(_inputs(run)))
-            _write_inputs(run, plan, directory, told.result())
+            kept, left_out = _inputs(run)
+            plan = replace(plan, inputs=bundle.sums(kept), inputs_left_out=left_out)
+            bundle.write_inputs(directory, _documents(run, plan, told.result()), kept)
         bundle.link_latest(directory)
         return plan
     except BaseException as error:
@@ -259,6 +264,7 @@ def _plan(
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, rooms=checked.rooms,
         twin=request.twin,
+        secret_names=request.secret_names,
     )  # fmt: skip
 
 
@@ -276,7 +282,8 @@ def _fingerprint(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -
     return fingerprint.of_nodes(told, plan.slots, **asked)
 
 
-def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Mapping[str, Any]]) -> None:
+def _documents(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """File name in the bundle -> what is written there before the run begins."""
     request = run.request
     about = bundle.describe(
         run=plan.run,
@@ -294,14 +301,15 @@ def _write_inputs(run: _Run, plan: Plan, directory: Path, told: Mapping[str, Map
     }
     if run.twin:
         documents[bundle.TWIN] = run.twin
-    bundle.write_inputs(directory, documents, _inputs(run))
+    return documents
 
 
-def _inputs(run: _Run) -> Mapping[str, bytes]:
-    """The files under ``inputs/``: the user's script with its directory, or the file of the trial; the plugins."""
-    users = {name: content for name, content in run.files.items() if name.startswith("user/")}
-    checks = judge.specs(run.trial, run.request.catalogue)
-    return {**(users or run.request.inputs), **plugin_files.sources(run.trial, checks, run.request.catalogue)}
+def _inputs(run: _Run) -> tuple[Mapping[str, bytes], tuple[LeftOut, ...]]:
+    """(the files under ``inputs/``: the user's and the plugins; the user's files that are not there)."""
+    request = run.request
+    users, left_out = inputs.of_run(run.trial, run.files, request.inputs, request.secrets.values())
+    checks = judge.specs(run.trial, request.catalogue)
+    return {**users, **plugin_files.sources(run.trial, checks, request.catalogue)}, left_out
 
 
 # --- after it ---------------------------------------------------------------------------------------------------------

@@ -116,11 +116,13 @@ def _explain(error: Exception, session: sessions.Session) -> int:
 
 
 def _save(state: Path) -> str:
+    from ..core import redact
+
     text = traceback.format_exc()
     file = state / f"crash-{os.getpid()}.txt"
     try:
         state.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"ccbed {__version__}: {' '.join(sys.argv)}\n{text}")
+        file.write_text(f"ccbed {__version__}: {redact.command_line(sys.argv[1:])}\n{text}")
     except OSError:
         return f"this text, as {file} cannot be written:\n{text}"
     return str(file)

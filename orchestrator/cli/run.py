@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from ..core import draft, parse_trial, plan
+from ..core import draft, parse_trial, plan, redact
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import PRECEDENCE, CcbedError, UsageError
 from ..model.launch import Request
 from ..model.trial import Trial
+from ..store import secrets
 from . import beds, options, skipping, summary, telling, trials
 from .session import Session
 
@@ -85,6 +86,12 @@ class RunCommand(click.Command):
     is_flag=True,
     help="Make no uninterrupted run to compare with; checks that need one are unknown (exit 2).",
 )
+@click.option(
+    "--secret",
+    multiple=True,
+    metavar="NAME",
+    help="Redact the value of this environment variable or option of the script; repeatable.",
+)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where the ranks find data sets.")
@@ -106,14 +113,15 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     if bed and not given["inventory"]:
         session.ahead(bed)
     data_dir = _data_dir(given["data_dir"], bed)
-    trial = _trial(session, source, given, bed, data_dir)
+    hidden = redact.Redaction(mask=secrets.mask(session.state), names=given["secret"])
+    trial = _redacted(source, hidden, _trial(session, source, given, bed, data_dir))
     if bed is None:
         raise missing or _never()
     trials.fitting(source, trial, bed, session.catalogue)
     trial = skipping.available(session.terminal, trial, bed)
     if given["dry_run"]:
         return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
-    codes = [_once(session, source, trial, bed, data_dir, given) for _ in range(given["repeat"])]
+    codes = [_once(session, source, trial, hidden, bed, data_dir, given) for _ in range(given["repeat"])]
     return next((code for code in PRECEDENCE if code in codes), codes[-1])
 
 
@@ -147,6 +155,8 @@ def _trial(
     )
     if source.is_script and bed is not None and given["nodes"] is None:
         laid.append(_all_nodes(source, bed))
+    if source.args:
+        laid.append(draft.Override(path=("params", "args"), value=list(source.args), source="--"))
     laid += trials.proofs(source.document, given["fail_node"]) if isinstance(source.document.value, dict) else []
     document = trials.without_twins(source.document, session.catalogue) if given["no_twin"] else source.document
     trial = parse_trial.build(document, session.catalogue, laid, data_dir)
@@ -156,6 +166,19 @@ def _trial(
             f"{source.label}: params.file: no such file (got {script})", hint="the bundle's inputs/ has a copy"
         )
     return trial
+
+
+def _redacted(source: trials.Source, hidden: redact.Redaction, trial: Trial) -> Trial:
+    """The trial with placeholders for its secrets. Raises UsageError for a recorded trial whose secrets are not given again."""
+    result = hidden.trial(trial)
+    if not (unknown := redact.missing(result.params, hidden.secrets)):
+        return result
+    args = [redact.PLACEHOLDER.sub("...", str(arg)) for arg in result.params.get("args", ())]
+    again = f" -- {shlex.join(args)}" if args else ""
+    raise UsageError(
+        *(f"{source.label}: {place} was redacted when the run was recorded; give it again" for place in unknown),
+        hint=f"ccbed run {source.label}{again}, with the values in place of the dots",
+    )
 
 
 def _all_nodes(source: trials.Source, bed: BedSpec) -> draft.Override:
@@ -175,7 +198,7 @@ def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, 
         run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
     )  # fmt: skip
     if as_json:
-        session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(made)})
+        session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.shown(made))})
         return 0
     session.terminal.lines(
         [
@@ -189,7 +212,13 @@ def _dry(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, 
 
 
 def _once(
-    session: Session, source: trials.Source, trial: Trial, bed: BedSpec, data_dir: str | None, given: Mapping[str, Any]
+    session: Session,
+    source: trials.Source,
+    trial: Trial,
+    hidden: redact.Redaction,
+    bed: BedSpec,
+    data_dir: str | None,
+    given: Mapping[str, Any],
 ) -> int:
     quiet = bool(given["as_json"])
     if given["inventory"]:
@@ -208,10 +237,12 @@ def _once(
             catalogue=session.catalogue,
             runs=str(given["runs_dir"]),
             state=str(session.state),
-            command=shlex.join(["ccbed", *session.argv]),
+            command=hidden.text(shlex.join(["ccbed", *hidden.arguments(session.argv)])),
             data_dir=data_dir,
             twin=not given["no_twin"],
             inputs=source.inputs,
+            secrets=dict(hidden.secrets),
+            secret_names=given["secret"],
             began=teller.begun,
             told=teller.tell,
             known=teller.known,

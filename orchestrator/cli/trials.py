@@ -31,11 +31,15 @@ _LARGEST = 16 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """``label``: how errors name it; ``inputs``: the user's files that go into the bundle."""
+    """``label``: how errors name it; ``inputs``: the user's files that go into the bundle.
+
+    ``args``: what follows ``--``, where it replaces the arguments of a trial's script.
+    """
 
     document: marked.Document
     label: str
     inputs: Mapping[str, bytes]
+    args: tuple[str, ...] = ()
 
     @property
     def workload(self) -> str:
@@ -60,7 +64,7 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     if path.suffix == ".py":
         return _script(path, args)
     if path.suffix in _SUFFIXES:
-        return _yaml(path, name)
+        return replace(_yaml(path, name), args=tuple(args))
     known = ", ".join(sorted(catalogue.trials))
     near = values.nearest(name, catalogue.trials)
     raise UsageError(

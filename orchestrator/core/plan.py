@@ -35,6 +35,7 @@ def plan(
     gaps: Sequence[Gap] = (),
     rooms: Sequence[Room] = (),
     twin: bool = True,
+    secret_names: Sequence[str] = (),
 ) -> Plan:
     """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
 
@@ -77,12 +78,13 @@ def plan(
         left_out=left_out,
         checks=judge.planned(trial, catalogue, twin=twin),
         workload=plugin_files.described(catalogue.workloads[trial.workload]),
+        secret_names=tuple(secret_names),
     )
 
 
 def shown(plan: Plan) -> Plan:
     """The plan as a bundle keeps it: without the secrets of the inventory."""
-    return _with_env(plan, {name: redaction.redacted(node.env) for name, node in plan.nodes.items()})
+    return _with_env(plan, {name: redaction.redacted(node.env, plan.secret_names) for name, node in plan.nodes.items()})
 
 
 def restored(plan: Plan, bed: BedSpec) -> Plan:

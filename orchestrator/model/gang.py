@@ -41,6 +41,7 @@ class GangSpec:
     """One node's share of a gang (value of ``gang.start``). ``link``: how the links of the bed are shaped.
 
     ``leaves``: by rank of the world, the switch of the fabric that its node is plugged into.
+    ``secret_names``: environment variables that the user calls secret.
     """
 
     run: str
@@ -69,3 +70,4 @@ class GangSpec:
     deadline_s: float = 3600.0
     link: LinkSpec | None = None
     leaves: tuple[int, ...] = ()
+    secret_names: tuple[str, ...] = ()

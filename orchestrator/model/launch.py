@@ -20,6 +20,8 @@ class Request:
     ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
     ``stop``: it is gone on with only to heal the bed and to stop its gang; it stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
+    ``trial``, ``command`` and ``inputs`` hold placeholders in the places of secrets; ``secrets``: placeholder -> secret;
+    ``secret_names``: environment variables that the user calls secret.
     ``known`` is told the run that is the twin, where one was made before.
     ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
     """
@@ -37,6 +39,8 @@ class Request:
     stop: bool = False
     twin: bool = True
     inputs: Mapping[str, bytes] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secret_names: tuple[str, ...] = ()
     began: Callable[[str], None] = lambda directory: None
     told: Callable[[Event], None] = lambda event: None
     known: Callable[[str], None] = lambda run: None

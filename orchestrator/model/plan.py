@@ -71,6 +71,17 @@ class PlannedCheck(CheckSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A file of the user that is not in the bundle. ``sha256`` is empty where it was not hashed; ``modified``: UTC."""
+
+    path: str
+    reason: str
+    size_bytes: int = 0
+    modified: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
@@ -79,6 +90,8 @@ class Plan:
     ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
     ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why;
     ``checks``: what judges the run, then and later; None: a bundle of format 1, which does not list them.
+    ``secret_names``: environment variables that the user calls secret;
+    ``inputs_left_out``: the user's files that travel with the run, or lie beside its script, and are not in the bundle.
     """
 
     run: str
@@ -101,3 +114,5 @@ class Plan:
     inputs: Mapping[str, str] = field(default_factory=dict)
     checks: tuple[PlannedCheck, ...] | None = None
     workload: PluginFile | None = None
+    secret_names: tuple[str, ...] = ()
+    inputs_left_out: tuple[LeftOut, ...] = ()

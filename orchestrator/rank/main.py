@@ -77,7 +77,7 @@ def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
 def _dress(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> None:
     """Set the environment and keep a redacted copy of it."""
     os.environ.update(environment.variables(gang, rank, node, incarnation))
-    text = json.dumps(environment.redacted(os.environ), indent=1)
+    text = json.dumps(environment.redacted(os.environ, gang.secret_names), indent=1)
     (Path(gang.out) / f"env-r{rank}.json").write_text(text + "\n")
 
 

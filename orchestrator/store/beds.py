@@ -15,7 +15,7 @@ from typing import Any
 from ..model import codec
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import InfrastructureError, UsageError
-from . import paths
+from . import paths, secrets
 
 OPEN_RUN = "open-run.json"
 RUN_LOCK = "run.lock"
@@ -195,6 +195,7 @@ def end_run(workdir: Path, run: str) -> None:
     """The run is no longer open on the bed; another one that is stays so."""
     found = open_run(workdir)
     if found is not None and found.run == run:
+        secrets.forget(workdir, run)
         (workdir / OPEN_RUN).unlink(missing_ok=True)
 
 

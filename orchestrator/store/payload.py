@@ -9,21 +9,30 @@ from pathlib import Path
 
 from ..model.errors import UsageError
 from ..model.plugin import Catalogue
+from . import inputs
 
+SALT = "salt"
 #: The most that may travel with a run, in bytes.
 LIMIT = 64 * 1024 * 1024
 #: Folders of a script's directory that are never sent.
 LEFT_OUT = ("__pycache__", "runs", "node_modules", "venv")
 
 
-def collect(package: Path, catalogue: Catalogue, script: Path | None = None) -> dict[str, bytes]:
-    """Path in the payload -> content. ``package``: the directory of this package. Raises UsageError above the limit."""
+def collect(package: Path, catalogue: Catalogue, script: Path | None = None, salt: bytes = b"") -> dict[str, bytes]:
+    """Path in the payload -> content. ``package``: the directory of this package. Raises UsageError above the limit.
+
+    ``salt`` goes with a script whose directory holds secrets: the payload's digest, which a bundle shows, then depends
+    on it, and no secret can be found by trying what gives that digest.
+    """
     files = {f"orchestrator/{path.relative_to(package)}": path.read_bytes() for path in _own(package)}
     for folder in ("workloads", "algorithms"):
         for path in map(Path, catalogue.files.get(folder, ())):
             files[f"orchestrator/{folder}/{path.name}"] = path.read_bytes()
     if script is not None:
-        files.update(_users(script))
+        users = _users(script)
+        files.update(users)
+        if any(inputs.reason_secret(name, content) for name, content in users.items()):
+            files[SALT] = salt
     return files
 
 
@@ -66,9 +75,10 @@ def _users(script: Path) -> dict[str, bytes]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """Plain files, without hidden ones and folders that hold no code."""
+    """Plain files, without links, folders that hold no code, and hidden ones except ``.env``, which scripts read."""
     for path in sorted(directory.iterdir()):
-        if path.name.startswith(".") or path.is_symlink() or path.name in LEFT_OUT:
+        hidden = path.name.startswith(".") and not (path.name.startswith(".env") and path.is_file())
+        if hidden or path.is_symlink() or path.name in LEFT_OUT:
             continue
         if path.is_dir():
             yield from _below(path)

@@ -1,0 +1,151 @@
+"""A trial and a command line without their secrets, and the secrets put back for the ranks. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..model import redaction
+from ..model.errors import UsageError
+from ..model.trial import Trial
+
+#: What stands in the place of a secret: a keyed digest of it, so that equal secrets stay equal and none can be guessed.
+PLACEHOLDER = re.compile(r"<redacted:[0-9a-f]{16}>")
+#: Parameters that are lists of arguments, and those that are never secrets.
+_ARGUMENTS = ("args", "exec_")
+_PLAIN = ("file", "cwd", "step_regex")
+#: The option that names a secret: its own value is none.
+OPTION = "--secret"
+#: Shorter values are not looked for in other texts: they would be met by chance.
+SHORTEST = 6
+_ASSIGNED = re.compile(
+    r"""(?P<name>(?<![\w-])(?P<dash>--?)?[A-Za-z_][\w.-]*)(?P<sep>=|["']?:(?!//)\s*|(?(dash)\s+(?!-)|(?!)))"""
+    r"""(?P<quote>["']?)(?P<value>[^\s"']+)(?P=quote)"""
+)
+
+Mask = Callable[[str], str]
+
+
+@dataclass(kw_only=True)
+class Redaction:
+    """Replaces secrets and remembers them. ``mask``: secret -> placeholder; ``names``: what the user calls secret.
+
+    ``secrets``: placeholder -> secret.
+    """
+
+    mask: Mask
+    names: Collection[str] = ()
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def trial(self, trial: Trial) -> Trial:
+        """The same trial with placeholders in its parameters."""
+        return replace(trial, params={name: self._param(name, value) for name, value in trial.params.items()})
+
+    def arguments(self, arguments: Sequence[str]) -> tuple[str, ...]:
+        """The same arguments with placeholders."""
+        result: list[str] = []
+        option = ""
+        for argument in arguments:
+            result.append(self._argument(argument, option))
+            option = argument if re.fullmatch(r"--?[A-Za-z][\w.-]*", argument) else ""
+        return tuple(result)
+
+    def text(self, text: str) -> str:
+        """The same text with placeholders for the secrets that are known."""
+        for placeholder, secret in self.secrets.items():
+            if len(secret) >= SHORTEST:
+                text = text.replace(secret, placeholder)
+        return text
+
+    def _param(self, name: str, value: Any) -> Any:
+        if name in _ARGUMENTS and isinstance(value, list | tuple):
+            return type(value)(self.arguments([str(argument) for argument in value]))
+        if isinstance(value, str) and name not in _PLAIN:
+            return self._value(value, name)
+        return value
+
+    def _argument(self, argument: str, option: str) -> str:
+        if option and not argument.startswith("--") and self._is_secret(argument, option):
+            return self._kept(argument)
+        result = _ASSIGNED.sub(self._assigned, argument)
+        if result != argument or _ASSIGNED.fullmatch(argument):
+            return result
+        return self._value(argument, option, by_name=False)
+
+    def _assigned(self, match: re.Match[str]) -> str:
+        name, sep, quote, value = match["name"], match["sep"], match["quote"], match["value"]
+        return f"{name}{sep}{quote}{self._value(value, name)}{quote}"
+
+    def _value(self, value: str, name: str, *, by_name: bool = True) -> str:
+        if PLACEHOLDER.search(value):
+            return value
+        secret = self._is_secret(value, name) if by_name else redaction.looks_secret(value, name)
+        return self._kept(value) if secret or redaction.USERINFO.search(value) else value
+
+    def _is_secret(self, value: str, name: str) -> bool:
+        if name == OPTION and value in self.names:
+            return False
+        if redaction.is_named(name, self.names):
+            return True
+        by_name = redaction.is_secret_option(name) and not redaction.is_trivial(value)
+        return by_name or redaction.looks_secret(value, name)
+
+    def _kept(self, secret: str) -> str:
+        if PLACEHOLDER.search(secret):
+            return secret
+        placeholder = self.mask(secret)
+        self.secrets[placeholder] = secret
+        return placeholder
+
+
+def command_line(arguments: Sequence[str]) -> str:
+    """A command line for people, with its secrets gone for good."""
+    return shlex.join(Redaction(mask=lambda secret: "<redacted>").arguments(arguments))
+
+
+def holds(content: bytes, secrets: Iterable[str]) -> bool:
+    """Whether one of the secrets is in ``content``."""
+    return any(len(secret) >= SHORTEST and secret.encode() in content for secret in secrets)
+
+
+def reveal(value: Any, secrets: Mapping[str, str]) -> Any:
+    """``value`` with the secrets in the places of their placeholders."""
+    if isinstance(value, str):
+        return PLACEHOLDER.sub(lambda match: secrets.get(match[0], match[0]), value)
+    if isinstance(value, Mapping):
+        return {key: reveal(part, secrets) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(reveal(part, secrets) for part in value)
+    return value
+
+
+def require(trial: Trial, secrets: Collection[str], directory: str, bed: str) -> None:
+    """Raises UsageError where a rank would be started with a placeholder among its arguments."""
+    if unknown := missing(trial.params, secrets):
+        raise UsageError(
+            *(f"{directory}: {place} was redacted, and is not kept with the bed any more" for place in unknown),
+            hint=f"give the run up: ccbed heal {bed}; then run it again with that argument",
+        )
+
+
+def missing(params: Mapping[str, Any], secrets: Collection[str] = ()) -> tuple[str, ...]:
+    """The places of placeholders whose secrets are not known: ``params.args[3] (the value of --token)``."""
+    return tuple(f"params.{place}" for place in _places(params, frozenset(secrets)))
+
+
+def _places(params: Mapping[str, Any], secrets: frozenset[str]) -> Iterable[str]:
+    for name, value in params.items():
+        parts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
+        for number, part in enumerate(parts):
+            if isinstance(part, str) and set(PLACEHOLDER.findall(part)) - secrets:
+                yield name if isinstance(value, str) else f"{name}[{number}] ({_label(parts, number)})"
+
+
+def _label(parts: Sequence[Any], number: int) -> str:
+    before = str(parts[number - 1]) if number else ""
+    head = str(parts[number]).partition("<redacted:")[0].rstrip("=\"' ")
+    name = head or (before if before.startswith("-") else "")
+    return f"the value of {name}" if name else "an argument"

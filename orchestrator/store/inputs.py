@@ -1,0 +1,152 @@
+"""Which files of the user a bundle keeps: code and configuration. Of the others it keeps name, size, time and SHA-256."""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from ..core import redact
+from ..model import redaction
+from ..model.plan import LeftOut
+from ..model.trial import Trial
+
+#: Where the files beside a script lie in payload and bundle.
+USER = "user/"
+CODE = {".py", ".pyi", ".pyx", ".sh", ".bash", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
+CONFIGURATION = {".toml", ".ini", ".cfg", ".conf", ".yaml", ".yml", ".json", ".properties"}
+NAMES = ("requirements*.txt", "constraints*.txt", "Makefile", "Dockerfile", "*.Dockerfile")
+#: Larger files are data, whatever their name, in bytes.
+LARGEST = 1024 * 1024
+#: Files that hold secrets by their name, without regard to case.
+SECRET_NAMES = (
+    ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg",
+    "*.age", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pgpass", ".npmrc", ".pypirc",
+    ".htpasswd", ".git-credentials", ".boto", "credentials", "credentials.*", "*credentials.json", "secrets", "secrets.*",
+    "secret.*", "token", "token.*", "*.token", "kubeconfig", "service-account*.json", "service_account*.json",
+    "vault", "vault.*", "vault_pass*", ".vault_pass*",
+)  # fmt: skip
+_VAULT = re.compile(r"\A\s*\$ANSIBLE_VAULT;|!vault\b")
+_INVENTORY = re.compile(r"(?:^|[\s\[{\"'])(?:ansible|ccbed)_\w+[\"']?\s*[:=]")
+_SETTING = re.compile(
+    r"""^[\s{,-]*["']?(?P<name>[\w.-]+)["']?[ \t]*[:=][ \t]*["']?(?P<value>[^"'\s,}]{6,})""", re.MULTILINE
+)
+_REFERENCE = re.compile(r"\$\{|\$\w|\{\{|env:|<")
+
+KNOWN = "holds a redacted value"
+NOT_SENT = "does not travel with the run"
+
+
+def script(trial: Trial) -> Path | None:
+    """The user's script, where the trial runs one."""
+    return Path(trial.params["file"]) if trial.params.get("file") else None
+
+
+def of_run(
+    trial: Trial, files: Mapping[str, bytes], trial_files: Mapping[str, bytes], secrets: Iterable[str]
+) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
+    """As ``select``, or of ``trial_files`` where the trial runs no script. ``secrets``: values that are known."""
+    values, file = tuple(secrets), script(trial)
+    if file is None:
+        return without_secrets(trial_files, lambda content: redact.holds(content, values))
+    return select(files, file.parent, lambda content: redact.holds(content, values))
+
+
+def select(
+    files: Mapping[str, bytes], directory: Path, holds_secret: Callable[[bytes], bool]
+) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
+    """(the files of ``user/`` that the bundle keeps, what is said of the rest). ``directory``: that of the script.
+
+    ``holds_secret``: whether a secret that is known is in a content.
+    """
+    kept: dict[str, bytes] = {}
+    left_out = []
+    for name in sorted(name for name in files if name.startswith(USER)):
+        content = files[name]
+        secret = reason_secret(name, content) or (KNOWN if holds_secret(content) else "")
+        reason = secret or _reason_other(name, content)
+        if not reason:
+            kept[name] = content
+            continue
+        digest = "" if secret else hashlib.sha256(content).hexdigest()
+        left_out.append(_left_out(directory, name, reason, digest))
+    left_out += [_left_out(directory, name, NOT_SENT, "") for name in _not_sent(directory, files)]
+    return kept, tuple(left_out)
+
+
+def without_secrets(
+    files: Mapping[str, bytes], holds_secret: Callable[[bytes], bool]
+) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
+    """(the files that hold no known secret, what is said of the others): for the file of a trial."""
+    kept = {name: content for name, content in files.items() if not holds_secret(content)}
+    left_out = (LeftOut(path=name, reason=KNOWN) for name in files if name not in kept)
+    return kept, tuple(left_out)
+
+
+def reason_secret(name: str, content: bytes) -> str:
+    """Why a file is taken for a secret: by its name or by its content; empty for any other."""
+    path = PurePosixPath(name.lower())
+    if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET_NAMES) and path.suffix not in CODE:
+        return "secret by its name"
+    text = content[:LARGEST].decode(errors="replace")
+    if redaction.PRIVATE_KEY.search(text):
+        return "holds a private key"
+    if _VAULT.search(text):
+        return "holds an Ansible vault"
+    if path.suffix in CODE:
+        return "holds a token" if redaction.TOKEN.search(text) else ""
+    if _is_text(content) and _INVENTORY.search(text):
+        return "an inventory"
+    if redaction.TOKEN.search(text) or (path.suffix in CONFIGURATION and _has_secret_setting(text)):
+        return "holds a secret value"
+    return ""
+
+
+def _reason_other(name: str, content: bytes) -> str:
+    path = PurePosixPath(name)
+    known = path.suffix.lower() in CODE | CONFIGURATION or any(fnmatch.fnmatch(path.name, one) for one in NAMES)
+    if not known:
+        return "neither code nor configuration"
+    return f"larger than {LARGEST // 1024**2} MiB" if len(content) > LARGEST else ""
+
+
+def _has_secret_setting(text: str) -> bool:
+    return any(
+        redaction.is_secret_option(match["name"])
+        and not redaction.is_trivial(match["value"])
+        and not _REFERENCE.match(match["value"])
+        for match in _SETTING.finditer(text)
+    )
+
+
+def _is_text(content: bytes) -> bool:
+    return b"\0" not in content[:8192]
+
+
+def _left_out(directory: Path, name: str, reason: str, digest: str) -> LeftOut:
+    try:
+        status = (directory / name.removeprefix(USER)).lstat()
+    except OSError:
+        return LeftOut(path=name, reason=reason, sha256=digest)
+    modified = datetime.datetime.fromtimestamp(status.st_mtime, datetime.UTC)
+    return LeftOut(
+        path=name, reason=reason, size_bytes=status.st_size, modified=f"{modified:%Y-%m-%dT%H:%M:%SZ}", sha256=digest
+    )
+
+
+def _not_sent(directory: Path, files: Collection[str]) -> Iterator[str]:
+    """Entries of the script's directory and of the directories that were sent; a directory that was not is one entry."""
+    sent = {str(parent) for name in files for parent in PurePosixPath(name).parents}
+    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+        yield from _not_sent_at(path, f"{USER}{path.name}", files, sent)
+
+
+def _not_sent_at(path: Path, name: str, files: Collection[str], sent: Collection[str]) -> Iterator[str]:
+    if path.is_dir() and not path.is_symlink() and name in sent:
+        for entry in sorted(path.iterdir()):
+            yield from _not_sent_at(entry, f"{name}/{entry.name}", files, sent)
+    elif name not in files:
+        yield name

@@ -1,0 +1,135 @@
+"""Which files beside a script enter a bundle, and what is said of the others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+import orchestrator
+from orchestrator import plugins
+from orchestrator.model.errors import UsageError
+from orchestrator.model.plan import LeftOut
+from orchestrator.store import inputs, payload, secrets
+
+PACKAGE = Path(orchestrator.__file__).parent
+KEY = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXk\n-----END OPENSSH PRIVATE KEY-----\n"
+
+SECRET_FILES = {
+    ".env": "A=b\n",
+    ".env.local": "A=b\n",
+    "prod.env": "A=b\n",
+    "server.pem": "x",
+    "tls.key": "x",
+    "id_rsa": "x",
+    "deploy": KEY,
+    "deploy.txt": "text before\n" + KEY,
+    "rsa.json": '{"key": "-----BEGIN RSA PRIVATE KEY-----\\nabc"}',
+    "group_vars.yml": "$ANSIBLE_VAULT;1.1;AES256\n3061\n",
+    "vars.yml": "db: !vault |\n  $ANSIBLE_VAULT;1.1;AES256\n",
+    "lab.yml": "all:\n  hosts:\n    h1: {ansible_host: 10.0.0.1}\n",
+    "hosts": "[all]\nh1 ansible_host=10.0.0.1 ansible_user=root\n",
+    "bed.json": '{"all": {"vars": {"ccbed_nodes": 4}}}',
+    "credentials.json": "{}",
+    "service-account-1.json": "{}",
+    "config.yaml": "lr: 0.1\nwandb:\n  api_key: 0123abcdef\n",
+    "settings.toml": 'password = "correct horse"\n',
+    "notes.txt": "the token is ghp_" + "a1B2" * 9,
+    "helper.py": 'TOKEN = "hf_' + "aB3d" * 9 + '"\n',
+}
+KEPT_FILES = {
+    "train.py": "import model\ntoken = input()\npassword = os.environ['PASSWORD']\n",
+    "model.py": "KEYS = ['a']\n",
+    "token.py": "class Token: ...\n",
+    "run.sh": "python train.py --token $TOKEN\n",
+    "config/base.yaml": "lr: 0.1\ntokenizer: gpt2-medium\nmax_tokens: 4096000\npassword: ${DB_PASSWORD}\n",
+    "requirements.txt": "torch==2.10\n",
+    "pyproject.toml": "[project]\nname = 'x'\n",
+}
+OTHER_FILES = {"data.bin": "x" * 100, "README.md": "text", "weights.pt": "y"}
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Path:
+    for name, content in {**SECRET_FILES, **KEPT_FILES, **OTHER_FILES, ".git/config": "x", "venv/lib.py": "x"}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    (tmp_path / "link.py").symlink_to("/etc/hostname")
+    return tmp_path
+
+
+def selected(directory: Path) -> tuple[dict[str, bytes], dict[str, LeftOut]]:
+    files = payload.collect(PACKAGE, plugins.discover(()), directory / "train.py", salt=b"s")
+    kept, left_out = inputs.select(files, directory, lambda content: b"known-secret" in content)
+    return kept, {entry.path.removeprefix("user/"): entry for entry in left_out}
+
+
+def test_code_and_configuration_are_kept(beside: Path) -> None:
+    kept, _ = selected(beside)
+    assert {name.removeprefix("user/") for name in kept} == set(KEPT_FILES)
+
+
+@pytest.mark.parametrize("name", SECRET_FILES)
+def test_a_secret_file_is_named_and_neither_kept_nor_hashed(beside: Path, name: str) -> None:
+    kept, left_out = selected(beside)
+    assert f"user/{name}" not in kept
+    assert left_out[name].sha256 == ""
+    assert left_out[name].reason != inputs.NOT_SENT, "a script that reads it still can: it travels to the nodes"
+    assert left_out[name].size_bytes == len(SECRET_FILES[name])
+
+
+def test_other_files_are_named_with_their_digest_and_what_does_not_travel_without(beside: Path) -> None:
+    os.utime(beside / "data.bin", (0, 86400))
+    _, left_out = selected(beside)
+    assert left_out["data.bin"].sha256 == hashlib.sha256(b"x" * 100).hexdigest()
+    assert left_out["data.bin"].modified == "1970-01-02T00:00:00Z"
+    assert left_out["README.md"].reason == "neither code nor configuration"
+    unsent = {name for name, entry in left_out.items() if entry.reason == inputs.NOT_SENT}
+    assert unsent == {".git", "venv", "link.py"}
+    assert all(left_out[name].sha256 == "" for name in unsent)
+
+
+def test_a_file_that_holds_a_redacted_value_is_left_out(beside: Path) -> None:
+    (beside / "launch.sh").write_text("python train.py known-secret\n")
+    kept, left_out = selected(beside)
+    assert "user/launch.sh" not in kept
+    assert left_out["launch.sh"].reason == inputs.KNOWN
+
+
+def test_a_payload_with_secrets_is_salted_and_one_without_is_not(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)\n")
+    catalogue = plugins.discover(())
+
+    def digest(salt: bytes) -> str:
+        return payload.digest(payload.collect(PACKAGE, catalogue, tmp_path / "train.py", salt))
+
+    assert digest(b"1") == digest(b"2")
+    (tmp_path / ".env").write_text("PASSWORD=a\n")
+    assert digest(b"1") != digest(b"2")
+
+
+def test_too_much_beside_a_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(payload, "LIMIT", 10)
+    (tmp_path / "train.py").write_text("print('more than ten')\n")
+    with pytest.raises(UsageError, match="would travel"):
+        payload.collect(PACKAGE, plugins.discover(()), tmp_path / "train.py")
+
+
+def test_placeholders_depend_on_a_key_of_the_state_directory(tmp_path: Path) -> None:
+    mask, again, other = (secrets.mask(tmp_path / name) for name in ("a", "a", "b"))
+    assert mask("x") == again("x") != other("x")
+    assert (tmp_path / "a" / secrets.KEY).stat().st_mode & 0o777 == 0o600
+    assert hashlib.sha256(b"x").hexdigest()[:16] not in mask("x")
+
+
+def test_the_secrets_of_a_run_are_kept_for_it_alone_until_it_ends(tmp_path: Path) -> None:
+    secrets.keep(tmp_path, "r1", {"<redacted:0>": "a"})
+    assert (tmp_path / secrets.OF_RUN).stat().st_mode & 0o777 == 0o600
+    assert secrets.of_run(tmp_path, "r1") == {"<redacted:0>": "a"}
+    assert secrets.of_run(tmp_path, "r2") == {}
+    secrets.forget(tmp_path, "r2")
+    assert secrets.of_run(tmp_path, "r1")
+    secrets.forget(tmp_path, "r1")
+    assert not (tmp_path / secrets.OF_RUN).exists()
