@@ -205,7 +205,8 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     steps = [f"{last_step} steps"] if last_step else []
     steps += [f"batch {params['batch']}"] if "batch" in params else []
     steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
-    told = " · ".join(part for part in (*picked, world, ", ".join(steps), f"seed {trial.seed}") if part)
+    seed = "" if trial.workload == SCRIPT else f"seed {trial.seed}"
+    told = " · ".join(part for part in (*picked, world, ", ".join(steps), seed) if part)
     yield f"trial  {trial.name}: {told}"
     for fault in trial.faults:
         where = f"node {fault.node}" if isinstance(fault.node, int) else fault.node

@@ -120,6 +120,10 @@ class RankContext:
             )
         self._notes.note(f, **value)
 
+    def report_error(self, kind: str, message: str) -> None:
+        """Into the history: why this rank fails."""
+        self._notes.note("rank.error", kind=kind, message=message)
+
     def begin_step(self, step: int) -> None:
         self.step = step
         if self._first:

@@ -20,7 +20,7 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     """
     values: dict[str, object] = {
         **_network(gang.interface),
-        **(DETERMINISTIC if gang.backend == "nccl" else {}),
+        **(DETERMINISTIC if gang.backend == "nccl" and gang.workload != "script" else {}),
         **gang.env,
         **_torchrun(gang, rank),
         "OMP_NUM_THREADS": gang.threads,

@@ -58,14 +58,15 @@ def _fenced_off(gang: gang_model.GangSpec) -> bool:
 def _life(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int, begin: Callable[[], None]) -> int:
     try:
         begin()
-        _reseed(gang, rank)
         return _work(gang, rank, notes, release_fd)
     except SystemExit as left:
         return _left(left, notes)
     except BaseException as error:  # noqa: BLE001 whatever it is, it is this rank's end and has to be told
         if getattr(error, "silent", False):
             return 1
-        if hasattr(error, "kind"):  # its message says all: file, reason, what to do
+        if getattr(error, "printed", False):
+            pass
+        elif hasattr(error, "kind"):  # its message says all: file, reason, what to do
             print(f"ccbed: {error.kind}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
@@ -85,7 +86,6 @@ def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
     """A fork inherits its parent's random states: draw new ones from the trial's seed and the rank."""
     import torch
 
-    torch.set_num_threads(gang.threads)
     random.seed(seeds.derive(gang.seed, "random", rank))
     torch.default_generator.manual_seed(seeds.derive(gang.seed, "torch", rank))
     if gang.backend == "nccl":  # kept by torch until the rank's own code first uses its GPU
@@ -94,11 +94,28 @@ def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
         sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 
 
+def _unseed() -> None:
+    """The random states of a new interpreter: Python, numpy and torch all begin from the system's entropy."""
+    import torch
+
+    random.seed()
+    torch.default_generator.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+
+
 def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd: int) -> int:
+    import torch
+
     from . import context
 
     package = __package__.rpartition(".")[0] if __package__ else "orchestrator"
     workload = importlib.import_module(f"{package}.workloads.{gang.workload.replace('-', '_')}")
+    torch.set_num_threads(gang.threads)
+    if getattr(workload, "SEEDED", True):
+        _reseed(gang, rank)
+    else:
+        _unseed()
     ctx: context.RankContext = context.RankContext(
         gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
     )

@@ -40,9 +40,12 @@ class Notes:
         self._rank, self._epoch = rank, epoch
         self._source = {"node": node, "incarnation": incarnation, "writer": f"rank-{rank}.e{epoch}"}
         self._n = 0
+        self._pid = os.getpid()
 
     def note(self, f: str, **value: Any) -> None:
-        """Append one observation; ``rank`` is added to the value."""
+        """Append one observation; ``rank`` is added to the value. A process that the rank forked is not the rank."""
+        if os.getpid() != self._pid:
+            return
         self._n += 1
         self._out.line(
             {

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-hang",)
+#: A script gets the random states that ``python`` gives it, not ours.
+SEEDED = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Params:
     exec_        a program (and its first arguments) that is started instead of the warm rank's own interpreter: cold
     step_regex   finds steps in what the script prints: group step (or the first group), and loss if there is one
     cwd          the working directory, where it exists on the node
+    exit_timeout_s   how long the script's threads and exit handlers may take after its last line; then the rank fails
     """
 
     file: str = ""
@@ -34,6 +37,7 @@ class Params:
     exec_: tuple[str, ...] = ()
     step_regex: str | None = None
     cwd: str | None = None
+    exit_timeout_s: float = 300.0
 
 
 def check(params: Params) -> list[str]:
@@ -47,6 +51,8 @@ def check(params: Params) -> list[str]:
                 problems.append(f"step_regex: must have a group that matches the step (got {params.step_regex!r})")
         except re.error as error:
             problems.append(f"step_regex: not a regular expression: {error} (got {params.step_regex!r})")
+    if not params.exit_timeout_s > 0:
+        problems.append(f"exit_timeout_s: must be > 0 (got {params.exit_timeout_s})")
     return problems
 
 
@@ -66,30 +72,26 @@ def run(ctx: context.RankContext) -> None:
     if params.exec_:
         _cold(params, script, module)
     else:
-        _warm(params, script, module)
+        _warm(ctx, script, module)
 
 
-def _warm(params: Params, script: str, module: Path) -> None:
-    """In this very process, which has torch imported; SystemExit unless its code is 0.
+def _warm(ctx: context.RankContext, script: str, module: Path) -> None:
+    """In this very process, which has torch imported. Raises SystemExit unless its code is 0, and ScriptFailed."""
+    from ..rank import program
 
-    The script's exit handlers are run here, because the rank leaves by ``os._exit``.
-    """
-    import atexit
-    import runpy
-
+    params: Params = ctx.params
     sys.argv = [script, *params.args]
     sys.path.insert(0, str(Path(script).parent))
     sys.path.append(str(module))
     if params.step_regex:
         sys.stdout = _Watcher(sys.stdout, re.compile(params.step_regex))
-    atexit._clear()  # those of the parent are not ours to run
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except SystemExit as left:
-        if left.code not in (None, 0):
-            raise
-    finally:
-        atexit._run_exitfuncs()
+    program.prepare()
+    failure = program.execute(script)
+    unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
+    if failure:
+        raise failure
+    if unflushed:
+        raise SystemExit(unflushed)
 
 
 def _cold(params: Params, script: str, module: Path) -> None:

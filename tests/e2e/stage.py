@@ -50,6 +50,7 @@ class Stage:
         self._warm, self.directory = warm, directory
         self.checkpoints = directory / "checkpoints"
         self.checkpoints.mkdir(parents=True, exist_ok=True)
+        self.user = directory / "payload" / "user"
 
     def play(
         self,
@@ -77,6 +78,15 @@ class Stage:
         codes = {int(rank): code for rank, code in json.loads(self._warm.stdout.readline())["codes"].items()}
         lines = [json.loads(line) for path in sorted(events.iterdir()) for line in path.read_text().splitlines()]
         return Played(codes, sorted(lines, key=lambda line: line["at"]["mono"]), out)
+
+    def script(self, text: str, *, world: int = 2, epoch: int = 0, out: bool = False, **params: Any) -> Played:
+        """Play a user's script, with a module ``helper`` and, for ``out``, an empty directory of that name beside it."""
+        (self.user / "out" if out else self.user).mkdir(parents=True, exist_ok=True)
+        (self.user / "job.py").write_text(text)
+        (self.user / "helper.py").write_text("word = 'hello'\n")
+        values = {"file": "some/where/job.py", "cwd": str(self.directory), **params}
+        payload = str(self.user.parent)
+        return self.play(world=world, epoch=epoch, workload="script", payload=payload, params=values)
 
     def _fence(self, epoch: int) -> None:
         temporary = self.directory / "fence"

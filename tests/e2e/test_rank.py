@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -169,65 +167,3 @@ def test_a_damaged_data_file_is_named(stage: Stage, tmp_path: Path) -> None:
     assert played.codes == {0: 1, 1: 1}
     assert {value["kind"] for value in played.of("rank.error")} == {"data"}
     assert "train-images-idx3-ubyte" in played.of("rank.error")[0]["message"]
-
-
-SCRIPT = """
-import os, sys, atexit
-import torch, torch.distributed as dist
-from helper import word
-from ccbed_events import step
-atexit.register(lambda: print("goodbye"))
-dist.init_process_group("gloo")
-x = torch.ones(3)
-dist.all_reduce(x)
-print(word, sys.argv[1:], __name__, int(x[0]), os.environ["LOCAL_RANK"], os.getcwd())
-step(1, loss=0.5)
-if dist.get_rank() == 1 and "fail" in sys.argv:
-    sys.exit(3)
-"""
-
-
-def script(stage: Stage, text: str, **params: Any) -> Played:
-    user = stage.directory / "payload" / "user"
-    user.mkdir(parents=True)
-    (user / "job.py").write_text(text)
-    (user / "helper.py").write_text("word = 'hello'\n")
-    values = {"file": "some/where/job.py", "cwd": str(stage.directory), **params}
-    return stage.play(world=2, workload="script", payload=str(user.parent), params=values)
-
-
-def test_a_script_runs_unchanged_as_main(stage: Stage) -> None:
-    played = script(stage, SCRIPT, args=["--lr", "1"])
-    assert played.codes == {0: 0, 1: 0}
-    assert f"hello ['--lr', '1'] __main__ 2 0 {stage.directory}" in played.log(1)
-    assert "goodbye" in played.log(0)
-    assert played.losses(1) == {1: (0.5).hex()}
-    assert set(played.finished()) == {0, 1}
-
-
-def test_a_scripts_exit_code_is_the_ranks(stage: Stage) -> None:
-    played = script(stage, SCRIPT, args=["fail"])
-    assert played.codes == {0: 0, 1: 3}
-    assert played.of("rank.error")[0]["message"] == "the program left with exit code 3"
-
-
-def test_a_scripts_exception_is_in_its_log_and_in_the_event(stage: Stage) -> None:
-    played = script(stage, "def f():\n    raise ValueError('no luck')\nf()\n")
-    assert played.codes == {0: 1, 1: 1}
-    errors = sorted(played.of("rank.error"), key=lambda value: value["rank"])
-    assert errors == [{"rank": rank, "kind": "ValueError", "message": "no luck"} for rank in range(2)]
-    assert "job.py" in played.log(0) and "ValueError: no luck" in played.log(0)
-
-
-def test_steps_are_found_in_what_a_script_prints(stage: Stage) -> None:
-    text = "for n in (1, 2):\n    print('step', n, 'loss', n / 2)\n"
-    played = script(stage, text, step_regex=r"step (?P<step>\d+) loss (?P<loss>\S+)")
-    assert played.losses(0) == {1: (0.5).hex(), 2: (1.0).hex()}
-
-
-def test_a_cold_program_gets_the_same_environment(stage: Stage) -> None:
-    text = "import os, ccbed_events; ccbed_events.step(1); print('cold', os.environ['RANK']); raise SystemExit(4)"
-    played = script(stage, text, exec_=[sys.executable])
-    assert played.codes == {0: 4, 1: 4}
-    assert "cold 1" in played.log(1)
-    assert len(played.steps(0)) == 1

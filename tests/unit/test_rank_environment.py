@@ -50,6 +50,7 @@ def test_gpus_are_asked_for_the_same_bits_again_unless_the_user_says_otherwise()
     assert name not in environment.variables(GANG, 6, "n3", "ab12")
     assert environment.variables(gpus, 6, "n3", "ab12")[name] == ":4096:8"
     assert environment.variables(replace(gpus, env={name: ":16:8"}), 6, "n3", "ab12")[name] == ":16:8"
+    assert name not in environment.variables(replace(gpus, workload="script"), 6, "n3", "ab12")
 
 
 def test_the_nodes_mark_is_left_as_it_is() -> None:

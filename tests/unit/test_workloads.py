@@ -84,7 +84,7 @@ def test_all_mistakes_are_told_at_once() -> None:
         "model: must be one of mnist-mlp (got 'gpt')",
         "algorithm: must be an all-reduce of algorithms/ or library (got 'rong')",
     ]
-    assert len(script.check(script.Params(step_regex="("))) == 2
+    assert len(script.check(script.Params(step_regex="(", exit_timeout_s=0))) == 3
 
 
 @pytest.mark.parametrize("total", [64, 7, 3, 0, 242_762])

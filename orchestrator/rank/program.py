@@ -1,0 +1,136 @@
+"""Runs a file in this process as ``python FILE.py`` would: as ``__main__``, and ended in CPython's order.
+
+The one part of CPython's end that is left out is the teardown of imported modules: torch can deadlock in it. The caller
+leaves by ``os._exit`` instead.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import io
+import logging
+import os
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from multiprocessing import util
+from pathlib import Path
+
+MAIN = "__main__"
+#: CPython's exit code where the standard streams cannot be flushed.
+UNFLUSHED = 120
+#: Where the interpreter's own threads cannot run any more, a thread in C ends the process so much later.
+BACKSTOP_S = 5.0
+
+
+class ScriptFailed(Exception):
+    """An exception ended the script. ``kind``: its type; the traceback is in the log already."""
+
+    printed = True
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def prepare() -> None:
+    """Drop the exit handlers that were registered before the fork, but for those that the standard library serves scripts by."""
+    atexit._clear()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False
+    for handler in (logging.shutdown, util._exit_function, weakref.finalize._exitfunc):  # type: ignore[attr-defined]
+        atexit.register(handler)
+
+
+def execute(script: str) -> SystemExit | ScriptFailed | None:
+    """Run the file; how it failed, with an int as the code of a SystemExit; None for success. ``__main__`` stays its module."""
+    module = types.ModuleType(MAIN)
+    loader = SourceFileLoader(MAIN, script)
+    vars(module).update(__file__=script, __builtins__=builtins, __cached__=None, __loader__=loader)
+    sys.modules[MAIN] = module
+    try:
+        exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))  # noqa: S102
+    except SystemExit as request:
+        return _requested(request)
+    except BaseException as error:  # noqa: BLE001
+        error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next  # without this function's own frame
+        sys.excepthook(type(error), error, error.__traceback__)
+        return ScriptFailed(type(error).__name__, str(error))
+    return None
+
+
+def finish(timeout_s: float, report: Callable[[str], None]) -> int:
+    """End the program: join threads and executors, run exit handlers and finalizers, drop its globals, flush; 0 or UNFLUSHED.
+
+    After ``timeout_s`` the stacks of all threads go to stderr, ``report`` gets the reason, and the process exits with 1.
+    """
+    timer = threading.Timer(timeout_s, _expire, (timeout_s, report))
+    timer.daemon = True
+    timer.start()
+    faulthandler.dump_traceback_later(timeout_s + BACKSTOP_S, exit=True)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    _drop_globals()
+    code = _flush()
+    timer.cancel()
+    faulthandler.cancel_dump_traceback_later()
+    return code
+
+
+def _requested(request: SystemExit) -> SystemExit | None:
+    code = request.code
+    if not isinstance(code, int | None):
+        print(code, file=sys.stderr)
+        code = 1
+    return SystemExit(code & 0xFF) if code and code & 0xFF else None
+
+
+def _expire(timeout_s: float, report: Callable[[str], None]) -> None:
+    main = threading.main_thread()
+    names = [thread.name for thread in threading.enumerate() if thread is not main and not thread.daemon]
+    cause = f"threads {', '.join(names)}" if names else "an exit handler or a destructor"
+    message = f"the script ended, but {cause} did not within {timeout_s:g} s (exit_timeout_s)"
+    err = sys.__stderr__ or sys.stderr
+    print(f"ccbed: {message}; stacks:", file=err, flush=True)
+    faulthandler.dump_traceback(file=err)
+    report(message)
+    os._exit(1)
+
+
+def _drop_globals() -> None:
+    """Run the destructors of what the script's globals hold, private names first.
+
+    CPython has stopped daemon threads by then; here they go on, and what they raise is not the script's doing.
+    """
+    threading.excepthook = lambda _: None
+    names = vars(sys.modules[MAIN])
+    private = [name for name in names if name.startswith("_") and not name.startswith("__")]
+    for name in (*private, *names):
+        if name != "__builtins__":
+            names[name] = None
+    gc.collect()
+
+
+def _flush() -> int:
+    """Flush what is open: files that imported modules hold, C's streams, and the standard ones."""
+    for item in gc.get_objects():
+        if issubclass(type(item), io.IOBase):
+            with contextlib.suppress(Exception):
+                item.flush()
+    ctypes.CDLL(None).fflush(None)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        return UNFLUSHED
+    except ValueError:  # closed by the script
+        pass
+    return 0
