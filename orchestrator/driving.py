@@ -31,7 +31,7 @@ class CutOffError(InfrastructureError):
 
 def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
     """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun."""
-    with Journal(directory / bundle.HISTORY) as book, _interruptible() as interrupted:
+    with Journal(directory / bundle.HISTORY, request.bed.vault) as book, _interruptible() as interrupted:
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
@@ -164,4 +164,4 @@ def _gather(request: Request, plan: Plan, directory: Path) -> Mapping[str, Any]:
     wanted = {
         name: (*((file, file) for file in _facts(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
     }
-    return gathering.gather(request.provider, wanted, directory)
+    return gathering.gather(request.provider, wanted, directory, secrets=request.bed.vault)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from .model import vaulted
 from .model.provider import Fetched
 from .providers.files import NO_SPACE
 
@@ -47,8 +48,11 @@ def gather(
     *,
     limit: int = LIMIT,
     patience_s: float = PATIENCE_S,
+    secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Value of the ok of ``gather``. What could not be had is listed with its reason, never silently absent.
+
+    ``secrets``: values that are replaced in what the ranks print.
 
     It is fetched beside the bundle: what comes too late finds nothing to spoil. Raises OSError where there is no space.
     """
@@ -68,6 +72,7 @@ def gather(
         thread.join(max(0.0, until - time.monotonic()))
     for name, haul in hauls.items():
         if haul.done:
+            _hide(staging / name, secrets)
             _place(staging / name, bundle / "nodes" / name)
         else:
             reason = f"not fetched within {patience_s:g} s"
@@ -100,6 +105,14 @@ def _place(fetched: Path, at: Path) -> None:
     shutil.rmtree(at, ignore_errors=True)
     at.parent.mkdir(parents=True, exist_ok=True)
     fetched.rename(at)
+
+
+def _hide(directory: Path, secrets: Sequence[str]) -> None:
+    """What was printed holds none of the secrets that are long enough not to be met by chance."""
+    for file in directory.rglob("*.log") if secrets else ():
+        text = file.read_bytes().decode(errors="surrogateescape")
+        if (hidden := vaulted.hide(text, secrets)) != text:
+            file.write_bytes(hidden.encode(errors="surrogateescape"))
 
 
 def _told(hauls: Iterable[_Haul], bundle: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from . import __version__, driving, judging, rendering
 from .core import judge, metrics, plugin_files, programs, redact
 from .core import plan as planning
 from .core import twin as twins
-from .model import codec
+from .model import codec, vaulted
 from .model.bed import BedSpec, BedStatus
 from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from .model.launch import Request, Result
@@ -58,7 +58,8 @@ def launch(request: Request) -> Result:
 
 def resume(request: Request, directory: Path) -> Result:
     """Take over a run whose orchestrator is gone, or that was interrupted; a finished one is judged again."""
-    plan = planning.restored(codec.build(Plan, paths.document(directory, bundle.PLAN)), request.bed)
+    kept = vaulted.reveal(paths.document(directory, bundle.PLAN), request.bed.vault)
+    plan = planning.restored(codec.build(Plan, kept), request.bed)
     if plan.bed != request.bed.name:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     workdir = Path(request.bed.workdir)
@@ -295,7 +296,7 @@ def _documents(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -> 
     )
     documents: dict[str, Any] = {
         bundle.TRIAL: run.trial,
-        bundle.PLAN: planning.shown(plan),
+        bundle.PLAN: vaulted.mask(codec.plain(planning.shown(plan)), run.bed.vault),
         bundle.FINGERPRINT: _fingerprint(run, plan, told),
         bundle.BUNDLE: about,
     }
@@ -307,7 +308,7 @@ def _documents(run: _Run, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -> 
 def _inputs(run: _Run) -> tuple[Mapping[str, bytes], tuple[LeftOut, ...]]:
     """(the files under ``inputs/``: the user's and the plugins; the user's files that are not there)."""
     request = run.request
-    users, left_out = inputs.of_run(run.trial, run.files, request.inputs, request.secrets.values())
+    users, left_out = inputs.of_run(run.trial, run.files, request.inputs, (*request.secrets.values(), *run.bed.vault))
     checks = judge.specs(run.trial, request.catalogue)
     return {**users, **plugin_files.sources(run.trial, checks, request.catalogue)}, left_out
 

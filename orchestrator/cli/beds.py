@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
+from ..model import codec, vaulted
 from ..model.bed import BedSpec
-from ..model.errors import UsageError
+from ..model.errors import InfrastructureError, UsageError
 from ..store import beds, shipped
 from . import session as sessions
 
@@ -22,34 +24,39 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     inventory = shipped.find(inventory)
     if not inventory.exists():
         raise UsageError(f"{inventory}: cannot be read: No such file or directory", hint=f"ccbed up {EXAMPLE}")
-    secrets: tuple[str, ...] = ()
     try:
         found = inventories.read(inventory, session.vault)
-        secrets = found.secrets
+        session.terminal.secrets.update(found.secrets)
         spec = assemble.assemble(
             found.inventory, agent=session.agent(), state=str(session.state), home=str(Path.home())
         )
     except UsageError as error:
-        problems = dict.fromkeys(_without(problem, secrets) for problem in error.problems)
+        problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
-    return assemble.placed(spec, str(inventory.absolute()))
+    return replace(assemble.placed(spec, str(inventory.absolute())), vault=found.secrets)
 
 
-def _without(text: str, secrets: tuple[str, ...]) -> str:
-    """``text`` without what came out of a vault."""
-    for secret in secrets:
-        text = text.replace(secret, "***")
-    return text
+def read(session: sessions.Session, name: str) -> BedSpec | None:
+    """The bed file of ``name``; what of it came out of a vault is not printed by this process."""
+    found = beds.read(session.state, name)
+    if found is not None:
+        session.terminal.secrets.update(found.vault)
+    return found
 
 
 def choose(session: sessions.Session, name: str | None) -> BedSpec:
     """The bed ``name``, or the only one. Raises UsageError, exit 3, when none is up or several are."""
     known = beds.names(session.state)
     if name is not None:
-        found = beds.read(session.state, name)
+        found = read(session, name)
         if found is None:
             raise UsageError(f"no bed {name} is up; up: {', '.join(known) or 'none'}", hint=f"ccbed up {EXAMPLE}")
+        if vaulted.is_masked(codec.plain(found)):
+            raise InfrastructureError(
+                f"bed {name}: the values out of its inventory's vault are lost",
+                hint=f"ccbed up {shown(found.inventory)}",
+            )
         return found
     if not known:
         raise UsageError("no bed is up", hint=f"ccbed up {EXAMPLE}")

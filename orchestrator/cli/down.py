@@ -61,12 +61,12 @@ def _meant(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, ...
 def _of_inventory(session: Session, inventory: Path) -> tuple[BedSpec, ...]:
     """The bed of an inventory, as it was brought up where that is known: a changed file leaves nothing behind."""
     wanted = beds.wanted(session, inventory)
-    known = store.read(session.state, wanted.name)
+    known = beds.read(session, wanted.name)
     return (known or wanted,) if known or Path(wanted.workdir).exists() else ()
 
 
 def _of(session: Session, name: str) -> BedSpec:
-    return store.read(session.state, name) or store.remembered(session.state, name)
+    return beds.read(session, name) or store.remembered(session.state, name)
 
 
 def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:

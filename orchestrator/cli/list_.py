@@ -50,7 +50,7 @@ def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
 
 
 def _bed(session: Session, name: str) -> dict[str, Any]:
-    bed = store.read(session.state, name)
+    bed = beds.read(session, name)
     nodes = len(bed.nodes) if bed else 0
     return {"name": name, "nodes": nodes, "inventory": beds.shown(bed.inventory) if bed else ""}
 

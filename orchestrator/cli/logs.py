@@ -12,7 +12,6 @@ import click
 
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
-from ..store import beds as store
 from ..store import bundle, index
 from . import beds, options
 from .session import Session
@@ -94,7 +93,7 @@ def _of_run(session: Session, directory: Path) -> list[_Log]:
     if gathered:
         return gathered
     plan = bundle.load_plan(directory)
-    spec = store.read(session.state, plan.bed)
+    spec = beds.read(session, plan.bed)
     return list(_ranks(Path(spec.workdir) / "nodes", f"runs/{plan.run}/")) if spec else []
 
 

@@ -9,7 +9,6 @@ import click
 
 from ..model.errors import UsageError
 from ..model.launch import Request
-from ..store import beds as store
 from ..store import bundle, index
 from . import beds, options, summary, telling
 from .session import Session
@@ -37,7 +36,7 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         )
     trial = bundle.load_trial(directory)
     plan = bundle.load_plan(directory)
-    bed = store.read(session.state, plan.bed)
+    bed = beds.read(session, plan.bed)
     if bed is None:
         raise UsageError(
             f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"

@@ -6,10 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
-from ..model import codec
+from ..model import codec, vaulted
 
 _STYLES = {
     "PASS": {"fg": "green", "bold": True},
@@ -31,27 +31,35 @@ _CELLS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
-    """``colour``: only where a person looks at it; ``live``: a last line may be rewritten in place."""
+    """``colour``: only where a person looks at it; ``live``: a last line may be rewritten in place.
+
+    ``secrets``: values out of a vault, which are never printed.
+    """
 
     out: TextIO
     err: TextIO
     colour: bool = False
     live: bool = False
+    secrets: set[str] = field(default_factory=set)
+
+    def hidden(self, value: Any) -> Any:
+        """A text or JSON value without the values out of a vault."""
+        return vaulted.hide(value, tuple(self.secrets))
 
     def line(self, text: str = "") -> None:
         self.clear()
-        self.out.write(text + "\n")
+        self.out.write(self.hidden(text) + "\n")
         self.out.flush()
 
     def lines(self, lines: Iterable[str]) -> None:
         self.clear()
-        self.out.write("".join(f"{line}\n" for line in lines))
+        self.out.write(self.hidden("".join(f"{line}\n" for line in lines)))
         self.out.flush()
 
     def status(self, text: str) -> None:
         """A line that the next one replaces; nothing off a terminal."""
         if self.live:
-            self.out.write(f"\r\x1b[2K{text[: _width() - 1]}")
+            self.out.write(f"\r\x1b[2K{self.hidden(text)[: _width() - 1]}")
             self.out.flush()
 
     def clear(self) -> None:
@@ -67,12 +75,12 @@ class Terminal:
 
     def json(self, value: Any) -> None:
         """A dataclass or JSON value, for programs."""
-        self.out.write(json.dumps(codec.plain(value), indent=1) + "\n")
+        self.out.write(json.dumps(self.hidden(codec.plain(value)), indent=1) + "\n")
         self.out.flush()
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> None:
         """Columns as wide as their content; numbers to the right."""
-        body = [[str(cell) for cell in row] for row in rows]
+        body = [[self.hidden(str(cell)) for cell in row] for row in rows]
         right = [bool(body) and all(_number(row[column]) for row in body) for column in range(len(head))]
         self.clear()
         (self._rich_table if self.colour else self._plain_table)(head, body, right, indent)
@@ -104,15 +112,15 @@ class Terminal:
         """``error:`` for each problem and ``next:`` for what to do, on stderr."""
         self.clear()
         for problem in problems:
-            for text in problem.splitlines():
+            for text in self.hidden(problem).splitlines():
                 self.err.write(f"{self.style('error:', 'bad')} {text}\n")
-        for text in hint.splitlines():
+        for text in self.hidden(hint).splitlines():
             self.err.write(f"{self.style('next:', 'head')} {text}\n")
         self.err.flush()
 
     def warn(self, text: str) -> None:
         self.clear()
-        self.err.write(f"{self.style('warning:', 'warn')} {text}\n")
+        self.err.write(f"{self.style('warning:', 'warn')} {self.hidden(text)}\n")
         self.err.flush()
 
 

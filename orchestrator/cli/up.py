@@ -85,7 +85,7 @@ def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
     from ..core import diff
     from ..providers import problems
 
-    before = store.read(session.state, bed.name)
+    before = beds.read(session, bed.name)
     if before is not None and before.workdir != bed.workdir:
         raise UsageError(
             f"bed {bed.name} is up in {before.workdir}; the inventory now says {bed.workdir}",

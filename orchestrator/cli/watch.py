@@ -45,7 +45,7 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
 
 def _driven(session: Session, plan: Plan) -> bool:
     """Whether an orchestrator is at work on the run."""
-    bed = store.read(session.state, plan.bed)
+    bed = beds.read(session, plan.bed)
     return bed is not None and store.driver(Path(bed.workdir)) != 0
 
 

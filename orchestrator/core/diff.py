@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec, NodeStatus
 from . import links
 
@@ -52,11 +54,19 @@ def _changed(wanted: NodeSpec, found: NodeStatus, before: BedSpec | None) -> str
     hashes = f"spec {found.spec_hash[:6] or 'unknown'} -> {wanted.hash[:6]}"
     if not old or not fields:
         return hashes
-    listed = ", ".join(f"{name} {then[name]} -> {now[name]}" for name in fields)
-    return f"{listed} ({hashes})"
+    listed = (
+        _variables(then[name], now[name]) if name == "env" else f"{name} {then[name]} -> {now[name]}" for name in fields
+    )
+    return f"{', '.join(listed)} ({hashes})"
 
 
-def _told(node: NodeSpec) -> dict[str, object]:
+def _variables(then: Any, now: Any) -> str:
+    """Of an environment only names are shown: any of its values may be a secret."""
+    changed = sorted(name for name in {**then, **now} if then.get(name) != now.get(name))
+    return f"env {' '.join(changed)} changed"
+
+
+def _told(node: NodeSpec) -> dict[str, Any]:
     """What of a node may have changed, as a reason says it."""
     names = ("host", "role", "address", "interface", "gpus", "env", "container")
     told = {name: getattr(node, name) for name in names}

@@ -23,18 +23,21 @@ ALIASES = {
     "ansible_private_key_file": "ansible_ssh_private_key_file",
 }
 _SEALED = "__ansible_vault"
+#: Of Ansible's variables, those that are no secrets.
+_PUBLIC = ("ansible_connection", "ansible_port", "ansible_python_interpreter")
 _WORDS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """The files that the listing came from, those that are encrypted, and the values of the vault that were opened."""
+    """The files that the listing came from, and what of the vault was opened: values, and the ``documents`` of whole files."""
 
     path: str
     directory: str = ""
     sources: Sequence[found_places.Source] = ()
     encrypted: bool = False
     opened: Mapping[str, str] = field(default_factory=dict)
+    documents: Sequence[Any] = ()
 
 
 def sealed(listing: Mapping[str, Any]) -> tuple[str, ...]:
@@ -48,14 +51,22 @@ def sealed(listing: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def secrets(listing: Mapping[str, Any], around: Surroundings) -> tuple[str, ...]:
-    """The opened values, and those that stand in encrypted files: what no message may show."""
-    found = set(around.opened.values())
-    for name, given in _hostvars(listing).items():
-        for key, value in given.items():
-            if around.encrypted and _needed(key) and not _place(listing, around, name, key, value).line:
-                found.add(str(value))
-    return tuple(sorted(text for text in found if len(text) > 3))
+def secrets(around: Surroundings) -> tuple[str, ...]:
+    """Everything that came out of the vault, but for settings that say how many nodes there are and of which kind."""
+    found = set(around.opened.values()) | {text for document in around.documents for text in _leaves(document)}
+    return tuple(sorted({form for text in found for form in (text, text.strip()) if form}))
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if str(key).removeprefix(variables.PREFIX) not in variables.PUBLIC and key not in _PUBLIC:
+                yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
 
 
 def build(listing: Mapping[str, Any], around: Surroundings) -> Inventory:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from ..model import redaction
+from ..model import redaction, vaulted
 from ..model.act import SAFETY_ORDER, Act, HostFacts, Target, objection
 from ..model.bed import BedSpec, BedStatus, NodeSpec
 from ..model.errors import InfrastructureError, UsageError
@@ -78,8 +78,13 @@ def plan(
         left_out=left_out,
         checks=judge.planned(trial, catalogue, twin=twin),
         workload=plugin_files.described(catalogue.workloads[trial.workload]),
-        secret_names=tuple(secret_names),
+        secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
     )
+
+
+def _vaulted(bed: BedSpec) -> list[str]:
+    """Environment variables whose values came out of a vault."""
+    return [name for node in bed.nodes for name in vaulted.names(node.env, bed.vault)]
 
 
 def shown(plan: Plan) -> Plan:

@@ -203,3 +203,8 @@ KNOWN: Mapping[str, Variable] = {
     "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
 }
+#: Counts, sizes and words of a closed list: no secrets, also where the file around them is encrypted.
+PUBLIC = (
+    "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
+    "shm_size", "network", "ssh_first_contact",
+)  # fmt: skip

@@ -121,7 +121,8 @@ class BedSpec:
 
     ``workdir`` is the bed's directory on this machine; ``hostdir`` the one on its hosts, and inside of its containers.
     They are the same where the only host is this machine. ``network``: nodes share their host's (host), or have one of
-    their own on this machine (private). ``link``: how that one is shaped, where it is.
+    their own on this machine (private). ``link``: how that one is shaped, where it is. ``vault``: the values of the inventory
+    that came out of a vault; no message, no bundle and no bed file shows them (``model/vaulted.py``).
     """
 
     name: str
@@ -138,6 +139,7 @@ class BedSpec:
     hostdir: str = ""
     network: Literal["", "host", "private"] = ""
     link: LinkSpec | None = None
+    vault: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def fabric(self) -> bool:

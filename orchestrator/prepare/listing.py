@@ -34,10 +34,11 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
             path=str(path),
             directory=str((path if path.is_dir() else path.parent).absolute()),
             sources=sources,
-            encrypted=encrypted,
+            encrypted=bool(encrypted),
+            documents=_documents(path, vault, options, encrypted),
             opened=_opened(path, vault, options, listed_inventory.sealed(listing)),
         )
-    return listed_inventory.build(listing, around), listed_inventory.secrets(listing, around)
+    return listed_inventory.build(listing, around), listed_inventory.secrets(around)
 
 
 def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:
@@ -61,7 +62,7 @@ def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]
 
 
 def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[str]) -> dict[str, str]:
-    """The encrypted values that ccbed needs, all at once. Raises UsageError."""
+    """Ciphertext -> text, all at once. Raises UsageError."""
     if not sealed or not vault.given():
         return {}
 
@@ -75,6 +76,20 @@ def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[s
 
     with ThreadPoolExecutor(max_workers=4) as pool:
         return dict(zip(sealed, pool.map(opened, sealed), strict=True))
+
+
+def _documents(path: Path, vault: Vault, options: Sequence[str], encrypted: Sequence[str]) -> tuple[Any, ...]:
+    """What whole encrypted files hold. Raises UsageError."""
+    return tuple(_document(text) for text in _opened(path, vault, options, encrypted).values())
+
+
+def _document(text: str) -> Any:
+    """As YAML or JSON; of any other file the values of its assignments, and its words."""
+    try:
+        value = marked.load(text, "").value
+    except UsageError:
+        value = None
+    return value if isinstance(value, dict | list) else re.findall(r"=[ \t]*[\"']?([^\s\"']+)", text)
 
 
 def _failed(path: Path, vault: Vault, errors: str) -> UsageError:
@@ -104,10 +119,10 @@ def _lines(errors: str) -> Iterator[str]:
             yield found[2].rstrip(".")
 
 
-def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], bool]:
-    """The YAML files that the listing may have come from, and whether there are encrypted ones. Raises UsageError."""
+def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], tuple[str, ...]]:
+    """The YAML files that the listing may have come from, and the texts of encrypted ones. Raises UsageError."""
     found = []
-    encrypted = False
+    encrypted = []
     for kind, name, file in _files(path):
         try:
             data = paths.read(file, LARGEST)
@@ -115,13 +130,13 @@ def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], bool]:
             raise UsageError(f"{file}: cannot be read: {error.strerror}") from None
         text = data.decode(errors="replace")
         if data.startswith(HEADER):
-            encrypted = True
+            encrypted.append(data.decode(errors="replace"))
         elif kind != "inventory" or file.suffix in YAML:
             found.append(found_places.Source(kind=kind, name=name, document=marked.load(text, str(file))))
         else:
             marked.check(text, str(file))  # Ansible reads it as YAML before it tries INI
     _refuse_repeated(found)
-    return tuple(found), encrypted
+    return tuple(found), tuple(encrypted)
 
 
 def _refuse_repeated(sources: Iterable[found_places.Source]) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..model import codec
+from ..model import codec, vaulted
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import InfrastructureError, UsageError
 from . import paths, secrets
@@ -57,7 +57,7 @@ def read(state: Path, name: str) -> BedSpec | None:
     """The bed as it was last asked for; None without a bed file. Raises InfrastructureError for a damaged one."""
     file = state / "beds" / f"{name}.json"
     try:
-        return codec.build(BedSpec, json.loads(file.read_bytes()))
+        return codec.build(BedSpec, _unmasked(json.loads(file.read_bytes()), _vault(state, name)))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -66,14 +66,30 @@ def read(state: Path, name: str) -> BedSpec | None:
 
 
 def write(state: Path, bed: BedSpec) -> None:
-    """Ask for ``bed`` from now on."""
-    paths.write_json(state / "beds" / f"{bed.name}.json", codec.plain(bed))
+    """Ask for ``bed`` from now on. What of it came out of a vault is kept beside its file, for its owner's eyes."""
+    content = codec.plain(bed)
+    if secrets := content.pop("vault"):
+        paths.write_json(_vault(state, bed.name), secrets)
+    paths.write_json(state / "beds" / f"{bed.name}.json", vaulted.mask(content, secrets))
+    if not secrets:
+        _vault(state, bed.name).unlink(missing_ok=True)
 
 
 def forget(state: Path, name: str) -> None:
     """Remove the bed file."""
     (state / "beds" / f"{name}.json").unlink(missing_ok=True)
+    _vault(state, name).unlink(missing_ok=True)
     fit(state, name)
+
+
+def _vault(state: Path, name: str) -> Path:
+    return state / "beds" / f"{name}.vault"
+
+
+def _unmasked(content: Any, vault: Path) -> Any:
+    """A bed file's content with the values out of the vault in their places."""
+    secrets = json.loads(vault.read_bytes()) if vault.exists() else []
+    return {**vaulted.reveal(content, secrets), "vault": secrets}
 
 
 def doubt(state: Path, name: str) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from ..model import codec
+from ..model import codec, vaulted
 from ..model.errors import InfrastructureError
 from ..model.event import Event, History
 
@@ -28,9 +28,13 @@ def read(path: Path) -> History:
 class Journal:
     """The only writer of a run's history. Open it as a context manager; a second writer is refused."""
 
-    def __init__(self, path: Path) -> None:
-        """Lock, repair the tail and read. Raises InfrastructureError when another writer holds the lock."""
+    def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:
+        """Lock, repair the tail and read. ``secrets``: values that are not written.
+
+        Raises InfrastructureError when another writer holds the lock.
+        """
         self.path = path
+        self._secrets = tuple(secrets)
         self._fd = self._locked(path)
         try:
             whole, torn = _split(path.read_bytes())
@@ -88,7 +92,9 @@ class Journal:
         return self.events[-1].t
 
     def _write(self, event: Event) -> None:
-        line = (json.dumps(codec.plain(event), separators=(",", ":")) + "\n").encode()
+        content = codec.plain(event)
+        content["value"] = vaulted.hide(content["value"], self._secrets)
+        line = (json.dumps(content, separators=(",", ":")) + "\n").encode()
         try:
             written = os.write(self._fd, line)
             while written < len(line):

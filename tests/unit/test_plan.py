@@ -139,6 +139,16 @@ def test_a_bundles_plan_keeps_no_secret_and_goes_on_with_the_beds() -> None:
     assert plan.restored(kept, bed) == made
 
 
+def test_a_variable_whose_value_came_out_of_a_vault_is_secret_whatever_its_name() -> None:
+    env = {"STATION": "open-sesame", "PIN": "7", "URL": "a/open-sesame", "LEVEL": "3"}
+    bed = beds.local()
+    bed = dataclasses.replace(bed, vault=("7", "open-sesame"))
+    bed = dataclasses.replace(bed, nodes=tuple(dataclasses.replace(node, env=env) for node in bed.nodes))
+    made = planned(trial(), bed)
+    assert made.secret_names == ("STATION", "PIN", "URL")
+    assert plan.shown(made).nodes["n1"].env == {"STATION": "***", "PIN": "***", "URL": "***", "LEVEL": "3"}
+
+
 def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None:
     """A plugin whose injection and healing are both SIGCONT to a running rank."""
     (tmp_path / "faults").mkdir()

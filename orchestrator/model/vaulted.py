@@ -1,0 +1,78 @@
+"""Values out of a vault: hidden wherever something is shown or kept, and put back where they are used."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+#: Shorter values are not looked for inside of other text: they would be met by chance.
+SHORTEST = 6
+#: What stands in the place of a value: its number among those of the bed, counted from 1.
+PLACEHOLDER = re.compile(r"<vault:(\d+)>")
+HIDDEN = "***"
+
+
+def hide(value: Any, secrets: Sequence[str]) -> Any:
+    """A copy of a JSON value, or of a text, with ``***`` in the places of secrets."""
+    return _replaced(value, tuple(secrets), lambda number: HIDDEN) if secrets else value
+
+
+def mask(value: Any, secrets: Sequence[str]) -> Any:
+    """The same with placeholders, from which ``reveal`` makes the value again."""
+    return _replaced(value, tuple(secrets), lambda number: f"<vault:{number}>") if secrets else value
+
+
+def reveal(value: Any, secrets: Sequence[str]) -> Any:
+    """What ``mask`` was given. A placeholder whose secret is not known stays."""
+
+    def original(match: re.Match[str]) -> str:
+        number = int(match[1])
+        return secrets[number - 1] if 0 < number <= len(secrets) else match[0]
+
+    return _mapped(value, lambda text: PLACEHOLDER.sub(original, text))
+
+
+def is_masked(value: Any) -> bool:
+    """Whether a placeholder is left in it."""
+    return any(PLACEHOLDER.search(text) for text in _texts(value))
+
+
+def names(environment: Mapping[str, str], secrets: Sequence[str]) -> tuple[str, ...]:
+    """The variables of an environment whose values came out of a vault, wholly or in part."""
+    whole = frozenset(secrets)
+    return tuple(name for name, text in environment.items() if text in whole or hide(text, secrets) != text)
+
+
+def _replaced(value: Any, secrets: tuple[str, ...], placeholder: Callable[[int], str]) -> Any:
+    pattern, numbers = _pattern(secrets)
+    return _mapped(value, lambda text: pattern.sub(lambda match: placeholder(numbers[match[0]]), text))
+
+
+@functools.lru_cache(maxsize=8)
+def _pattern(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, int]]:
+    """The longest first: of two that begin alike, the whole is replaced."""
+    numbers = {text: number for number, text in enumerate(secrets, start=1) if len(text) >= SHORTEST}
+    longest_first = sorted(numbers, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)"), numbers
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_mapped(key, change): _mapped(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mapped(part, change) for part in value]
+    return value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    parts = (
+        [*value, *value.values()] if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    )
+    for part in parts:
+        yield from _texts(part)
