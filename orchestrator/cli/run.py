@@ -84,7 +84,8 @@ class RunCommand(click.Command):
 @click.option(
     "--no-twin",
     is_flag=True,
-    help="Make no uninterrupted run to compare with; checks that need one are unknown (exit 2).",
+    help="Make no uninterrupted run to compare with. Checks that need one are unknown (exit 2) where the trial names them,"
+    " else listed as not checked.",
 )
 @click.option(
     "--secret",
@@ -158,8 +159,7 @@ def _trial(
     if source.args:
         laid.append(draft.Override(path=("params", "args"), value=list(source.args), source="--"))
     laid += trials.proofs(source.document, given["fail_node"]) if isinstance(source.document.value, dict) else []
-    document = trials.without_twins(source.document, session.catalogue) if given["no_twin"] else source.document
-    trial = parse_trial.build(document, session.catalogue, laid, data_dir)
+    trial = parse_trial.build(source.document, session.catalogue, laid, data_dir)
     script = trial.params.get("file") if source.is_script else None
     if script and not Path(script).is_file():
         raise UsageError(

@@ -174,20 +174,6 @@ def _faults(name: str, nodes: Sequence[str], at: str | None) -> list[draft.Overr
     ]
 
 
-def without_twins(document: marked.Document, catalogue: Catalogue) -> marked.Document:
-    """The same trial without the checks that need a twin."""
-    checks = document.value.get("checks") if isinstance(document.value, dict) else None
-    if not isinstance(checks, list):
-        return document
-    kept = [check for check in checks if not _needs_twin(check, catalogue)]
-    return replace(document, value={**document.value, "checks": kept})
-
-
-def _needs_twin(check: Any, catalogue: Catalogue) -> bool:
-    name = next(iter(check), None) if isinstance(check, dict) else check
-    return isinstance(name, str) and name in catalogue.checkers and bool(catalogue.checkers[name].module.TWIN)
-
-
 def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     """The lines at the head of a run: the trial and its faults."""
     params = trial.params

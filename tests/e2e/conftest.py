@@ -48,7 +48,7 @@ class Ran:
         return self.verdict(check).outcome
 
     def bad(self) -> list[str]:
-        return [f"{v.outcome} {v.check}: {v.text}" for v in self.run.verdicts if v.outcome != "pass"]
+        return [f"{v.outcome} {v.check}: {v.text}" for v in self.run.verdicts if v.outcome not in ("pass", "skipped")]
 
     def of(self, *names: str) -> tuple[Event, ...]:
         return self.run.history.of(*names)

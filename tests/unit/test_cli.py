@@ -252,10 +252,11 @@ def test_a_node_killed_on_purpose_must_be_detected_in_time(ccbed: Desk) -> None:
     assert ccbed.launched[-1].trial.checks[-1].params == {"seconds": 2.0}
 
 
-def test_without_a_twin_the_checks_that_need_one_are_left_out(ccbed: Desk) -> None:
+def test_without_a_twin_the_checks_that_the_trial_names_stay_in_it(ccbed: Desk) -> None:
+    (ccbed.root / "t.yml").write_text("{trial: t, workload: train-dp, checks: [bit-exact, detected-within: 2s]}")
     ccbed("up", "local.yml")
-    ccbed("run", "dp-ring", "--no-twin")
-    assert [check.name for check in ccbed.launched[-1].trial.checks if check.name == "bit-exact"] == []
+    ccbed("run", "t.yml", "--no-twin")
+    assert [check.name for check in ccbed.launched[-1].trial.checks] == ["bit-exact", "detected-within"]
     assert ccbed.launched[-1].twin is False
 
 

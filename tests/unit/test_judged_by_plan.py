@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import io
 import json
 import os
 import py_compile
@@ -14,12 +15,15 @@ from typing import Any
 import pytest
 
 from orchestrator import judging, plugins
-from orchestrator.core import judge, plugin_files
+from orchestrator.cli import summary, terminal
+from orchestrator.cli.session import Session
+from orchestrator.core import judge, plugin_files, sentence
 from orchestrator.model import codec
 from orchestrator.model.launch import Result
 from orchestrator.model.plan import Plan
 from orchestrator.model.plugin import BUILT_IN, Catalogue
 from orchestrator.model.trial import CheckSpec, Trial
+from orchestrator.model.verdict import Verdict
 from orchestrator.store import bundle, paths, seal
 
 from . import history, test_plan
@@ -239,3 +243,43 @@ def test_what_shows_whether_the_plan_was_edited_judges_though_the_plan_does_not_
     assert "evidence-agrees" not in (directory / bundle.PLAN).read_text()
     assert outcomes(result)["evidence-agrees"] == "unknown"
     assert outcomes(judging.conclude(plugins.discover(), directory))["evidence-agrees"] != "pass"
+
+
+def twinned(tmp_path: Path, *names: str) -> tuple[Path, Result]:
+    """A run with --no-twin of a workload whose default is bit-exact; the trial names ``names``."""
+    own = folder(tmp_path / "own", "pass")
+    file = own / "workloads/mine.py"
+    file.write_text(file.read_text().replace('"never"', '"bit-exact"'))
+    named = tuple(CheckSpec(name=name) for name in names)
+    return sealed(tmp_path, catalogue(own), trial(checks=named), twin=False)
+
+
+def test_without_a_twin_a_default_check_is_listed_as_not_checked_and_alters_no_exit_code(tmp_path: Path) -> None:
+    directory, result = twinned(tmp_path)
+    assert (result.code, outcomes(result)["bit-exact"]) == (0, "skipped")
+    assert "not checked" in text(result, "bit-exact")
+    report = directory / bundle.REPORT
+    assert 'skipped="1"' in (report / "junit.xml").read_text()
+    assert "| skipped | bit-exact | not checked" in (report / "summary.md").read_text()
+    assert "not checked" in (report / "index.html").read_text()
+    assert 'check="bit-exact"' not in (report / "metrics.prom").read_text()
+
+
+def test_without_a_twin_a_check_that_the_trial_names_is_unknown(tmp_path: Path) -> None:
+    _, result = twinned(tmp_path, "bit-exact")
+    assert (result.code, outcomes(result)["bit-exact"]) == (2, "unknown")
+
+
+def test_a_run_of_which_everything_was_skipped_is_unknown() -> None:
+    skipped = [Verdict(check="bit-exact", outcome="skipped", text="not checked")]
+    assert judge.exit_code(skipped, "finished") == 2
+    assert sentence.overall(skipped) == "unknown"
+
+
+def test_the_terminal_lists_what_was_not_checked(tmp_path: Path) -> None:
+    directory, result = twinned(tmp_path)
+    out = io.StringIO()
+    session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
+    assert summary.show(session, result) == 0
+    assert "skipped bit-exact: not checked" in out.getvalue()
+    assert f"--plugins {directory}/inputs/plugins" in out.getvalue().replace(os.path.relpath(directory), str(directory))
