@@ -124,9 +124,8 @@ def _twin(run: _Run) -> Twin | None:
     request, state = run.request, Path(run.request.state)
     _refuse_busy(run.workdir)
     key = twins.twin_key(run.trial, _foreseen(run))
-    if found := cache.get(state, key):
-        request.known(found.run)
-        return found
+    if cached := _cached(run, key):
+        return cached
     _refuse_unfit(run)
     undisturbed = replace(run.trial, faults=(), checks=())
     quiet = replace(request, twin=False, reason=f"twin of trial {run.trial.id}", told=lambda event: None)
@@ -143,6 +142,18 @@ def _twin(run: _Run) -> Twin | None:
     twin = twins.make_twin(bundle.load(Path(made.directory)))
     if twin is not None:
         cache.put(state, twin)
+    return twin
+
+
+def _cached(run: _Run, key: str) -> Twin | None:
+    """The twin that was made before. A damaged one is reported, and made again."""
+    try:
+        twin = cache.get(Path(run.request.state), key, run.trial.world.size)
+    except cache.DamagedTwinError as error:
+        run.request.note(f"the cached run to compare with is damaged and made again: {error}")
+        return None
+    if twin is not None:
+        run.request.known(twin.run)
     return twin
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
@@ -26,6 +26,7 @@ def check(run: Run, params: Params) -> Verdict:
     if any(views.unended(run.history)):
         return views.conclude("bit-exact", "", doubts=doubts)
     losses, digests = _losses(run), _digests(run)
+    doubts += _incomplete(run.twin, {*losses, *digests})
     failures = [*_apart(losses, run.twin), *_state(digests, run.twin)]
     if failures and (moved := [*_moved(run)]):
         failures, doubts = [], [*moved, *failures, *doubts]
@@ -51,6 +52,14 @@ def _unproved(run: Run) -> Iterator[views.Finding]:
         yield views.found("resumed from step 0: nothing of a checkpoint was shown", run.history.last("resume.chosen"))
     if run.trial.faults and not resumes and not _harmless(run):
         yield views.found("a fault was planned but nothing was recovered from")
+
+
+def _incomplete(twin: Twin, ranks: Iterable[str]) -> Iterator[views.Finding]:
+    """A twin that recorded nothing of a rank says nothing about that rank of the run."""
+    for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
+        missing = sorted(rank for rank in ranks if not by_rank.get(rank))
+        if missing or not by_rank:
+            yield views.found(f"the twin has no {name}" + (f" of rank {', '.join(missing)}" if missing else ""))
 
 
 def _in_vain(run: Run) -> Iterator[views.Finding]:
@@ -96,9 +105,7 @@ def _digests(run: Run) -> dict[str, Mapping[str, object]]:
 
 def _apart(losses: dict[str, dict[str, str]], twin: Twin) -> Iterator[views.Finding]:
     """Per rank the first step whose loss is not that of the twin; a step that one of both lacks is a difference."""
-    if not twin.losses:
-        yield views.found("the twin has no losses")
-    for rank in sorted({*losses, *twin.losses}):
+    for rank in sorted(rank for rank in {*losses, *twin.losses} if twin.losses.get(rank)):
         mine, other = losses.get(rank, {}), twin.losses.get(rank, {})
         steps = sorted((s for s in {*mine, *other} if mine.get(s) != other.get(s)), key=int)
         if steps:
@@ -111,9 +118,7 @@ def _shown(loss: str | None) -> str:
 
 
 def _state(digests: Mapping[str, Mapping[str, object]], twin: Twin) -> Iterator[views.Finding]:
-    if not any(twin.digests.values()):
-        yield views.found("the twin has no digests")
-    for rank in sorted({*digests, *twin.digests}):
+    for rank in sorted(rank for rank in {*digests, *twin.digests} if twin.digests.get(rank)):
         mine, other = digests.get(rank, {}), twin.digests.get(rank, {})
         names = sorted(name for name in {*mine, *other} if mine.get(name) != other.get(name))
         if names:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import click
 from ..core import draft, parse_trial, plan, redact
 from ..model import codec
 from ..model.bed import BedSpec
-from ..model.errors import PRECEDENCE, CcbedError, UsageError
-from ..model.launch import Request
+from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted, UsageError
+from ..model.launch import Request, Result
 from ..model.trial import Trial
 from ..store import secrets
 from . import beds, options, skipping, summary, telling, trials
@@ -80,7 +81,12 @@ class RunCommand(click.Command):
 @click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
 @click.option("--seed", metavar="N", help="Decides weights, data order and noise.")
 @click.option("--wall", metavar="TIME", help="The run fails if it is not finished by then: 90s, 2h (default 1h).")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Run it so many times.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Run it N times; --json then prints one document with all of them. An interruption or an error ends it.",
+)
 @click.option(
     "--no-twin",
     is_flag=True,
@@ -122,8 +128,37 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     trial = skipping.available(session.terminal, trial, bed)
     if given["dry_run"]:
         return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
-    codes = [_once(session, source, trial, hidden, bed, data_dir, given) for _ in range(given["repeat"])]
-    return next((code for code in PRECEDENCE if code in codes), codes[-1])
+    once = functools.partial(_once, session, source, trial, hidden, bed, data_dir, given)
+    if given["repeat"] is None:
+        return summary.show(session, once(), as_json=given["as_json"])
+    return _repeat(session, once, given["repeat"], as_json=given["as_json"])
+
+
+def _repeat(session: Session, once: Callable[[], Result], count: int, *, as_json: bool) -> int:
+    """Show every run as it ends, or with ``--json`` all of them in one document at the end, with the error that ended it."""
+    codes: list[int] = []
+    documents: list[dict[str, Any]] = []
+    error: CcbedError | None = None
+    while error is None and len(codes) < count and EXIT_INTERRUPTED not in codes:
+        try:
+            result = once()
+            codes.append(result.code)
+            if as_json:
+                documents.append(summary.document(result))
+            else:
+                summary.show(session, result)
+        except KeyboardInterrupt:
+            error = Interrupted("interrupted")
+        except CcbedError as problem:
+            error = problem
+    codes += [error.exit_code] if error else []
+    code = next(code for code in PRECEDENCE if code in codes)
+    if as_json:
+        failure = {"error": {"problems": list(error.problems), "next": error.hint}} if error else {}
+        session.terminal.json({"runs": documents, "exit": code, **failure})
+    if error:
+        session.terminal.error(error.problems, error.hint)
+    return code
 
 
 def _bed(session: Session, given: Mapping[str, Any]) -> tuple[CcbedError | None, BedSpec | None]:
@@ -219,7 +254,7 @@ def _once(
     bed: BedSpec,
     data_dir: str | None,
     given: Mapping[str, Any],
-) -> int:
+) -> Result:
     quiet = bool(given["as_json"])
     if given["inventory"]:
         from .up import up
@@ -229,7 +264,7 @@ def _once(
     teller = telling.Teller(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
     last = plan.last_step(trial, session.catalogue, data_dir)
     teller.head([*trials.describe(trial, last), *trials.notes(trial, session.catalogue), *_bed_line(trial, bed)])
-    result = session.launch(
+    return session.launch(
         Request(
             trial=trial,
             bed=bed,
@@ -246,9 +281,9 @@ def _once(
             began=teller.begun,
             told=teller.tell,
             known=teller.known,
+            note=teller.note,
         )
     )
-    return summary.show(session, result, as_json=quiet)
 
 
 def _bed_line(trial: Trial, bed: BedSpec) -> list[str]:

@@ -40,6 +40,10 @@ class Teller:
         """The twin was made before."""
         self.head([f"twin   {run}: the same trial uninterrupted, made before (cached)"])
 
+    def note(self, text: str) -> None:
+        """What a user should know before the run begins."""
+        self.head([f"note   {text}"])
+
     def begun(self, directory: str) -> None:
         """Where the run is; a twin is told apart."""
         if "-twin-" in Path(directory).name:

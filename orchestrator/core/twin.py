@@ -45,6 +45,15 @@ def make_twin(run: Run) -> Twin | None:
     )  # fmt: skip
 
 
+def incomplete(twin: Twin, ranks: int) -> str:
+    """What a twin of so many ranks lacks to be compared with; empty: nothing."""
+    for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
+        missing = [str(rank) for rank in range(ranks) if not by_rank.get(str(rank))]
+        if missing:
+            return f"it has no {name} of rank {', '.join(missing)}"
+    return ""
+
+
 def _disturbed(run: Run) -> bool:
     """Whether a fault was planned, or anything was lost, recovered, paused or interrupted."""
     marks = (

@@ -23,6 +23,7 @@ class Request:
     ``trial``, ``command`` and ``inputs`` hold placeholders in the places of secrets; ``secrets``: placeholder -> secret;
     ``secret_names``: environment variables that the user calls secret.
     ``known`` is told the run that is the twin, where one was made before.
+    ``note`` is told, in a sentence, what a user should know before the run begins.
     ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
     """
 
@@ -44,6 +45,7 @@ class Request:
     began: Callable[[str], None] = lambda directory: None
     told: Callable[[Event], None] = lambda event: None
     known: Callable[[str], None] = lambda run: None
+    note: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

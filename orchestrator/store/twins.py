@@ -1,26 +1,55 @@
-"""The cache of twins: uninterrupted runs, by the key of what determines their result."""
+"""The cache of twins: uninterrupted runs, by the key of what determines their result, each with a checksum."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
+from ..core import twin as twins
 from ..model import codec
 from ..model.run import Twin
 from . import paths
 
 
-def get(state: Path, key: str) -> Twin | None:
-    """None when there is none, or a damaged one: a twin can always be run again."""
+class DamagedTwinError(Exception):
+    """The cached file of a twin cannot be used; the message names the file and the reason."""
+
+
+def get(state: Path, key: str, ranks: int) -> Twin | None:
+    """The twin of ``ranks`` ranks with this key; None where there is none. Raises DamagedTwinError."""
+    file = _file(state, key)
     try:
-        twin = codec.build(Twin, json.loads(_file(state, key).read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return _read(file.read_bytes(), key, ranks)
+    except FileNotFoundError:
         return None
-    return twin if twin.key == key else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedTwinError(f"{file}: {error}") from None
 
 
 def put(state: Path, twin: Twin) -> None:
-    paths.write_json(_file(state, twin.key), codec.plain(twin))
+    content = codec.plain(twin)
+    paths.write_json(_file(state, twin.key), {"sha256": _sum(content), "twin": content})
+
+
+def _read(data: bytes, key: str, ranks: int) -> Twin:
+    """Raises ValueError with the reason, or what else damaged data leads to."""
+    document = json.loads(data)
+    content = document.get("twin")
+    if content is None or "sha256" not in document:
+        raise ValueError("it has no checksum")
+    if document["sha256"] != _sum(content):
+        raise ValueError("its content does not match its checksum")
+    twin = codec.build(Twin, content)
+    reason = twins.incomplete(twin, ranks) if twin.key == key else f"it is the twin of key {twin.key}"
+    if reason:
+        raise ValueError(reason)
+    return twin
+
+
+def _sum(content: Any) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _file(state: Path, key: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,13 @@ def test_a_twin_that_was_disturbed_is_no_measure() -> None:
     run = dataclasses.replace(history.reference(), twin=history.twin(faults=1, restarts=1))
     assert ask(run, "baseline-clean").outcome == "fail"
     assert ask(run, "bit-exact").outcome == "unknown"
+
+
+@pytest.mark.parametrize("changes", [{"digests": {}}, {"losses": {}}, {"digests": {"0": {}}}])
+def test_a_twin_that_recorded_nothing_of_a_rank_says_nothing_about_it(changes: dict[str, Any]) -> None:
+    found = ask(dataclasses.replace(history.reference(), twin=history.twin(**changes)), "bit-exact")
+    assert found.outcome == "unknown"
+    assert f"the twin has no {next(iter(changes))}" in found.text
 
 
 def test_without_a_twin_nothing_is_said() -> None:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,13 +217,52 @@ def test_two_that_look_whether_a_run_is_driven_do_not_take_each_other_for_its_dr
         assert beds.driver(tmp_path) == 0
 
 
+def twin(**changes: Any) -> Twin:
+    values = {"losses": {"0": {"1": "0x1p-1"}}, "digests": {"0": {"w": "ab"}}, **changes}
+    return Twin(key="k1", run="r", steps=1, faults=0, restarts=0, final_loss=0.5, **values)
+
+
 def test_a_twin_is_kept_under_its_key(tmp_path: Path) -> None:
-    twin = Twin(key="k1", run="r", losses={}, digests={}, steps=1, faults=0, restarts=0, final_loss=0.5)
-    assert twins.get(tmp_path, "k1") is None
-    twins.put(tmp_path, twin)
-    assert twins.get(tmp_path, "k1") == twin
-    (tmp_path / "twins/k1.json").write_text('{"key": "k2"}')
-    assert twins.get(tmp_path, "k1") is None
+    assert twins.get(tmp_path, "k1", 1) is None
+    twins.put(tmp_path, twin())
+    assert twins.get(tmp_path, "k1", 1) == twin()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("0x1p-1", "0x1p-2", "does not match its checksum"),
+        ('"sha256"', '"sum"', "it has no checksum"),
+        ('{\n "sha256"', "{", ""),
+        ("{", "[" * 100_000 + "{", ""),
+    ],
+    ids=["a loss", "no checksum", "no JSON", "too deep"],
+)
+def test_a_twin_that_was_damaged_is_told_with_its_file_and_is_not_used(
+    tmp_path: Path, old: str, new: str, reason: str
+) -> None:
+    twins.put(tmp_path, twin())
+    file = tmp_path / "twins/k1.json"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+    with pytest.raises(twins.DamagedTwinError, match=rf"twins/k1\.json: .*{reason}"):
+        twins.get(tmp_path, "k1", 1)
+
+
+@pytest.mark.parametrize("changes", [{"digests": {}}, {"digests": {"0": {}}}, {"losses": {}}])
+def test_a_twin_that_lacks_what_is_compared_is_not_used(tmp_path: Path, changes: dict[str, Any]) -> None:
+    twins.put(tmp_path, twin(**changes))
+    with pytest.raises(twins.DamagedTwinError, match=f"it has no {next(iter(changes))} of rank 0"):
+        twins.get(tmp_path, "k1", 1)
+
+
+def test_a_twin_of_fewer_ranks_or_under_another_key_is_not_used(tmp_path: Path) -> None:
+    twins.put(tmp_path, twin())
+    with pytest.raises(twins.DamagedTwinError, match="it has no losses of rank 1, 2"):
+        twins.get(tmp_path, "k1", 3)
+    (tmp_path / "twins/k1.json").rename(tmp_path / "twins/k2.json")
+    with pytest.raises(twins.DamagedTwinError, match="it is the twin of key k1"):
+        twins.get(tmp_path, "k2", 1)
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""`run --repeat N --json` prints one document, whatever comes of the runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cli import main, terminal
+from orchestrator.cli.session import Session
+from orchestrator.model.errors import InfrastructureError, Interrupted
+from orchestrator.model.launch import Request, Result
+
+from .beds import LOCAL
+from .fake_bed import FakeProvider
+from .test_judged_by_plan import catalogue, sealed
+
+
+@dataclasses.dataclass(kw_only=True)
+class Desk:
+    """A command line whose runs end as listed: with an exit code, or with an error."""
+
+    root: Path
+    ends: list[int | BaseException]
+    launched: int = 0
+    out: str = ""
+    err: str = ""
+
+    def __call__(self, *args: str) -> int:
+        out, err, bed = io.StringIO(), io.StringIO(), FakeProvider()
+        for line in (("up", str(self.root / "local.yml")), args):
+            out.seek(0)
+            out.truncate()
+            session = Session(
+                state=self.root / "state", terminal=terminal.Terminal(out=out, err=err),
+                providers={"process": lambda state: bed}, agent=lambda: "a" * 64, launch=self.launch,
+            )  # fmt: skip
+            code = main.run(line, session)
+        self.out, self.err = out.getvalue(), err.getvalue()
+        return code
+
+    def launch(self, request: Request) -> Result:
+        end = self.ends[self.launched]
+        self.launched += 1
+        if isinstance(end, BaseException):
+            raise end
+        _, result = sealed(self.root / str(self.launched), catalogue())
+        return dataclasses.replace(result, code=end)
+
+
+def desk(root: Path, ends: Sequence[int | BaseException]) -> Desk:
+    (root / "local.yml").write_text(LOCAL)
+    for number in range(len(ends)):
+        (root / str(number + 1)).mkdir()
+    return Desk(root=root, ends=list(ends))
+
+
+BROKEN = InfrastructureError("host h2 is gone", hint="ccbed up local.yml")
+
+
+@pytest.mark.parametrize(
+    ("ends", "codes", "exit", "error"),
+    [
+        ((0, 0, 0), [0, 0, 0], 0, None),
+        ((0, 1, 2), [0, 1, 2], 1, None),
+        ((0, 130, 0), [0, 130], 130, None),
+        ((1, BROKEN, 0), [1], 4, {"problems": ["host h2 is gone"], "next": "ccbed up local.yml"}),
+        ((BROKEN,), [], 4, {"problems": ["host h2 is gone"], "next": "ccbed up local.yml"}),
+        ((0, Interrupted("r: interrupted", hint="ccbed resume r")), [0], 130,
+         {"problems": ["r: interrupted"], "next": "ccbed resume r"}),
+        ((0, KeyboardInterrupt()), [0], 130, {"problems": ["interrupted"], "next": ""}),
+    ],
+)  # fmt: skip
+def test_repeated_runs_are_one_document(
+    tmp_path: Path, ends: Sequence[int | BaseException], codes: list[int], exit: int, error: dict[str, Any] | None
+) -> None:
+    ccbed = desk(tmp_path, ends)
+    assert ccbed("run", "dp-ring", "--repeat", str(len(ends)), "--json") == exit
+    document = json.loads(ccbed.out)
+    assert [run["exit"] for run in document["runs"]] == codes
+    assert (document["exit"], document.get("error")) == (exit, error)
+    assert all(problem in ccbed.err for problem in (error or {"problems": []})["problems"])
+
+
+def test_one_repetition_has_the_shape_of_many_and_a_run_without_the_option_its_own(tmp_path: Path) -> None:
+    ccbed = desk(tmp_path, (0, 0))
+    assert ccbed("run", "dp-ring", "--repeat", "1", "--json") == 0
+    assert [*json.loads(ccbed.out)] == ["runs", "exit"]
+    assert ccbed("run", "dp-ring", "--json") == 0
+    assert json.loads(ccbed.out)["run"] == "run"
+
+
+def test_without_json_every_run_is_shown_and_an_error_ends_them(tmp_path: Path) -> None:
+    ccbed = desk(tmp_path, (0, BROKEN))
+    assert ccbed("run", "dp-ring", "--repeat", "2") == 4
+    assert ccbed.out.count("PASS") == 1
+    assert "host h2 is gone" in ccbed.err and "ccbed up local.yml" in ccbed.err
