@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, driving, judging, rendering
-from .core import judge, metrics, plugin_files, programs, redact
+from .core import judge, plugin_files, programs, redact
 from .core import plan as planning
 from .core import twin as twins
 from .model import codec, vaulted
@@ -19,10 +18,10 @@ from .model.bed import BedSpec, BedStatus
 from .model.errors import EXIT_INTERRUPTED, EXIT_PASS, CcbedError, Interrupted, UsageError
 from .model.launch import Request, Result
 from .model.plan import LeftOut, Plan
-from .model.run import Run, Twin
+from .model.run import Twin
 from .model.trial import Trial
 from .providers import asking, preflight, systems
-from .store import beds, bundle, closing, fingerprint, inputs, paths, payload, seal, secrets
+from .store import beds, bundle, closing, fingerprint, inputs, paths, payload, secrets
 from .store import twins as cache
 from .store.journal import JournalError
 
@@ -338,16 +337,9 @@ def _finish(request: Request, directory: Path) -> Result:
     """Seal the evidence, judge it, render it. An interrupted run stays open."""
     if not _ended(directory):
         return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
-    if not bundle.is_sealed(directory):
-        _write_metrics(bundle.load(directory), directory)
-        seal.seal(directory)
+    judging.close(directory)
     result = judging.conclude(request.catalogue, directory)
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)
     return result
-
-
-def _write_metrics(run: Run, directory: Path) -> None:
-    lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(run))
-    paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
