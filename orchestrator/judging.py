@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from . import rendering, views
-from .core import judge
+from .core import judge, metrics
+from .model import codec
 from .model.launch import Result
 from .model.plugin import Catalogue
-from .model.run import Run
-from .model.trial import CheckSpec
-from .store import bundle, paths
+from .store import bundle, paths, seal
+
+
+def close(directory: Path) -> None:
+    """Write the metrics of a run that has ended and seal its evidence, unless it is sealed."""
+    if bundle.is_sealed(directory):
+        return
+    lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(bundle.load(directory)))
+    paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
+    seal.seal(directory)
 
 
 def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, accept_changed: bool = False) -> Result:
@@ -22,9 +31,11 @@ def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, 
     ``accept_changed``: a plugin judges although its file is not the one that the run was planned with.
     """
     run = bundle.load(directory, judged=False)
-    chosen = _checks(run, catalogue, require_format)
-    verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     before = _saved_outcomes(directory)
+    listed = bundle.planned_checks(run)
+    chosen = judge.unlisted(run, catalogue, before) if listed is None else judge.listed(run.trial, listed)
+    chosen = judge.for_format(chosen, run.format, require_format)
+    verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
     unsaved = tuple(check for check in unable if before.get(check) in ("pass", "fail"))
     if not unsaved:
@@ -43,11 +54,3 @@ def _saved_outcomes(directory: Path) -> Mapping[str, str]:
         return {verdict.check: verdict.outcome for verdict in bundle.read_verdicts(directory)}
     except paths.TornBundleError:
         return {}
-
-
-def _checks(run: Run, catalogue: Catalogue, require_format: int) -> tuple[CheckSpec, ...]:
-    """What the sealed plan lists; a bundle of format 1 lists nothing and is judged by what the catalogue chooses."""
-    checks = bundle.planned_checks(run)
-    if checks is None:
-        checks = judge.planned(run.trial, catalogue, twin=bool(run.extras.get(bundle.BUNDLE, {}).get("twin", True)))
-    return judge.for_format(judge.listed(run.trial, checks), run.format, require_format)

@@ -68,6 +68,19 @@ def listed(trial: Trial, checks: Iterable[PlannedCheck]) -> tuple[CheckSpec, ...
     return (*kept, *(spec for spec in owed if spec.name not in names))
 
 
+def unlisted(run: Run, catalogue: Catalogue, before: Iterable[str]) -> tuple[CheckSpec, ...]:
+    """What judges a bundle of format 1, whose plan lists nothing: what the catalogue chooses now, and what judged before.
+
+    A workload that is not loaded may name more checks, so that it stands among them as one that cannot be made.
+    """
+    twin = bool(views.mapping(run.extras.get("bundle.json")).get("twin", True))
+    chosen = planned(run.trial, catalogue, twin=twin)
+    workload = f"workload {run.trial.workload}"
+    names = {*before} - {workload} - {check.name for check in chosen}
+    missing = () if run.trial.workload in catalogue.workloads else (workload,)
+    return (*chosen, *(CheckSpec(name=name) for name in (*sorted(names), *missing)))
+
+
 def obstacles(chosen: Iterable[CheckSpec], catalogue: Catalogue, *, accept_changed: bool = False) -> dict[str, str]:
     """Check -> why the checker that the run was planned with cannot judge it now.
 
@@ -141,7 +154,7 @@ def _planned(spec: CheckSpec, catalogue: Catalogue, skipped: str) -> PlannedChec
 def _absent(check: CheckSpec) -> str:
     if isinstance(check, PlannedCheck) and check.source != BUILT_IN:
         return f"the plugin that implements the check is not loaded ({FROM_BUNDLE})"
-    return "there is no checker of this name in this version of ccbed or in the folders of --plugins"
+    return "neither this version of ccbed nor a folder of --plugins has it"
 
 
 def _is_changed(check: CheckSpec, plugin: Plugin) -> bool:

@@ -200,10 +200,12 @@ def test_a_check_that_the_trial_names_is_judged_though_the_plan_lacks_it(tmp_pat
 
 
 def test_a_bundle_of_format_one_is_judged_by_what_the_catalogue_chooses(tmp_path: Path) -> None:
-    known = catalogue()
-    directory, _ = sealed(tmp_path, known)
+    known = catalogue(folder(tmp_path / "own", "pass"))
+    directory, result = sealed(tmp_path, known, trial())
     _without_checks(directory)
-    assert judging.conclude(known, directory).code == 0
+    assert judging.conclude(catalogue(), directory).code == 2
+    later = judging.conclude(known, directory)
+    assert (later.code, later.verdicts) == (0, result.verdicts)
 
 
 def test_in_format_two_a_plan_without_checks_proves_nothing(tmp_path: Path) -> None:
@@ -283,3 +285,16 @@ def test_the_terminal_lists_what_was_not_checked(tmp_path: Path) -> None:
     assert summary.show(session, result) == 0
     assert "skipped bit-exact: not checked" in out.getvalue()
     assert f"--plugins {directory}/inputs/plugins" in out.getvalue().replace(os.path.relpath(directory), str(directory))
+
+
+@pytest.mark.parametrize("saved", [True, False], ids=["with its verdicts", "without its verdicts"])
+def test_a_bundle_of_format_one_never_passes_without_the_plugins_that_failed_it(tmp_path: Path, saved: bool) -> None:
+    directory, result = sealed(tmp_path, catalogue(folder(tmp_path / "own", always=False)), trial())
+    _without_checks(directory)
+    if not saved:
+        (directory / bundle.VERDICTS).unlink()
+    later = judging.conclude(catalogue(), directory)
+    assert (result.code, later.code) == (1, 2)
+    assert outcomes(later).get("never") == ("unknown" if saved else None)
+    assert outcomes(later)["workload mine"] == "unknown"
+    assert "--plugins" in text(later, "workload mine")
