@@ -275,7 +275,7 @@ def _plan(
         capabilities={node.host: provider.capabilities(node.host) for node in run.bed.nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, rooms=checked.rooms,
         twin=request.twin,
-        secret_names=request.secret_names,
+        secret_names=request.secret_names, umask=request.umask,
     )  # fmt: skip
 
 

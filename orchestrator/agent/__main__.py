@@ -11,6 +11,7 @@ from pathlib import Path
 
 def main(arguments: Sequence[str]) -> int:
     """Become what is asked for. Each role imports only what it needs."""
+    os.umask(0o077)
     parser = argparse.ArgumentParser(prog="agent.pyz")
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
@@ -46,7 +47,6 @@ def _keep(options: argparse.Namespace) -> int:
     if os.fork():
         os._exit(0)
     os.setsid()
-    os.umask(0o077)
     os.chdir(options.workdir)
     forks.redirect(options.workdir / "keeper" / "keeper.log")
     return keeper.main(

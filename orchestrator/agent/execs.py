@@ -28,7 +28,7 @@ class Execs:
         return tuple(self._running)
 
     def start(self, value: Mapping[str, Any], answer: Answer) -> None:
-        """{argv, env, out, cwd}: stdout and stderr go to files in ``out``; answers {code} when the program ends.
+        """{argv, env, out, cwd, umask}: stdout and stderr go to files in ``out``; answers {code} when the program ends.
 
         {check: {op, args}, out}: an operation of ``checks`` instead of a program.
         """
@@ -86,4 +86,5 @@ def _started(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
+            umask=int(value.get("umask", 0o077)),
         )

@@ -85,6 +85,7 @@ def rank_body(
     os.setpgid(0, 0)
     die_with(parent)
     redirect(Path(gang.out) / f"rank-{rank}.log")
+    os.umask(gang.umask)
     faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
     _load_from(gang.payload)
     main = importlib.import_module("orchestrator.rank.main")

@@ -13,7 +13,6 @@ from .contained import READY
 
 def main(directory: Path) -> int:
     """Become the node that the environment names (``model/container.py``); ends with the container."""
-    os.umask(0o077)
     mine = json.loads(os.environ.pop(container.LABEL_VARIABLE))
     home.settle()
     forks.redirect(directory / "agent.log")

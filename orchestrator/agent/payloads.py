@@ -10,6 +10,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+from . import plain
+
 
 def put(directory: Path, content: Mapping[str, bytes]) -> Path:
     """Place a payload under the hash of its content, byte-compiled; the path. A second time nothing is written."""
@@ -43,7 +45,8 @@ def payload_hash(content: Mapping[str, bytes]) -> str:
 
 def _write(path: Path, data: bytes, final: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_bytes(data)
+    with open(plain.made(path), "wb") as file:
+        file.write(data)
     if path.suffix == ".py":
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
         py_compile.compile(str(path), dfile=str(final), doraise=False, quiet=2, invalidation_mode=mode)

@@ -54,7 +54,13 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     directory = Path(bed.hostdir or bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
     here = Path(bed.workdir) / "nodes" / name / "exec" / out.name
-    value = {"argv": list(program), "env": dict(bed.node(name).env), "out": str(out), "cwd": str(directory)}
+    value = {
+        "argv": list(program),
+        "env": dict(bed.node(name).env),
+        "out": str(out),
+        "cwd": str(directory),
+        "umask": session.umask,
+    }
     key = f"exec/{out.name}"
     order = Command(f="exec", key=key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S, value=value)
     ask = asking.bound(provider, bed)

@@ -80,6 +80,7 @@ def run(args: Sequence[str], given: sessions.Session | None = None) -> int:
 
     session = given or sessions.Session(state=beds.state_dir(), terminal=terminal.standard())
     session.argv = tuple(args)
+    session.umask = os.umask(0o077)  # what ccbed writes is its user's alone
     try:
         code = _group().main(list(args), prog_name="ccbed", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else errors.EXIT_PASS
@@ -93,6 +94,7 @@ def run(args: Sequence[str], given: sessions.Session | None = None) -> int:
         return _explain(error, session)
     finally:
         session.close()
+        os.umask(session.umask)
 
 
 def _explain(error: Exception, session: sessions.Session) -> int:

@@ -278,6 +278,7 @@ def _once(
             inputs=source.inputs,
             secrets=dict(hidden.secrets),
             secret_names=given["secret"],
+            umask=session.umask,
             began=teller.begun,
             told=teller.tell,
             known=teller.known,

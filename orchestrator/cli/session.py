@@ -49,11 +49,15 @@ def launch(request: Request) -> Result:
 
 @dataclass(kw_only=True)
 class Session:
-    """One invocation. ``providers``: kind of provider -> what opens it, given the state directory."""
+    """One invocation. ``providers``: kind of provider -> what opens it, given the state directory.
+
+    ``umask``: the user's own, for what the user's programs write.
+    """
 
     state: Path
     terminal: terminal.Terminal
     argv: tuple[str, ...] = ()
+    umask: int = 0o077
     plugins: tuple[Path, ...] = ()
     providers: Mapping[str, Callable[[Path], Provider]] = field(
         default_factory=lambda: {"process": process_provider, "docker": docker_provider}

@@ -36,6 +36,7 @@ def plan(
     rooms: Sequence[Room] = (),
     twin: bool = True,
     secret_names: Sequence[str] = (),
+    umask: int = 0o077,
 ) -> Plan:
     """``capabilities``: host -> what its provider can do; ``payload``: where the ranks find their code.
 
@@ -79,6 +80,7 @@ def plan(
         checks=judge.planned(trial, catalogue, twin=twin),
         workload=plugin_files.described(catalogue.workloads[trial.workload]),
         secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
+        umask=umask,
     )
 
 

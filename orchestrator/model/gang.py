@@ -41,7 +41,7 @@ class GangSpec:
     """One node's share of a gang (value of ``gang.start``). ``link``: how the links of the bed are shaped.
 
     ``leaves``: by rank of the world, the switch of the fabric that its node is plugged into.
-    ``secret_names``: environment variables that the user calls secret.
+    ``secret_names``: environment variables that the user calls secret. ``umask``: that of the user who began the run.
     """
 
     run: str
@@ -71,3 +71,4 @@ class GangSpec:
     link: LinkSpec | None = None
     leaves: tuple[int, ...] = ()
     secret_names: tuple[str, ...] = ()
+    umask: int = 0o077

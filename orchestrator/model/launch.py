@@ -21,7 +21,7 @@ class Request:
     ``stop``: it is gone on with only to heal the bed and to stop its gang; it stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
     ``trial``, ``command`` and ``inputs`` hold placeholders in the places of secrets; ``secrets``: placeholder -> secret;
-    ``secret_names``: environment variables that the user calls secret.
+    ``secret_names``: environment variables that the user calls secret. ``umask``: that of the ranks.
     ``known`` is told the run that is the twin, where one was made before.
     ``note`` is told, in a sentence, what a user should know before the run begins.
     ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
@@ -42,6 +42,7 @@ class Request:
     inputs: Mapping[str, bytes] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_names: tuple[str, ...] = ()
+    umask: int = 0o077
     began: Callable[[str], None] = lambda directory: None
     told: Callable[[Event], None] = lambda event: None
     known: Callable[[str], None] = lambda run: None

@@ -90,7 +90,7 @@ class Plan:
     ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
     ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why;
     ``checks``: what judges the run, then and later; None: a bundle of format 1, which does not list them.
-    ``secret_names``: environment variables that the user calls secret;
+    ``secret_names``: environment variables that the user calls secret; ``umask``: that of the ranks;
     ``inputs_left_out``: the user's files that travel with the run, or lie beside its script, and are not in the bundle.
     """
 
@@ -115,4 +115,5 @@ class Plan:
     checks: tuple[PlannedCheck, ...] | None = None
     workload: PluginFile | None = None
     secret_names: tuple[str, ...] = ()
+    umask: int = 0o077
     inputs_left_out: tuple[LeftOut, ...] = ()

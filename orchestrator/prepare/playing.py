@@ -139,6 +139,16 @@ def _run(
         listener.broken = error
 
 
+@contextlib.contextmanager
+def _hosts_umask() -> Iterator[None]:
+    """What Ansible makes on this machine without a stated mode belongs to the host, not to ccbed."""
+    before = os.umask(0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def _runner(
     wanted: Play, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
 ) -> str:
@@ -148,21 +158,22 @@ def _runner(
     beside = str(Path(programs.find("ansible-playbook")).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
     given = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
-    done = ansible_runner.run(
-        private_data_dir=str(folder),
-        project_dir=str(Path.cwd()),
-        playbook=str(shipped.folder("playbooks").absolute() / f"{wanted.playbook}.yml"),
-        inventory=wanted.inventory,
-        limit=",".join(wanted.hosts),
-        extravars=dict(wanted.variables),
-        envvars={**programs.SETTINGS, **given, "PATH": path},
-        cmdline=shlex.join(options) if options else None,
-        forks=min(max(len(wanted.hosts), 1), 64),
-        settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
-        event_handler=listener.heard,
-        cancel_callback=cancelled,
-        quiet=True,
-    )
+    with _hosts_umask():
+        done = ansible_runner.run(
+            private_data_dir=str(folder),
+            project_dir=str(Path.cwd()),
+            playbook=str(shipped.folder("playbooks").absolute() / f"{wanted.playbook}.yml"),
+            inventory=wanted.inventory,
+            limit=",".join(wanted.hosts),
+            extravars=dict(wanted.variables),
+            envvars={**programs.SETTINGS, **given, "PATH": path},
+            cmdline=shlex.join(options) if options else None,
+            forks=min(max(len(wanted.hosts), 1), 64),
+            settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
+            event_handler=listener.heard,
+            cancel_callback=cancelled,
+            quiet=True,
+        )
     listener.status = str(done.status)
     return "\n".join(listener.lines)
 

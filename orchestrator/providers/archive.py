@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from ..agent import placing
 
 PACKAGES = ("model", "agent")
 #: Any Python can read it, so that one that is too old says so.
@@ -50,9 +51,7 @@ def place(directory: Path) -> tuple[Path, str]:
     path = directory / f"agent-{digest(content)}.pyz"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(content)
-        os.replace(temporary, path)
+        placing.write(str(path), content)
     return path, digest(content)
 
 

@@ -130,7 +130,7 @@ def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
 
 def _run(argv: list[str], cause: Exception) -> None:
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=_MAKE_S, check=False)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=_MAKE_S, check=False, umask=0o022)
         told, code = (done.stdout + done.stderr).strip().splitlines()[-3:], done.returncode
     except subprocess.TimeoutExpired:
         told, code = [f"not done in {_MAKE_S} s"], 1

@@ -79,7 +79,7 @@ def _dress(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) ->
     """Set the environment and keep a redacted copy of it."""
     os.environ.update(environment.variables(gang, rank, node, incarnation))
     text = json.dumps(environment.redacted(os.environ, gang.secret_names), indent=1)
-    (Path(gang.out) / f"env-r{rank}.json").write_text(text + "\n")
+    record.write(Path(gang.out) / f"env-r{rank}.json", text + "\n")
 
 
 def _reseed(gang: gang_model.GangSpec, rank: int) -> None:

@@ -20,7 +20,7 @@ class Appender:
     """A file that is only appended to, one write per call."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         left = memoryview(data)
@@ -29,6 +29,12 @@ class Appender:
 
     def line(self, value: Mapping[str, Any]) -> None:
         self.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+
+
+def write(path: Path, text: str) -> None:
+    """A file of evidence for its owner alone, whatever the umask of the user's program."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as out:
+        out.write(text)
 
 
 class Notes:

@@ -50,7 +50,7 @@ def create(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path
         while True:
             directory = runs / name(trial, moment, secrets.token_hex(2))
             try:
-                directory.mkdir()
+                directory.mkdir(mode=0o700)
                 return directory
             except FileExistsError:
                 continue

@@ -13,5 +13,5 @@ def step(number: int, loss: float | None = None) -> None:
     if path:
         now = time.monotonic()
         value = {"step": int(number), "loss": None if loss is None else float(loss).hex(), "start": now, "end": now}
-        with open(path, "a", encoding="utf-8") as out:
+        with open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as out:
             out.write(json.dumps({**value, "digest": None}) + "\n")
