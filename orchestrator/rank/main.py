@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from ..model import codec
 from ..model import gang as gang_model
-from . import commit, environment, record, seeds
+from . import commit, environment, imported, record, seeds
 
 if TYPE_CHECKING:
     from . import context
@@ -119,7 +120,11 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
     ctx: context.RankContext = context.RankContext(
         gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
     )
-    workload.run(ctx)
+    try:
+        workload.run(ctx)
+    finally:
+        with contextlib.suppress(OSError):
+            imported.write(Path(gang.out), rank, Path(gang.payload) / "user")
     if ctx.traffic is not None and hasattr(workload, "traffic"):
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
         once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None

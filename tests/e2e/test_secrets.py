@@ -79,6 +79,8 @@ def test_a_bundle_holds_no_secret_and_the_ranks_get_them_all(bed: Bed, script: P
     assert set(left_out) == {"user/.env", "user/server.pem", "user/launch.sh", "user/data.bin"}
     assert [path for path, entry in left_out.items() if entry["sha256"]] == ["user/data.bin"]
     assert not (Path(bed.spec.workdir) / secrets.OF_RUN).exists()
+    imported = json.loads(next(directory.glob("nodes/n0/*/imported-r0.json")).read_text())
+    assert {name: entry["sha256"] for name, entry in imported.items()} == {"model.py": plan["inputs"]["user/model.py"]}
     code, said = bed.ccbed("run", str(directory / "trial.json"), "--runs-dir", str(runs))
     assert code == 3
     assert "the value of --token" in said
