@@ -27,7 +27,10 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [*views.unended(run.history)]
     if not failovers and not refused:
         return views.conclude("recovered-within", "", doubts=[views.found("nothing was lost"), *doubts])
-    failures = [*_slow(failovers, params, ended=not doubts)]
+    counted = views.counts_steps(run.trial, run.history, tuple(run.files.steps()))
+    failures = [*_slow(failovers, params, ended=counted and not doubts)]
+    if not counted and failovers:
+        doubts.append(views.found("the script reported no step, so the time to recover is not known"))
     failures += [views.found(f"no recovery: {event.value.get('reason')}", event) for event in refused]
     worst = max((one.ttr_s for one in failovers if one.ttr_s is not None), default=0.0)
     many = f" at worst of {len(failovers)}" if len(failovers) > 1 else ""

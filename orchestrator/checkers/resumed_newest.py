@@ -29,6 +29,8 @@ def check(run: Run, params: Params) -> Verdict:
         *views.unended(run.history),
         *views.unstarted(run.history),
     ]
+    if not run.history.of("checkpoint.commit", "rank.restored"):
+        doubts.append(views.found("no rank reported a checkpoint, neither written nor restored"))
     return views.conclude("resumed-newest", _text(run, later), failures=failures, doubts=doubts)
 
 

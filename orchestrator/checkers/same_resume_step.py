@@ -22,9 +22,12 @@ def check(run: Run, params: Params) -> Verdict:
     """By what every rank said it had restored."""
     gangs = views.gangs(run.history)
     failures = [one for gang in gangs for one in (*_differing(run, gang), *_told_otherwise(run, gang))]
-    doubts = [one for gang in gangs for one in _silent(gang)]
-    steps = [str(step) for step in views.resume_steps(run.history).values()]
-    text = f"every rank restored step {', '.join(steps)}" if steps else ""
+    doubts = [finding for gang in gangs for finding in _silent(gang)]
+    if not run.history.of("rank.restored"):
+        doubts = [views.found("no rank reported what it restored")]
+    reported = {gang.epoch for gang in gangs if gang.of("rank.restored")}
+    steps = [str(step) for epoch, step in views.resume_steps(run.history).items() if epoch in reported]
+    text = f"every rank restored step {', '.join(steps)}"
     return views.conclude(
         "same-resume-step",
         text,
@@ -60,7 +63,7 @@ def _told_otherwise(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
 
 
 def _silent(gang: views.Gang) -> Iterator[views.Finding]:
-    """A gang that trains has restored."""
+    """A gang that trains, or has finished, has restored."""
     missing = sorted(set(gang.ranks) - set(gang.by_rank("rank.restored")))
-    if missing and gang.of("rank.step"):
+    if missing and (gang.of("rank.step") or gang.of("rank.finished")):
         yield views.found(f"epoch {gang.epoch}: rank {missing[0]} did not say what it restored", gang.began)

@@ -155,7 +155,7 @@ def _rows(items: list[str]) -> Iterator[str]:
 def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
     for one in seen.failovers:
         parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in one.phases)
-        total = f" = TTR {one.ttr_s * 1000:.0f} ms" if one.ttr_s is not None else "; not back"
+        total = f" = TTR {one.ttr_s * 1000:.0f} ms" if one.ttr_s is not None else f"; {sentence.returned(seen, one)}"
         later = f"      caught up +{one.caught_up_s * 1000:.0f} ms" if one.caught_up_s is not None else ""
         yield f"failover  {parts}{total}{later}"
     redone = sorted({step for one in seen.failovers for step in one.lost_steps})

@@ -37,7 +37,7 @@ def of(run: Run) -> Iterator[Metric]:
     if seen.goodput is not None:
         yield Metric(trial=name, metric="goodput", value=seen.goodput, unit="1", better="higher")
     for failover in seen.failovers:
-        yield from _failover(name, failover)
+        yield from _failover(name, failover, counted=seen.step is not None)
     yield from _collectives(run)
     for event in run.history.of("rank.finished"):
         for metric, value in views.mapping(event.value.get("metrics")).items():
@@ -51,7 +51,7 @@ def of(run: Run) -> Iterator[Metric]:
                 )  # fmt: skip
 
 
-def _failover(name: str, failover: views.Failover) -> Iterator[Metric]:
+def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator[Metric]:
     told = {"detect": failover.detect_s, "ttr": failover.ttr_s, "caught-up": failover.caught_up_s}
     told |= {f"phase {phase}": seconds for phase, seconds in failover.phases}
     for metric, seconds in told.items():
@@ -59,10 +59,11 @@ def _failover(name: str, failover: views.Failover) -> Iterator[Metric]:
             yield Metric(
                 trial=name, metric=metric, value=seconds, unit="s", better="lower", epoch=failover.epoch, rep=failover.index
             )  # fmt: skip
-    yield Metric(
-        trial=name, metric="lost steps", value=float(len(failover.lost_steps)), unit="1", better="lower",
-        epoch=failover.epoch, rep=failover.index,
-    )  # fmt: skip
+    if counted:
+        yield Metric(
+            trial=name, metric="lost steps", value=float(len(failover.lost_steps)), unit="1", better="lower",
+            epoch=failover.epoch, rep=failover.index,
+        )  # fmt: skip
 
 
 def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:

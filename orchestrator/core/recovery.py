@@ -81,8 +81,12 @@ def _refusal(trial: Trial, state: State) -> str:
 
 
 def stale(state: State) -> int:
-    """How many gangs in a row, this one included, reached no step that was never reached before."""
-    return 0 if state.best_step > state.step_at_start else state.stale + 1
+    """How many gangs in a row, this one included, reached no step that was never reached before.
+
+    0 where the number of steps is not planned and none was reported: then the budget of restarts is the only limit.
+    """
+    uncounted = state.plan.last_step is None and not state.best_step
+    return 0 if uncounted or state.best_step > state.step_at_start else state.stale + 1
 
 
 def _choice(state: State, name: str, spares: Sequence[str]) -> tuple[str, str] | None:

@@ -57,8 +57,8 @@ def _story(trial: Trial, run: views.RunView) -> list[str]:
         return []
     if len(run.failovers) == 1:
         one = run.failovers[0]
-        return [_loss(trial, run, one), _return(run, one), *_redone(run)]
-    each = ", ".join(f"{_loss(trial, run, one)} ({_return(run, one)})" for one in run.failovers)
+        return [_loss(trial, run, one), returned(run, one), *_redone(run)]
+    each = ", ".join(f"{_loss(trial, run, one)} ({returned(run, one)})" for one in run.failovers)
     return [f"{len(run.failovers)} failovers: {each}", *_redone(run)]
 
 
@@ -80,11 +80,13 @@ def _series(names: Sequence[str]) -> str:
     return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
 
 
-def _return(run: views.RunView, failover: views.Failover) -> str:
-    """A program that counts no steps shows no first step: that it finished is all that is known of its return."""
-    if failover.ttr_s is None:
-        return "back and finished" if run.outcome == "finished" else "not back"
-    return f"back in {seconds(failover.ttr_s)}"
+def returned(run: views.RunView, failover: views.Failover) -> str:
+    """Where no steps are reported, no first step shows the return: that the run finished is all that is known of it."""
+    if failover.ttr_s is not None:
+        return f"back in {seconds(failover.ttr_s)}"
+    if run.outcome == "finished":
+        return "back and finished"
+    return "not back" if run.step is not None else "whether it came back is not known"
 
 
 def _redone(run: views.RunView) -> list[str]:
@@ -95,15 +97,15 @@ def _redone(run: views.RunView) -> list[str]:
 
 
 def _ending(trial: Trial, run: views.RunView) -> list[str]:
-    at = f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
-    where = f"at {at}" if run.step else "before its first step was done"
+    at = "" if run.step is None else f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
+    where = "" if run.step is None else f" at {at}" if run.step else " before its first step was done"
     if run.outcome == "finished":
         return [] if run.failovers else [_clean(trial, run)]
     if run.outcome == "interrupted":
-        return [f"interrupted {where}"]
+        return [f"interrupted{where}"]
     if run.outcome == "running":
-        return [f"not finished: {at}"]
-    return [f"the run failed {where}" + (f": {run.reason}" if run.reason else "")]
+        return [f"not finished: {at}" if at else "not finished"]
+    return [f"the run failed{where}" + (f": {run.reason}" if run.reason else "")]
 
 
 def _clean(trial: Trial, run: views.RunView) -> str:

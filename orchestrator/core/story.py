@@ -204,7 +204,9 @@ class Story:
     def _resume_chosen(self, event: Event) -> Iterator[Line]:
         step, sha = event.value.get("step", 0), str(event.value.get("sha256", ""))[:4]
         if event.epoch:
-            text = f"from checkpoint {step} (sha256 {sha}…)" if step else "from the beginning: no checkpoint yet"
+            own = self.trial.workload == "script"
+            fresh = "from what the script itself loads" if own else "from the beginning: no checkpoint yet"
+            text = f"from checkpoint {step} (sha256 {sha}…)" if step else fresh
             yield self._line(event, "resume", text)
 
     def _rank_step(self, event: Event) -> Iterator[Line]:

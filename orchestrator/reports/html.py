@@ -67,22 +67,31 @@ def figures(
     run: Run, seen: views.RunView, found: losses.Losses, measured: Sequence[collective.Figure] = ()
 ) -> list[tuple[str, str, str]]:
     """(name, figure, what it means) for the row below the sentence; only what is known. ``measured``: of collectives."""
-    cards = list(measured) or [("steps", f"{seen.step:,}" + (f" / {seen.steps:,}" if seen.steps else ""), seen.outcome)]
+    cards = list(measured) or _steps(seen)
     if seen.failovers:
         times = [one.ttr_s for one in seen.failovers if one.ttr_s is not None]
         detectors = sorted({one.detector for one in seen.failovers if one.detector})
         detected = [one.detect_s for one in seen.failovers if one.detect_s is not None]
-        lost = sum(len(one.lost_steps) for one in seen.failovers)
         worst = " (longest)" if len(times) > 1 else ""
-        cards.append(("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}"))
+        if times or seen.step is not None:
+            cards.append(
+                ("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}")
+            )
         if detected:
             cards.append(("detected in", tables.moment(max(detected)), "by " + ", ".join(detectors)))
         elif detectors:
             cards.append(("detected", "by " + ", ".join(detectors), "the moment of the loss is not known"))
-        cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
+        if seen.step is not None:
+            lost = sum(len(one.lost_steps) for one in seen.failovers)
+            cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
     if seen.goodput is not None and not measured:
         cards.append(("goodput", f"{seen.goodput:.0%}", f"of {sentence.seconds(seen.duration_s)}"))
     return [*cards, *(() if measured else _loss(seen, found))]
+
+
+def _steps(seen: views.RunView) -> list[tuple[str, str, str]]:
+    done = f"{seen.step:,}" if seen.step is not None else "not reported"
+    return [("steps", done + (f" / {seen.steps:,}" if seen.steps else ""), seen.outcome)]
 
 
 def _kinds(spans: tuple[views.Span, ...]) -> dict[str, str]:

@@ -38,7 +38,7 @@ def gauges(run: Run, seen: views.RunView) -> tuple[Gauge, ...]:
     """All gauges of a run, without the labels that all of them share."""
     known = _run(run, seen)
     single = (Gauge(name=f"ccbed_{name}", help=text, samples=(({}, value),)) for name, text, value in known)
-    return (_info(run), *single, _checks(run), *_failovers(seen.failovers), *_collectives(run))
+    return (_info(run), *single, _checks(run), *_failovers(seen), *_collectives(run))
 
 
 def _info(run: Run) -> Gauge:
@@ -51,7 +51,8 @@ def _run(run: Run, seen: views.RunView) -> Iterator[tuple[str, str, float]]:
     outcome = OUTCOMES[sentence.overall(run.verdicts)]
     yield "run_outcome", "Worst verdict of the run: 0 pass, 1 fail, 2 unknown.", outcome
     yield "run_duration_seconds", "From the first event to the last.", seen.duration_s
-    yield "run_steps", "Last step that was completed.", seen.step
+    if seen.step is not None:
+        yield "run_steps", "Last step that was completed.", seen.step
     yield "run_failovers", "Losses and their recoveries.", len(seen.failovers)
     if seen.goodput is not None:
         yield "run_goodput_ratio", "Time on steps that were never redone over the run's time.", seen.goodput
@@ -66,12 +67,15 @@ def _checks(run: Run) -> Gauge:
     return Gauge(name="ccbed_check_outcome", help="A verdict: 0 pass, 1 fail, 2 unknown.", samples=samples)
 
 
-def _failovers(found: Iterable[views.Failover]) -> Iterator[Gauge]:
-    each = [({"failover": str(one.index), "detector": one.detector}, one) for one in found]
+def _failovers(seen: views.RunView) -> Iterator[Gauge]:
+    each = [({"failover": str(one.index), "detector": one.detector}, one) for one in seen.failovers]
     yield _gauge("ttr_seconds", "Fault to first step of every rank.", ((at, one.ttr_s) for at, one in each))
     yield _gauge("detect_seconds", "Fault to its detection.", ((at, one.detect_s) for at, one in each))
     yield _gauge("caught_up_seconds", "Fault to the first new step.", ((at, one.caught_up_s) for at, one in each))
-    yield _gauge("lost_steps", "Steps that were done twice.", ((at, float(len(one.lost_steps))) for at, one in each))
+    if seen.step is not None:
+        yield _gauge(
+            "lost_steps", "Steps that were done twice.", ((at, float(len(one.lost_steps))) for at, one in each)
+        )
     phases = (({**at, "phase": name}, size) for at, one in each for name, size in one.phases)
     yield _gauge("phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
 

@@ -10,7 +10,7 @@ from .identity import NOT_COMPARED, identity
 from .lineage import choices, commits, kept, kept_steps, resume_steps
 from .operations import Operation, operations, unasked
 from .order import disorder
-from .overview import ending, view
+from .overview import counts_steps, ending, view
 from .progress import caught_up, goodput, lost_steps
 from .shapes import MILESTONES, PHASES, Failover, FaultView, Milestone, RunView, Span
 from .timeline import timeline
@@ -39,6 +39,7 @@ __all__ = [
     "clocks",
     "commits",
     "conclude",
+    "counts_steps",
     "disorder",
     "ending",
     "epoch_at",

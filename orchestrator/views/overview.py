@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..model.event import Event, History
 from ..model.run import StepRecord
@@ -24,7 +24,7 @@ def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> Ru
         outcome=outcome,
         reason=reason,
         kind=kind,
-        step=_step(history, records),
+        step=_step(history, records) if counts_steps(trial, history, records) else None,
         steps=_steps(history),
         loss=_loss(history),
         duration_s=max(map(clock(history), history.events), default=0.0),
@@ -34,6 +34,11 @@ def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> Ru
         faults=faults(trial, history),
         goodput=goodput(history, records) if records else None,
     )
+
+
+def counts_steps(trial: Trial, history: History, records: Collection[StepRecord]) -> bool:
+    """Whether steps of the run can be known: a script that reported none may have taken any number."""
+    return trial.workload != "script" or bool(records) or bool(history.of("progress", "rank.step"))
 
 
 def ending(history: History) -> tuple[str, str, str]:

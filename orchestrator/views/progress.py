@@ -43,7 +43,8 @@ def goodput(history: History, records: Iterable[StepRecord]) -> float | None:
     """Time on executions of steps that were never redone / elapsed, as a mean over ranks, 0..1.
 
     Elapsed is from run.begin to the last rank.finished, or to the last event where there is none. The definition is that
-    of Google's goodput library with everything but productive steps in the denominator.
+    of Google's goodput library with everything but productive steps in the denominator. None: no step has a duration, as
+    where a script reports steps when they end.
     """
     chosen = kept_steps(records, history)
     ranks = {record.rank for record in chosen}
@@ -51,7 +52,7 @@ def goodput(history: History, records: Iterable[StepRecord]) -> float | None:
     if not ranks or elapsed <= 0:
         return None
     productive = sum(max(0.0, record.end - record.start) for record in chosen)
-    return min(1.0, productive / len(ranks) / elapsed)
+    return min(1.0, productive / len(ranks) / elapsed) if productive > 0 else None
 
 
 def finished_at(history: History) -> float:

@@ -89,12 +89,15 @@ class FaultView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run at a glance. ``outcome``: running | finished | failed | interrupted. ``goodput``: 0..1, see goodput()."""
+    """A run at a glance. ``outcome``: running | finished | failed | interrupted. ``goodput``: 0..1, see goodput().
+
+    ``step``: the last that was completed; None where a script reports no steps, so that none is known.
+    """
 
     outcome: str
     reason: str
     kind: str
-    step: int
+    step: int | None
     steps: int | None
     loss: float | None
     duration_s: float

@@ -64,6 +64,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 def run(ctx: context.RankContext) -> None:
     """Run the program; a SystemExit of it passes through."""
     params: Params = ctx.params
+    ctx.result["steps"] = None
     if params.cwd and Path(params.cwd).is_dir():
         os.chdir(params.cwd)
     user = Path(ctx.gang.payload) / "user"

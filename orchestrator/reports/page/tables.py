@@ -19,6 +19,8 @@ from .failover import milliseconds
 QUIET = ("progress", "timer", "gather", "rank.inside", "rank.start", "rank.joined", "note", "agent.ready", "store.open")
 STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
 EVENTS = 300
+#: Of a script that reports no steps.
+UNKNOWN = "not known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,18 +63,19 @@ def events(history: History, named: frozenset[int]) -> list[tuple[int, str, str,
 def failovers(trial: Trial, seen: RunView) -> list[dict[str, str]]:
     """One mapping per failover, in the words of the page."""
     rows = []
+    counted = seen.step is not None
     for one in seen.failovers:
         step = sentence.lost_step(trial, seen, one)
         rows.append(
             {
                 "number": str(one.index + 1),
-                "title": _title(one, step),
+                "title": _title(seen, one, step),
                 "detected": detected(one.detect_s, one.detector),
                 "policy": ", ".join(f"{node} by {how}" for node, how in one.policies.items()) or "none",
-                "resumed": resumed(one.resume_step, one.resume_name),
-                "redone": steps(one.lost_steps),
-                "ttr": moment(one.ttr_s),
-                "caught_up": moment(one.caught_up_s),
+                "resumed": resumed(one.resume_step, one.resume_name) if counted else UNKNOWN,
+                "redone": steps(one.lost_steps) if counted else UNKNOWN,
+                "ttr": moment(one.ttr_s) if counted else UNKNOWN,
+                "caught_up": moment(one.caught_up_s) if counted else UNKNOWN,
             }
         )
     return rows
@@ -116,10 +119,12 @@ def steps(lost: Sequence[int]) -> str:
     return f"{len(lost)} ({lost[0]} to {lost[-1]})" if whole else f"{len(lost)} ({facts.show(list(lost)[:12])})"
 
 
-def _title(one: Failover, step: int | None) -> str:
+def _title(seen: RunView, one: Failover, step: int | None) -> str:
     lost = ", ".join(one.lost) or ", ".join(f"rank {rank}" for rank in one.failed_ranks) or "gang"
     where = "" if step is None else f" at step {step:,}"
-    return f"{lost} lost{where}, " + ("not back" if one.ttr_s is None else f"back in {moment(one.ttr_s)}")
+    return f"{lost} lost{where}, " + (
+        sentence.returned(seen, one) if one.ttr_s is None else f"back in {moment(one.ttr_s)}"
+    )
 
 
 def _evidence(verdict: Verdict) -> tuple[tuple[str, str, tuple[int, ...]], ...]:

@@ -1,0 +1,145 @@
+"""A script that reports no steps: what is not known of it is left out or unknown, never a number and never a pass."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrator import views
+from orchestrator.cli import summary
+from orchestrator.core import engine, metrics, recovery, sentence
+from orchestrator.core.state import State
+from orchestrator.model.run import Run, StepRecord
+from orchestrator.model.trial import Trigger
+from orchestrator.reports import html
+from orchestrator.reports import metrics as prometheus
+from orchestrator.reports import summary as markdown
+from orchestrator.reports.page import losses
+
+from ..sim import world
+from . import history
+from .verdicts import ask
+
+NO_LOSSES = losses.Losses(epochs={}, twin={})
+STEPS = ("rank.step", "progress", "checkpoint.commit", "rank.restored")
+
+
+#: What the events of such a run say instead.
+INSTEAD: dict[str, dict[str, object]] = {
+    "rank.finished": {"steps": None, "loss": None, "loss_mean": None},
+    "rank.exit": {"last_step": 0},
+    "resume.chosen": {"step": 0, "name": None, "sha256": None},
+    "gang.start": {"resume": None},
+    "gang.stop": {"last_step": {}},
+}
+
+
+def script(run: Run) -> Run:
+    """The same run of a script: node n2 was lost and replaced, the script finished, and no step was reported."""
+    events = [
+        dataclasses.replace(event, value={**event.value, **INSTEAD.get(event.f, {})})
+        for event in run.history.events
+        if event.f not in STEPS
+    ]
+    fault = dataclasses.replace(run.trial.faults[0], at=Trigger(after_s=1.0))
+    trial = dataclasses.replace(run.trial, workload="script", faults=(fault,))
+    run = history.with_records(history.with_events(run, events), [])
+    return dataclasses.replace(run, trial=trial, twin=None)
+
+
+@pytest.fixture(scope="module")
+def run() -> Run:
+    return script(history.reference())
+
+
+@pytest.fixture(scope="module")
+def seen(run: Run) -> views.RunView:
+    return views.view(run.trial, run.history, run.files.steps())
+
+
+def test_the_view_knows_no_step_and_no_goodput(seen: views.RunView) -> None:
+    assert (seen.step, seen.goodput, seen.failovers[0].ttr_s) == (None, None, None)
+
+
+def test_the_terminal_says_once_how_it_came_back(run: Run, seen: views.RunView) -> None:
+    lines = list(summary._failovers(run, seen))
+    said = sentence.sentence(run.trial, seen)
+    assert lines[0].endswith("; back and finished") and "back and finished" in said
+    assert not any(
+        word in "\n".join([*lines, said]) for word in ("not back", "redone", "goodput", "step 0", " 0 steps")
+    )
+
+
+@pytest.mark.parametrize("outcome", ["failed", "interrupted", "running"])
+def test_of_a_script_that_did_not_finish_no_step_is_said(run: Run, seen: views.RunView, outcome: str) -> None:
+    said = sentence.sentence(run.trial, dataclasses.replace(seen, outcome=outcome))
+    assert "whether it came back is not known" in said and "not back" not in said and "step" not in said
+
+
+def test_the_reports_leave_out_what_is_not_known(run: Run, seen: views.RunView) -> None:
+    assert [name for name, _, _ in html.figures(run, seen, NO_LOSSES)] == ["steps", "detected in"]
+    assert html.figures(run, seen, NO_LOSSES)[0][1] == "not reported"
+    text = markdown.render(run)["summary.md"].decode()
+    assert "back and finished" in text and "not back" not in text
+    assert "resumed from not known; steps redone: not known; caught up after not known" in text
+
+
+def test_the_metrics_leave_out_what_is_not_known(run: Run) -> None:
+    text = prometheus.render(run)["metrics.prom"].decode()
+    figures = {metric.metric for metric in metrics.of(run)}
+    assert not any(f"ccbed_{name}" in text for name in ("run_steps", "run_goodput", "failover_lost", "failover_ttr"))
+    assert "ccbed_run_failovers" in text
+    assert not figures & {"lost steps", "goodput", "ttr"} and "duration" in figures
+
+
+def test_steps_without_a_duration_have_no_goodput(run: Run) -> None:
+    at_their_end = [
+        StepRecord(rank=rank, epoch=1, step=1, loss="0x0p+0", start=5.0, end=5.0, digest=None, node="n0")
+        for rank in range(4)
+    ]
+    assert views.goodput(run.history, at_their_end) is None
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        ("same-resume-step", "no rank reported what it restored"),
+        ("resumed-newest", "no rank reported a checkpoint, neither written nor restored"),
+        ("recovered-within", "the script reported no step, so the time to recover is not known"),
+    ],
+)
+def test_a_check_of_what_was_not_observed_is_unknown(run: Run, check: str, text: str) -> None:
+    verdict = ask(run, check)
+    assert (verdict.outcome, verdict.text.partition(" (and ")[0]) == ("unknown", text)
+
+
+def test_a_training_that_never_came_back_still_fails() -> None:
+    gone = history.reference()
+    events = [e for e in gone.history.events if not (e.f == "rank.step" and e.epoch == 1)]
+    assert ask(history.with_events(gone, events), "recovered-within").outcome == "fail"
+
+
+def started(last_step: int | None, best: int = 0) -> State:
+    trial = world.trial(policy=("restart",))
+    begun, _ = engine.begin(trial, dataclasses.replace(world.plan(trial), last_step=last_step))
+    return dataclasses.replace(begun, failed=frozenset({1}), best_step=best, step_at_start=best)
+
+
+def test_without_steps_only_the_budget_ends_the_restarts() -> None:
+    trial = dataclasses.replace(
+        world.trial(policy=("restart",)), recovery=dataclasses.replace(world.trial().recovery, max_restarts=5)
+    )
+    state = started(None)
+    for restarts in range(5):
+        state = dataclasses.replace(state, restarts=restarts, stale=recovery.stale(state))
+        assert recovery.decide(trial, state).refused == ""
+    assert recovery.decide(trial, dataclasses.replace(state, restarts=5)).refused == (
+        "the budget of 5 restarts is spent"
+    )
+
+
+@pytest.mark.parametrize(("last_step", "best"), [(60, 0), (None, 10)])
+def test_with_steps_two_starts_without_a_new_one_are_a_crash_loop(last_step: int | None, best: int) -> None:
+    state = dataclasses.replace(started(last_step, best), stale=1)
+    assert "crash loop" in recovery.decide(world.trial(policy=("restart",)), state).refused
