@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import views
@@ -28,7 +28,8 @@ def check(run: Run, params: Params) -> Verdict:
     traces = views.traces(run.trial, run.history)
     failures = [*_strangers(run), *(one for trace in traces for one in _frauds(run, trace))]
     times = views.clocks(run.history)
-    doubts = [*(one for trace in traces for one in _gaps(trace, times)), *views.unended(run.history)]
+    held = run.history.of("rank.held")
+    doubts = [*(one for trace in traces for one in _gaps(trace, times, held)), *views.unended(run.history)]
     if not any(views.unended(run.history)):
         failures += [one for trace in traces for one in _unhealed(trace) if trace.changed]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
@@ -93,7 +94,7 @@ def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
         )
 
 
-def _gaps(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
+def _gaps(trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event]) -> Iterator[views.Finding]:
     """What is missing from the proof."""
     id = trace.plan.id
     unreached, expired = trace.first("fault.unreached"), trace.first("hold.expired")
@@ -112,7 +113,7 @@ def _gaps(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Findin
     if over is not None:
         yield views.found(f"the lease of {id} ran out: it was healed before its time", over)
     if trace.plan.at.exact:
-        yield from _hold(trace, times)
+        yield from _hold(trace, times, held)
 
 
 def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
@@ -137,8 +138,11 @@ def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
         last = event
 
 
-def _hold(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
-    """The rank was held until the fault had acted; in a collective, another rank was inside of the same one."""
+def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event]) -> Iterator[views.Finding]:
+    """The rank was held until the fault had acted; in a collective, another rank was inside of the same one.
+
+    ``all_held``: ranks that were held for any fault. One that another fault holds at the same point is inside as well.
+    """
     id, at, injected = trace.plan.id, trace.plan.at, trace.first("fault.injected")
     held = next((e for e in reversed(trace.of("rank.held")) if injected is None or e.seq < injected.seq), None)
     if held is None or injected is None:
@@ -156,9 +160,11 @@ def _hold(trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Findin
         )
     if early:
         yield views.found(f"{UNPROVED}: the rank that {id} held had gone on before the fault acted", *early)
+    beside = [e for e in all_held if all(e.value.get(name) == held.value.get(name) for name in ("step", "phase"))]
     inside = [
-        e for e in trace.of("rank.inside") if e.epoch == held.epoch and e.value.get("rank") != held.value.get("rank")
-    ]
+        e for e in (*trace.of("rank.inside"), *beside)
+        if e.epoch == held.epoch and e.value.get("rank") != held.value.get("rank")
+    ]  # fmt: skip
     asked = trace.acts[0].invoke if trace.acts else injected
     shown = [event for event in inside if times.before(event, injected) or times.before(event, asked)]
     if at.phase in INSIDE and not shown:

@@ -72,8 +72,18 @@ class RunCommand(click.Command):
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_OWN), "auto_envvar_prefix": "CCBED"})
 @click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py [-- ARGS]")
-@click.option("--fail-node", multiple=True, metavar="N", help="Kill this node halfway through; repeatable.")
-@click.option("--at", metavar="WHEN", help="When --fail-node acts: step=20,phase=allreduce, or 10s.")
+@click.option(
+    "--fail-node",
+    multiple=True,
+    metavar="N",
+    help="Kill this node halfway through. Repeatable: all of them are killed at the same time, unless each has its own --at.",
+)
+@click.option(
+    "--at",
+    multiple=True,
+    metavar="WHEN",
+    help="When --fail-node acts: step=20,phase=allreduce, or 10s. One for all, or one per --fail-node, in order.",
+)
 @click.option("--recovery", metavar="POLICY", help="auto, none, or an order such as spare,restart.")
 @click.option("--max-restarts", metavar="N", help="How many recoveries are allowed.")
 @click.option("--nodes", metavar="N", help="How many nodes take part.")

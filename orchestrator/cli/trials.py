@@ -132,7 +132,7 @@ def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str,
     for name, value in workload_values.items():
         option = f"--{name.strip('_').replace('_', '-')}"
         found.append(draft.Override(path=("params", name), value=value, source=option))
-    return [*found, *_faults(name, given.get("fail_node") or (), given.get("at"))]
+    return [*found, *_faults(name, given.get("fail_node") or (), given.get("at") or ())]
 
 
 def proofs(document: marked.Document, fail_node: Sequence[str]) -> list[draft.Override]:
@@ -162,15 +162,21 @@ def fitting(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) ->
     )
 
 
-def _faults(name: str, nodes: Sequence[str], at: str | None) -> list[draft.Override]:
-    if at is not None and not nodes:
-        raise UsageError("--at goes with --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at}")
-    body: dict[str, Any] = {} if at is None else {"at": at}
+def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[draft.Override]:
+    """One crash-node per --fail-node. ``at``: none, one trigger for all of them, or one for each, in order."""
+    if at and not nodes:
+        raise UsageError("--at goes with --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at[0]}")
+    if len(at) not in (0, 1, len(nodes)):
+        raise UsageError(
+            f"--at: needs one for all, or one per --fail-node (got {len(at)} for {len(nodes)})",
+            hint=f"ccbed run {name} --fail-node 1 --at step=20 --fail-node 2 --at step=40",
+        )
+    triggers = [{"at": at[index % len(at)]} if at else {} for index in range(len(nodes))]
     return [
         draft.Override(
-            path=("faults",), value={"crash-node": {"node": node, **body}}, source=f"--fail-node {node}", append=True
+            path=("faults",), value={"crash-node": {"node": node, **trigger}}, source=f"--fail-node {node}", append=True
         )
-        for node in nodes
+        for node, trigger in zip(nodes, triggers, strict=True)
     ]
 
 

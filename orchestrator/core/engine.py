@@ -187,7 +187,7 @@ def _recover(trial: Trial, state: State) -> Result:
     }  # fmt: skip
     decided = note("recovery.decided", f"e{state.epoch + 1}/decided", what, epoch=state.epoch + 1)
     state = replace(
-        gangs.next_epoch(state), stale=recovery.stale(state), step_at_start=state.best_step,
+        gangs.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
         slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,
     )  # fmt: skip
     return then((state, (decided,)), lambda s: gangs.prepare(trial, s))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from ..model import codec
@@ -10,7 +9,7 @@ from ..model.act import Act
 from ..model.event import Clock, Command, Event
 from ..model.gang import Hold
 from ..model.trial import INSIDE, FaultPlan, Trial
-from .state import FaultStage, FaultState, Result, State, note, timer
+from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: How long a held fault waits for the other ranks to come inside the same collective.
 INSIDE_S = 0.25
@@ -64,16 +63,14 @@ def on_event(trial: Trial, state: State, event: Event) -> Result:
 
 
 def held(trial: Trial, state: State, event: Event) -> Result:
-    """A rank waits at a fault's point; act as soon as the others are inside the same collective."""
+    """A rank waits at a fault's point; act as soon as the others are there: inside the same collective, or held as well."""
     fault = state.faults.get(str(event.value["hold"]))
     if fault is None or fault.stage != "planned":
         return state, ()
     id, rank = str(event.value["hold"]), int(event.value["rank"])
     state = _set(state, id, replace(fault, stage="held", rank=rank))
-    if event.value["phase"] not in INSIDE:
-        return act(trial, state, id)
-    if _all_inside(trial, state, id):
-        return act(trial, state, id)
+    if _ready(trial, state, id):
+        return _act_together(trial, state, id)
     return state, (timer(f"f/{id}/inside/e{state.epoch}", INSIDE_S),)
 
 
@@ -84,7 +81,7 @@ def inside(trial: Trial, state: State, event: Event) -> Result:
     if fault is None or fault.stage not in ("planned", "held"):
         return state, ()
     state = _set(state, id, replace(fault, inside=fault.inside | {int(event.value["rank"])}))
-    return act(trial, state, id) if fault.stage == "held" and _all_inside(trial, state, id) else (state, ())
+    return _act_together(trial, state, id) if _ready(trial, state, id) else (state, ())
 
 
 def act(trial: Trial, state: State, id: str) -> Result:
@@ -94,7 +91,8 @@ def act(trial: Trial, state: State, id: str) -> Result:
     if name is None or not state.nodes[name].alive:
         return unreached(state, id, f"target {plan.node} is not there")
     slot = state.slots.index(name) if name in state.slots else None
-    state = _set(state, id, replace(state.faults[id], stage="acting", node=name))
+    hit = {one: state.nodes[one].incarnation for one in _reach(state, id, name)}
+    state = _set(state, id, replace(state.faults[id], stage="acting", node=name, epoch=state.epoch, hit=hit))
     resolved = note(
         "fault.target", f"f/{id}/target", {"id": id, "asked": plan.node, "node": name, "rank": slot}, of=name, epoch=state.epoch
     )  # fmt: skip
@@ -162,7 +160,7 @@ def fired(trial: Trial, state: State, event: Event) -> Result:
     if what == "after" and fault.stage == "planned":
         return act(trial, state, id)
     if what == "inside" and fault.stage == "held" and epoch == [f"e{state.epoch}"]:
-        return act(trial, state, id)
+        return _act_together(trial, state, id)
     if what == "heal-after" and fault.stage == "acted":
         return heal(state, id)
     return state, ()
@@ -196,13 +194,25 @@ def heal_key(state: State, id: str) -> str:
 
 def targets(state: State) -> frozenset[str]:
     """The nodes on which a fault was ordered to act, or that share the host which it took away."""
-    found: set[str] = set()
-    for id, fault in state.faults.items():
-        if fault.node:
-            found.add(fault.node)
-            if state.plan.acts[id][fault.node].of_host:
-                found |= {name for name in state.nodes if state.host(name) == state.host(fault.node)}
-    return frozenset(found)
+    return frozenset(name for fault in state.faults.values() for name in fault.hit)
+
+
+def ended_attempt(trial: Trial, state: State) -> bool:
+    """Whether planned faults ended this attempt: they hit every node that it lost, or, where it lost none, a failed rank's.
+
+    A fault that was not proved ended nothing. One that acted in an earlier attempt counts until it is healed, and only for
+    the same incarnation of a node.
+    """
+    acted = [state.faults[id] for id in with_stage(state, "acting", "acted", "healing", "healed")]
+    now = {name for fault in acted if fault.epoch == state.epoch for name in fault.hit}
+    lost = {name for name in state.slots if not state.usable(name)}
+    if not lost:
+        return any(state.slots[rank // trial.world.ranks_per_node] in now for rank in state.failed)
+    same = {
+        name for fault in acted if fault.stage != "healed"
+        for name, incarnation in fault.hit.items() if state.nodes[name].incarnation == incarnation
+    }  # fmt: skip
+    return lost <= now | same
 
 
 def unhealed(state: State) -> tuple[str, ...]:
@@ -237,9 +247,38 @@ def _release(state: State, id: str, fault: FaultState) -> Command:
     )  # fmt: skip
 
 
-def _all_inside(trial: Trial, state: State, id: str) -> bool:
-    others: Iterable[int] = set(range(trial.world.size)) - {state.faults[id].rank}
-    return state.faults[id].inside >= set(others)
+def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
+    """The faults that act with this one: those with the same trigger on other group ranks, each once."""
+    own = _plan(trial, id)
+    chosen = {_slot(own, state): id}
+    for fault in trial.faults:
+        if fault.at == own.at and state.faults[fault.id].stage in ("planned", "held"):
+            chosen.setdefault(_slot(fault, state), fault.id)
+    return tuple(chosen[slot] for slot in chosen if slot is not None)
+
+
+def _ready(trial: Trial, state: State, id: str) -> bool:
+    """All of them are held, and in the middle of a collective every other rank is inside."""
+    faults = [state.faults[one] for one in _together(trial, state, id)]
+    others = set(range(trial.world.size)) - {fault.rank for fault in faults}
+    inside = _plan(trial, id).at.phase not in INSIDE or all(fault.inside >= others for fault in faults)
+    return inside and all(fault.stage == "held" for fault in faults)
+
+
+def _act_together(trial: Trial, state: State, id: str) -> Result:
+    """Those that are held act; a rank that did not come in time is not waited for."""
+    result: Result = state, ()
+    for one in _together(trial, state, id):
+        if state.faults[one].stage == "held":
+            result = then(result, lambda s, one=one: act(trial, s, one))  # type: ignore[misc]
+    return result
+
+
+def _reach(state: State, id: str, node: str) -> tuple[str, ...]:
+    """The nodes that a fault on this node hits: all of its host, where it takes the host away."""
+    if not state.plan.acts[id][node].of_host:
+        return (node,)
+    return tuple(name for name in state.nodes if state.host(name) == state.host(node))
 
 
 def _slot(fault: FaultPlan, state: State) -> int | None:

@@ -75,18 +75,21 @@ def _refusal(trial: Trial, state: State) -> str:
         return state.hopeless
     if state.restarts >= trial.recovery.max_restarts:
         return f"the budget of {trial.recovery.max_restarts} restarts is spent"
-    if stale(state) >= STALE_LIMIT:
+    if stale(trial, state) >= STALE_LIMIT:
         return f"crash loop: {STALE_LIMIT} starts in a row reached no new step (the last new one is {state.best_step})"
     return ""
 
 
-def stale(state: State) -> int:
+def stale(trial: Trial, state: State) -> int:
     """How many gangs in a row, this one included, reached no step that was never reached before.
 
-    0 where the number of steps is not planned and none was reported: then the budget of restarts is the only limit.
+    A gang that a planned fault ended is not counted: it shows nothing about the workload. 0 where the number of steps is
+    not planned and none was reported: then the budget of restarts is the only limit.
     """
     uncounted = state.plan.last_step is None and not state.best_step
-    return 0 if uncounted or state.best_step > state.step_at_start else state.stale + 1
+    if uncounted or state.best_step > state.step_at_start:
+        return 0
+    return state.stale + (not faulting.ended_attempt(trial, state))
 
 
 def _choice(state: State, name: str, spares: Sequence[str]) -> tuple[str, str] | None:

@@ -47,7 +47,8 @@ class Node:
 class FaultState:
     """One planned fault: how far it got, and on which node. ``heals``: how often its rollback was ordered.
 
-    ``injected``: when, by the clock of whoever did it.
+    ``injected``: when, by the clock of whoever did it. ``epoch``: the attempt in which it was ordered; ``hit``: the nodes
+    that it hits -> their incarnation at that time.
     """
 
     stage: FaultStage = "planned"
@@ -56,6 +57,8 @@ class FaultState:
     inside: frozenset[int] = frozenset()
     heals: int = 0
     injected: Clock | None = None
+    epoch: int = -1
+    hit: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

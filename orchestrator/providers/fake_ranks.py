@@ -59,6 +59,8 @@ class Ranks(Ground):
         """Hold the ranks whose point this is; True when one was held."""
         found = [h for h in gang.holds if h["step"] == step and h["id"] not in gang.passed]
         for hold in found:
+            if hold["rank"] in gang.held:
+                continue  # a rank is held once at a time
             gang.passed.add(hold["id"])
             gang.held[hold["rank"]] = hold["id"]
             about = {"step": step, "phase": hold["phase"], "hold": hold["id"]}

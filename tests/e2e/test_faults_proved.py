@@ -78,3 +78,17 @@ def _tree(pid: int) -> list[int]:
     from orchestrator.agent import processes
 
     return [pid, *(one.pid for one in processes.descendants(pid))]
+
+
+def test_nodes_that_are_to_fail_at_one_point_fail_at_the_same_time(bed: Bed) -> None:
+    faults = (trials.crash(1, id="f0"), trials.crash(3, id="f1"))
+    ran = bed.run(trials.dp(*faults))
+    assert [set(event.value["lost"]) for event in ran.of("recovery.decided")] == [{"n1", "n3"}]
+    assert ran.bad() == []
+
+
+def test_three_crashes_at_one_step_by_plan_are_no_crash_loop(bed: Bed) -> None:
+    faults = tuple(trials.crash(2, id=f"f{epoch}", step=13, epoch=epoch) for epoch in range(3))
+    ran = bed.run(trials.dp(*faults, policy=("restart",)))
+    assert len(ran.of("recovery.decided")) == 3
+    assert ran.bad() == []

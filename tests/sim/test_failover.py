@@ -14,8 +14,10 @@ from orchestrator.model.event import Command, Event
 from orchestrator.model.provider import Cursors
 from orchestrator.model.trial import Liveness
 from orchestrator.providers.fake import FakeBed
+from orchestrator.providers.fake_parts import FakeGang, FakeNode
 
 from . import world
+from .test_hosts_judged import bad, judged
 
 
 def _decisions(book: world.Memory) -> list[dict[str, object]]:
@@ -137,12 +139,101 @@ def test_a_pause_that_is_never_healed_is_found_by_silence(policy: tuple[str, ...
     assert not bed.nodes["n2"].paused, "healed when the run ended"
 
 
+def _killed_at_each_start(bed: FakeBed, node: str, times: int) -> None:
+    """Something nobody planned kills a node a little after each of the first gangs has joined."""
+    join, left = bed._join, [times]
+
+    def joined(gang: FakeGang) -> None:
+        join(gang)
+        if left[0]:
+            left[0] -= 1
+            bed.at(0.005, lambda: bed.kill(node))
+
+    bed._join = joined  # type: ignore[method-assign]
+
+
 def test_a_crash_loop_is_stopped_before_the_budget_is_spent() -> None:
-    faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
-    _, book = world.run(world.trial(*faults, max_restarts=10), world.bed())
+    bed = world.bed()
+    _killed_at_each_start(bed, "n2", 6)
+    _, book = world.run(world.trial(policy=("restart",), max_restarts=10), bed)
     assert _end(book)["outcome"] == "failed"
     assert "crash loop" in str(_end(book)["reason"])
-    assert len(_decisions(book)) == 2
+    assert len(_decisions(book)) == 1
+
+
+@pytest.mark.parametrize("policy", [("spare", "restart"), ("restart",)])
+def test_planned_crashes_at_one_step_are_no_crash_loop(policy: tuple[str, ...]) -> None:
+    faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(4))
+    _, book = world.run(world.trial(*faults, policy=policy, max_restarts=4), world.bed())
+    assert _end(book)["outcome"] == "finished", _end(book)["reason"]
+    assert len(_decisions(book)) == 4
+
+
+def test_planned_crashes_do_not_hide_a_crash_loop() -> None:
+    """n2 is killed by plan each time, n1 by something else as well: that is what is counted."""
+    bed = world.bed()
+    act = bed._inject
+
+    def inject(command: Command, node: FakeNode, by: str) -> None:
+        act(command, node, by)
+        bed.kill("n1")
+
+    bed._inject = inject  # type: ignore[method-assign]
+    faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
+    _, book = world.run(world.trial(*faults, policy=("restart",), max_restarts=10), bed)
+    assert "crash loop" in str(_end(book)["reason"])
+
+
+def test_a_fault_that_was_not_proved_excuses_no_crash() -> None:
+    bed = world.bed()
+    bed.hands_off = {f"f{k}" for k in range(6)}
+    act = bed._inject
+
+    def inject(command: Command, node: FakeNode, by: str) -> None:
+        act(command, node, by)
+        bed.kill(node.name)
+
+    bed._inject = inject  # type: ignore[method-assign]
+    faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
+    _, book = world.run(world.trial(*faults, policy=("restart",), max_restarts=10), bed)
+    assert "crash loop" in str(_end(book)["reason"])
+
+
+@pytest.mark.parametrize("nodes", [(0, 1), (1, 3), (0, 1, 2), (0, 1, 2, 3)])
+def test_nodes_with_one_trigger_are_lost_at_the_same_time_in_one_recovery(nodes: tuple[int, ...]) -> None:
+    faults = tuple(world.crash(node, id=f"f{node}", step=30) for node in nodes)
+    bed = world.bed()
+    _, book = world.run(world.trial(*faults, max_restarts=1), bed)
+    assert _end(book)["outcome"] == "finished", _end(book)["reason"]
+    assert [set(d["policy"]) for d in _decisions(book)] == [{f"n{node}" for node in nodes}]  # type: ignore[call-overload]
+    acts = [event for event in book.events if event.f == "fault.act" and event.type == "invoke"]
+    assert {event.epoch for event in acts} == {0}
+    assert bad(judged(world.trial(*faults), book)) == []
+
+
+def test_the_same_group_rank_named_twice_is_lost_twice_one_after_the_other() -> None:
+    faults = (world.crash(2), world.crash(2, id="f1"))
+    _, book = world.run(world.trial(*faults), world.bed())
+    assert [d["policy"] for d in _decisions(book)] == [{"n2": "spare"}, {"n4": "restart"}]
+    assert _end(book)["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("policy", [("spare",), ("restart",)])
+def test_a_history_without_its_fault_lines_yields_the_same_commands_of_recovery(policy: tuple[str, ...]) -> None:
+    """Faults decide when nodes are lost, never what follows; only the crash loop's limit leaves planned losses out."""
+    trial = world.trial(world.crash(2), policy=policy)
+    _, book = world.run(trial, world.bed())
+    planned = ("fault.", "lease.", "heal.", "rank.held", "rank.inside")
+    bare = [e for e in book.events if not e.f.startswith(planned) and not str(e.key).startswith("f/")]
+    undisturbed = replace(trial, faults=())
+    _, with_faults = fold.open_commands(trial, world.plan(trial), book.events)
+    _, without = fold.open_commands(undisturbed, world.plan(undisturbed), bare)
+
+    def of_epoch_1(commands: Sequence[Command]) -> list[Command]:
+        return [command for command in commands if command.key.startswith("e1/")]
+
+    assert of_epoch_1(without) == of_epoch_1(with_faults)
+    assert of_epoch_1(without)
 
 
 def test_the_budget_of_restarts_is_kept() -> None:

@@ -219,6 +219,7 @@ def test_the_mistakes_of_a_trial_are_told_before_those_of_the_bed(ccbed: Desk) -
         (("run", "dp-rin"), "no trial dp-rin; did you mean dp-ring?"),
         (("run",), "Missing argument"),
         (("run", "dp-ring", "--at", "10s"), "--at goes with --fail-node"),
+        (("run", "dp-ring", *["--fail-node", "1"] * 3, *["--at", "10s"] * 2), "one per --fail-node (got 2 for 3)"),
         (("run", "dp-ring", "--", "x"), "takes no arguments of its own (got x)"),
         (("run", "nothing.py"), "nothing.py: cannot be read: No such file or directory"),
         (("upp",), "no verb upp; did you mean up?"),
@@ -250,6 +251,22 @@ def test_a_node_killed_on_purpose_must_be_detected_in_time(ccbed: Desk) -> None:
     assert "detected-within" not in [check.name for check in ccbed.launched[-1].trial.checks]
     ccbed("run", "dp-ring", "--fail-node", "2")
     assert ccbed.launched[-1].trial.checks[-1].params == {"seconds": 2.0}
+
+
+def test_several_nodes_are_killed_at_the_same_time_unless_each_has_its_own(
+    ccbed: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ccbed("up", "local.yml")
+
+    def steps(*at: str) -> list[int | None]:
+        ccbed("run", "dp-ring", "--fail-node", "1", "--fail-node", "2", *at)
+        return [fault.at.step for fault in ccbed.launched[-1].trial.faults]
+
+    assert steps() == [30, 30]
+    assert steps("--at", "step=20") == [20, 20]
+    assert steps("--at", "step=20", "--at", "step=40") == [20, 40]
+    assert ccbed("run", "dp-ring", "--help") == 0
+    assert "all of them are killed at the same time" in " ".join(capsys.readouterr().out.split())
 
 
 def test_without_a_twin_the_checks_that_the_trial_names_stay_in_it(ccbed: Desk) -> None:
