@@ -102,6 +102,7 @@ class Loop:
             if self._repeated(event):
                 continue
             self._note_progress(event)
+            self._note_heal(state, event)
             state, commands = engine.step(self.trial, state, event)
             self.heard(event, state)
             for command in commands:
@@ -277,6 +278,12 @@ class Loop:
             self._pace = liveness.advance(self._pace, step, self.now().mono)
         elif event.f in ("recovery.decided", "rank.held"):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
+
+    def _note_heal(self, state: State, event: Event) -> None:
+        """Detection alone consults it: what follows from a silence is decided as ever."""
+        fault = state.faults.get(str(event.value.get("id"))) if event.f == "heal.verified" else None
+        if fault:
+            self._watch = liveness.healed(self._watch, fault.hit, self.now().mono, self.trial.liveness)
 
     # --- beginnings ---------------------------------------------------------------------------------------------------
 

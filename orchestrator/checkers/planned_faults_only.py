@@ -39,33 +39,52 @@ class _Damage:
     """What is broken at a point of the history: epochs, and nodes that a fault or we ourselves hit.
 
     What was healed has not given back the nodes that ``fell``, or whose end we ordered: that may be told late.
+    ``acted``, ``healed``: when a fault on a node was last ordered, and healed. A silence that began between the two, give
+    or take ``grace_s``, belongs to the fault.
     """
 
+    grace_s: float
     epochs: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     fell: set[str] = field(default_factory=set)
+    acted: dict[str, float] = field(default_factory=dict)
+    healed: dict[str, float] = field(default_factory=dict)
 
     def explains(self, event: Event, epoch: int | None) -> bool:
+        if event.f == "node.silent" and self._late(event):
+            return True
         if event.f in ("node.exit", "node.silent"):
             return event.node in self.nodes
         return epoch in self.epochs or event.node in self.nodes
+
+    def _late(self, event: Event) -> bool:
+        """Whether the silence began under a fault on this node that is healed by now, or in the grace after its heal."""
+        node, silent_s = event.node or "", views.number(event.value.get("silent_s"))
+        if silent_s is None or node not in self.healed:
+            return False
+        begin = self.acted.get(node, self.healed[node]) - self.grace_s
+        return begin <= event.t - silent_s <= self.healed[node] + self.grace_s
 
 
 def _unexplained(run: Run) -> Iterator[views.Finding]:
     """Detector events in order; an explained one explains what the rest of its gang suffers after it."""
     gangs, reach = views.gangs(run.history), _reaches(run)
-    damage = _Damage()
+    damage = _Damage(grace_s=run.trial.liveness.lost_s)
     for event in run.history.events:
         epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
         here = {epoch} if epoch is not None else set()
         if event.type == "invoke" and event.f in ("fault.act", "node.kill"):
-            damage.nodes |= reach.get(str(event.key), {event.node or ""})
+            hit = reach.get(str(event.key), {event.node or ""})
+            damage.nodes |= hit
+            damage.acted |= dict.fromkeys(hit, event.t) if event.f == "fault.act" else {}
             damage.epochs |= here if event.f == "fault.act" else set()
             damage.fell |= {event.node or ""} if event.f == "node.kill" else set()
         elif event.type == "invoke" and event.f == "gang.stop":
             damage.epochs |= here
         elif event.type == "ok" and event.f == "fault.heal":
-            damage.nodes -= reach.get(str(event.key), {event.node or ""}) - damage.fell
+            hit = reach.get(str(event.key), {event.node or ""})
+            damage.nodes -= hit - damage.fell
+            damage.healed |= dict.fromkeys(hit, event.t)
         elif event.type == "ok" and event.f == "node.apply":
             damage.nodes.discard(event.node or "")
             damage.fell.discard(event.node or "")

@@ -6,7 +6,7 @@ confirms a loss by observation. When the controller itself was late, nobody else
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ..model.trial import Liveness
@@ -15,6 +15,8 @@ from ..model.trial import Liveness
 LOOK_S = 0.25
 #: A node that beats no more but whose process is seen running is given this many times ``lost_s``.
 PATIENCE = 5.0
+#: After a fault was healed a connection that it broke may take so long to be made again, beside the usual limit.
+RECONNECT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +31,14 @@ class Beat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What is known of all heart-beats, and when it was looked at last (seconds, CLOCK_MONOTONIC)."""
+    """What is known of all heart-beats, and when it was looked at last (seconds, CLOCK_MONOTONIC).
+
+    ``healed``: nodes whose fault was healed and that were not heard since -> until when their silence belongs to the fault.
+    """
 
     looked: float
     beats: Mapping[str, Beat] = field(default_factory=dict)
+    healed: Mapping[str, float] = field(default_factory=dict)
 
 
 def look(watch: Watch, now: float, counts: Mapping[str, tuple[str, int]]) -> tuple[Watch, float]:
@@ -45,7 +51,15 @@ def look(watch: Watch, now: float, counts: Mapping[str, tuple[str, int]]) -> tup
             beats[node] = Beat(incarnation=incarnation, count=count, at=now)
         else:
             beats[node] = replace(old, at=old.at + late)
-    return Watch(looked=now, beats=beats), late
+    same = {node for node, beat in beats.items() if node in watch.beats and beat.count == watch.beats[node].count}
+    healed = {node: until for node, until in watch.healed.items() if node in same and now < until}
+    return Watch(looked=now, beats=beats, healed=healed), late
+
+
+def healed(watch: Watch, nodes: Iterable[str], now: float, limits: Liveness) -> Watch:
+    """The watch after a fault on these nodes was healed: until they are heard again they have a time of grace."""
+    until = now + limits.lost_s + RECONNECT_S
+    return replace(watch, healed={**watch.healed, **dict.fromkeys(nodes, until)})
 
 
 def silent_for(watch: Watch, node: str) -> float:
@@ -73,8 +87,8 @@ def mark(watch: Watch, node: str) -> Watch:
 
 
 def lost(watch: Watch, limits: Liveness) -> tuple[str, ...]:
-    """Nodes silent for longer than the limit: to be confirmed by observation."""
-    return tuple(node for node in watch.beats if silent_for(watch, node) >= limits.lost_s)
+    """Nodes silent for longer than the limit, outside of a time of grace: to be confirmed by observation."""
+    return tuple(node for node in watch.beats if silent_for(watch, node) >= limits.lost_s and node not in watch.healed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

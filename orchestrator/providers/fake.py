@@ -172,7 +172,7 @@ class FakeBed(Agents):
         self._answer(command, "ok", {"verified": True}, writer=by)
 
     def _healed(self, command: Command, node: FakeNode, by: str) -> None:
-        id, gone = command.value["id"], by == "outside" and not self.host_of(node.name).answers
+        id, gone = command.value["id"], by == "outside" and not self.host_of(node.name).reachable
         self._say(node.name, by, "fault.healed", {"id": id})
         if gone:
             self._answer(command, "fail", {"reason": "healing not verified"}, writer=by)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -28,6 +29,8 @@ class Ground:
         self.hosts = {node.host: FakeHost(name=node.host) for node in self.nodes.values()}
         self.said: list[Event] = []
         self.unacknowledged_s = 0.0
+        #: From a host's return until the controller is connected to it again.
+        self.reconnect_s = 0.0
         self._agenda = Agenda(100.0)
         self._voices = Voices()
         self._later(BEAT_S, self._beat)
@@ -97,7 +100,13 @@ class Ground:
 
     def _reconnect(self, name: str) -> None:
         host = self.hosts[name]
-        if host.answers:
+        if host.reachable and not host.connected:
+            connect = functools.partial(self._connect, host)
+            self._later(self.reconnect_s, connect) if self.reconnect_s else connect()
+
+    def _connect(self, host: FakeHost) -> None:
+        if host.reachable:
+            host.connected = True
             kept, host.kept = host.kept, []
             waiting, host.waiting = host.waiting, []
             self.said += kept
@@ -106,6 +115,7 @@ class Ground:
 
     def _lose(self, host: FakeHost) -> None:
         """Whoever sent there just now does not know that it arrived, and sends it again."""
+        host.connected = False
         arrived, host.arrived = host.arrived, []
         host.waiting += [arrive for when, arrive in arrived if self.time - when < self.unacknowledged_s]
 

@@ -44,6 +44,8 @@ class FakeHost:
     up: bool = True
     linked: bool = True
     ssh: bool = True
+    #: Whether the controller's connection stands: one that was lost is made again some time after the host is back.
+    connected: bool = True
     engine: bool = True
     lost_for_good: bool = False
     kept: list[Event] = field(default_factory=list)
@@ -52,9 +54,14 @@ class FakeHost:
     arrived: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     @property
-    def answers(self) -> bool:
-        """Whether the controller reaches it."""
+    def reachable(self) -> bool:
+        """Whether it answers a new connection."""
         return self.up and self.linked and self.ssh
+
+    @property
+    def answers(self) -> bool:
+        """Whether the controller hears from it."""
+        return self.reachable and self.connected
 
 
 @dataclass(kw_only=True)

@@ -180,3 +180,65 @@ def test_an_engine_that_does_not_answer_is_no_proof_that_its_containers_have_end
 def _without_count(event: Event) -> Event:
     value = {name: item for name, item in event.value.items() if name != "left"}
     return dataclasses.replace(event, value=value) if event.f == "node.exit" else event
+
+
+def _resumed_in_a_partition(for_s: float, reconnect_s: float = 0.0) -> world.Memory:
+    """Killed once the link is cut; resumed while it is. Silence then counts from the resumption, as the fault's time does."""
+    trial, bed, book = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=1500), world.Memory()
+    bed.reconnect_s = reconnect_s
+    plan = world.plan(trial, {"f0": world.host_act("cut-link", for_s=for_s)}, world.HOSTS)
+    append = book.append
+
+    def until_injected(event: Event) -> Event | None:
+        placed = append(event)
+        if event.f == "fault.injected":
+            raise world.Killed
+        return placed
+
+    book.append = until_injected  # type: ignore[method-assign]
+    with pytest.raises(world.Killed):
+        world.loop(trial, plan, bed, book).run()
+    book.append = append  # type: ignore[method-assign]
+    world.wait(bed, 0.5)
+    world.resume(trial, plan, bed, book)
+    return book
+
+
+def _healed_and_silent(book: world.Memory) -> tuple[float, list[float]]:
+    """When the partition was healed, and when n2 was found silent after that."""
+    healed = next(event for event in book.events if event.f == "heal.verified")
+    silent = [e.t for e in book.events if e.f == "node.silent" and e.node == "n2" and e.seq > healed.seq]
+    return healed.t, silent
+
+
+@pytest.mark.parametrize("for_s", [1.5, 1.9, 2.0, 2.2])
+@pytest.mark.parametrize("reconnect_s", [0.4, 1.2, 3.2])
+def test_after_a_resumption_a_silence_that_began_in_a_partition_belongs_to_it(for_s: float, reconnect_s: float) -> None:
+    book = _resumed_in_a_partition(for_s, reconnect_s)
+    assert _healed_and_silent(book)[1] == []
+    assert book.events[-1].value["outcome"] == "finished"
+    verdict = judged(world.trial(world.crash(2)), book)["planned-faults-only"]
+    assert verdict.outcome == "pass", verdict.text
+
+
+def test_a_host_that_stays_silent_after_its_heal_is_lost_when_the_grace_is_over() -> None:
+    book = _resumed_in_a_partition(1.5, reconnect_s=60.0)
+    healed, silent = _healed_and_silent(book)
+    assert 5.0 < silent[0] - healed < 7.0
+    assert judged(world.trial(world.crash(2)), book)["planned-faults-only"].outcome == "pass"
+    for silent_s in (0.1, 1000.0, None):
+        changed = [
+            dataclasses.replace(e, value={**e.value, "silent_s": silent_s}) if e.t in silent else e for e in book.events
+        ]
+        verdict = judged(world.trial(world.crash(2)), world.Memory(events=changed))["planned-faults-only"]
+        assert verdict.outcome == "fail", f"a silence of {silent_s} s did not begin under the fault"
+
+
+def test_a_host_that_falls_silent_after_the_grace_is_a_finding() -> None:
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=1500)
+    bed.at(6.5, functools.partial(bed.cut, "h2"))
+    bed.at(11.0, functools.partial(bed.join, "h2"))
+    _, book = world.run(trial, bed, {"f0": world.host_act("cut-link", for_s=1.2)})
+    verdict = judged(trial, book)["planned-faults-only"]
+    assert verdict.outcome == "fail"
+    assert "n2 fell silent, which nothing planned" in verdict.text
