@@ -132,7 +132,7 @@ def test_without_steps_only_the_budget_ends_the_restarts() -> None:
     )
     state = started(None)
     for restarts in range(5):
-        state = dataclasses.replace(state, restarts=restarts, stale=recovery.stale(state))
+        state = dataclasses.replace(state, restarts=restarts, stale=recovery.stale(trial, state))
         assert recovery.decide(trial, state).refused == ""
     assert recovery.decide(trial, dataclasses.replace(state, restarts=5)).refused == (
         "the budget of 5 restarts is spent"
