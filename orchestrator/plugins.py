@@ -119,7 +119,7 @@ def _load(kind: str, file: Path) -> tuple[ModuleType, bytes]:
         return _load_from(name, file)
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         line = _line(error, file)
         raise UsageError(f"{file}{line}: cannot be loaded: {type(error).__name__}: {error}") from error
 
@@ -151,7 +151,7 @@ def _load_from(name: str, file: Path) -> tuple[ModuleType, bytes]:
     return module, loader.code
 
 
-def _line(error: Exception, file: Path) -> str:
+def _line(error: BaseException, file: Path) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f":{error.lineno}"
     trace, line = error.__traceback__, ""

@@ -31,6 +31,6 @@ def rendered(run: Run, catalogue: Catalogue) -> dict[str, bytes]:
         module: Any = plugin.module
         try:
             found.update(module.render(run))
-        except Exception:  # noqa: BLE001 a user's plugin: whatever it raises, the verdicts stand
+        except (Exception, SystemExit):  # noqa: BLE001 a user's plugin: whatever it raises, the verdicts stand
             found[f"{plugin.name}-failed.txt"] = traceback.format_exc().encode()
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from ..model.verdict import Verdict
 
 #: Checkers that compare what bundles state since format 2.
 SINCE_2 = ("evidence-agrees",)
+#: What a checker may return.
+OUTCOMES = ("pass", "fail", "unknown")
 #: Why a check that needs a twin is skipped.
 NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
 #: Where the files of a run's plugins are.
@@ -123,7 +126,7 @@ def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
         errors.EXIT_INTERRUPTED: outcome == "interrupted",
         errors.EXIT_INFRASTRUCTURE: kind == "infrastructure",
         errors.EXIT_FINDING: "fail" in found or outcome == "failed",
-        errors.EXIT_UNKNOWN: "unknown" in found or not found or outcome != "finished",
+        errors.EXIT_UNKNOWN: bool(found - {"pass", "fail"}) or not found or outcome != "finished",
     }
     return next((code for code in errors.PRECEDENCE if applies.get(code)), errors.EXIT_PASS)
 
@@ -137,12 +140,20 @@ def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> 
     checker = _checker(plugin)
     try:
         params: Any = codec.build(checker.Params, dict(spec.params))
-        verdict = dataclasses.replace(checker.check(run, params), check=spec.name)
-    except Exception as error:  # whatever it is, the other verdicts are still to be had
+        verdict = _valid(dataclasses.replace(checker.check(run, params), check=spec.name))
+    except (Exception, SystemExit) as error:  # a plugin may raise anything; the other verdicts are still to be had
         return views.unknown(spec.name, f"the checker failed: {type(error).__name__}: {error}")
     if not _is_changed(spec, plugin):
         return verdict
     return dataclasses.replace(verdict, evidence={**verdict.evidence, JUDGED_BY: ANOTHER_VERSION})
+
+
+def _valid(verdict: Verdict) -> Verdict:
+    """Raises ValueError or TypeError for an outcome that does not exist, and for what cannot be saved."""
+    if verdict.outcome not in OUTCOMES:
+        raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)} (got {verdict.outcome!r})")
+    json.dumps(codec.plain(verdict))
+    return dataclasses.replace(verdict, text=str(verdict.text))
 
 
 def _planned(spec: CheckSpec, catalogue: Catalogue, skipped: str) -> PlannedCheck:

@@ -72,9 +72,9 @@ def _entry(path: Path) -> Entry:
 def _judged(verdicts: Path) -> str:
     """``fail``, ``unknown`` or ``pass``, whichever comes first; empty where nothing was judged."""
     try:
-        found = {str(one["outcome"]) for one in json.loads(verdicts.read_bytes())}
+        found = {str(one["outcome"]) for one in json.loads(verdicts.read_bytes())} - {"skipped"}
     except FileNotFoundError:
         return ""
     except (OSError, ValueError, TypeError, KeyError):
         return "unknown"
-    return next((one for one in ("fail", "unknown", "pass") if one in found), "unknown")
+    return "fail" if "fail" in found else "pass" if found == {"pass"} else "unknown"

@@ -67,6 +67,31 @@ def test_a_checker_that_raises_is_unknown_and_the_others_still_speak() -> None:
     assert third.outcome == "unknown"
 
 
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [
+        (Verdict(check="", outcome="failed", text=""), "outcome must be one of pass, fail, unknown (got 'failed')"),  # type: ignore[arg-type]
+        (Verdict(check="", outcome="skipped", text=""), "got 'skipped'"),
+        (Verdict(check="", outcome="pass", text="", evidence={"x": {1, 2}, "y": object()}), "TypeError"),
+        (None, "TypeError"),
+    ],
+)
+def test_what_is_no_verdict_is_unknown(returned: Verdict, text: str) -> None:
+    own = plugin(ALWAYS=True, TWIN=False, Params=type("Params", (), {}), check=lambda run, params: returned)
+    (verdict,) = judge.judge(history.reference(), Catalogue(checkers={"own": own}), [CheckSpec(name="own")])
+    assert verdict.outcome == "unknown"
+    assert text in verdict.text
+
+
+def test_a_checker_that_ends_the_process_is_unknown() -> None:
+    def leave(run: Run, params: object) -> Verdict:
+        raise SystemExit(0)
+
+    own = plugin(ALWAYS=True, TWIN=False, Params=type("Params", (), {}), check=leave)
+    (verdict,) = judge.judge(history.reference(), Catalogue(checkers={"own": own}), [CheckSpec(name="own")])
+    assert verdict.outcome == "unknown"
+
+
 def test_a_parameter_that_a_checker_does_not_have_leaves_it_unknown() -> None:
     (verdict,) = judge.judge(history.reference(), CATALOGUE, [CheckSpec(name="no-hang", params={"slak": 1})])
     assert verdict.outcome == "unknown"
@@ -89,6 +114,8 @@ def verdicts(*outcomes: Outcome) -> list[Verdict]:
         (("pass",), ("finished", "infrastructure"), 4),
         (("fail",), ("interrupted", "infrastructure"), 130),
         (("pass",), ("running", ""), 2),
+        (("pass", "passed"), ("finished", ""), 2),
+        (("pass", "skipped"), ("finished", ""), 0),
     ],
 )
 def test_the_exit_code_is_the_first_that_applies(
