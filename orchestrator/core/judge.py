@@ -14,9 +14,17 @@ from ..model.plugin import BUILT_IN, Catalogue, Checker, Plugin
 from ..model.run import Run
 from ..model.trial import CheckSpec, Trial
 from ..model.verdict import Verdict
+from . import sentence
 
 #: Checkers that compare what bundles state since format 2.
 SINCE_2 = ("evidence-agrees",)
+_CODES = {
+    "interrupted": errors.EXIT_INTERRUPTED,
+    "broken": errors.EXIT_INFRASTRUCTURE,
+    "fail": errors.EXIT_FINDING,
+    "unknown": errors.EXIT_UNKNOWN,
+    "pass": errors.EXIT_PASS,
+}
 #: What a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
 #: Why a check that needs a twin is skipped.
@@ -116,19 +124,8 @@ def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str,
 
 
 def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
-    """The first that applies of model.errors.PRECEDENCE. ``outcome`` and ``kind`` are those of ``run.end``.
-
-    A planned fault that was not recovered from is a finding about the system under test, not a failure of the bed. No
-    verdict at all is unknown: everything was skipped.
-    """
-    found = {verdict.outcome for verdict in verdicts} - {"skipped"}
-    applies: Mapping[int, bool] = {
-        errors.EXIT_INTERRUPTED: outcome == "interrupted",
-        errors.EXIT_INFRASTRUCTURE: kind == "infrastructure",
-        errors.EXIT_FINDING: "fail" in found or outcome == "failed",
-        errors.EXIT_UNKNOWN: bool(found - {"pass", "fail"}) or not found or outcome != "finished",
-    }
-    return next((code for code in errors.PRECEDENCE if applies.get(code)), errors.EXIT_PASS)
+    """Of how the run came out. ``outcome`` and ``kind`` are those of ``run.end``."""
+    return _CODES[sentence.overall(verdicts, outcome, kind)]
 
 
 def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> Verdict:

@@ -8,16 +8,32 @@ from .. import views
 from ..model.trial import Trial
 from ..model.verdict import Outcome, Verdict
 
-#: The first of these that a verdict has is the outcome of the run.
+#: From the worst to the best.
 PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
 #: Workloads whose steps have another name.
 MEASURED = {"collective": "timed trial", "emulate": "timed trial", "infer-dp": "batch"}
 
 
-def overall(verdicts: Iterable[Verdict]) -> Outcome:
+def worst(verdicts: Iterable[Verdict]) -> Outcome:
     """The worst outcome, skipped checks aside. Without a verdict it is ``unknown``: nothing was proved."""
-    found = {verdict.outcome for verdict in verdicts}
-    return next((outcome for outcome in PRECEDENCE if outcome in found), "unknown")
+    outcomes = {verdict.outcome for verdict in verdicts} - {"skipped"}
+    if "fail" in outcomes:
+        return "fail"
+    return "pass" if outcomes == {"pass"} else "unknown"
+
+
+def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
+    """How the run came out, for its exit code and every report: interrupted, broken, fail, unknown or pass.
+
+    ``outcome`` and ``kind`` are those of ``run.end``. A planned fault that was not recovered from is a finding about the
+    system under test, not a failure of the bed.
+    """
+    if outcome == "interrupted":
+        return "interrupted"
+    if kind == "infrastructure":
+        return "broken"
+    found = "fail" if outcome == "failed" else worst(verdicts)
+    return "unknown" if found == "pass" and outcome != "finished" else found
 
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
@@ -121,7 +137,7 @@ def _proof(verdicts: Sequence[Verdict]) -> list[str]:
 
 def _finding(verdicts: Sequence[Verdict], told: str) -> list[str]:
     """The first verdict that is not a pass, unless it only says again why the run failed (``told``)."""
-    outcome = overall(verdicts)
+    outcome = worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
     if not bad:
         return [] if verdicts else ["no verdicts yet"]

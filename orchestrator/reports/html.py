@@ -35,7 +35,7 @@ def values(run: Run) -> dict[str, Any]:
     found = losses.collect(steps, run.twin)
     measured = _collective(run)
     return {
-        "outcome": sentence.overall(run.verdicts),
+        "outcome": sentence.overall(run.verdicts, seen.outcome, seen.kind),
         "sentence": sentence.sentence(run.trial, seen, run.verdicts),
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],

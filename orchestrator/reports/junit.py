@@ -23,9 +23,16 @@ def render(run: Run) -> Mapping[str, bytes]:
     """``junit.xml`` with one suite, the trial."""
     seen = views.view(run.trial, run.history, run.files.steps())
     root = ET.Element("testsuites")
-    _suite(root, run, seen, run.verdicts or (MISSING,))
+    _suite(root, run, seen, (*(run.verdicts or (MISSING,)), *_ending(seen)))
     ET.indent(root)
     return {"junit.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
+
+
+def _ending(seen: views.RunView) -> Iterable[Verdict]:
+    """A case of its own for what no check judges, so that the suite is as red as the exit code."""
+    if seen.outcome == "interrupted" or seen.kind == "infrastructure":
+        word = "interrupted" if seen.outcome == "interrupted" else "broken"
+        yield Verdict(check="run", outcome="unknown", text=f"the run is {word}: {seen.reason or 'no reason given'}")
 
 
 def clean(text: object) -> str:

@@ -14,7 +14,7 @@ from .page import facts
 if TYPE_CHECKING:
     from ..views import collectives
 
-OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2}
+OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "broken": 4, "interrupted": 130}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +48,8 @@ def _info(run: Run) -> Gauge:
 
 
 def _run(run: Run, seen: views.RunView) -> Iterator[tuple[str, str, float]]:
-    outcome = OUTCOMES[sentence.overall(run.verdicts)]
-    yield "run_outcome", "Worst verdict of the run: 0 pass, 1 fail, 2 unknown.", outcome
+    outcome = OUTCOMES[sentence.overall(run.verdicts, seen.outcome, seen.kind)]
+    yield "run_outcome", "How the run came out: 0 pass, 1 fail, 2 unknown, 4 broken, 130 interrupted.", outcome
     yield "run_duration_seconds", "From the first event to the last.", seen.duration_s
     if seen.step is not None:
         yield "run_steps", "Last step that was completed.", seen.step

@@ -26,7 +26,7 @@ def cell(value: object) -> str:
 
 
 def _head(run: Run, seen: views.RunView) -> Iterator[str]:
-    outcome = sentence.overall(run.verdicts).upper()
+    outcome = sentence.overall(run.verdicts, seen.outcome, seen.kind).upper()
     yield f"# {outcome}: {cell(sentence.sentence(run.trial, seen, run.verdicts))}"
     yield ""
 

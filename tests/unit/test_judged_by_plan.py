@@ -275,7 +275,7 @@ def test_without_a_twin_a_check_that_the_trial_names_is_unknown(tmp_path: Path) 
 def test_a_run_of_which_everything_was_skipped_is_unknown() -> None:
     skipped = [Verdict(check="bit-exact", outcome="skipped", text="not checked")]
     assert judge.exit_code(skipped, "finished") == 2
-    assert sentence.overall(skipped) == "unknown"
+    assert sentence.worst(skipped) == "unknown"
 
 
 def test_the_terminal_lists_what_was_not_checked(tmp_path: Path) -> None:

@@ -198,6 +198,16 @@ def test_junit_of_a_run_without_verdicts_is_not_green(monkeypatch: pytest.Monkey
     assert root.find("testsuite/testcase/error") is not None
 
 
+def test_a_run_that_left_its_bed_broken_is_green_in_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(prepare(monkeypatch), verdicts=(Verdict(check="finished", outcome="pass", text="all"),))
+    seen = replace(run_builder.view(), kind="infrastructure", reason="n2 could not be started again")
+    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): seen)
+    assert ET.fromstring(junit.render(run)["junit.xml"]).find("testsuite/testcase[@name='run']/error") is not None
+    assert summary.render(run)["summary.md"].startswith(b"# BROKEN: ")
+    assert b'<header class="broken">' in html.render(run)["index.html"]
+    assert b"} 4\n" in metrics.render(run)["metrics.prom"]
+
+
 def test_junit_survives_characters_that_xml_cannot_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Verdict(check="log", outcome="fail", text="\x1b[31mred\x00\ud800", evidence={"line": "\x08"})
     files = junit.render(replace(prepare(monkeypatch), verdicts=(bad,)))

@@ -84,10 +84,30 @@ def test_durations_are_short(value: float, text: str) -> None:
 
 
 def test_no_verdict_at_all_is_unknown() -> None:
-    assert sentence.overall(()) == "unknown"
+    assert sentence.worst(()) == "unknown"
 
 
 def test_a_failure_outweighs_an_unknown() -> None:
     mixed = [Verdict(check=name, outcome=name, text="") for name in ("pass", "unknown", "fail")]
-    assert sentence.overall(mixed) == "fail"
-    assert sentence.overall(mixed[:2]) == "unknown"
+    assert sentence.worst(mixed) == "fail"
+    assert sentence.worst(mixed[:2]) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "ending", "word"),
+    [
+        (("pass",), ("finished", ""), "pass"),
+        (("pass",), ("finished", "infrastructure"), "broken"),
+        (("fail",), ("failed", "infrastructure"), "broken"),
+        (("pass",), ("failed", "finding"), "fail"),
+        (("pass",), ("interrupted", ""), "interrupted"),
+        (("pass",), ("running", ""), "unknown"),
+        (("pass", "skipped"), ("finished", ""), "pass"),
+        (("skipped",), ("finished", ""), "unknown"),
+    ],
+)
+def test_every_report_says_what_the_exit_code_says(
+    outcomes: tuple[Any, ...], ending: tuple[str, str], word: str
+) -> None:
+    verdicts = [Verdict(check="c", outcome=outcome, text="") for outcome in outcomes]
+    assert sentence.overall(verdicts, *ending) == word
