@@ -29,8 +29,11 @@ class CutOffError(InfrastructureError):
     """The bed could not be driven any further; the run was left where it stood."""
 
 
-def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> None:
-    """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun."""
+def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> bool:
+    """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun.
+
+    Returns whether this process was asked to stop, by its user or by ``request.stop``.
+    """
     with Journal(directory / bundle.HISTORY, request.bed.vault) as book, _interruptible() as interrupted:
         try:
             cursors = request.provider.open(request.bed, plan.run)
@@ -55,6 +58,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
             )
             loop.run()
             book.sync()
+            return request.stop or interrupted()
         except (JournalError, OSError) as error:
             raise _cut(request, plan, directory, book.history, error) from error
 
@@ -88,12 +92,13 @@ def _cut(
     known = error if isinstance(error, JournalError) else full(error, directory, f"ccbed resume {directory}")
     kind = JournalError if isinstance(error, JournalError) or on_disk(error) else CutOffError
     if not history.events:
-        beds.end_run(workdir, plan.run)
+        again = _command(directory) or request.command
         paths.discard(directory)
+        beds.end_run(workdir, plan.run)
         first = "free space, or --runs-dir DIRECTORY; " if kind is JournalError else ""
-        return kind(*known.problems, hint=f"{first}again: {request.command}")
+        return kind(*known.problems, hint=f"{first}again: {again}")
     with suppress(OSError):
-        beds.cut_run(workdir, plan.run, directory)
+        _mark_cut(workdir, plan.run, directory)
     from .providers import heal
 
     try:
@@ -103,6 +108,22 @@ def _cut(
         problems = (str(worse),)
     healed = () if problems else ("the gang is stopped and the bed is healed",)
     return kind(*known.problems, *problems, *healed, hint=known.hint)
+
+
+def _mark_cut(workdir: Path, run: str, directory: Path) -> None:
+    """A twin is not gone on with: its run makes another one."""
+    open_run = beds.open_run(workdir)
+    if open_run and Path(open_run.twin).name == run:
+        beds.end_twin(workdir)
+    else:
+        beds.change_run(workdir, run, directory, cut=True)
+
+
+def _command(directory: Path) -> str:
+    """The command line that asked for the run; empty where its bundle does not tell."""
+    with suppress(CcbedError, OSError):
+        return str(paths.document(directory, bundle.BUNDLE).get("command", ""))
+    return ""
 
 
 def _found(request: Request) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""From a closed run to its verdicts and reports: by the checks that its sealed plan lists."""
+"""From a run that has ended to its verdicts and reports: by the checks that its sealed plan lists."""
 
 from __future__ import annotations
 
@@ -46,6 +46,12 @@ def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, 
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
         changes=judge.changes(before, verdicts), unsaved=unsaved,
     )  # fmt: skip
+
+
+def finish(catalogue: Catalogue, directory: Path) -> Result:
+    """Seal the evidence of a run that has ended and judge it. Raises TornBundleError."""
+    close(directory)
+    return conclude(catalogue, directory)
 
 
 def _saved_outcomes(directory: Path) -> Mapping[str, str]:

@@ -66,7 +66,10 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
 
 
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
-    """Raises UsageError, naming the run, while one is open on the bed."""
+    """Raises UsageError, naming the run, while one is open on the bed; one that has ended is closed first."""
+    from . import closing
+
+    closing.settle(session, bed)
     found = beds.open_run(Path(bed.workdir), time.time())
     if found is None:
         return

@@ -8,12 +8,24 @@ from pathlib import Path
 from ..model.bed import BedSpec
 from ..model.launch import Request
 from ..model.provider import Provider
-from ..store import bundle, closing
+from ..store import beds, bundle, closing
 from . import telling
 from .session import Session
 
 #: Per node and path, what is fetched at most, in bytes.
 _LIMIT = 256 * 1024**2
+
+
+def settle(session: Session, bed: BedSpec) -> None:
+    """Close or remove the run of an orchestrator that died, where nothing of it goes on; tell what was done."""
+    workdir = Path(bed.workdir)
+    left = beds.open_run(workdir)
+    if left is None or left.driver:
+        return
+    from .. import settling
+
+    with beds.run_lock(workdir, left.run, Path(left.directory)):
+        settling.settle(bed, session.provider(bed), session.catalogue, session.terminal.warn)
 
 
 def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path) -> None:

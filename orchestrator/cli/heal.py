@@ -25,6 +25,7 @@ def command(session: Session, bed: str | None) -> int:
     """Heal the faults that are left on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
     spec = beds.choose(session, bed)
     with store.lock(session.state, spec.name):
+        closing.settle(session, spec)
         run = store.open_run(Path(spec.workdir), time.time())
         if run and run.driver:
             raise UsageError(

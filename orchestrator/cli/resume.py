@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from .. import judging
 from ..model.errors import UsageError
 from ..model.launch import Request
-from ..store import bundle, index
-from . import beds, options, summary, telling
+from ..store import bundle, index, paths
+from . import beds, check, options, summary, telling
 from .session import Session
 
 
@@ -20,13 +21,8 @@ from .session import Session
 @options.as_json
 @click.pass_obj
 def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
-    """Go on with RUN where its history ends; its gang may still be training."""
-    directory = index.resolve(run, runs_dir)
-    if bundle.is_sealed(directory) and bundle.read_verdicts(directory):
-        where = beds.shown(directory)
-        raise UsageError(
-            f"{where}: the run has ended", hint=f"ccbed check {where}; again: ccbed run {where}/trial.json"
-        )
+    """Go on with RUN where its history ends; its gang may still be training. A run that has ended tells its verdict."""
+    directory = _asked_for(index.resolve(run, runs_dir))
     history = bundle.read_history(directory)
     end = history.last("run.end")
     if end is not None and end.value.get("outcome") == "interrupted":
@@ -34,9 +30,14 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             f"{beds.shown(directory)}: the run was given up: {end.value.get('reason')}",
             hint=f"again: ccbed run {beds.shown(directory)}/trial.json",
         )
+    if bundle.stage(directory) == "closed":
+        check.verify(directory)
+        return summary.show(session, summary.saved(directory), as_json=as_json)
     trial = bundle.load_trial(directory)
     plan = bundle.load_plan(directory)
     bed = beds.read(session, plan.bed)
+    if bed is None and end is not None:
+        return summary.show(session, judging.finish(session.catalogue, directory), as_json=as_json)
     if bed is None:
         raise UsageError(
             f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"
@@ -56,6 +57,25 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             resume=str(directory),
             began=teller.begun,
             told=teller.tell,
+            known=teller.known,
+            note=teller.note,
         )
     )
     return summary.show(session, result, as_json=as_json)
+
+
+def _asked_for(directory: Path) -> Path:
+    """The run itself, or the run that it is the twin of: a twin shows nothing of what was asked for.
+
+    Raises UsageError where that is not there any more.
+    """
+    origin = paths.document(directory, bundle.BUNDLE).get("twin_of") if (directory / bundle.BUNDLE).exists() else None
+    if not origin:
+        return directory
+    asked = directory.parent / Path(str(origin)).name
+    if bundle.stage(asked) == "none":
+        raise UsageError(
+            f"{beds.shown(directory)}: the twin of {origin}, which is not there any more",
+            hint=f"judge the twin itself: ccbed check {beds.shown(directory)}",
+        )
+    return asked

@@ -13,8 +13,9 @@ import click
 from ..core import diff, links
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus
-from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, UnreachedError, UsageError
+from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UnreachedError, UsageError
 from ..store import beds as store
+from ..store import bundle
 from . import beds, bedview, options
 from .session import Session
 from .terminal import age
@@ -85,7 +86,7 @@ def _plain(found: Found) -> dict[str, Any]:
         "link": codec.plain(spec.link) if spec.link else None,
         "nodes": codec.plain(status.nodes),
         "leases": list(status.leases),
-        "open_run": codec.plain(run) if run else None,
+        "open_run": {**codec.plain(run), "stage": _stage(run)} if run else None,
         "away": dict(found.away),
     }
 
@@ -116,11 +117,27 @@ def _show(session: Session, found: Found) -> None:
 
 
 def _show_run(session: Session, spec: BedSpec, run: store.OpenRun) -> None:
-    directory = beds.shown(run.directory)
-    if run.driver:
-        ways = f"watch it: ccbed watch {directory}"
-        who = f"driven by pid {run.driver}"
-    else:
-        ways = f"go on: ccbed resume {directory}     give it up: ccbed heal {spec.name}"
-        who = "its orchestrator is gone"
+    who, ways = _ways(spec, run)
     session.terminal.line(f"  open run  {run.run}, for {age(run.age_s)}, {who}     {ways}")
+
+
+def _ways(spec: BedSpec, run: store.OpenRun) -> tuple[str, str]:
+    """Who drives the run, and which command goes on with it."""
+    directory, give_up = beds.shown(run.directory), f"give it up: ccbed heal {spec.name}"
+    if run.driver:
+        return f"driven by pid {run.driver}", f"watch it: ccbed watch {directory}"
+    match _stage(run):
+        case "none" if not run.begun:
+            return "its orchestrator died before it began", f"again: {run.command}"
+        case "ended":
+            return "it has ended, and its orchestrator died before it was judged", f"judge it: ccbed resume {directory}"
+    gone = "its orchestrator is gone"
+    return f"{gone} while it made its twin" if run.twin else gone, f"go on: ccbed resume {directory}     {give_up}"
+
+
+def _stage(run: store.OpenRun) -> bundle.Stage:
+    """How far the run has come; open where its history cannot be read."""
+    try:
+        return bundle.stage(Path(run.directory))
+    except CcbedError:
+        return "open"

@@ -6,7 +6,7 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import InfrastructureError, UsageError
-from . import paths, secrets
+from . import durable, paths, secrets
 
 OPEN_RUN = "open-run.json"
 RUN_LOCK = "run.lock"
@@ -25,13 +25,18 @@ RUN_LOCK = "run.lock"
 class OpenRun:
     """A run that was begun on a bed and has not ended. ``driver``: pid of its orchestrator, 0 if that is gone.
 
-    ``cut``: its journal could not be written, so that its gang was stopped without a line about it.
+    ``begun``: its inputs were written; until then its directory is no run. ``command``: the command line that asked for it.
+    ``twin``: the directory of its twin while that is made. ``cut``: its journal could not be written, so that its gang was
+    stopped without a line about it.
     """
 
     run: str
     directory: str
     driver: int = 0
     age_s: float = 0.0
+    begun: bool = True
+    command: str = ""
+    twin: str = ""
     cut: bool = False
 
 
@@ -178,8 +183,16 @@ def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:
     if data is None:
         return None
     age = max(0.0, now - file.stat().st_mtime) if now is not None and file.exists() else 0.0
-    run, directory = str(data.get("run", "")), str(data.get("dir", ""))
-    return OpenRun(run=run, directory=directory, driver=driver(workdir), age_s=age, cut=bool(data.get("cut")))
+    return OpenRun(
+        run=str(data.get("run", "")),
+        directory=str(data.get("dir", "")),
+        driver=driver(workdir),
+        age_s=age,
+        begun=bool(data.get("begun", True)),
+        command=str(data.get("command", "")),
+        twin=str(data.get("twin", "")),
+        cut=bool(data.get("cut")),
+    )
 
 
 def driver(workdir: Path) -> int:
@@ -194,17 +207,27 @@ def driver(workdir: Path) -> int:
     return int((_json(file) or {}).get("pid", 0))
 
 
-def begin_run(workdir: Path, run: str, directory: Path) -> None:
-    """Mark a run as open. Raises UsageError, naming the other, when one is open already."""
+def begin_run(workdir: Path, run: str, directory: Path, command: str = "") -> None:
+    """Mark a run as open, before anything else of it exists. Raises UsageError, naming the other, when one is open already."""
     other = open_run(workdir)
     if other is not None and other.run != run:
-        raise busy(workdir)
-    paths.write_json(workdir / OPEN_RUN, {"run": run, "dir": str(directory)})
+        raise busy(workdir, driven=False)
+    _mark(workdir, {"run": run, "dir": str(directory), "command": command, "begun": False})
 
 
-def cut_run(workdir: Path, run: str, directory: Path, *, cut: bool = True) -> None:
-    """Remember beside the bed what the run's own journal cannot tell (``OpenRun.cut``)."""
-    paths.write_json(workdir / OPEN_RUN, {"run": run, "dir": str(directory.resolve()), "cut": cut})
+def change_run(workdir: Path, run: str, directory: Path, **values: Any) -> None:
+    """Record ``values`` (see ``OpenRun``) beside the bed: what the run's own history cannot tell."""
+    mark = _json(workdir / OPEN_RUN) or {}
+    if mark.get("run") != run:
+        mark = {"run": run, "dir": str(directory.resolve())}
+    _mark(workdir, {**mark, **values})
+
+
+def end_twin(workdir: Path) -> None:
+    """The open run has its twin, or makes another one."""
+    mark = _json(workdir / OPEN_RUN)
+    if mark and mark.pop("twin", None):
+        _mark(workdir, mark)
 
 
 def end_run(workdir: Path, run: str) -> None:
@@ -215,12 +238,18 @@ def end_run(workdir: Path, run: str) -> None:
         (workdir / OPEN_RUN).unlink(missing_ok=True)
 
 
-def busy(workdir: Path) -> UsageError:
+def _mark(workdir: Path, value: Mapping[str, Any]) -> None:
+    """Safe from a loss of power: what is done next relies on it."""
+    durable.perform(durable.file(workdir / OPEN_RUN, paths.as_json(value)))
+
+
+def busy(workdir: Path, *, driven: bool = True) -> UsageError:
+    """The error that names the open run and what to do about it. ``driven`` False: its orchestrator is gone, the lock is ours."""
     other = open_run(workdir)
     bed = workdir.name
     if other is None:
         return UsageError(f"bed {bed} is busy: another ccbed drives a run on it", hint=f"ccbed status {bed}")
-    if other.driver:
+    if other.driver and driven:
         return UsageError(
             f"bed {bed} is busy with run {other.run} (pid {other.driver})", hint=f"ccbed watch {other.directory}"
         )

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
@@ -31,6 +31,7 @@ VERDICTS = "verdicts.json"
 REPORT = "report"
 #: Where the files of the plugins that the run uses are; a folder for ``--plugins``.
 PLUGINS = "inputs/plugins"
+LATEST = "latest"
 EXTRAS = (PLAN, FINGERPRINT, BUNDLE)
 #: What is written; 1 is still read: its contents cannot be compared, since its run.begin names no inputs.
 FORMAT = 2
@@ -42,39 +43,59 @@ def name(trial: str, now: datetime.datetime, token: str) -> str:
     return f"{now:%Y-%m-%dT%H-%M-%SZ}-{trial}-{token}"
 
 
-def create(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
-    """A new directory for a run of ``trial``. Raises UsageError when it cannot be made."""
+def new(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
+    """The directory that a new run of ``trial`` will have; only ``runs`` is made. Raises UsageError when it cannot be."""
     moment = now or datetime.datetime.now(datetime.UTC)
     try:
         runs.mkdir(parents=True, exist_ok=True)
-        while True:
-            directory = runs / name(trial, moment, secrets.token_hex(2))
-            try:
-                directory.mkdir(mode=0o700)
-                return directory
-            except FileExistsError:
-                continue
     except OSError as error:
-        raise UsageError(
-            f"{runs}: cannot make a run's directory: {error.strerror}", hint="--runs-dir DIRECTORY"
-        ) from None
+        raise _cannot_make(runs, error) from None
+    while True:
+        directory = runs / name(trial, moment, secrets.token_hex(2))
+        if not os.path.lexists(directory):
+            return directory
 
 
-def link_latest(directory: Path) -> None:
-    """``latest`` beside the run points to it, replaced atomically. A real file of that name is left alone."""
-    latest = directory.parent / "latest"
-    if latest.exists() and not latest.is_symlink():
+def make(directory: Path) -> None:
+    """Make the directory of a run. Raises UsageError when it cannot be made, or is there already."""
+    try:
+        durable.perform((durable.MakeDirectory(path=directory, new=True), durable.SyncDirectory(path=directory.parent)))
+    except OSError as error:
+        raise _cannot_make(directory.parent, error) from None
+
+
+def _cannot_make(runs: Path, error: OSError) -> UsageError:
+    return UsageError(f"{runs}: cannot make a run's directory: {error.strerror}", hint="--runs-dir DIRECTORY")
+
+
+def latest(runs: Path) -> str:
+    """The name of the run that ``latest`` means; empty where there is none."""
+    try:
+        return str((runs / LATEST).readlink())
+    except OSError:
+        return ""
+
+
+def link_latest(runs: Path, run: str) -> None:
+    """``latest`` means ``run`` from now on, replaced atomically; no run where that is empty. A real file of that name is left alone."""
+    link = runs / LATEST
+    if link.exists() and not link.is_symlink():
         return
-    temporary = directory.parent / f".latest.{os.getpid()}"
+    if not run:
+        link.unlink(missing_ok=True)
+        return
+    temporary = runs / f".{LATEST}.{os.getpid()}"
     temporary.unlink(missing_ok=True)
-    temporary.symlink_to(directory.name)
-    temporary.replace(latest)
+    temporary.symlink_to(run)
+    temporary.replace(link)
 
 
-def describe(*, run: str, version: str, command: str, reason: str, bed: str, twin: bool = True) -> dict[str, Any]:
+def describe(
+    *, run: str, version: str, command: str, reason: str, bed: str, twin: bool = True, twin_of: str = ""
+) -> dict[str, Any]:
     """The content of ``bundle.json``: what this is, how to read its binary files, the exact command that made it.
 
-    ``twin`` False: the run was asked to have none, so what needs one is not checked.
+    ``twin`` False: the run was asked to have none, so what needs one is not checked. ``twin_of``: the run that it is the twin of.
     """
     return {
         "format": FORMAT,
@@ -84,6 +105,7 @@ def describe(*, run: str, version: str, command: str, reason: str, bed: str, twi
         "command": command,
         "reason": reason,
         "twin": twin,
+        **({"twin_of": twin_of} if twin_of else {}),
         "chunks": {"format": files.CHUNK_FORMAT, "fields": list(files.CHUNK_FIELDS)},
     }
 
@@ -218,8 +240,37 @@ def _no_checks() -> Iterable[Any]:
     raise ValueError("it is empty")
 
 
+def read_inputs(directory: Path) -> dict[str, bytes]:
+    """The files under ``inputs/`` by their path there. Raises TornBundleError."""
+    root = directory / INPUTS
+    return {path: paths.data(root, path) for path in paths.walk(root)} if root.is_dir() else {}
+
+
 def is_sealed(directory: Path) -> bool:
     return (directory / seal.MANIFEST).exists()
+
+
+#: How far a run has come: its directory is no run yet; not ended; ended, but not judged to the end; judged and sealed.
+Stage = Literal["none", "open", "ended", "closed"]
+
+
+def stage(directory: Path) -> Stage:
+    """Raises TornBundleError for a damaged history."""
+    if not (directory / TRIAL).exists() and not (directory / HISTORY).exists():
+        return "none"
+    if not has_ended(directory):
+        return "open"
+    return "closed" if is_sealed(directory) and seal.is_derived(directory) else "ended"
+
+
+def has_ended(directory: Path) -> bool:
+    """Whether the history of the run has its end. Raises TornBundleError for a damaged one."""
+    return read_history(directory).last("run.end") is not None
+
+
+def has_begun(directory: Path) -> bool:
+    """Whether the history of the run holds anything. Raises TornBundleError for a damaged one."""
+    return bool(read_history(directory).events)
 
 
 def write_derived(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes]) -> None:

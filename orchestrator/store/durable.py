@@ -57,16 +57,16 @@ def perform(steps: Iterable[Step]) -> None:
     for step in steps:
         match step:
             case MakeDirectory():
-                step.path.mkdir(exist_ok=not step.new)
+                step.path.mkdir(mode=0o700, exist_ok=not step.new)
             case WriteFile():
                 paths.write(step.path, step.content, durable=True)
             case SyncDirectory():
-                sync_directory(step.path)
+                sync(step.path)
 
 
-def sync_directory(directory: Path) -> None:
-    """Force the names in ``directory`` to the disk."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Force the content of a file, or the names in a directory, to the disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -36,9 +36,20 @@ def resolve(handle: str, directory: Path) -> Path:
     for path in (Path(handle), directory / handle):
         if (path / bundle.TRIAL).is_file():
             return path.resolve()
-    if handle in ("latest", "runs/latest"):
-        raise UsageError(f"{directory}: no run yet", hint="ccbed run dp-ring")
+    if handle in (bundle.LATEST, f"runs/{bundle.LATEST}"):
+        raise _no_latest(directory)
     return _by_token(handle, directory)
+
+
+def _no_latest(directory: Path) -> UsageError:
+    """Another run's verdict is no answer where the one that was asked for last never began."""
+    run = bundle.latest(directory)
+    if not run:
+        return UsageError(f"{directory}: no run yet", hint="ccbed run dp-ring")
+    return UsageError(
+        f"{directory / run}: the run that was asked for last has not begun, or was removed",
+        hint="ccbed status, or an earlier run: ccbed list runs",
+    )
 
 
 def node(handle: str) -> tuple[str, str] | None:

@@ -13,6 +13,7 @@ from typing import Self
 from ..model import codec, vaulted
 from ..model.errors import InfrastructureError
 from ..model.event import Event, History
+from . import durable
 
 
 class JournalError(InfrastructureError):
@@ -38,6 +39,8 @@ class Journal:
         self._fd = self._locked(path)
         try:
             whole, torn = _split(path.read_bytes())
+            if not whole:
+                durable.sync(path.parent)
             if torn:
                 os.ftruncate(self._fd, len(whole))
             self.torn_bytes = len(torn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from ..model.errors import EXIT_UNKNOWN, CcbedError
 
 #: The largest JSON document and the largest text that is read whole.
 LIMIT = 64 * 1024 * 1024
+
+
+_TEMPORARY = re.compile(r"\..+\.\d+")
 
 
 class TornBundleError(CcbedError):
@@ -110,6 +114,13 @@ def write(file: Path, content: bytes, *, durable: bool = False) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def sweep(directory: Path) -> None:
+    """Remove the temporary files that ``write`` left in ``directory`` where it was killed."""
+    for left in directory.glob(".*"):
+        if _TEMPORARY.fullmatch(left.name) and left.is_file():
+            left.unlink()
 
 
 def as_json(value: Any) -> bytes:

@@ -8,22 +8,29 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from . import paths
+from . import durable, paths
 
 MANIFEST = "manifest-sha256.txt"
 DERIVED = "derived-sha256.txt"
-_NOT_EVIDENCE = (MANIFEST, DERIVED, "verdicts.json")
+_DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(DERIVED)}|verdicts\.json"
+#: What a kill leaves of them while they are written counts no more than they do.
+_NOT_EVIDENCE = re.compile(rf"report/.*|{_DERIVED}|\.({_DERIVED})\.\d+")
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
 def seal(directory: Path) -> None:
-    """List every file of evidence with its sum. Verdicts and report are not evidence."""
-    write(directory, MANIFEST, evidence(directory))
+    """List every file of evidence with its sum, when all of them are on the disk. Verdicts and report are not evidence."""
+    paths.sweep(directory)
+    files = evidence(directory)
+    for path in files:
+        durable.sync(directory / path)
+    write(directory, MANIFEST, files)
+    durable.sync(directory)
 
 
 def evidence(directory: Path) -> list[str]:
     """The files that the seal covers. Raises TornBundleError for a link among them."""
-    return [path for path in paths.walk(directory) if path not in _NOT_EVIDENCE and not path.startswith("report/")]
+    return [path for path in paths.walk(directory) if not _NOT_EVIDENCE.fullmatch(path)]
 
 
 def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
@@ -40,6 +47,16 @@ def verify(directory: Path) -> tuple[str, ...]:
         return (*verify_evidence(directory), *_compare(directory, DERIVED, _derived(directory)))
     except paths.TornBundleError as error:
         return tuple(error.problems)
+
+
+def is_derived(directory: Path) -> bool:
+    """Whether verdicts and report are as they were written last: a judgement that was cut off is made again."""
+    if not (directory / DERIVED).is_file():
+        return False
+    try:
+        return not _compare(directory, DERIVED, _derived(directory))
+    except paths.TornBundleError:
+        return False
 
 
 def verify_evidence(directory: Path) -> tuple[str, ...]:

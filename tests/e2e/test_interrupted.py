@@ -109,12 +109,19 @@ def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> 
     assert bed.ccbed("bundle", "verify", where[-1])[0] == 0
 
 
-def test_ctrl_c_in_the_run_to_compare_with_leaves_nothing_open(bed: Bed) -> None:
+def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_be_resumed(bed: Bed) -> None:
+    """The twin that was interrupted is closed; ``resume`` makes another one and goes on to the faults that were asked for."""
+    trial = trials.dp(trials.crash(2), params={"step_min_ms": 23})
     timer = threading.Timer(0.6, ctrl_c)
-    request = bed.request(trials.dp(params={"step_min_ms": 100}), began=lambda _: timer.start())
     with pytest.raises(Interrupted, match="interrupted in the run to compare with") as told:
-        run.launch(request)
-    assert told.value.hint == "again: ccbed run (test)"
+        run.launch(bed.request(trial, began=lambda _: timer.start()))
+    directory = told.value.hint.removeprefix("ccbed resume ")
+    assert "-twin-" not in directory
+    assert (bed.runs / "latest").resolve() == Path(directory)
+    run.launch(bed.request(trial, resume=directory))
+    again = ran(directory, bed)
+    assert again.bad() == []
+    assert again.outcome("fault-verified") == "pass"
     assert untouched(bed)
 
 

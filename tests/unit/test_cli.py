@@ -177,7 +177,8 @@ def test_down_twice_is_no_mistake(ccbed: Desk) -> None:
 def test_an_open_run_is_not_ended_without_force(ccbed: Desk, verb: tuple[str, str]) -> None:
     ccbed("up", "local.yml")
     workdir = ccbed.root / "state/beds/local"
-    store.begin_run(workdir, "2026-11-21T02-00-07Z-dp-ring-3f9c", ccbed.root / "runs/r")
+    run = "2026-11-21T02-00-07Z-dp-ring-3f9c"
+    store.change_run(workdir, run, ccbed.root / "runs/r", begun=True)
     ccbed.bed.state("n2", "dead")
     assert ccbed(*verb) == 3
     assert "has an open run, 2026-11-21T02-00-07Z-dp-ring-3f9c" in ccbed.err

@@ -28,7 +28,8 @@ STEP = {"step": 1, "loss": "0x1.8p-1", "start": 1.0, "end": 2.0, "digest": None}
 
 def run(root: Path, trial: str = "dp-ring") -> Path:
     """A sealed run with a step of one rank."""
-    directory = bundle.create(root, trial, NOW)
+    directory = bundle.new(root, trial, NOW)
+    bundle.make(directory)
     documents = {
         bundle.TRIAL: Trial(name=trial, workload="train-dp"),
         bundle.BUNDLE: {"run": directory.name, "format": 2},
@@ -41,15 +42,15 @@ def run(root: Path, trial: str = "dp-ring") -> Path:
 
 
 def test_a_run_is_named_after_its_time_and_trial(tmp_path: Path) -> None:
-    name = bundle.create(tmp_path, "dp-ring", NOW).name
+    name = bundle.new(tmp_path, "dp-ring", NOW).name
     assert name.startswith("2026-11-21T02-00-07Z-dp-ring-")
     assert len(name.rpartition("-")[2]) == 4
 
 
 def test_latest_is_the_last_run_that_was_linked(tmp_path: Path) -> None:
     first, second = run(tmp_path), run(tmp_path)
-    bundle.link_latest(first)
-    bundle.link_latest(second)
+    bundle.link_latest(tmp_path, first.name)
+    bundle.link_latest(tmp_path, second.name)
     assert (tmp_path / "latest").resolve() == second
     assert index.resolve("latest", tmp_path) == second
 
@@ -200,8 +201,11 @@ def test_an_open_run_blocks_the_bed_by_name_and_tells_whether_it_is_driven(tmp_p
         found = beds.open_run(tmp_path)
         assert found is not None
         assert (found.run, found.driver) == ("r1", os.getpid())
-        with pytest.raises(UsageError, match=f"busy with run r1 \\(pid {os.getpid()}\\)"):
-            beds.begin_run(tmp_path, "r2", tmp_path / "r2")
+        with (
+            pytest.raises(UsageError, match=f"busy with run r1 \\(pid {os.getpid()}\\)"),
+            beds.run_lock(tmp_path, "r2", tmp_path / "r2"),
+        ):
+            pass
     with pytest.raises(UsageError, match="has an open run, r1, whose orchestrator is gone") as refused:
         beds.begin_run(tmp_path, "r2", tmp_path / "r2")
     assert "ccbed resume" in refused.value.hint

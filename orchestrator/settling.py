@@ -1,0 +1,37 @@
+"""What an orchestrator that died left on a bed, as far as the next command can settle it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from . import judging, preparation
+from .model.bed import BedSpec
+from .model.plugin import Catalogue
+from .model.provider import Provider
+from .store import beds, bundle
+
+
+def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]) -> None:
+    """Remove a run that never began, close one that has ended; the lock of the bed's run is held. Others stay open.
+
+    ``notify`` is called with what was done.
+    """
+    workdir = Path(bed.workdir)
+    left = beds.open_run(workdir)
+    if left is None:
+        return
+    directory = Path(left.directory)
+    stage = bundle.stage(directory)
+    if stage == "none" and not left.begun and directory.name == left.run:
+        preparation.discard(provider, bed, directory)
+        notify(
+            f"run {left.run} never began: its orchestrator died while it prepared it; what was left of it is removed"
+        )
+    elif stage == "ended":
+        result = judging.finish(catalogue, directory)
+        died = f"run {left.run} had ended, but its orchestrator died before it was judged"
+        notify(f"{died}; it is judged now: exit {result.code}; verdicts: ccbed check {directory}")
+    elif stage != "closed":
+        return
+    beds.end_run(workdir, left.run)
