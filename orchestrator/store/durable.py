@@ -55,13 +55,18 @@ def file(path: Path, content: bytes) -> tuple[Step, ...]:
 def perform(steps: Iterable[Step]) -> None:
     """Carry out ``steps`` in order. Raises OSError."""
     for step in steps:
-        match step:
-            case MakeDirectory():
-                step.path.mkdir(mode=0o700, exist_ok=not step.new)
-            case WriteFile():
-                paths.write(step.path, step.content, durable=True)
-            case SyncDirectory():
-                sync(step.path)
+        take(step)
+
+
+def take(step: Step) -> None:
+    """Carry out one step. Raises OSError."""
+    match step:
+        case MakeDirectory():
+            step.path.mkdir(mode=0o700, exist_ok=not step.new)
+        case WriteFile():
+            paths.write(step.path, step.content, durable=True)
+        case SyncDirectory():
+            sync(step.path)
 
 
 def sync(path: Path) -> None:

@@ -20,6 +20,7 @@ from orchestrator.plugins import discover
 from orchestrator.providers import asking, fake
 from orchestrator.providers.process import ProcessProvider
 from orchestrator.store import beds as bedfiles
+from orchestrator.store import bundle
 from orchestrator.store.journal import JournalError
 
 from ..sim import world
@@ -52,6 +53,8 @@ def _drive(tmp_path: Path, provider: Bed) -> None:
     spec = replace(beds.local(), workdir=str(tmp_path / "bed"))
     (tmp_path / "bed").mkdir()
     (tmp_path / "run").mkdir()
+    documents = {"trial.json": TRIAL, "plan.json": _plan(), "fingerprint.json": {}, "bundle.json": {"format": 2}}
+    bundle.write_inputs(tmp_path / "run", documents)
     request = Request(
         trial=TRIAL, bed=spec, provider=provider, catalogue=discover(()), runs=str(tmp_path), state=str(tmp_path),
         command="ccbed run dp-ring",
