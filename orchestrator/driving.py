@@ -15,7 +15,7 @@ from . import gathering
 from .core import redact
 from .looking import Looks
 from .loop import Loop
-from .model import codec
+from .model import codec, vaulted
 from .model.errors import CcbedError, InfrastructureError, on_disk
 from .model.event import Command, Event, History, Source
 from .model.launch import Request
@@ -50,7 +50,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 now=clock.now,
                 look=looks.now,
                 ahead=looks.ahead,
-                gather=lambda: _gather(request, plan, directory),
+                gather=lambda: _gather(request, plan, directory, book.events[0].value["cursors"]),
                 heard=lambda event, state: request.told(event),
                 interrupted=(lambda: True) if request.stop else interrupted,
                 cursors=cursors,
@@ -79,7 +79,7 @@ def _opening(request: Request, plan: Plan, book: Journal, directory: Path, curso
         value |= bundle.identity(directory)
         value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
         value |= {"left_out": dict(plan.left_out)} if plan.left_out else {}
-        return _own("run.begin", value)
+        return _own("run.begin", vaulted.hide(codec.plain(value), request.bed.vault))
     found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
     return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)
 
@@ -180,9 +180,11 @@ def _facts(request: Request, name: str) -> tuple[str, ...]:
     return ("agent.log", "system.json", *(("gpu.xml",) if gpus else ()))
 
 
-def _gather(request: Request, plan: Plan, directory: Path) -> Mapping[str, Any]:
+def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str, int]) -> Mapping[str, Any]:
     """What the nodes left: their account of themselves first, then what the run has left there."""
     wanted = {
         name: (*((file, file) for file in _facts(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
     }
-    return gathering.gather(request.provider, wanted, directory, secrets=request.bed.vault)
+    keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
+    gathered = gathering.gather(request.provider, wanted, directory, secrets=request.bed.vault)
+    return {**gathered, "keepers": keepers}

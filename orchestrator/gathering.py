@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from .model import vaulted
 from .model.provider import Fetched
 from .providers.files import NO_SPACE
+from .store import seal
 
 #: Per node, what is fetched at most, in bytes; what is cut is recorded with it.
 LIMIT = 256 * 1024 * 1024
@@ -119,6 +120,7 @@ def _told(hauls: Iterable[_Haul], bundle: Path) -> dict[str, Any]:
     hauls = list(hauls)
     return {
         "files": sum(1 for file in (bundle / "nodes").rglob("*") if file.is_file()),
+        "sums": seal.sums(bundle, "nodes"),
         "bytes": sum(haul.size for haul in hauls),
         "missing": [one for haul in hauls for one in haul.missing],
         "capped": [one for haul in hauls for one in haul.capped],

@@ -15,10 +15,15 @@ from .model.plugin import Catalogue
 from .store import bundle, paths, seal
 
 
-def close(directory: Path) -> None:
-    """Write the metrics of a run that has ended and seal its evidence, unless it is sealed."""
+def close(directory: Path, workdir: Path | None) -> None:
+    """Keep the keepers' events and the metrics of a run that has ended, and seal its evidence, unless it is sealed.
+
+    ``workdir``: of its bed; None where the bed is not there any more.
+    """
     if bundle.is_sealed(directory):
         return
+    if workdir is not None:
+        bundle.keep_keeper_events(directory, workdir)
     lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(bundle.load(directory)))
     paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
     seal.seal(directory)
@@ -48,9 +53,9 @@ def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, 
     )  # fmt: skip
 
 
-def finish(catalogue: Catalogue, directory: Path) -> Result:
-    """Seal the evidence of a run that has ended and judge it. Raises TornBundleError."""
-    close(directory)
+def finish(catalogue: Catalogue, directory: Path, workdir: Path | None = None) -> Result:
+    """Seal the evidence of a run that has ended and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
+    close(directory, workdir)
     return conclude(catalogue, directory)
 
 

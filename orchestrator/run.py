@@ -121,7 +121,7 @@ def _finish(request: Request, directory: Path) -> Result:
     """Close the run, and let the bed go. An interrupted run stays open."""
     if not bundle.has_ended(directory):
         return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
-    result = judging.finish(request.catalogue, directory)
+    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
     beds.end_run(Path(request.bed.workdir), directory.name)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)

@@ -29,7 +29,7 @@ def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Calla
             f"run {left.run} never began: its orchestrator died while it prepared it; what was left of it is removed"
         )
     elif stage == "ended":
-        result = judging.finish(catalogue, directory)
+        result = judging.finish(catalogue, directory, workdir)
         died = f"run {left.run} had ended, but its orchestrator died before it was judged"
         notify(f"{died}; it is judged now: exit {result.code}; verdicts: ccbed check {directory}")
     elif stage != "closed":

@@ -110,7 +110,7 @@ def _end(request: Request, directory: Path) -> None:
 
 def _cached(request: Request, directory: Path) -> Twin | None:
     """The twin that a run which has ended can be, in the cache from now on."""
-    result = judging.finish(request.catalogue, directory)
+    result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
     twin = twins.make_twin(bundle.load(directory))
     if twin is not None:
         cache.put(Path(request.state), twin)

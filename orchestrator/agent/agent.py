@@ -144,7 +144,9 @@ class Agent:
         if fence is not None and fence > epoch:
             self._refuse(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
             return
-        self._gangs.start(item.run, item.command.value, self._answering(item))
+        confirmed = {"begin": item.command.value.get("begin", ""), **self._system.stated()}
+        answer = self._answering(item)
+        self._gangs.start(item.run, item.command.value, lambda kind, value: answer(kind, {**value, **confirmed}))
 
     def _gang_stop(self, item: Item) -> None:
         epoch, dump = int(item.command.value["epoch"]), bool(item.command.value.get("dump"))

@@ -6,6 +6,7 @@ What cannot be found is in the file as missing, with the reason. Nothing here im
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import platform
@@ -70,6 +71,14 @@ class System:
     @property
     def groups(self) -> tuple[int, ...]:
         return (self._asked.pid,) if self._asked else ()
+
+    def stated(self) -> dict[str, str]:
+        """The SHA-256 of system.json, once nothing is to be added to it."""
+        if self._asked or not self._facts:
+            return {}
+        with contextlib.suppress(OSError):
+            return {"system": hashlib.sha256((self._directory / SYSTEM).read_bytes()).hexdigest()}
+        return {}
 
     def write(self) -> None:
         """A full disk is no reason for a node not to start; gather tells that the file is missing."""

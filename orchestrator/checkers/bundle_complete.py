@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
@@ -47,8 +47,9 @@ def check(run: Run, params: Params) -> Verdict:
     present = set(run.files.paths())
     ranks = list(_ranks(run))
     expected = {path: rank for rank in ranks for path in _expected(rank, present)}
+    reported = views.unfetched(run.history)
     absent = {path: rank for path, rank in expected.items() if path not in present}
-    excused = {path: reason for path in absent if (reason := _excuse(path, _reported(run)))}
+    excused = {path: reason for path in absent if (reason := views.excuse(path, reported))}
     doubts = [_lost(path, excused[path], rank) for path, rank in absent.items() if path in excused]
     failures = [views.found(f"{path} is missing", r.started) for path, r in absent.items() if path not in excused]
     failures += [views.found(f"{name} is missing") for name in DOCUMENTS if name not in run.extras]
@@ -115,25 +116,6 @@ def _expected(rank: _Rank, present: set[str]) -> Iterator[str]:
         yield f"{rank.directory}/steps-r{rank.rank}.jsonl"
         if any(f"-e{rank.epoch}/chunks-r" in path for path in present):
             yield f"{rank.directory}/chunks-r{rank.rank}.bin"
-
-
-def _reported(run: Run) -> Mapping[str, str]:
-    """path in the bundle, of a file or of a whole tree -> why gather could not bring it whole."""
-    told: dict[str, str] = {}
-    for event in run.history.of("gather"):
-        lists = (*views.listing(event.value.get("missing")), *views.listing(event.value.get("capped")))
-        for entry in map(views.mapping, lists):
-            path, node = str(entry.get("path", "")), entry.get("node")
-            reason = str(entry.get("reason", "not fetched whole"))
-            tree = "" if path.startswith("runs/") else f"/{path}"  # the tree of a run lies in the node's own directory
-            told |= {path: reason, f"nodes/{node}{tree}": reason}
-    return told
-
-
-def _excuse(path: str, told: Mapping[str, str]) -> str:
-    """Why a file is not there, if it or a tree that it is in was reported; empty otherwise."""
-    parts = path.split("/")
-    return next((told[tree] for n in range(len(parts), 0, -1) if (tree := "/".join(parts[:n])) in told), "")
 
 
 def _lost(path: str, reason: str, rank: _Rank) -> views.Finding:

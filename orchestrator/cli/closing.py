@@ -50,4 +50,5 @@ def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path)
         provider.fetch(name, f"runs/{plan.run}", directory / "nodes" / name, _LIMIT)
         provider.fetch(name, "agent.log", directory / "nodes" / name / "agent.log", _LIMIT)
     if not bundle.is_sealed(directory):
+        bundle.keep_keeper_events(directory, Path(bed.workdir))
         closing.close(directory, "given up: ccbed heal")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ..model import codec
 from ..model.event import Event
 from ..model.plan import Plan
 from ..model.trial import Trial
@@ -296,6 +297,10 @@ def _settled_by_time(trial: Trial, state: State) -> Result:
     return _settle(trial, replace(state, awaited=frozenset()))
 
 
+def _run_begin(trial: Trial, state: State, event: Event) -> Result:
+    return replace(state, begin=codec.digest(event.value)), ()
+
+
 def _run_end(trial: Trial, state: State, event: Event) -> Result:
     return replace(state, stage="done"), ()
 
@@ -327,6 +332,7 @@ _OBSERVATIONS: dict[str, Handler] = {
     "gang.stalled": _stalled,
     "run.interrupted": resuming.interrupted,
     "run.resumed": resuming.resumed,
+    "run.begin": _run_begin,
     "run.end": _run_end,
 }
 _OUTCOMES: dict[str, Handler] = {

@@ -201,7 +201,7 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
         checkpoints=plan.checkpoints, interface=here.interface, data=plan.data, resume=_resume(state),
         holds=faulting.holds(trial, state), env=here.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
         link=plan.link, leaves=tuple(plan.nodes[one].leaf for one in state.slots for _ in range(each)) if plan.link else (),
-        secret_names=plan.secret_names, umask=plan.umask,
+        secret_names=plan.secret_names, umask=plan.umask, begin=state.begin,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from ..model.verdict import Verdict
 from . import sentence
 
 #: Checkers that compare what bundles state since format 2.
-SINCE_2 = ("evidence-agrees",)
+SINCE_2 = ("evidence-agrees", "history-replays")
 _CODES = {
     "interrupted": errors.EXIT_INTERRUPTED,
     "broken": errors.EXIT_INFRASTRUCTURE,

@@ -77,7 +77,7 @@ class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
     ``hopeless``: what another start would not change, such as a checkpoint that could not be written. ``unfit``: it is the
-    place that does not suit the run, not something that the run found.
+    place that does not suit the run, not something that the run found. ``begin``: SHA-256 of what ``run.begin`` states.
     """
 
     plan: Plan
@@ -108,6 +108,7 @@ class State:
     unfit: bool = False
     resumes: int = 0
     armed: bool = False
+    begin: str = ""
     ending: Ending | None = None
 
     def usable(self, name: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -22,6 +24,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
     return value
+
+
+def digest(value: Any) -> str:
+    """SHA-256 of a value as JSON, its names in order."""
+    return hashlib.sha256(json.dumps(plain(value), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def build(cls: type[T], data: Any) -> T:

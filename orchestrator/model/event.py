@@ -12,14 +12,16 @@ fence.write          {epoch, dir, keep} -> {epoch}
 checkpoint.scan      {dir, lineage} -> {newest: {name, file, step, epoch, sha256, parent, bytes} | null,
                       skipped: [{name, reason}]}
 store.open           {epoch, address, port} -> {address, port, pid, retries: [port]}
-gang.start           GangSpec (see model/gang.py) -> {pids: {rank: pid}, threads, agent: its own pid, as ranks see it}
+gang.start           GangSpec (see model/gang.py) -> {pids: {rank: pid}, threads, agent: its own pid, as ranks see it,
+                      begin: SHA-256 of run.begin, system: of system.json}
 gang.stop            {epoch} -> {killed: [pid], left: 0, last_step: {rank: step}}
 node.apply           NodeSpec -> {incarnation, ordinal, pid}
 node.kill            {} -> {killed: [pid], left: 0}
 fault.act            {fault, act: Act, hold} -> {verified: true, evidence}
 fault.heal           {fault, act: Act} -> {verified: true, evidence}
 rank.release         {rank, hold} -> {}
-gather               {} -> {files, bytes, missing: [{node, path, reason}], capped: [...]}
+gather               {} -> {files, bytes, sums: {path: SHA-256}, keepers: {path: {bytes, sha256}},
+                      missing: [{node, path, reason}], capped: [...]}
 ===================  ============================================================================================
 
 A command that comes again is not performed again: its answer is given again, with ``repeated: true`` in its value. Where
@@ -61,7 +63,7 @@ agent.ready          agent {pid, threads, torch, frozen}
 rank.exit            agent {rank, pid, code, last_step}      code < 0: signal; a detector unless the code is 0
 command.refused      agent {key, reason}
 command.repeated     agent or keeper {f, key}                the command came again, and its answer, which stands here already
-rank.start           rank {rank, pid, ppid, threads, preloaded: [module]}
+rank.start           rank {rank, pid, ppid, threads, preloaded: [module], files: {name: SHA-256}}
 rank.joined          rank {rank, world, backend}
 rank.restored        rank {rank, step, name, sha256, weights: sha256 of the parameters after broadcast or load}
                      a measurement keeps no state: step 0, the rest null
@@ -70,7 +72,8 @@ rank.inside          rank {rank, step, phase, hold}          passed the point at
 rank.held            rank {rank, step, phase, hold}
 rank.released        rank {rank, hold, held_s}
 hold.expired         rank {rank, hold, held_s}               nobody released it in time: verdict unknown
-rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics, transfers: chunk records}
+rank.finished        rank {rank, steps, loss, digest: {tensor or rng name: sha256}, metrics, transfers: chunk records,
+                         files: {name: SHA-256}}
 rank.error           rank {rank, kind, message, culprit?: the rank to blame, where that may be another one}
 progress             rank {step, steps, loss}                rank 0 only, at most twice a second
 checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s, files?: how many, where each rank wrote one}

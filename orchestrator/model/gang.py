@@ -42,6 +42,7 @@ class GangSpec:
 
     ``leaves``: by rank of the world, the switch of the fabric that its node is plugged into.
     ``secret_names``: environment variables that the user calls secret. ``umask``: that of the user who began the run.
+    ``begin``: SHA-256 of what ``run.begin`` states; the agent writes it into its own events, so that every node confirms it.
     """
 
     run: str
@@ -70,5 +71,6 @@ class GangSpec:
     deadline_s: float = 3600.0
     link: LinkSpec | None = None
     leaves: tuple[int, ...] = ()
+    begin: str = ""
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077

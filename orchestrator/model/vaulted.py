@@ -76,3 +76,19 @@ def _texts(value: Any) -> Iterator[str]:
     )
     for part in parts:
         yield from _texts(part)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two JSON values are equal, as far as ``***`` in either of them shows."""
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _fits(one, other) or _fits(other, one)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _fits(hidden: str, text: str) -> bool:
+    parts = hidden.split(HIDDEN)
+    return len(parts) > 1 and bool(re.fullmatch(".*".join(map(re.escape, parts)), text, re.DOTALL))

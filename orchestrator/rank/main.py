@@ -39,7 +39,8 @@ def main(
     def begin() -> None:
         """In this order: a rank that has said that it started has left its environment."""
         _dress(gang, rank, node, incarnation)
-        notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded)
+        files = record.sums(Path(gang.out), (f"env-r{rank}.json",))
+        notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded, files=files)
 
     try:
         return _life(gang, rank, notes, release_fd, begin)
@@ -132,8 +133,14 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: record.Notes, release_fd:
         notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples, **before)
     ctx.phase("shutdown")
     recorded = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
-    notes.note("rank.finished", **ctx.result, **recorded)
+    notes.note("rank.finished", **ctx.result, **recorded, files=_recorded(gang, rank))
     return 0
+
+
+def _recorded(gang: gang_model.GangSpec, rank: int) -> dict[str, str]:
+    """The SHA-256 of what this rank has recorded. A user's script may still write to its steps when it has returned."""
+    steps = () if gang.workload == "script" else (f"steps-r{rank}.jsonl",)
+    return record.sums(Path(gang.out), (*steps, f"chunks-r{rank}.bin"))
 
 
 def _left(left: SystemExit, notes: record.Notes) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import os
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,15 @@ class Notes:
                 "source": {**self._source, "n": self._n},
             }
         )
+
+
+def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    """Name -> SHA-256 of those files that are there."""
+    digests = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError), (directory / name).open("rb") as source:
+            digests[name] = hashlib.file_digest(source, "sha256").hexdigest()
+    return digests
 
 
 class Steps:

@@ -21,6 +21,7 @@ from ..model.verdict import Verdict
 from . import durable, files, journal, paths, payload, seal
 
 INPUTS = "inputs"
+KEEPERS = "keepers"
 TRIAL = "trial.json"
 PLAN = "plan.json"
 FINGERPRINT = "fingerprint.json"
@@ -198,6 +199,37 @@ def load(directory: Path, *, judged: bool = True) -> Run:
         code=payload.controller_digest(),
         verdicts=read_verdicts(directory) if judged else (),
     )
+
+
+def keep_keeper_events(directory: Path, workdir: Path) -> None:
+    """Copy what the keepers of a bed wrote during the run into the bundle, up to the last line that the history has."""
+    history = read_history(directory)
+    begin = history.first("run.begin")
+    known = {event.source.identity for event in history.events}
+    for name, start in (begin.value.get("cursors", {}) if begin else {}).items():
+        lines = (_keeper_events(workdir, name, start) or b"").splitlines(keepends=True)
+        end = max((number for number, line in enumerate(lines, start=1) if files.identity(line) in known), default=0)
+        if lines:
+            paths.write(paths.inside(directory, f"{KEEPERS}/{name}"), b"".join(lines[:end]))
+
+
+def keeper_prefixes(workdir: Path, begin: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """Path in the bundle -> how many bytes the keeper had written of this run when it was gathered, and their SHA-256."""
+    prefixes: dict[str, dict[str, Any]] = {}
+    for name, start in begin.items():
+        if content := _keeper_events(workdir, name, start):
+            whole = content[: content.rfind(b"\n") + 1]
+            prefixes[f"{KEEPERS}/{name}"] = {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
+    return prefixes
+
+
+def _keeper_events(workdir: Path, name: str, start: int) -> bytes | None:
+    """A keeper's event file from an offset; None for a node's file, and where there is none."""
+    if name.startswith("nodes/") or not (workdir / name).is_file():
+        return None
+    with (workdir / name).open("rb") as source:
+        source.seek(start)
+        return source.read()
 
 
 def read_history(directory: Path) -> History:

@@ -140,6 +140,14 @@ def incarnations(history: History) -> dict[tuple[str, int], str]:
     return found
 
 
+def identity(line: bytes) -> tuple[Any, ...] | None:
+    """Of the event in a line; None for a line that is no event."""
+    try:
+        return codec.build(Source, json.loads(line)["source"]).identity
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
 def _object(line: bytes, path: Path, number: int) -> Mapping[str, Any]:
     try:
         value = json.loads(line)

@@ -90,6 +90,12 @@ def _read(directory: Path, manifest: str) -> dict[str, str]:
     return wanted
 
 
+def sums(directory: Path, below: str) -> dict[str, str]:
+    """Path -> SHA-256 of every file of a bundle below a folder of it."""
+    root = directory / below
+    return {f"{below}/{path}": digest(root / path) for path in paths.walk(root)} if root.is_dir() else {}
+
+
 def digest(file: Path) -> str:
     """SHA-256 of a file, as hexadecimal digits."""
     fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)

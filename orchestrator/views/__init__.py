@@ -1,11 +1,14 @@
 """History -> what people and checkers want to know: status, milestones, timeline. Pure."""
 
+from .agreement import Agreement, agreement
 from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
 from .collected import is_collective, measured
+from .event_times import event_times
 from .failovers import failovers, struck
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
 from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
+from .gathered import excuse, unfetched
 from .identity import NOT_COMPARED, identity
 from .lineage import choices, commits, kept, kept_steps, resume_steps
 from .operations import Operation, operations, unasked
@@ -20,6 +23,7 @@ __all__ = [
     "MILESTONES",
     "NOT_COMPARED",
     "PHASES",
+    "Agreement",
     "Clocks",
     "Failover",
     "FaultTrace",
@@ -31,6 +35,7 @@ __all__ = [
     "RunView",
     "Span",
     "abnormal",
+    "agreement",
     "begin_nodes",
     "blamed",
     "caught_up",
@@ -44,6 +49,8 @@ __all__ = [
     "ending",
     "epoch_at",
     "epoch_of",
+    "event_times",
+    "excuse",
     "failovers",
     "faults",
     "found",
@@ -69,6 +76,7 @@ __all__ = [
     "traces",
     "unasked",
     "unended",
+    "unfetched",
     "unknown",
     "unstarted",
     "view",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..model import codec
 from ..model.event import Event
 from ..model.run import Run
 from .clock import mapping
@@ -29,6 +30,9 @@ def identity(run: Run) -> Iterator[Finding]:
         if begin.value.get(name) != about.get(name):
             yield found(f"run.begin states {name} {begin.value.get(name)}, bundle.json has {about.get(name)}", begin)
     yield from _sums(run, begin)
+    for event in run.history.of("gang.start"):
+        if event.type == "ok" and event.value.get("begin") != codec.digest(begin.value):
+            yield found(f"{event.node} was told of another run.begin", begin, event)
 
 
 def _sums(run: Run, begin: Event) -> Iterator[Finding]:

@@ -31,6 +31,7 @@ ALWAYS = {
     "no-orphans",
     "bundle-complete",
     "evidence-agrees",
+    "history-replays",
 }
 #: These do not look at the run but at its twin.
 OF_THE_TWIN = {"baseline-clean"}

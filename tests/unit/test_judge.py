@@ -25,6 +25,7 @@ ALWAYS = {
     "no-orphans",
     "bundle-complete",
     "evidence-agrees",
+    "history-replays",
 }
 
 

@@ -12,7 +12,9 @@ from orchestrator.model.verdict import Verdict
 from .catalogue import CATALOGUE
 
 #: Nothing is measured in the trainings of these tests, and their node files are made up.
-NAMES = tuple(name for name in CATALOGUE.checkers if name not in ("results-exact", "evidence-agrees"))
+NAMES = tuple(
+    name for name in CATALOGUE.checkers if name not in ("results-exact", "evidence-agrees", "history-replays")
+)
 
 
 def ask(run: Run, name: str, **params: Any) -> Verdict:

@@ -1,0 +1,94 @@
+"""Evidence that was edited and sealed again is noticed: 500 edits over all classes of files, 96 % at least."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core import judge
+from orchestrator.model.plugin import Catalogue
+from orchestrator.store import bundle, paths, seal
+
+from ..e2e import trials
+from ..e2e.conftest import Bed, bed
+from . import forgery, scale
+
+__all__ = ["bed"]
+pytestmark = [pytest.mark.attack, pytest.mark.e2e]
+
+EDITS = 500
+NOTICED = 0.96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundles:
+    """Two sealed runs of one trial: the one that is edited, and one whose files are put in its place."""
+
+    edited: Path
+    other: Path
+
+
+@pytest.fixture(scope="session")
+def bundles(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> Bundles:
+    root = tmp_path_factory.mktemp("edits")
+    made = {}
+    for name, seed in (("edited", 7), ("other", 8)):
+        ran = bed.run(trials.dp(trials.crash(2), seed=seed), inputs={"e2e.yml": b"trial: e2e\nparams:\n  batch: 64\n"})
+        assert ran.bad() == []
+        made[name] = shutil.copytree(ran.directory, root / name, ignore=shutil.ignore_patterns("report"))
+    return Bundles(edited=made["edited"], other=made["other"])
+
+
+def is_noticed(directory: Path, catalogue: Catalogue) -> bool:
+    """Whether the bundle, whose seal holds, is rejected or has a verdict that is no pass."""
+    assert seal.verify_evidence(directory) == ()
+    try:
+        run = bundle.load(directory, judged=False)
+        checks = judge.for_format(judge.listed(run.trial, bundle.planned_checks(run) or ()), run.format)
+        return any(verdict.outcome in ("fail", "unknown") for verdict in judge.judge(run, catalogue, checks))
+    except paths.TornBundleError:
+        return True
+
+
+def test_a_bundle_that_was_sealed_again_without_an_edit_passes(bed: Bed, bundles: Bundles, tmp_path: Path) -> None:
+    copy = shutil.copytree(bundles.edited, tmp_path / "run")
+    seal.seal(copy)
+    assert not is_noticed(copy, bed.catalogue)
+
+
+def test_edits_that_were_sealed_again_are_noticed(
+    bed: Bed, bundles: Bundles, tmp_path: Path, tally: Callable[[str], None]
+) -> None:
+    dice = scale.generator("edits")
+    made: list[tuple[forgery.Edit, bool]] = []
+    while len(made) < scale.count(EDITS):
+        family, kind = dice.choice(list(forgery.CLASSES)), dice.choice(forgery.KINDS)
+        edit = forgery.Edit(family=family, kind=kind, level=dice.choice(forgery.LEVELS))
+        copy = shutil.copytree(bundles.edited, tmp_path / "run")
+        try:
+            forgery.forge(copy, bundles.other, edit, dice)
+            made.append((edit, is_noticed(copy, bed.catalogue)))
+        except forgery.NoSuchEditError:
+            pass
+        shutil.rmtree(copy)
+    _report(made, tally)
+    unnoticed = [edit for edit, noticed in made if not noticed]
+    assert len(unnoticed) <= (1 - NOTICED) * len(made), unnoticed
+
+
+def _report(made: list[tuple[forgery.Edit, bool]], tally: Callable[[str], None]) -> None:
+    total = Counter((edit.family, edit.kind) for edit, _ in made)
+    noticed = Counter((edit.family, edit.kind) for edit, seen in made if seen)
+    tally(f"{len(made)} edits of bundles: {noticed.total()} noticed")
+    tally(f"{'':<16}" + "".join(f"{kind:>10}" for kind in forgery.KINDS))
+    for family in forgery.CLASSES:
+        cells = (f"{noticed[family, kind]}/{total[family, kind]}" for kind in forgery.KINDS)
+        tally(f"{family:<16}" + "".join(f"{cell:>10}" for cell in cells))
+    for edit, seen in made:
+        if not seen:
+            tally(f"not noticed: level {edit.level} {edit.kind} {edit.what}")
