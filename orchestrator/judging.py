@@ -38,7 +38,7 @@ def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, 
     run = bundle.load(directory, judged=False)
     before = _saved_outcomes(directory)
     listed = bundle.planned_checks(run)
-    chosen = judge.unlisted(run, catalogue, before) if listed is None else judge.listed(run.trial, listed)
+    chosen = judge.unlisted(run, catalogue, before) if listed is None else judge.listed(run.trial, listed, catalogue)
     chosen = judge.for_format(chosen, run.format, require_format)
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)

@@ -30,7 +30,7 @@ OUTCOMES = ("pass", "fail", "unknown")
 #: Why a check that needs a twin is skipped.
 NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
 #: Where the files of a run's plugins are.
-FROM_BUNDLE = "--plugins inputs/plugins, in the bundle, has it"
+FROM_BUNDLE = "that is in the bundle: --plugins inputs/plugins"
 #: What the evidence of a verdict says where the file of the check has changed since the run was planned.
 JUDGED_BY, ANOTHER_VERSION = "judged_by", "another version of the check than the run was planned with"
 
@@ -71,9 +71,15 @@ def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> t
     return tuple(spec for spec in chosen if format >= 2 or required >= 2 or spec.name not in SINCE_2)
 
 
-def listed(trial: Trial, checks: Iterable[PlannedCheck]) -> tuple[CheckSpec, ...]:
-    """What a plan lists; what the trial names, and what shows whether the plan was edited, is judged in any case."""
-    kept = tuple(checks)
+def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
+    """What a plan lists; what the trial names, and what shows whether the plan was edited, is judged in any case.
+
+    Only a check that needs a twin, and that the trial does not name, is skipped.
+    """
+    own = {spec.name for spec in trial.checks}
+    kept = [
+        c if c.name not in own and needs_twin((c,), catalogue) else dataclasses.replace(c, skipped="") for c in checks
+    ]
     names = {check.name for check in kept}
     owed = (*trial.checks, *(CheckSpec(name=name) for name in SINCE_2))
     return (*kept, *(spec for spec in owed if spec.name not in names))

@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
@@ -263,9 +263,17 @@ def planned_checks(run: Run) -> tuple[PlannedCheck, ...] | None:
     if items is None and run.format == 1:
         return None
     try:
-        return tuple(codec.build(PlannedCheck, item) for item in items or _no_checks())
+        return tuple(_planned_check(item) for item in items or _no_checks())
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise paths.TornBundleError(f"{run.directory}/{PLAN}: checks: not a list of checks ({error})") from None
+
+
+def _planned_check(item: Any) -> PlannedCheck:
+    check: Any = codec.build(PlannedCheck, item)
+    texts = (check.name, check.sha256, check.source, check.skipped)
+    if not isinstance(check.params, Mapping) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{check.name!r}: a value of another type")
+    return cast(PlannedCheck, check)
 
 
 def _no_checks() -> Iterable[Any]:

@@ -9,6 +9,7 @@ import json
 import os
 import py_compile
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -298,3 +299,28 @@ def test_a_bundle_of_format_one_never_passes_without_the_plugins_that_failed_it(
     assert outcomes(later).get("never") == ("unknown" if saved else None)
     assert outcomes(later)["workload mine"] == "unknown"
     assert "--plugins" in text(later, "workload mine")
+
+
+def test_a_plan_that_skips_a_failing_check_does_not_hide_it(tmp_path: Path) -> None:
+    known = catalogue(folder(tmp_path / "own"))
+    directory, result = sealed(tmp_path, known)
+    _change_checks(directory, lambda check: {**check, "skipped": "not today"})
+    later = judging.conclude(known, directory)
+    assert (result.code, later.code, outcomes(later)["never"]) == (1, 1, "fail")
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": {}}, {"name": 5}, {"params": []}, {"sha256": 1}, {"skipped": ["x"]}, {"more": 1}]
+)
+def test_a_list_of_checks_of_another_shape_is_one_error_with_its_place(tmp_path: Path, change: dict[str, Any]) -> None:
+    directory, _ = sealed(tmp_path, catalogue())
+    _change_checks(directory, lambda check: {**check, **change})
+    with pytest.raises(paths.TornBundleError, match=r"plan\.json: checks: not a list of checks"):
+        judging.conclude(catalogue(), directory)
+
+
+def _change_checks(directory: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    plan = json.loads((directory / bundle.PLAN).read_text())
+    plan["checks"] = [change(check) for check in plan["checks"]]
+    paths.write_json(directory / bundle.PLAN, plan)
+    seal.seal(directory)
