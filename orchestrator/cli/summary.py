@@ -42,7 +42,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         terminal.line(line)
     if run.format < 2:
         terminal.line(f"note      {views.NOT_COMPARED}")
-    terminal.lines(_judging(result))
+    terminal.lines(_judging(result, run))
     if code and code != 130:
         terminal.lines(_blame(run))
     word = _WORDS.get(code, "FAIL")
@@ -87,8 +87,11 @@ def _judged(result: Result) -> Run:
     return replace(bundle.load(Path(result.directory), judged=False), verdicts=result.verdicts)
 
 
-def _judging(result: Result) -> Iterator[str]:
+def _judging(result: Result, run: Run) -> Iterator[str]:
     """What a reader must know of how the run was judged, this time and before."""
+    begin = run.history.first("run.begin")
+    if begin and begin.value.get("code", run.code) != run.code:
+        yield "note      judged by another version of ccbed than the one that drove the run"
     another = [one.check for one in result.verdicts if judge.JUDGED_BY in one.evidence]
     if another:
         yield f"note      judged by {judge.ANOTHER_VERSION}: {', '.join(another)}"

@@ -25,7 +25,7 @@ from orchestrator.model.plan import Plan
 from orchestrator.model.plugin import BUILT_IN, Catalogue
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
-from orchestrator.store import bundle, paths, seal
+from orchestrator.store import bundle, paths, payload, seal
 
 from . import history, test_plan
 
@@ -299,6 +299,18 @@ def test_a_bundle_of_format_one_never_passes_without_the_plugins_that_failed_it(
     assert outcomes(later).get("never") == ("unknown" if saved else None)
     assert outcomes(later)["workload mine"] == "unknown"
     assert "--plugins" in text(later, "workload mine")
+
+
+@pytest.mark.parametrize(("code", "noted"), [("0" * 64, True), (payload.controller_digest(), False)])
+def test_the_terminal_says_where_another_version_of_ccbed_judges(tmp_path: Path, code: str, noted: bool) -> None:
+    directory, result = sealed(tmp_path, catalogue())
+    first, *others = (directory / bundle.HISTORY).read_text().splitlines(keepends=True)
+    begin = json.loads(first)
+    begin["value"]["code"] = code
+    (directory / bundle.HISTORY).write_text(json.dumps(begin) + "\n" + "".join(others))
+    out = io.StringIO()
+    summary.show(Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out)), result)
+    assert ("judged by another version of ccbed" in out.getvalue()) is noted
 
 
 def test_a_plan_that_skips_a_failing_check_does_not_hide_it(tmp_path: Path) -> None:
