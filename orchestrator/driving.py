@@ -77,6 +77,7 @@ def _opening(request: Request, plan: Plan, book: Journal, directory: Path, curso
         nodes = {name: _identity(node) for name, node in plan.nodes.items()}
         value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
         value |= bundle.identity(directory)
+        value |= {"keeper_pids": _keeper_pids(request)}
         value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
         value |= {"left_out": dict(plan.left_out)} if plan.left_out else {}
         return _own("run.begin", vaulted.hide(codec.plain(value), request.bed.vault))
@@ -136,6 +137,17 @@ def _found(request: Request) -> dict[str, Any]:
     }
 
 
+def _keeper_pids(request: Request) -> dict[str, int]:
+    """The pid of the keeper on each host, 0 where none lives; a host that does not answer is absent."""
+    try:
+        status = request.provider.observe(request.bed, memory=False)
+    except (CcbedError, OSError):
+        return {}
+    if status.hosts:
+        return {host.name: host.keeper_pid for host in status.hosts}
+    return dict.fromkeys((node.host for node in request.bed.nodes), status.keeper_pid)
+
+
 def _identity(node: Any) -> dict[str, Any]:
     return {
         "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address,
@@ -187,4 +199,4 @@ def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str,
     }
     keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
     gathered = gathering.gather(request.provider, wanted, directory, secrets=request.bed.vault)
-    return {**gathered, "keepers": keepers}
+    return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}

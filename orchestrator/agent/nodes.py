@@ -37,6 +37,11 @@ class Node:
         self.starting = False
         self.waiting: list[Answer] = []
         self.pidfd = -1
+        #: A keeper before this one forked it: this one is not told its exit code, nor are orphans of it our children.
+        self.adopted = False
+        #: Called with (killed, left) once nothing of it lives, in this order; not empty while it is being ended.
+        self.ending: list[Callable[[list[int], int], None]] = []
+        self.end_by = 0.0
         self._nodes = nodes
         self._prefix = prefix
 
@@ -123,11 +128,12 @@ class Nodes:
         for directory in sorted(self._directory.glob("*")):
             node = self.get(directory.name)
             if label.living(directory):
-                node.ready = True
+                node.ready = node.adopted = True
                 self._watch(node)
                 if "switch" in node.label and (port := codec.build(NodeSpec, node.wanted).port):
                     self.fabric.adopt(node.pid, node.label, port)
             elif node.label and label.read(directory / "exit.json").get("incarnation") != node.label.get("incarnation"):
+                node.adopted = True
                 self._ended(node, None)
 
     def start(self, node: Node, wanted: Mapping[str, Any], answer: Answer) -> None:
@@ -139,19 +145,26 @@ class Nodes:
             self.end(node, lambda killed, left: self._fork(node, spec, left))
 
     def end(self, node: Node, then: Callable[[list[int], int], None]) -> None:
-        """End every process of a node; then call with the pids that were killed and the number that is left."""
-        killed: set[int] = set()
-        until = time.monotonic() + END_S
+        """End every process of a node; then call with the pids that were killed and the number that is left.
 
-        def push() -> None:
-            living = node.processes()
-            if (not living and not node.alive) or time.monotonic() > until:
-                then(sorted(killed), len(living))
-                return
+        A node that is being ended already is ended once: all who wait are called in order, before anything of it is started.
+        """
+        self._end(node, [*node.ending, then])
+
+    def _end(self, node: Node, ending: list[Callable[[list[int], int], None]]) -> None:
+        running, node.ending, node.end_by = bool(node.ending), ending, time.monotonic() + END_S
+        if not running:
+            self._push(node, set())
+
+    def _push(self, node: Node, killed: set[int]) -> None:
+        living = node.processes()
+        if (living or node.alive) and time.monotonic() <= node.end_by:
             killed.update(processes.kill(one for one in living if one.pid not in killed))
-            self._loop.later(AGAIN_S, push)
-
-        push()
+            self._loop.later(AGAIN_S, lambda: self._push(node, killed))
+            return
+        ended, node.ending = node.ending, []
+        for then in ended:
+            then(sorted(killed), len(living))
 
     def reap(self) -> None:
         """Children have ended: agents, or orphans of nodes whose agent is gone."""
@@ -249,14 +262,21 @@ class Nodes:
             self._ended(node, None)
 
     def _ended(self, node: Node, code: int | None) -> None:
-        """Say so first, then end whatever the agent left behind, as the end of a container would."""
+        """Say so first, then end whatever the agent left behind, as the end of a container would, and count it."""
         if node.pidfd >= 0:
             self._loop.forget(node.pidfd)
             os.close(node.pidfd)
         node.alive, node.ready, node.pidfd = False, False, -1
+        adopted, node.adopted = node.adopted, False
         self._note("node.exit", node, {"code": code, "pid": node.pid})
         label.write(node.directory / "exit.json", {**node.identity, "code": code})
-        processes.kill(node.processes())
+
+        def counted(killed: list[int], left: int) -> None:
+            """Of an adopted node a process without its mark may live on unseen: its count is a count only above 0."""
+            count = {} if adopted and not left else {"left": left}
+            self._note("node.ended", node, {"code": code, "pid": node.pid, "killed": killed, **count})
+
+        self._end(node, [counted, *node.ending])
 
     def _log_tail(self, node: Node) -> str:
         try:

@@ -43,7 +43,8 @@ def _left(run: Run) -> Iterator[views.Finding]:
 
 
 def _counts(run: Run) -> list[Event]:
-    return [e for e in run.history.of("gang.stop", "node.kill") if e.type == "ok" and e.value.get("left") is not None]
+    counts = run.history.of("gang.stop", "node.kill", "node.ended")
+    return [e for e in counts if e.type in ("ok", "note") and e.value.get("left") is not None]
 
 
 def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
@@ -55,7 +56,7 @@ def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
 
 def _proves(run: Run, event: Event, epoch: int) -> bool:
     """A later epoch's count covers the earlier ones: it looks for the mark of the node, not of the epoch."""
-    if event.f == "node.exit":
+    if event.f in ("node.exit", "node.ended"):
         return event.value.get("left") == 0 and event.source.incarnation is not None
     if event.type == "ok" and event.f in ("gang.stop", "node.kill"):
         return event.value.get("left") == 0 and (event.epoch is None or event.epoch >= epoch)

@@ -22,8 +22,9 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """Each detector's event is explained by an injection, by an end that we ordered ourselves, or by an earlier loss."""
-    failures = [*_unexplained(run), *_undetected(run)]
-    return views.conclude("planned-faults-only", _summary(run), failures=failures, doubts=views.unended(run.history))
+    failures = [*_unexplained(run), *_undetected(run), *_lost_keepers(run)]
+    doubts = [*views.unended(run.history), *_unknown_keepers(run)]
+    return views.conclude("planned-faults-only", _summary(run), failures=failures, doubts=doubts)
 
 
 def _summary(run: Run) -> str:
@@ -143,3 +144,42 @@ def _gone(run: Run, node: object, decided: Event) -> bool:
         event.node == node and event.seq < decided.seq and (event.f in ("node.exit", "node.silent") or _failed(event))
         for event in run.history.events
     )
+
+
+def _lost_keepers(run: Run) -> Iterator[views.Finding]:
+    """A keeper that lives when the run begins lives when its files are gathered, unless its host was powered off."""
+    begin, gathered = run.history.first("run.begin"), _gathered(run)
+    if begin is None or gathered is None:
+        return
+    for host, pid in _keepers(begin).items():
+        now = _keepers(gathered).get(host, pid)
+        if pid and now != pid and host not in _powered_off(run):
+            after = f"; its successor has pid {now}" if now else ""
+            yield views.found(f"the keeper on {host} (pid {pid}) ended, which nothing planned{after}", begin, gathered)
+
+
+def _unknown_keepers(run: Run) -> Iterator[views.Finding]:
+    begin, gathered = run.history.first("run.begin"), _gathered(run)
+    if begin is not None and gathered is not None:
+        for host in sorted(_keepers(begin).keys() - _keepers(gathered).keys() - _powered_off(run)):
+            yield views.found(f"it is not known whether the keeper on {host} lived when the run ended", gathered)
+
+
+def _keepers(event: Event) -> dict[str, object]:
+    return dict(views.mapping(event.value.get("keeper_pids")))
+
+
+def _gathered(run: Run) -> Event | None:
+    return next((event for event in reversed(run.history.of("gather")) if event.type == "ok"), None)
+
+
+def _powered_off(run: Run) -> set[str]:
+    """The hosts that a planned fault powered off, and their keepers with them."""
+    hosts = views.hosts_of(run.history)
+    acts = [event for event in run.history.of("fault.act") if event.type == "invoke" and event.node in hosts]
+    return {hosts[event.node or ""] for event in acts if _cuts_power(event)}
+
+
+def _cuts_power(event: Event) -> bool:
+    parts = map(views.mapping, views.listing(views.mapping(event.value.get("act")).get("inject")))
+    return any(part.get("kind") == "power" and views.mapping(part.get("args")).get("of") == "host" for part in parts)

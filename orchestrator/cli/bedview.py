@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from ..core.diff import AS_WANTED
 from ..model.bed import BedSpec, BedStatus, Change, Diff
 from .terminal import Terminal
 
-_MARKS = {"create": "+", "replace": "~", "remove": "-"}
+_MARKS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
 
 
 def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     """The changes with their reasons; nodes with the same reason share a line."""
     create, change, remove = (len(diff.of(action)) for action in ("create", "replace", "remove"))
     terminal.line(f"plan: {create} to create, {change} to change, {remove} to remove")
-    changes = [change for change in diff.changes if change.action != "keep"]
+    changes = [change for change in diff.changes if change.action != "keep" or change.reason != AS_WANTED]
     width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("keeper") if diff.keeper else 0])
     if diff.keeper:
         terminal.line(f"  {_MARKS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")

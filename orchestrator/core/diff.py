@@ -8,6 +8,9 @@ from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec, NodeStatus
 from . import links
 
 _ALIVE = ("warm", "busy", "starting")
+AS_WANTED = "as wanted"
+#: Its exit will be seen, its exit code will not: only the keeper that forked a node is told that.
+ADOPTED = "as wanted; its keeper is gone, a new one adopts it"
 
 
 def diff(bed: BedSpec, status: BedStatus, before: BedSpec | None = None) -> Diff:
@@ -37,14 +40,13 @@ def _change(wanted: NodeSpec, found: NodeStatus, keeper: Change | None, before: 
         return Change(action="replace", node=wanted.name, reason="its host is not reached: nobody knows")
     if found.state == "dead":
         return Change(action="create", node=wanted.name, reason=found.reason or "dead")
-    if keeper is not None:
-        reason = keeper.reason if keeper.action == "replace" else "its keeper is gone"
-        return Change(action="replace", node=wanted.name, reason=reason)
+    if keeper is not None and keeper.action == "replace":
+        return Change(action="replace", node=wanted.name, reason=keeper.reason)
     if found.spec_hash != wanted.hash:
         return Change(action="replace", node=wanted.name, reason=_changed(wanted, found, before))
     if found.state not in _ALIVE:
         return Change(action="replace", node=wanted.name, reason=found.reason or found.state)
-    return Change(action="keep", node=wanted.name, reason="as wanted")
+    return Change(action="keep", node=wanted.name, reason=ADOPTED if keeper else AS_WANTED)
 
 
 def _changed(wanted: NodeSpec, found: NodeStatus, before: BedSpec | None) -> str:

@@ -21,7 +21,7 @@ fault.act            {fault, act: Act, hold} -> {verified: true, evidence}
 fault.heal           {fault, act: Act} -> {verified: true, evidence}
 rank.release         {rank, hold} -> {}
 gather               {} -> {files, bytes, sums: {path: SHA-256}, keepers: {path: {bytes, sha256}},
-                      missing: [{node, path, reason}], capped: [...]}
+                      missing: [{node, path, reason}], capped: [...], keeper_pids: as in run.begin}
 ===================  ============================================================================================
 
 A command that comes again is not performed again: its answer is given again, with ``repeated: true`` in its value. Where
@@ -33,7 +33,7 @@ observations         writer, value
 run.begin            ctl {run, bed, pid, nodes: {name: {incarnation, ordinal, pid, role, address, host}}, cursors,
                          clocks: {boot: {host, offset_s, uncertainty_s}}, left_out: {spare: why it takes no part},
                          format: of the bundle, trial: its id, twin: its key or null, plan: SHA-256 of plan.json,
-                         inputs: {path below inputs/: SHA-256}}
+                         inputs: {path below inputs/: SHA-256}, keeper_pids: {host: pid, or 0}}
 run.resumed          ctl {pid, torn_bytes}
 run.interrupted      ctl {}                                  with the value of run.resumed where a journal was cut off before
 run.end              ctl {outcome: finished | failed | interrupted, reason, kind: "" | finding | infrastructure}
@@ -51,7 +51,8 @@ node.heard           ctl {silent_s}                          a suspect, or silen
 gang.stalled         ctl {since_s}                           no progress: a detector
 controller.late      ctl {late_s}                            the controller itself slept; limits were scaled up
 node.exit            keeper {code, pid, left}                a detector; left: 0 where nothing can outlive it
-node.ended           keeper {code, oom, pid}                 what the container's engine knows of that exit, told a little later
+node.ended           keeper {code, oom, pid, killed, left}   a little later: what the container's engine knows of that exit; of a
+                                                             process node, what the keeper ended of it and how many are left
 lease.armed          keeper {key, lease_s, holder}           keeper, or ``outside``: the holder on the controller's machine
 lease.over           keeper {key}                            the lease ran out and the holder healed by itself
 fault.before         keeper {id, evidence, held}             was the state to verify there before the injection? absent: not known

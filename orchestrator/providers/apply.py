@@ -57,12 +57,8 @@ def apply(
 
 
 def _all_anew(diff: Diff) -> bool:
-    """Nodes whose keeper is gone or must change cannot be handed over: everything is ended first."""
-    return (
-        not diff.detached
-        and diff.keeper is not None
-        and bool(diff.of("replace") or diff.of("remove") or diff.keeper.action == "replace")
-    )
+    """Nodes whose keeper must change cannot be handed over: everything is ended first. A keeper that is gone left its nodes."""
+    return not diff.detached and diff.keeper is not None and diff.keeper.action == "replace"
 
 
 def _kills(changes: Iterable[Change], token: str) -> tuple[Command, ...]:

@@ -296,12 +296,13 @@ def test_a_crash_is_told_in_order_and_the_exit_by_itself(run: Bed) -> None:
     run.ask("fault.act", "n1", _fault(CRASH))
     run.ask("fault.heal", "n1", _fault(CRASH))
     told = [(e.f, e.node) for e in run.seen if e.type == "note" and e.source.writer == "keeper"]
-    names = [f for f, node in told if node == "n1"]
+    names = [f for f, node in told if node == "n1" and f != "node.ended"]
     order = [
         "lease.armed", "fault.before", "fault.injected", "node.exit", "fault.verified", "fault.healed", "heal.verified",
     ]  # fmt: skip
     assert names == order
     assert run.note("node.exit", "n1").value["code"] == -signal.SIGKILL
+    assert run.note("node.ended", "n1").value["left"] == 0
     assert run.note("fault.injected", "n1").value["id"] == "f0"
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from orchestrator.model.event import Clock
+from orchestrator.model.run import Run
 from orchestrator.model.trial import Recovery
 
 from . import history
@@ -116,3 +119,46 @@ def test_a_node_that_nobody_counted_is_unknown() -> None:
     run = history.reference()
     stops = [i for i, e in enumerate(e for e in run.history.events if e.f == "gang.stop") if e.epoch == 1]
     assert ask(history.without(run, "gang.stop", stops[-1]), "no-orphans").outcome == "unknown"
+
+
+def _with_keepers(begin: object, end: object) -> Run:
+    run = history.changed(history.reference(), "run.begin", value={"keeper_pids": begin})
+    return history.changed(run, "gather", nth=1, value={"keeper_pids": end})
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "text"),
+    [
+        ({"": 7}, "pass", ""),
+        ({"": 0}, "fail", "(pid 7) ended, which nothing planned"),
+        ({"": 8}, "fail", "its successor has pid 8"),
+        ({}, "unknown", "not known whether the keeper"),
+    ],
+)
+def test_a_keeper_that_was_lost_is_a_finding(end: dict[str, int], outcome: str, text: str) -> None:
+    verdict = ask(_with_keepers({"": 7}, end), "planned-faults-only")
+    assert verdict.outcome == outcome
+    assert text in verdict.text
+
+
+def test_a_history_that_says_nothing_of_keepers_says_nothing_of_their_loss() -> None:
+    assert ask(history.reference(), "planned-faults-only").outcome == "pass"
+
+
+@pytest.mark.parametrize(("of", "outcome"), [("host", "pass"), ("engine", "fail")])
+def test_a_keeper_goes_with_its_host_where_a_fault_powers_that_off(of: str, outcome: str) -> None:
+    run = _with_keepers({"": 7}, {"": 8})
+    act = {"inject": [{"kind": "power", "args": {"state": "off", "of": of}}], "disables": ["agent", of]}
+    assert ask(history.changed(run, "fault.act", value={"act": act}), "planned-faults-only").outcome == outcome
+
+
+@pytest.mark.parametrize(("left", "outcome"), [(0, "pass"), (2, "fail"), (None, "unknown")])
+def test_what_a_keeper_counted_after_an_exit_decides_about_orphans(left: int | None, outcome: str) -> None:
+    """Nothing else counted what epoch 0 left on n2."""
+    run = history.without(history.reference(), "fault.verified")
+    exit_ = next(event for event in run.history.events if event.f == "node.exit")
+    value = {"code": -9, "pid": 1, "killed": [], **({} if left is None else {"left": left})}
+    ended = dataclasses.replace(exit_, f="node.ended", value=value)
+    at = exit_.seq
+    run = history.with_events(run, [*run.history.events[:at], ended, *run.history.events[at:]])
+    assert ask(run, "no-orphans").outcome == outcome

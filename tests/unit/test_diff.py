@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from orchestrator.core.diff import diff
+from orchestrator.core.diff import ADOPTED, diff
 from orchestrator.model.bed import BedStatus, NodeStatus
 
 from . import beds
@@ -53,10 +53,26 @@ def test_another_agent_replaces_keeper_and_nodes() -> None:
     assert {change.reason for change in plan.of("replace")} == {plan.keeper.reason}
 
 
-def test_nodes_whose_keeper_is_gone_are_replaced() -> None:
+def test_nodes_whose_keeper_is_gone_are_kept_and_adopted_by_a_new_one() -> None:
     bed = beds.local()
     plan = diff(bed, dataclasses.replace(beds.up(bed), keeper_pid=0, keeper_hash=""))
-    assert {change.reason for change in plan.of("replace")} == {"its keeper is gone"}
+    assert [(change.action, change.reason) for change in plan.changes] == [("keep", ADOPTED)] * 5
+    assert plan.keeper is not None
+    assert plan.keeper.action == "create"
+    assert not plan.empty
+
+
+def test_a_node_that_a_new_keeper_cannot_adopt_is_replaced_with_the_reason() -> None:
+    bed = beds.local()
+    status = dataclasses.replace(beds.up(bed, n1="dead", n2="paused"), keeper_pid=0, keeper_hash="")
+    odd = dataclasses.replace(status.node("n3"), spec_hash="other")
+    nodes = tuple(odd if node.name == "n3" else node for node in status.nodes)
+    plan = diff(bed, dataclasses.replace(status, nodes=nodes))
+    assert [(change.node, change.reason.partition(" ")[0]) for change in plan.of("replace")] == [
+        ("n2", "paused"), ("n3", "spec"),
+    ]  # fmt: skip
+    assert [change.node for change in plan.of("create")] == ["n1"]
+    assert [change.node for change in plan.of("keep")] == ["n0", "n4"]
 
 
 def test_a_node_that_is_no_longer_wanted_is_removed_unless_it_is_gone() -> None:

@@ -1,0 +1,140 @@
+"""A keeper that dies: the run says so, the next `up` starts another one, and nodes that live are adopted, not restarted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.agent import label, processes
+from orchestrator.model.event import Event
+from orchestrator.store import beds
+
+from . import trials
+from .conftest import ROOT, Bed, ccbed
+
+pytestmark = pytest.mark.e2e
+
+INVENTORY = str(ROOT / "inventories/local.yml")
+NODES = ("n0", "n1", "n2", "n3", "n4")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    """A bed of its own: what happens to its keeper is no other test's concern."""
+    state = tmp_path_factory.mktemp("state") / "ccbed"
+    code, said = ccbed(state, "up", INVENTORY)
+    assert code == 0, said
+    spec = beds.read(state, "local")
+    assert spec is not None
+    yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
+    code, said = ccbed(state, "down", "local", "--force")
+    assert code == 0, said
+
+
+def _agent(bed: Bed, name: str) -> int:
+    return int(label.living(Path(bed.spec.workdir) / "nodes" / name).get("pid", 0))
+
+
+def _agents(bed: Bed) -> dict[str, int]:
+    return {name: _agent(bed, name) for name in NODES}
+
+
+def _keeper(bed: Bed) -> int:
+    return int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER).get("pid", 0))
+
+
+def _kill(pid: int) -> None:
+    found = processes.find(pid)
+    assert found is not None
+    os.kill(pid, signal.SIGKILL)
+    _until(lambda: not processes.alive(found.pid, found.start))
+
+
+def _until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
+    until = time.monotonic() + limit_s
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def _at_step(step: int, do: Callable[[], None]) -> Callable[[Event], None]:
+    done: list[bool] = []
+
+    def heard(event: Event) -> None:
+        if event.f == "progress" and event.value["step"] >= step and not done:
+            done.append(True)
+            do()
+
+    return heard
+
+
+SLOW = {"step_min_ms": 40}
+
+
+def test_a_run_whose_keeper_was_killed_is_no_clean_run_and_up_repairs_the_bed(own: Bed) -> None:
+    keeper, agents = _keeper(own), _agents(own)
+    ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(keeper)))
+    assert ran.run.history.events[-1].value["outcome"] == "finished"
+    verdict = ran.verdict("planned-faults-only")
+    assert verdict.outcome == "fail"
+    assert f"(pid {keeper}) ended, which nothing planned" in verdict.text
+    assert ran.code == 1
+
+    code, said = own.ccbed("up", INVENTORY)
+    assert code == 0, said
+    assert "a new one adopts it" in said
+    assert _agents(own) == agents, "nothing was restarted"
+    assert _keeper(own) not in (0, keeper)
+    assert own.unchanged()
+
+
+def test_the_exit_of_an_adopted_node_is_seen_and_recovered_from(own: Bed) -> None:
+    _kill(_keeper(own))
+    agents = _agents(own)
+    assert own.ccbed("up", INVENTORY)[0] == 0
+    assert _agents(own) == agents
+    ran = own.run(trials.dp(trials.crash(2)))
+    assert ran.bad() == []
+    (first, *_) = [event for event in ran.of("node.exit") if event.node == "n2"]
+    assert first.value["code"] is None, "only the keeper that forked it is told its exit code"
+    assert own.unchanged()
+
+
+def test_a_node_that_died_without_a_keeper_is_restarted_and_the_others_are_adopted(own: Bed) -> None:
+    agents = _agents(own)
+    _kill(_keeper(own))
+    _kill(agents["n3"])
+    code, said = own.ccbed("up", INVENTORY)
+    assert code == 0, said
+    assert "+ n3 " in said
+    after = _agents(own)
+    assert after.pop("n3") not in (0, agents.pop("n3"))
+    assert after == agents
+
+
+def test_what_an_agent_that_was_killed_by_hand_left_is_counted(own: Bed) -> None:
+    """The node was forked by the keeper that lives: it counts at the exit, and nothing of the gang is an orphan."""
+    code, said = own.ccbed("down", "local", "--force")
+    assert code == 0, said
+    assert own.ccbed("up", INVENTORY)[0] == 0
+    ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(_agent(own, "n1"))))
+    (ended,) = [event for event in ran.of("node.ended") if event.node == "n1"]
+    assert ended.value["left"] == 0
+    assert ran.outcome("no-orphans") == "pass", ran.verdict("no-orphans").text
+    assert ran.outcome("planned-faults-only") == "fail"
+    assert own.unchanged()
+
+
+def test_what_an_adopted_agent_that_was_killed_by_hand_left_is_not_known(own: Bed) -> None:
+    _kill(_keeper(own))
+    assert own.ccbed("up", INVENTORY)[0] == 0
+    ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(_agent(own, "n1"))))
+    (ended,) = [event for event in ran.of("node.ended") if event.node == "n1"]
+    assert "left" not in ended.value
+    assert ran.outcome("no-orphans") == "unknown"
