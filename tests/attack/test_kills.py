@@ -1,0 +1,268 @@
+"""The orchestrator is killed with -9, anywhere; then a user does what `status` says. 200 kills (a tenth in CI) on one bed of processes.
+
+Half of the kills come at a random time. The others come right after a chosen call or line of the history: the process is
+forked from this one, where a call is made to end with SIGKILL.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import shlex
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import driving, gathering, judging, plugins, rendering
+from orchestrator.agent import mark, processes
+from orchestrator.cli import main, session, terminal
+from orchestrator.model.bed import BedSpec
+from orchestrator.store import beds, bundle, durable, fingerprint, journal, seal, twins
+
+from . import scale
+
+pytestmark = [pytest.mark.attack, pytest.mark.e2e, pytest.mark.timeout(3600)]
+
+INVENTORY = "all: {hosts: {localhost: {ansible_connection: local, ccbed_nodes: 2, ccbed_spares: 1}}}\n"
+TRIAL = "dp-ring --nodes 2 --fail-node 1 --epochs 1"
+PATIENCE_S = 120.0
+#: Calls after which a kill comes, with the number of times that they are made in a run, about.
+CALLS: dict[str, tuple[Any, str, int]] = {
+    "step of the preparation": (durable, "take", 30),
+    "link to latest": (bundle, "link_latest", 1),
+    "change of the mark": (beds, "change_run", 2),
+    "gathering": (gathering, "gather", 2),
+    "seal": (seal, "seal", 2),
+    "verdicts and report": (bundle, "write_derived", 2),
+    "rendering": (rendering, "rendered", 2),
+    "judging": (judging, "conclude", 2),
+    "twin in the cache": (twins, "put", 1),
+    "end of the twin": (beds, "end_twin", 1),
+    "end of the run": (beds, "end_run", 1),
+    "driving": (driving, "drive", 2),
+}
+LINES = (
+    "run.begin", "store.open", "gang.start", "gang.joined", "rank.step", "checkpoint.commit", "rank.held", "fault.act",
+    "fault.injected", "node.exit", "recovery.decided", "resume.chosen", "fault.heal", "gather", "run.end",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill:
+    """After so many seconds, or after the ``nth`` time of a call or line; ``twin``: the cache of twins is empty before."""
+
+    after_s: float | None = None
+    call: str = ""
+    line: str = ""
+    nth: int = 1
+    twin: bool = False
+
+    def __str__(self) -> str:
+        where = (
+            f"after {self.after_s:.2f} s"
+            if self.after_s is not None
+            else f"after {self.nth} x {self.call or self.line}"
+        )
+        return f"{where}{', with a twin' if self.twin else ''}"
+
+
+@dataclass(kw_only=True)
+class Bed:
+    """One bed for all kills."""
+
+    root: Path
+    state: Path
+    runs: Path
+    spec: BedSpec
+
+    @property
+    def workdir(self) -> Path:
+        return Path(self.spec.workdir)
+
+    def start(self, command: str, kill: Kill | None = None) -> int:
+        """`ccbed` as a process of its own, forked from this one: its pid."""
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 70
+        try:
+            if kill is not None and kill.after_s is None:
+                _kill_after(kill)
+            code = _ccbed(self.state, command, self.root / "log")
+        finally:
+            os._exit(code)
+
+    def ccbed(self, command: str, kill: Kill | None = None) -> int:
+        """The exit code; -9 where it was killed."""
+        pid = self.start(command, kill)
+        ended = os.pidfd_open(pid)
+        try:
+            limit = kill.after_s if kill and kill.after_s is not None else PATIENCE_S
+            if not select.select([ended], [], [], limit)[0]:
+                signal.pidfd_send_signal(ended, signal.SIGKILL)
+                assert limit < PATIENCE_S, f"{command} does not end: {self.log()}"
+        finally:
+            os.close(ended)
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def status(self) -> dict[str, Any]:
+        self.clear()
+        assert self.ccbed("status --json") == 0, self.log()
+        (found,) = json.loads(self.log())
+        return dict(found)
+
+    def advice(self) -> str:
+        """The command line that `status` offers for the open run; empty where none is open."""
+        self.clear()
+        assert self.ccbed("status") == 0, self.log()
+        lines = [line for line in self.log().splitlines() if line.lstrip().startswith("open run")]
+        if not lines:
+            return ""
+        assert len(lines) == 1 and "ccbed " in lines[0], lines
+        return lines[0].split("ccbed ", 1)[1].split("     ")[0]
+
+    def clear(self) -> None:
+        (self.root / "log").write_text("")
+
+    def log(self) -> str:
+        return (self.root / "log").read_text()
+
+    def processes(self) -> list[int]:
+        tag = f"{mark.tag(self.spec.name, self.spec.workdir)}/"
+        return [process.pid for process in processes.scan() if process.mark.startswith(tag)]
+
+
+def _ccbed(state: Path, command: str, log: Path) -> int:
+    with log.open("a") as out:
+        here = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
+        return main.run(tuple(shlex.split(command)), here)
+
+
+def _kill_after(kill: Kill) -> None:
+    """Make the call end with SIGKILL, when it is made for the nth time."""
+    if kill.line:
+        place, name = journal.Journal, "append"
+    else:
+        place, name, _ = CALLS[kill.call]
+    original: Callable[..., Any] = getattr(place, name)
+    left = [kill.nth]
+
+    def killed(*args: Any, **named: Any) -> Any:
+        result = original(*args, **named)
+        if not kill.line or (result is not None and result.f == kill.line):
+            left[0] -= 1
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(place, name, killed)
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    root = tmp_path_factory.mktemp("kills")
+    (root / "two.yml").write_text(INVENTORY)
+    (root / "log").touch()
+    state = root / "state" / "ccbed"
+    rendering.ahead(plugins.discover(())).join()  # what every process needs is loaded once, here
+    fingerprint.take(code="", threads=1, backend="gloo", data=None)
+    assert _ccbed(state, f"up {root / 'two.yml'}", root / "log") == 0, (root / "log").read_text()
+    spec = beds.read(state, "two")
+    assert spec is not None
+    made = Bed(root=root, state=state, runs=root / "runs", spec=spec)
+    yield made
+    assert _ccbed(state, "down two --force", root / "log") == 0, made.log()
+    assert made.processes() == []
+
+
+def _kills(draw: random.Random, count: int) -> list[Kill]:
+    """A third of them while there is no twin yet; every call is drawn once before one is drawn again."""
+    calls, lines = [*CALLS], [*LINES]
+    draw.shuffle(calls)
+    draw.shuffle(lines)
+    kills = []
+    for number in range(count):
+        twin = draw.random() < 0.4
+        if number % 4 == 0:
+            kills.append(Kill(line=lines[number // 4 % len(lines)], nth=draw.choice((1, 1, 2)), twin=twin))
+        elif number % 4 == 1:
+            call = calls[number // 4 % len(calls)]
+            kills.append(Kill(call=call, nth=draw.randint(1, CALLS[call][2]), twin=twin))
+        else:
+            kills.append(Kill(after_s=draw.uniform(0.0, 0.15 if number % 4 == 2 else 2.0), twin=twin))
+    return kills
+
+
+def test_a_killed_orchestrator_leaves_a_run_that_is_gone_on_with(bed: Bed, tally: Callable[[str], None]) -> None:
+    """Never a PASS without the planned fault verified, never a bed that no command gets on with, nothing left behind."""
+    draw, kept, landed = scale.generator("kills"), len(bed.processes()), Counter[str]()
+    run, count = f"run {TRIAL} --runs-dir {bed.runs}", scale.count(200)
+    for number, kill in enumerate(_kills(draw, count)):
+        if kill.twin:
+            shutil.rmtree(bed.state / "twins", ignore_errors=True)
+        before, when = _runs(bed), f"kill {number} {kill} (seed {scale.SEED})"
+        code = bed.ccbed(run, kill)
+        landed["killed" if code == -9 else "ended before"] += 1
+        for _ in range(6):
+            command = bed.advice() or (run if code == -9 and not _concluded(bed, before) else "")
+            if not command:
+                break
+            landed[command.split()[0]] += 1
+            again = Kill(after_s=draw.uniform(0.0, 1.0)) if draw.random() < 0.15 else None
+            code = bed.ccbed(_with_runs(bed, command), again)
+            landed["killed again"] += code == -9
+        done = _concluded(bed, before)
+        assert done, f"{when}: no run has ended: {bed.log()[-2000:]}"
+        for directory in done:
+            _is_sound(bed, directory, when)
+        assert bed.ccbed(f"resume --runs-dir {bed.runs}") == 0, f"{when}: {bed.log()[-2000:]}"
+        _is_clean(bed, kept, when)
+    assert landed["killed"] >= count / 2, landed
+    tally(f"{count} kills of the orchestrator: {dict(landed)}")
+
+
+def _with_runs(bed: Bed, command: str) -> str:
+    return command if "--runs-dir" in command else f"{command} --runs-dir {bed.runs}"
+
+
+def _runs(bed: Bed) -> set[Path]:
+    return {path for path in bed.runs.glob("*") if not path.is_symlink()}
+
+
+def _concluded(bed: Bed, before: set[Path]) -> list[Path]:
+    """The new runs that were judged, twins apart."""
+    return [path for path in _runs(bed) - before if "-twin-" not in path.name and bundle.stage(path) == "closed"]
+
+
+def _is_sound(bed: Bed, directory: Path, when: str) -> None:
+    """The bundle is whole, and it passes because its fault was injected once, and verified."""
+    run = bundle.load(directory)
+    bad = [
+        f"{verdict.outcome} {verdict.check}: {verdict.text}" for verdict in run.verdicts if verdict.outcome != "pass"
+    ]
+    assert bad == [], f"{when}: {directory}"
+    assert len(run.trial.faults) == 1, when
+    assert "fault-verified" in {verdict.check for verdict in run.verdicts}, when
+    assert any(event.value.get("verified") for event in run.history.of("fault.act") if event.type == "ok"), when
+    events = map(json.loads, (bed.workdir / "keeper" / "events.jsonl").read_text().splitlines())
+    injected = [event for event in events if event["f"] == "fault.injected" and event.get("run") == directory.name]
+    assert len(injected) == 1, f"{when}: injected once by the keeper's own record"
+    assert seal.verify(directory) == (), when
+
+
+def _is_clean(bed: Bed, kept: int, when: str) -> None:
+    """The bed is as `up` left it, and in the directory of runs is nothing but runs."""
+    found = bed.status()
+    assert (found["open_run"], found["leases"], found["as_wanted"]) == (None, [], True), f"{when}: {found}"
+    assert len(bed.processes()) == kept, f"{when}: {bed.processes()}"
+    strays = [path.name for path in _runs(bed) if bundle.stage(path) == "none" or path.name.startswith(".")]
+    assert strays == [], when
+    assert all(seal.verify_evidence(path) == () for path in _runs(bed) if bundle.is_sealed(path)), when
