@@ -46,7 +46,7 @@ def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path)
         told=teller.tell,
     )
     session.launch(request)
-    for name in plan.nodes:
+    for name in plan.nodes if bundle.has_begun(directory) else ():
         provider.fetch(name, f"runs/{plan.run}", directory / "nodes" / name, _LIMIT)
         provider.fetch(name, "agent.log", directory / "nodes" / name / "agent.log", _LIMIT)
     if not bundle.is_sealed(directory):

@@ -11,7 +11,7 @@ from .. import judging
 from ..model.errors import UsageError
 from ..model.launch import Request
 from ..store import bundle, index, paths
-from . import beds, check, options, summary, telling
+from . import beds, check, closing, options, summary, telling
 from .session import Session
 
 
@@ -30,12 +30,14 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             f"{beds.shown(directory)}: the run was given up: {end.value.get('reason')}",
             hint=f"again: ccbed run {beds.shown(directory)}/trial.json",
         )
-    if bundle.stage(directory) == "closed":
-        check.verify(directory)
-        return summary.show(session, summary.saved(directory), as_json=as_json)
     trial = bundle.load_trial(directory)
     plan = bundle.load_plan(directory)
     bed = beds.read(session, plan.bed)
+    if bundle.stage(directory) == "closed":
+        check.verify(directory)
+        if bed is not None:
+            closing.settle(session, bed)
+        return summary.show(session, summary.saved(directory), as_json=as_json)
     if bed is None and end is not None:
         return summary.show(session, judging.finish(session.catalogue, directory), as_json=as_json)
     if bed is None:

@@ -129,7 +129,7 @@ def _ways(spec: BedSpec, run: store.OpenRun) -> tuple[str, str]:
     match _stage(run):
         case "none" if not run.begun:
             return "its orchestrator died before it began", f"again: {run.command}"
-        case "ended":
+        case "ended" | "closed":
             return "it has ended, and its orchestrator died before it was judged", f"judge it: ccbed resume {directory}"
     gone = "its orchestrator is gone"
     return f"{gone} while it made its twin" if run.twin else gone, f"go on: ccbed resume {directory}     {give_up}"

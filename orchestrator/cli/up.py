@@ -14,7 +14,7 @@ from ..model.errors import UnpreparedError, UnreachedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
-from . import beds, bedview, headline, options, preparing
+from . import beds, bedview, closing, headline, options, preparing
 from .session import Session
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
 def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
     """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
+        closing.settle(session, bed)
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
         if diff.empty:
             store.write(session.state, bed)

@@ -1,0 +1,143 @@
+"""An orchestrator is gone while it made a twin, was being interrupted, or judged: what the other commands do and say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator import judging, run
+from orchestrator.model.errors import Interrupted
+from orchestrator.model.event import Event
+from orchestrator.store import bundle
+
+from . import trials
+from .conftest import Bed, ran
+from .test_bad_input import untouched
+from .test_interrupted import SLOW, _interrupts_are_heard, at, ctrl_c
+
+__all__ = ["_interrupts_are_heard"]
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture
+def left_in_twin(bed: Bed) -> Path:
+    """The directory of a twin whose orchestrator is gone; its gang still trains."""
+    where: list[str] = []
+
+    def began(directory: str) -> None:
+        where.append(directory)
+        if "-twin-" in directory:
+            ctrl_c(2)
+
+    # the interrupt comes before the gang is started: the twin is gone on with from its first line
+    params = {"step_min_ms": 7 + len(list(bed.runs.glob("*")))}  # a twin that was never made before
+    with pytest.raises((Interrupted, KeyboardInterrupt)):
+        run.launch(bed.request(trials.dp(trials.crash(2), params=params), began=began))
+    return Path(where[-1])
+
+
+@pytest.mark.parametrize("handle", ["latest", "the twin's directory"])
+def test_resume_of_a_run_whose_twin_was_being_made_runs_its_faults(bed: Bed, left_in_twin: Path, handle: str) -> None:
+    status = bed.ccbed("status")[1]
+    assert "its orchestrator is gone while it made its twin" in status
+    asked = (bed.runs / "latest").resolve()
+    assert f"ccbed resume {asked}" in status
+    name = "latest" if handle == "latest" else str(left_in_twin)
+    code, said = bed.ccbed("resume", name, "--runs-dir", str(bed.runs))
+    assert code == 0, said
+    again = ran(str(asked), bed)
+    assert (again.outcome("fault-verified"), again.outcome("bit-exact")) == ("pass", "pass")
+    assert len(again.of("fault.act")) == 2
+    assert again.run.twin is not None
+    assert again.run.twin.run == left_in_twin.name, "the twin was gone on with, not made again"
+    assert bundle.stage(left_in_twin) == "closed"
+    assert bed.ccbed("resume", str(left_in_twin)) == bed.ccbed("resume", str(asked)), (
+        "a twin means the run it was made for"
+    )
+    assert untouched(bed)
+
+
+def test_a_run_that_is_given_up_while_its_twin_is_made_is_closed_with_it(bed: Bed, left_in_twin: Path) -> None:
+    asked = (bed.runs / "latest").resolve()
+    code, said = bed.ccbed("heal", "local")
+    assert (code, "is closed" in said) == (0, True), said
+    assert bed.ccbed("check", str(asked))[0] == 130
+    assert bundle.is_sealed(left_in_twin)
+    assert bed.ccbed("resume", str(asked))[0] == 3
+    assert untouched(bed)
+
+
+def test_one_resume_is_enough_after_a_second_ctrl_c_while_the_first_is_carried_out(bed: Bed) -> None:
+    where: list[str] = []
+    first, second = at("gang.joined", ctrl_c), at("run.interrupted", ctrl_c)
+
+    def told(event: Event) -> None:
+        first(event)
+        second(event)
+
+    request = bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told)
+    with pytest.raises(Interrupted):
+        run.launch(request)
+    code, said = bed.ccbed("resume", where[-1])
+    assert code == 0, said
+    assert ran(where[-1], bed).bad() == []
+    assert untouched(bed)
+
+
+@pytest.fixture
+def unjudged(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
+    """Makes a run that has ended, and whose orchestrator died before it judged it."""
+
+    def make() -> Path:
+        where: list[str] = []
+        request = bed.request(trials.dp(trials.crash(2), checks=()), twin=False, began=where.append)
+        with monkeypatch.context() as patched:
+            patched.setattr(judging, "conclude", lambda *args, **named: ctrl_c())
+            with pytest.raises(Interrupted):
+                run.launch(request)
+        return Path(where[-1])
+
+    return make
+
+
+def test_a_run_that_has_ended_does_not_block_its_bed_and_the_next_command_judges_it(
+    bed: Bed, unjudged: Callable[[], Path]
+) -> None:
+    directory = unjudged()
+    assert f"judge it: ccbed resume {directory}" in bed.ccbed("status")[1]
+    code, said = bed.ccbed("up", bed.spec.inventory)
+    assert (code, "nothing to change" in said) == (0, True), said
+    assert f"run {directory.name} had ended, but its orchestrator died before it was judged" in said
+    assert "it is judged now: exit 0" in said
+    assert bundle.stage(directory) == "closed"
+    assert untouched(bed)
+
+    directory, notes = unjudged(), list[str]()
+    result = run.launch(bed.request(trials.dp(checks=()), twin=False, note=notes.append))
+    assert result.code == 0
+    assert [directory.name in note for note in notes] == [True]
+    assert bundle.stage(directory) == "closed"
+    assert untouched(bed)
+
+
+def test_resume_of_a_run_that_has_ended_prints_its_verdict_and_has_its_code(
+    bed: Bed, unjudged: Callable[[], Path]
+) -> None:
+    directory = unjudged()
+    code, said = bed.ccbed("resume", str(directory))
+    assert (code, "PASS" in said) == (0, True), said
+    assert bed.ccbed("resume", str(directory)) == (code, said), "and a second time"
+    assert untouched(bed)
+
+
+def test_resume_of_a_run_that_failed_has_its_code(bed: Bed) -> None:
+    failed = bed.run(trials.dp(trials.crash(2), policy=("none",), checks=()), twin=False)
+    assert failed.code == 1
+    code, said = bed.ccbed("resume", str(failed.directory))
+    assert (code, "FAIL" in said) == (1, True), said
+    (failed.directory / "history.jsonl").write_text("")
+    assert bed.ccbed("resume", str(failed.directory))[0] != 0, "evidence that was changed shows nothing"
+    assert untouched(bed)
