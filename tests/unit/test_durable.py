@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import Trial
-from orchestrator.store import bundle, durable, paths
+from orchestrator.store import beds, bundle, durable, paths
 
 TRIAL = Trial(name="dp-ring", workload="train-dp")
 DOCUMENTS = {bundle.TRIAL: TRIAL, bundle.PLAN: {"run": "r"}, bundle.BUNDLE: {"format": 2}}
@@ -67,3 +67,27 @@ def test_a_directory_cut_off_after_any_step_but_the_last_is_no_run(tmp_path: Pat
             assert cut < len(steps)
             with pytest.raises(UsageError, match="not a run"):
                 bundle.load_trial(directory)
+
+
+def test_after_a_loss_of_power_no_directory_of_a_run_is_there_without_its_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The steps as they are really taken, from the mark beside the bed to the trial."""
+    bed, runs = tmp_path / "bed", tmp_path / "runs"
+    bed.mkdir()
+    steps: list[durable.Step] = []
+    take = durable.take
+
+    def record(step: durable.Step) -> None:
+        steps.append(step)
+        take(step)
+
+    monkeypatch.setattr(durable, "take", record)
+    directory = bundle.new(runs, "t")
+    beds.begin_run(bed, directory.name, directory)
+    bundle.make(directory)
+    bundle.write_inputs(directory, DOCUMENTS, INPUTS)
+    beds.change_run(bed, directory.name, directory, begun=True)
+    states = [names for k in range(len(steps) + 1) for names in on_disk(tuple(steps[:k]))]
+    assert [names for names in states if directory in names and bed / beds.OPEN_RUN not in names] == []
+    assert any(directory in names for names in states)
