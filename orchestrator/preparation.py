@@ -89,7 +89,7 @@ def renew(request: Request, plan: Plan, directory: Path) -> Plan:
 def read_plan(directory: Path, bed: BedSpec) -> Plan:
     """The plan of a run as it was: what its bundle does not show is in the bed. Raises TornBundleError."""
     shown = vaulted.reveal(paths.document(directory, bundle.PLAN), bed.vault)
-    return planning.restored(codec.build(Plan, shown), bed)
+    return planning.restored(paths.convert(Plan, shown, directory / bundle.PLAN), bed)
 
 
 def _shown(plan: Plan, bed: BedSpec) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -15,7 +16,10 @@ T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
-    """A JSON-able copy of a dataclass, mapping, sequence or scalar. Fields that are None are left out."""
+    """A JSON-able copy of a dataclass, mapping, sequence or scalar. Fields that are None are left out.
+
+    JSON has no numbers that are not finite: those become their ``float.hex``, ``nan``, ``inf`` or ``-inf``.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         pairs = ((name, getattr(value, name)) for name in _names(type(value)))
         return {name: plain(item) for name, item in pairs if item is not None}
@@ -23,6 +27,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return value.hex()
     return value
 
 

@@ -70,7 +70,9 @@ class NodeFiles(Protocol):
         """The same in binary, a file at a time: node, rank, epoch, content; what was torn may end inside of a record."""
         ...
 
-    def log(self, node: str, rank: int, epoch: int) -> str: ...
+    def log(self, node: str, rank: int, epoch: int) -> str:
+        """The output of a rank in an epoch, of a long one the beginning and the end; empty if there is none."""
+        ...
 
     def said(self) -> Iterator[tuple[str, Source]]:
         """What the nodes themselves have written down: path of the file and identity of each event in it."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from ..agent import inotify, plain
-from ..model import codec
+from ..core import documents
 from ..model.event import Event
 from ..model.provider import Cursors
 from .asking import BED
@@ -92,9 +91,9 @@ def decode(line: bytes, run: str) -> list[Event]:
     What a keeper notes without a run (a node's exit) is for all to know; what it answers without one was asked for the bed.
     """
     try:
-        content: Mapping[str, Any] = json.loads(line)
-        event = codec.build(Event, {name: item for name, item in content.items() if name != "run"})
+        content: Any = documents.parse(line)
+        event = documents.as_event(content)
         answers_bed = event.source.writer in KEEPERS and event.type != "note"
         return [event] if content.get("run", BED if answers_bed else run) == run else []
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except documents.DocumentError:
         return []

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ..model import codec
+
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK = struct.Struct("<IHHHHQdd")
 CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "bytes", "start", "end")
@@ -30,7 +32,7 @@ class Appender:
             left = left[os.write(self._fd, left) :]
 
     def line(self, value: Mapping[str, Any]) -> None:
-        self.write(json.dumps(value, separators=(",", ":")).encode() + b"\n")
+        self.write(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace") + b"\n")
 
 
 def write(path: Path, text: str) -> None:
@@ -61,7 +63,7 @@ class Notes:
                 "f": f,
                 "node": self._source["node"],
                 "epoch": self._epoch,
-                "value": {"rank": self._rank, **value},
+                "value": codec.plain({"rank": self._rank, **value}),
                 "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
                 "source": {**self._source, "n": self._n},
             }

@@ -7,10 +7,11 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
+from ..core import documents
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
@@ -33,7 +34,7 @@ REPORT = "report"
 #: Where the files of the plugins that the run uses are; a folder for ``--plugins``.
 PLUGINS = "inputs/plugins"
 LATEST = "latest"
-EXTRAS = (PLAN, FINGERPRINT, BUNDLE)
+EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: documents.Fingerprint, BUNDLE: documents.About}
 #: What is written; 1 is still read: its contents cannot be compared, since its run.begin names no inputs.
 FORMAT = 2
 FORMATS = (1, FORMAT)
@@ -112,13 +113,13 @@ def describe(
 
 
 def input_steps(
-    directory: Path, documents: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None
+    directory: Path, values: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None
 ) -> tuple[durable.Step, ...]:
-    """Steps that write the documents by file name (dataclasses or JSON values) and the user's files under ``inputs/``.
+    """Steps that write the values by file name (dataclasses or JSON values) and the user's files under ``inputs/``.
 
     ``trial.json`` is written last, when all else is on the disk: it makes the directory a run.
     """
-    contents = {file: paths.as_json(codec.plain(value)) for file, value in documents.items()}
+    contents = {file: paths.as_json(codec.plain(value)) for file, value in values.items()}
     trial = contents.pop(TRIAL)
     files = {f"{INPUTS}/{path}": content for path, content in (inputs or {}).items()}
     for path in files:
@@ -126,9 +127,9 @@ def input_steps(
     return (*durable.tree(directory, {**files, **contents}), *durable.file(directory / TRIAL, trial))
 
 
-def write_inputs(directory: Path, documents: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
+def write_inputs(directory: Path, values: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
     """Carry out ``input_steps``."""
-    durable.perform(input_steps(directory, documents, inputs))
+    durable.perform(input_steps(directory, values, inputs))
 
 
 def sums(inputs: Mapping[str, bytes]) -> dict[str, str]:
@@ -140,14 +141,14 @@ def identity(directory: Path) -> dict[str, Any]:
     """What ``run.begin`` states about the bundle: format, trial, twin, and the SHA-256 of its documents and inputs."""
     plan = paths.document(directory, PLAN)
     twin = paths.document(directory, TWIN)["key"] if (directory / TWIN).exists() else None
-    documents = (TRIAL, FINGERPRINT, BUNDLE, TWIN)
+    names = (TRIAL, FINGERPRINT, BUNDLE, TWIN)
     return {
         "format": read_format(directory),
         "trial": load_trial(directory).id,
         "twin": twin,
         "plan": seal.digest(directory / PLAN),
         "inputs": plan.get("inputs", {}),
-        "documents": {name: seal.digest(directory / name) for name in documents if (directory / name).exists()},
+        "documents": {name: seal.digest(directory / name) for name in names if (directory / name).exists()},
         "code": payload.controller_digest(),
     }
 
@@ -170,14 +171,14 @@ def read_format(directory: Path) -> int:
 def load_trial(directory: Path) -> Trial:
     """Raises TornBundleError, or UsageError where no run is."""
     _need_run(directory)
-    trial: Trial = _built(Trial, directory, TRIAL)
+    trial: Trial = paths.built(Trial, directory, TRIAL)
     return trial
 
 
 def load_plan(directory: Path) -> Plan:
     """Raises TornBundleError, or UsageError where no run is."""
     _need_run(directory)
-    plan: Plan = _built(Plan, directory, PLAN)
+    plan: Plan = paths.built(Plan, directory, PLAN)
     return plan
 
 
@@ -188,13 +189,17 @@ def load(directory: Path, *, judged: bool = True) -> Run:
     """
     trial = load_trial(directory)
     history = read_history(directory)
+    if not history.events:
+        raise paths.TornBundleError(f"{directory / HISTORY}: holds no event")
     extras = {file: paths.document(directory, file) for file in EXTRAS if (directory / file).exists()}
+    for file, value in extras.items():
+        paths.convert(EXTRAS[file], value, directory / file)
     return Run(
         directory=str(directory),
         trial=trial,
         history=history,
-        files=files.BundleFiles(directory, files.incarnations(history)),
-        twin=_built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
+        files=files.BundleFiles(directory, files.incarnations(history), trial.world.size),
+        twin=paths.built(Twin, directory, TWIN) if (directory / TWIN).exists() else None,
         extras=extras,
         code=payload.controller_digest(),
         verdicts=read_verdicts(directory) if judged else (),
@@ -247,10 +252,8 @@ def read_verdicts(directory: Path) -> tuple[Verdict, ...]:
     """The verdicts of the last check; none before the first."""
     if not (directory / VERDICTS).exists():
         return ()
-    try:
-        return tuple(codec.build(Verdict, item) for item in paths.document(directory, VERDICTS))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise paths.TornBundleError(f"{directory / VERDICTS}: not a list of verdicts ({error})") from None
+    verdicts: tuple[Verdict, ...] = paths.built(tuple[Verdict, ...], directory, VERDICTS)
+    return verdicts
 
 
 def planned_checks(run: Run) -> tuple[PlannedCheck, ...] | None:
@@ -262,22 +265,10 @@ def planned_checks(run: Run) -> tuple[PlannedCheck, ...] | None:
     items = plan.get("checks") if isinstance(plan, dict) else None
     if items is None and run.format == 1:
         return None
-    try:
-        return tuple(_planned_check(item) for item in items or _no_checks())
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise paths.TornBundleError(f"{run.directory}/{PLAN}: checks: not a list of checks ({error})") from None
-
-
-def _planned_check(item: Any) -> PlannedCheck:
-    check: Any = codec.build(PlannedCheck, item)
-    texts = (check.name, check.sha256, check.source, check.skipped)
-    if not isinstance(check.params, Mapping) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{check.name!r}: a value of another type")
-    return cast(PlannedCheck, check)
-
-
-def _no_checks() -> Iterable[Any]:
-    raise ValueError("it is empty")
+    if not items:
+        raise paths.TornBundleError(f"{run.directory}/{PLAN}: checks: not a list of checks (it is empty)")
+    checks: tuple[PlannedCheck, ...] = paths.convert(tuple[PlannedCheck, ...], items, Path(run.directory) / PLAN)
+    return checks
 
 
 def read_inputs(directory: Path) -> dict[str, bytes]:
@@ -329,10 +320,3 @@ def _need_run(directory: Path) -> None:
         what = "no such directory" if not directory.is_dir() else f"not a run: it has no {TRIAL}"
         raise UsageError(f"{directory}: {what}", hint="ccbed list runs")
     read_format(directory)
-
-
-def _built(cls: type, directory: Path, file: str) -> Any:
-    try:
-        return codec.build(cls, paths.document(directory, file))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise paths.TornBundleError(f"{directory / file}: not a {cls.__name__.lower()} ({error})") from None

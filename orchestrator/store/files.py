@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterator, Mapping
@@ -11,8 +10,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..model import codec
-from ..model.event import History, Source
+import msgspec
+
+from ..core import documents
+from ..core.figures import RANKS, STEPS, Seconds, Step
+from ..model.event import Event, History, Source
 from ..model.run import ChunkRecord, StepRecord
 from . import paths, seal
 
@@ -20,9 +22,25 @@ from . import paths, seal
 CHUNK_FORMAT = "<IHHHHQdd"
 CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "size", "start", "end")
 _GANG_FILE = re.compile(
-    r"nodes/(?P<node>[^/]+)/i(?P<ordinal>\d+)-e(?P<epoch>\d+)/(?P<kind>steps-r|chunks-r|rank-)(?P<rank>\d+)\.\w+"
+    r"nodes/(?P<node>[^/]+)/i(?P<ordinal>\d{1,9})-e(?P<epoch>\d{1,7})/(?P<kind>steps-r|chunks-r|rank-)(?P<rank>\d{1,9})\.\w+"
 )
-_BLOCK = 4096
+#: Of the same record: step, bytes, start, end.
+_FIGURES = struct.Struct("<I8xQdd")
+#: Bytes at the beginning and at the end of a log that are read.
+_LOG = 1024 * 1024
+
+
+class _StepLine(msgspec.Struct, gc=False):
+    """A line of ``steps-r<rank>.jsonl``."""
+
+    step: Step
+    loss: str | float
+    start: Seconds
+    end: Seconds
+    digest: str | None = None
+
+
+_STEP_LINE = msgspec.json.Decoder(_StepLine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +56,12 @@ class _GangFile:
 class BundleFiles:
     """``NodeFiles`` of a directory. A last line or record that was cut off by a kill is left out."""
 
-    def __init__(self, root: Path, incarnations: Mapping[tuple[str, int], str]) -> None:
+    def __init__(self, root: Path, incarnations: Mapping[tuple[str, int], str], world: int = RANKS) -> None:
+        """``world``: how many ranks the trial has."""
         self._root = root
         self._incarnations = incarnations
+        self._world = world
+        self._sound: set[str] = set()
 
     def paths(self) -> tuple[str, ...]:
         """The relative paths of all files of the bundle."""
@@ -57,12 +78,11 @@ class BundleFiles:
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
         """A file at a time, for readers of arrays: (node, rank, epoch, records); a torn one ends inside of a record."""
         for file in self._of("chunks-r"):
-            yield file.node, file.rank, file.epoch, paths.inside(self._root, file.path).read_bytes()
+            yield file.node, file.rank, file.epoch, self._chunk_file(file)
 
     def log(self, node: str, rank: int, epoch: int) -> str:
-        """All output of a rank in an epoch; empty if there is none."""
         found = (file for file in self._of("rank-") if (file.node, file.rank, file.epoch) == (node, rank, epoch))
-        return "".join(paths.text(self._root, file.path) for file in found)
+        return b"".join(paths.ends(self._root, file.path, _LOG) for file in found).decode(errors="replace")
 
     def said(self) -> Iterator[tuple[str, Source]]:
         """Raises TornBundleError for a line that is no event."""
@@ -71,10 +91,7 @@ class BundleFiles:
             for number, line in enumerate(paths.data(self._root, name).splitlines(keepends=True), start=1):
                 if not line.endswith(b"\n"):
                     break
-                try:
-                    yield name, codec.build(Source, json.loads(line)["source"])
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
+                yield name, _event(line, path, number).source
 
     def read(self, path: str) -> bytes:
         """Raises TornBundleError for a file that is too large."""
@@ -90,42 +107,62 @@ class BundleFiles:
             name = str(path.relative_to(self._root))
             content = paths.data(self._root, name)
             for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):
-                yield name, _object(line, path, number)
+                yield name, _line(line, path, number)
 
     @cached_property
     def _files(self) -> tuple[_GangFile, ...]:
         root = self._root / "nodes"
         listed = (f"nodes/{path}" for path in paths.walk(root)) if root.is_dir() else iter(())
         found = (_gang_file(path) for path in listed)
-        return tuple(
-            sorted((file for file in found if file), key=lambda file: (file.node, file.ordinal, file.epoch, file.rank))
-        )
+        files = [file for file in found if file]
+        for file in files:
+            if file.rank >= self._world:
+                raise paths.TornBundleError(f"{self._root / file.path}: rank {file.rank} of a world of {self._world}")
+        return tuple(sorted(files, key=lambda file: (file.node, file.ordinal, file.epoch, file.rank)))
 
     @cached_property
     def _step_records(self) -> tuple[StepRecord, ...]:
-        return tuple(record for file in self._of("steps-r") for record in self._steps(file))
+        files = list(self._of("steps-r"))
+        size = sum(paths.size(self._root, file.path, paths.LIMIT) for file in files)
+        if size > paths.FILE:
+            raise paths.TornBundleError(
+                f"{self._root}: {size:,} bytes of steps, more than the {paths.FILE:,} that are read"
+            )
+        return tuple(record for file in files for record in self._steps(file))
 
     def _of(self, kind: str) -> Iterator[_GangFile]:
         return (file for file in self._files if file.kind == kind)
 
     def _steps(self, file: _GangFile) -> Iterator[StepRecord]:
         incarnation = self._incarnations.get((file.node, file.ordinal), "")
-        content = paths.inside(self._root, file.path).read_bytes()
-        lines = content[: content.rfind(b"\n") + 1].splitlines()
-        for number, value in enumerate(_values(lines), start=1):
-            try:
-                yield _step(json.loads(value) if isinstance(value, bytes) else value, file, incarnation)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise paths.TornBundleError(f"{self._root / file.path}:{number}: not a step ({error})") from None
+        content = paths.data(self._root, file.path)
+        for line in _step_lines(content[: content.rfind(b"\n") + 1], self._root / file.path):
+            yield StepRecord(
+                epoch=file.epoch,
+                node=file.node,
+                rank=file.rank,
+                step=line.step,
+                loss=str(line.loss),
+                start=line.start,
+                end=line.end,
+                digest=line.digest,
+                incarnation=incarnation,
+            )
 
     def _chunks(self, file: _GangFile) -> Iterator[ChunkRecord]:
         record = struct.Struct(CHUNK_FORMAT)
-        with paths.inside(self._root, file.path).open("rb") as source:
-            while block := source.read(record.size * _BLOCK):
-                whole = len(block) - len(block) % record.size
-                for values in record.iter_unpack(block[:whole]):
-                    given = dict(zip(CHUNK_FIELDS, values, strict=True))
-                    yield ChunkRecord(epoch=file.epoch, rank=file.rank, **given)
+        content = self._chunk_file(file)
+        for values in record.iter_unpack(content[: len(content) - len(content) % record.size]):
+            given = dict(zip(CHUNK_FIELDS, values, strict=True))
+            yield ChunkRecord(epoch=file.epoch, rank=file.rank, **given)
+
+    def _chunk_file(self, file: _GangFile) -> bytes:
+        """Raises TornBundleError for a record whose figures no rank can have written."""
+        content = paths.data(self._root, file.path, paths.FILE)
+        if file.path not in self._sound:
+            _check_chunks(content, self._root / file.path)
+            self._sound.add(file.path)
+        return content
 
 
 def incarnations(history: History) -> dict[tuple[str, int], str]:
@@ -143,28 +180,51 @@ def incarnations(history: History) -> dict[tuple[str, int], str]:
 def identity(line: bytes) -> tuple[Any, ...] | None:
     """Of the event in a line; None for a line that is no event."""
     try:
-        return codec.build(Source, json.loads(line)["source"]).identity
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return documents.event(line).source.identity
+    except documents.DocumentError:
         return None
 
 
-def _object(line: bytes, path: Path, number: int) -> Mapping[str, Any]:
+def _check_chunks(content: bytes, path: Path) -> None:
+    """Raises TornBundleError for a record whose figures no rank can have written, NaN among them."""
+    limit = documents.SECONDS
+    whole = content[: len(content) - len(content) % _FIGURES.size]
+    for number, (step, size, start, end) in enumerate(_FIGURES.iter_unpack(whole), start=1):
+        if not (step <= STEPS and size <= documents.LARGEST and -limit <= start <= limit and -limit <= end <= limit):
+            raise paths.TornBundleError(
+                f"{path}: record {number}: no transfer (step {step}, {size} bytes, {start} to {end} s)"
+            )
+
+
+def _line(line: bytes, path: Path, number: int) -> Mapping[str, Any]:
+    """The JSON object of an event. Raises TornBundleError."""
     try:
-        value = json.loads(line)
-    except ValueError as error:
+        value: Mapping[str, Any] = documents.parse(line)
+        documents.as_event(value)
+        return value
+    except documents.DocumentError as error:
         raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
-    if not isinstance(value, dict):
-        raise paths.TornBundleError(f"{path}:{number}: not an event (no JSON object)")
-    return value
 
 
-def _values(lines: list[bytes]) -> list[Any]:
-    """The lines read as one document, which is quick; if that fails, the lines, to be read one by one."""
+def _event(line: bytes, path: Path, number: int) -> Event:
+    """Raises TornBundleError."""
     try:
-        values: list[Any] = json.loads(b"[" + b",".join(lines) + b"]")
-    except ValueError:
-        return list(lines)
-    return values if len(values) == len(lines) else list(lines)
+        return documents.event(line)
+    except documents.DocumentError as error:
+        raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
+
+
+def _step_lines(content: bytes, path: Path) -> list[_StepLine]:
+    """Raises TornBundleError with the number of the first line that is no step."""
+    try:
+        return _STEP_LINE.decode_lines(content)
+    except (ValueError, RecursionError):
+        for number, line in enumerate(content.splitlines(), start=1):
+            try:
+                _STEP_LINE.decode(line)
+            except (ValueError, RecursionError) as error:
+                raise paths.TornBundleError(f"{path}:{number}: not a step ({error})") from None
+        raise
 
 
 def _gang_file(path: str) -> _GangFile | None:
@@ -178,18 +238,4 @@ def _gang_file(path: str) -> _GangFile | None:
         epoch=int(match["epoch"]),
         kind=match["kind"],
         rank=int(match["rank"]),
-    )
-
-
-def _step(line: Any, file: _GangFile, incarnation: str) -> StepRecord:
-    return StepRecord(
-        epoch=file.epoch,
-        node=file.node,
-        rank=file.rank,
-        step=int(line["step"]),
-        loss=str(line["loss"]),
-        start=float(line["start"]),
-        end=float(line["end"]),
-        digest=line.get("digest"),
-        incarnation=incarnation,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core import documents
 from ..model.errors import UsageError
-from . import bundle
+from ..model.verdict import Verdict
+from . import bundle, paths
 
 _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token>[0-9a-f]{4,})")
 
@@ -83,9 +84,10 @@ def _entry(path: Path) -> Entry:
 def _judged(verdicts: Path) -> str:
     """``fail``, ``unknown`` or ``pass``, whichever comes first; empty where nothing was judged."""
     try:
-        found = {str(one["outcome"]) for one in json.loads(verdicts.read_bytes())} - {"skipped"}
+        listed: tuple[Verdict, ...] = documents.convert(tuple[Verdict, ...], documents.parse(paths.read(verdicts)))
     except FileNotFoundError:
         return ""
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, documents.DocumentError):
         return "unknown"
+    found = {verdict.outcome for verdict in listed} - {"skipped"}
     return "fail" if "fail" in found else "pass" if found == {"pass"} else "unknown"

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
+from ..core import documents
 from ..model import codec, vaulted
 from ..model.errors import InfrastructureError
 from ..model.event import Event, History
-from . import durable
+from . import durable, paths
 
 
 class JournalError(InfrastructureError):
@@ -22,7 +23,7 @@ class JournalError(InfrastructureError):
 
 def read(path: Path) -> History:
     """The whole lines of a history. Raises InfrastructureError for a line that is no event."""
-    whole, _ = _split(path.read_bytes() if path.exists() else b"")
+    whole, _ = _split(paths.read(path) if path.exists() else b"")
     return History(tuple(_events(path, whole)))
 
 
@@ -97,7 +98,8 @@ class Journal:
     def _write(self, event: Event) -> None:
         content = codec.plain(event)
         content["value"] = vaulted.hide(content["value"], self._secrets)
-        line = (json.dumps(content, separators=(",", ":")) + "\n").encode()
+        text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+        line = f"{text}\n".encode(errors="replace")
         try:
             written = os.write(self._fd, line)
             while written < len(line):
@@ -131,8 +133,8 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
     start = whole.rfind(b"\n", 0, -1) + 1 if whole else 0
     try:
         if whole:
-            json.loads(whole[start:])
-    except ValueError:
+            documents.parse(whole[start:])
+    except documents.DocumentError:
         return data[:start], data[start:]
     return whole, data[end:]
 
@@ -140,8 +142,8 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
 def _events(path: Path, whole: bytes) -> Iterator[Event]:
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            yield codec.build(Event, json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            yield documents.event(line)
+        except documents.DocumentError as error:
             raise InfrastructureError(
                 f"{path}:{number}: not an event of a history ({error})",
                 hint="the file was changed after it was written; restore it from the bundle's copy",

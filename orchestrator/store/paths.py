@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import re
@@ -10,12 +11,20 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
+from ..core import documents
 from ..model.errors import EXIT_UNKNOWN, CcbedError
 
-#: The largest JSON document and the largest text that is read whole.
+T = TypeVar("T")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+
+#: Bytes of a JSON document, a history or another text that is read whole, and of any file of a bundle.
 LIMIT = 64 * 1024 * 1024
+FILE = 256 * 1024 * 1024
+#: Directories within directories, and files of a bundle.
+LEVELS = 32
+FILES = 200_000
 
 
 _TEMPORARY = re.compile(r"\..+\.\d+")
@@ -33,14 +42,22 @@ class TornBundleError(CcbedError):
 
 
 def walk(root: Path) -> Iterator[str]:
-    """The relative paths of all regular files, sorted. Raises TornBundleError for a link or a special file."""
-    yield from sorted(_walk(root, ""))
+    """The relative paths of all regular files, sorted. Raises TornBundleError for a link, a special file, a name that is no
+    text, and for more files or levels than a bundle has."""
+    files = list(itertools.islice(_walk(root, ""), FILES + 1))
+    if len(files) > FILES:
+        raise TornBundleError(f"{root}: more than {FILES:,} files")
+    yield from sorted(files)
 
 
 def _walk(root: Path, prefix: str) -> Iterator[str]:
+    if prefix.count("/") > LEVELS:
+        raise TornBundleError(f"{root}: directories nested more than {LEVELS} levels deep")
     with os.scandir(root / prefix) as entries:
         for entry in entries:
             path = f"{prefix}{entry.name}"
+            if _UNPRINTABLE.search(entry.name):
+                raise TornBundleError(f"{root}: {path!r}: a name that is no printable text has no place in a bundle")
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(root, f"{path}/")
             elif entry.is_file(follow_symlinks=False):
@@ -76,6 +93,28 @@ def data(root: Path, path: str, limit: int = LIMIT) -> bytes:
         raise TornBundleError(f"{file}: {error.strerror}") from None
 
 
+def size(root: Path, path: str, limit: int = FILE) -> int:
+    """Bytes of a file of the bundle. Raises TornBundleError for one that is missing or larger than ``limit``."""
+    file = inside(root, path)
+    try:
+        found = file.stat().st_size
+    except OSError as error:
+        raise TornBundleError(f"{file}: {error.strerror}") from None
+    if found > limit:
+        raise TornBundleError(f"{file}: {found:,} bytes, more than the {limit:,} that such a file has")
+    return found
+
+
+def ends(root: Path, path: str, length: int) -> bytes:
+    """The first and the last ``length`` bytes of a file of the bundle. Raises TornBundleError."""
+    if size(root, path) <= 2 * length:
+        return data(root, path)
+    with inside(root, path).open("rb") as source:
+        first = source.read(length)
+        source.seek(-length, os.SEEK_END)
+        return first + source.read(length)
+
+
 def read(file: Path, limit: int = LIMIT) -> bytes:
     """The bytes of a regular file, without waiting. Raises OSError, also for another kind of file and for more than ``limit``."""
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as source:
@@ -91,9 +130,24 @@ def read(file: Path, limit: int = LIMIT) -> bytes:
 def document(root: Path, path: str) -> Any:
     """A JSON document of the bundle. Raises TornBundleError."""
     try:
-        return json.loads(data(root, path))
-    except (ValueError, RecursionError) as error:
-        raise TornBundleError(f"{root / path}: not valid JSON ({error})") from None
+        return documents.parse_document(data(root, path))
+    except documents.DocumentError as error:
+        raise TornBundleError(f"{root / path}: {error}") from None
+
+
+def built(cls: type[T] | Any, root: Path, path: str) -> T:
+    """A JSON document of the bundle as ``cls``. Raises TornBundleError."""
+    result: T = convert(cls, document(root, path), root / path)
+    return result
+
+
+def convert(cls: type[T] | Any, value: Any, file: Path) -> T:
+    """A value that came from ``file`` as ``cls``. Raises TornBundleError."""
+    try:
+        result: T = documents.convert(cls, value)
+        return result
+    except documents.DocumentError as error:
+        raise TornBundleError(f"{file}: {error}") from None
 
 
 def write(file: Path, content: bytes, *, durable: bool = False) -> None:
@@ -125,7 +179,7 @@ def sweep(directory: Path) -> None:
 
 def as_json(value: Any) -> bytes:
     """``value`` as an indented JSON document."""
-    return (json.dumps(value, indent=1) + "\n").encode()
+    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode(errors="replace")
 
 
 def write_json(file: Path, value: Any) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 from ..model.event import Event, History
 
+#: What is larger is no figure of a run.
+LARGEST = 10**18
 #: By how much two clocks may drift apart in the time since they were compared, as a part of that time.
 DRIFT = 1e-4
 
@@ -91,9 +93,10 @@ def number(value: Any) -> float | None:
 def whole(value: Any) -> int | None:
     """An integer, also one that was a JSON key; None for anything else."""
     try:
-        return None if isinstance(value, bool) or value is None else int(value)
+        number = None if isinstance(value, bool) or value is None else int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+    return number if number is not None and abs(number) <= LARGEST else None
 
 
 def text(value: Any) -> str | None:

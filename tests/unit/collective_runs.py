@@ -137,9 +137,11 @@ def run(
     for rank, node in enumerate(nodes):
         lines.append(("note", "rank.finished", node, {"rank": rank, "steps": bed.step, "metrics": {}}, end))
     lines.append(("note", "run.end", None, {"outcome": "finished", "reason": "", "kind": ""}, end + 0.01))
-    link = {"rate": rate, "burst": 16384, "delay_s": 0.0, "loss": 0.0, "groups": None, "uplink": None}
+    link = {"rate": int(rate or 0), "burst": 16384, "delay_s": 0.0, "loss": 0.0, "groups": 1, "uplink": 0}
+    made = {"nodes": {}, "policy": [], "payload": "", "checkpoints": ""}
     extras = {
-        "plan.json": {"run": RUN, "bed": "fabric", "slots": nodes, "spares": [], "backend": "gloo", "link": link if rate else None},
+        "plan.json": {"run": RUN, "bed": "fabric", "slots": nodes, "spares": [], "backend": "gloo", **made,
+                      "link": link if rate else None},
         "fingerprint.json": {"torch": "2.13.0", "python": "3.11.7", "cpu": {"model": "Some CPU", "count": 2}},
         "bundle.json": {"command": f"ccbed run {name}", "reason": "", "twin": False, "run": RUN, "format": 2},
     }  # fmt: skip

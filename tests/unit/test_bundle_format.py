@@ -50,7 +50,7 @@ def test_a_bundle_of_format_1_is_unknown_where_format_2_is_required(directory: P
     assert [v["text"] for v in document["verdicts"] if v["outcome"] != "pass"] == [NOT_COMPARED] * 2
 
 
-@pytest.mark.parametrize("number", [0, 3, "2", True, None, 2.5, [1], 10**400])
+@pytest.mark.parametrize("number", [0, 3, "2", True, None, 2.5, [1]])
 def test_an_unknown_format_is_rejected_with_its_place(directory: Path, number: object) -> None:
     file = directory / bundle.BUNDLE
     file.write_text(json.dumps({**json.loads(file.read_bytes()), "format": number}))

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from orchestrator.model.errors import EXIT_UNKNOWN, InfrastructureError, UsageError
+from orchestrator.model.event import Event, Source
 from orchestrator.model.run import Twin
 from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
-from orchestrator.store import beds, bundle, export, index, paths, seal, twins
+from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins
 
 from .beds import local
 
@@ -35,7 +36,8 @@ def run(root: Path, trial: str = "dp-ring") -> Path:
         bundle.BUNDLE: {"run": directory.name, "format": 2},
     }
     bundle.write_inputs(directory, documents, {"t.yml": b"trial: t"})
-    (directory / bundle.HISTORY).touch()
+    with journal.Journal(directory / bundle.HISTORY) as history:
+        history.append(Event(type="note", f="run.begin", at=clock.now(), source=Source(writer="ctl", n=0)))
     paths.write(directory / "nodes/n2/i1-e0/steps-r2.jsonl", json.dumps(STEP).encode() + b"\n")
     seal.seal(directory)
     return directory
