@@ -76,7 +76,7 @@ def history() -> History:
         ("note", "fault.planned", None, None, {"fault": "crash-node", "id": "f0"}, 0.001),
         ("invoke", "gang.start", "n0", 0, {}, 0.020),
         ("note", "gang.joined", None, 0, {}, 0.031),
-        ("note", "rank.held", "n2", 0, {"rank": 2, "step": 30, "phase": "allreduce"}, 0.402),
+        ("note", "rank.held", "n2", 0, {"rank": 2, "step": 30, "phase": "allreduce", "hold": "f0"}, 0.402),
         ("invoke", "fault.act", "n2", 0, {"fault": "f0"}, 0.403),
         ("note", "fault.injected", "n2", None, {"id": "f0"}, 0.403),
         ("note", "node.exit", "n2", 0, {"code": -9, "pid": 4133}, 0.407),
@@ -224,7 +224,17 @@ def verdicts() -> tuple[Verdict, ...]:
 
 def extras() -> dict[str, object]:
     return {
-        "plan.json": {"bed": "local", "spares": ["n4"], "backend": "gloo"},
+        "plan.json": {
+            "bed": "local",
+            "spares": ["n4"],
+            "backend": "gloo",
+            "run": RUN,
+            "slots": [],
+            "nodes": {},
+            "policy": [],
+            "payload": "",
+            "checkpoints": "",
+        },
         "fingerprint.json": {
             "torch": "2.13.0",
             "python": "3.11.7",
