@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import itertools
 import json
 import os
@@ -14,12 +16,17 @@ from . import label
 
 
 class EventLog:
-    """Appends events to one file, numbered from 1; a file that is opened again goes on where it ended."""
+    """Appends events to one file, numbered from 1; a file that is opened again goes on where it ended.
 
-    def __init__(self, path: Path, *, writer: str) -> None:
+    ``key``: each line gets a ``mac``, HMAC-SHA256 of the line without it. The numbers leave no gap, so that none of the
+    lines can be changed, dropped or exchanged without the key.
+    """
+
+    def __init__(self, path: Path, *, writer: str, key: bytes = b"") -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._writer = writer
+        self._key = key
         self._boot = label.boot_id()
         self._numbers = itertools.count(lines(path) + 1)
 
@@ -48,7 +55,10 @@ class EventLog:
             "source": _present(source),
             "run": run,
         }
-        os.write(self._fd, json.dumps(_present(line), separators=(",", ":")).encode() + b"\n")
+        text = json.dumps(_present(line), separators=(",", ":"))
+        if self._key:
+            text = f'{text[:-1]},"mac":"{hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()}"}}'
+        os.write(self._fd, text.encode() + b"\n")
 
     def close(self) -> None:
         os.close(self._fd)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from . import inbox, label, processes, warmth
+from . import inbox, label, plain, processes, warmth
 from . import mark as marks
 from .acts import Acts
 from .containers import Containers
@@ -29,6 +29,8 @@ POLL_S = 0.25
 #: What a keeper's nodes may be, beside OUTSIDE: none.
 PROCESSES = "processes"
 CONTAINERS = "containers"
+#: With it the keeper signs its events; it lasts as long as the bed.
+KEY = "events.key"
 
 
 class Keeper:
@@ -43,7 +45,7 @@ class Keeper:
         directory = workdir / marks.KEEPER
         writer = OUTSIDE if outside else marks.KEEPER
         self._loop = Loop()
-        self._log = EventLog(directory / "events.jsonl", writer=writer)
+        self._log = EventLog(directory / "events.jsonl", writer=writer, key=_key(directory / KEY))
         self._inbox = Inbox(directory)
 
         def driven(run: str) -> bool:
@@ -188,6 +190,16 @@ class Keeper:
         self._log.append(
             "note", f, value, node=lease.node, incarnation=incarnation, epoch=lease.epoch, run=lease.run or None
         )
+
+
+def _key(path: Path) -> bytes:
+    """The keeper's own key, drawn when there is none."""
+    try:
+        return plain.read(path)
+    except FileNotFoundError:
+        with open(plain.made(path), "wb") as file:
+            file.write(secrets.token_bytes(32))
+        return plain.read(path)
 
 
 def main(

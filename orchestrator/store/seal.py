@@ -12,7 +12,9 @@ from . import durable, paths
 
 MANIFEST = "manifest-sha256.txt"
 DERIVED = "derived-sha256.txt"
-_DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(DERIVED)}|verdicts\.json"
+#: The signature of the manifest, where it was signed.
+SIGNATURE = f"{MANIFEST}.sig"
+_DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(SIGNATURE)}|{re.escape(DERIVED)}|verdicts\.json"
 #: What a kill leaves of them while they are written counts no more than they do.
 _NOT_EVIDENCE = re.compile(rf"report/.*|{_DERIVED}|\.({_DERIVED})\.\d+")
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")

@@ -230,7 +230,7 @@ class Forger:
         after: dict[int, list[Json]] = {}
         for event in mine:
             old = placed.get((_writer(event), event["source"]["n"]))
-            copy = {**{k: v for k, v in event.items() if k != "run"}, "seq": 0, "t": 0.0}
+            copy = {**{k: v for k, v in event.items() if k not in ("run", "mac")}, "seq": 0, "t": 0.0}
             after.setdefault(old["seq"] if old else len(history), []).append(copy)
         merged: list[Json] = []
         for event in history:

@@ -1,0 +1,126 @@
+"""The signatures of a bundle: keepers sign each of their events, an SSH key of the user signs the list of SHA-256 sums.
+
+What each of them proves, and what it does not, is in ``evidence.md`` beside this file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from ..model.errors import UsageError
+from . import paths, seal
+
+#: A signature that was made for something else is none of a bundle.
+NAMESPACE = "ccbed-bundle"
+_TIMEOUT_S = 60.0
+
+
+def sign(directory: Path, key: Path) -> Path:
+    """Sign the sealed evidence; the file of the signature. Raises UsageError, TornBundleError where the seal does not hold."""
+    if not key.is_file():
+        raise UsageError(f"{key}: no such SSH key", hint="--key FILE, or make one: ssh-keygen -t ed25519")
+    if problems := seal.verify_evidence(directory):
+        raise paths.TornBundleError(*problems)
+    signature = directory / seal.SIGNATURE
+    manifest = (directory / seal.MANIFEST).read_bytes()
+    done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], manifest, ask=True)
+    if done.returncode:
+        raise UsageError(
+            f"{key}: cannot sign: {_reason(done)}",
+            hint="the key's file, or its passphrase; ssh-add holds it in an agent",
+        )
+    paths.write(signature, done.stdout)
+    return signature
+
+
+def signer(directory: Path, allowed: Path, name: str = "") -> str:
+    """Who signed the evidence, by a file of allowed signers (see ssh-keygen(1)); ``name``: only this one counts.
+
+    Raises UsageError where that cannot be looked up, TornBundleError where the signature does not hold.
+    """
+    signature = directory / seal.SIGNATURE
+    if not allowed.is_file():
+        raise UsageError(f"{allowed}: no such file of allowed signers", hint="a line for each: NAME ssh-ed25519 AAAA…")
+    if not signature.is_file():
+        raise paths.TornBundleError(
+            f"{directory}: not signed: it has no {seal.SIGNATURE}", hint=f"ccbed bundle sign {directory}"
+        )
+    common = ["-s", str(signature), "-f", str(allowed)]
+    name = name or _principal(common, allowed)
+    manifest = paths.data(directory, seal.MANIFEST)
+    done = _ssh_keygen(["-Y", "verify", "-n", NAMESPACE, "-I", name, *common], manifest)
+    if done.returncode:
+        raise paths.TornBundleError(
+            f"{signature}: not a signature of {name} for this evidence: {_reason(done)}",
+            hint="the evidence was sealed again after it was signed, or another key signed it",
+        )
+    return name
+
+
+def unsigned_events(directory: Path, keys: Iterable[Path]) -> tuple[str, ...]:
+    """Each file of keepers' events with the first line that none of the keepers' ``keys`` has signed.
+
+    Raises UsageError for a key that cannot be read, TornBundleError where there are no events.
+    """
+    contents = [_read_key(key) for key in keys]
+    files = [path for path in paths.walk(directory) if path.startswith("keepers/")]
+    if not files:
+        raise paths.TornBundleError(f"{directory}: it has no events of keepers", hint="bundles of format 2 have them")
+    problems = []
+    for path in files:
+        lines = paths.data(directory, path).splitlines()
+        wrong = [n for n, line in enumerate(lines, start=1) if not any(_is_signed(line, key) for key in contents)]
+        if wrong:
+            reason = f"not signed by the key of its bed ({len(wrong)} of {len(lines)} lines)"
+            problems.append(f"{directory / path}:{wrong[0]}: {reason}")
+    return tuple(problems)
+
+
+def _is_signed(line: bytes, key: bytes) -> bool:
+    text, _, mac = line.rpartition(b',"mac":"')
+    due = hmac.new(key, text + b"}", hashlib.sha256).hexdigest()
+    return hmac.compare_digest(mac, f'{due}"}}'.encode())
+
+
+def _read_key(key: Path) -> bytes:
+    try:
+        return key.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{key}: {error.strerror}", hint="keeper/events.key in the directory of the bed") from None
+
+
+def _principal(common: list[str], allowed: Path) -> str:
+    done = _ssh_keygen(["-Y", "find-principals", *common], b"")
+    names = done.stdout.decode(errors="replace").split()
+    if done.returncode or not names:
+        raise paths.TornBundleError(
+            f"{allowed}: its signers do not include the key that signed: {_reason(done)}", hint="--allowed-signers FILE"
+        )
+    return names[0]
+
+
+def _ssh_keygen(arguments: list[str], text: bytes, *, ask: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """``ask``: it may ask for a passphrase on the terminal. Raises UsageError where it is missing, too old or hangs."""
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise UsageError("ssh-keygen is not on PATH", hint="install OpenSSH 8.2 or newer (package openssh-client)")
+    environment = {**os.environ, "LC_ALL": "C", **({} if ask else {"SSH_ASKPASS_REQUIRE": "never"})}
+    try:
+        return subprocess.run(
+            [program, *arguments], input=text, capture_output=True, timeout=_TIMEOUT_S, env=environment, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"ssh-keygen did not end within {_TIMEOUT_S:g} s", hint="ssh-add holds the key in an agent"
+        ) from None
+
+
+def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
+    lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}"
