@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import checks, inbox, label, launch, looking, payloads
+from . import checks, inbox, label, launch, leftovers, looking, payloads
 from . import engine as engines
 from . import mark as marks
 
 #: What a bed's directory holds; the rest of it is not ours to remove.
-OURS = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "hosts")
+OURS = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "run-secrets.json", "hosts")
 
 
 def prepare(hostdir: str, nodes: Sequence[str], shared_dir: str) -> dict[str, Any]:
@@ -115,5 +115,7 @@ OPS: Mapping[str, Callable[..., Any]] = {
     "forget": forget,
     "put": put,
     "routes": routes,
+    "leftovers": leftovers.listed,
+    "remove_leftovers": leftovers.removed,
     **checks.OPS,
 }

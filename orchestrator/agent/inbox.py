@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,19 @@ from ..model.event import REPEATED, Command
 from . import inotify, label, plain
 
 LIMIT = 16 << 20
+#: So many files that are no commands are kept in ``refused/``; older ones are removed.
+REFUSED = 16
+#: What a field of a command's file must be; None: it is not there.
+_FIELDS: Mapping[str, Callable[[Any], bool]] = {
+    "f": lambda value: isinstance(value, str),
+    "key": lambda value: isinstance(value, str),
+    "node": lambda value: value is None or isinstance(value, str),
+    "incarnation": lambda value: value is None or isinstance(value, str),
+    "epoch": lambda value: value is None or (isinstance(value, int) and not isinstance(value, bool)),
+    "deadline_s": lambda value: value is None or (isinstance(value, int | float) and not isinstance(value, bool)),
+    "value": lambda value: value is None or isinstance(value, dict),
+}
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +52,7 @@ class Inbox:
     def __init__(self, directory: Path) -> None:
         self._inbox = directory / "inbox"
         self._done = directory / "done"
+        self._refused = directory / "refused"
         for path in (self._inbox, self._done):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._watcher = inotify.Watcher()
@@ -58,7 +73,10 @@ class Inbox:
                     yield item
 
     def finish(self, item: Item, outcome: Mapping[str, Any] | None = None) -> None:
-        """Done with a file: keep its outcome (None: keep nothing), then remove it."""
+        """Done with a file: keep its outcome (None: keep nothing), then remove it; one that is no command is moved aside."""
+        if item.problem and self._moved_aside(item):
+            self._taken.discard(item.name)
+            return
         if outcome is not None:
             label.write(self._done / item.name, outcome)
         try:
@@ -66,6 +84,18 @@ class Inbox:
         except OSError:  # a directory, say: left where it is, and never looked at again
             return
         self._taken.discard(item.name)
+
+    def _moved_aside(self, item: Item) -> bool:
+        """Whether the file is out of the inbox; one that cannot be moved stays, and is not taken again."""
+        try:
+            self._refused.mkdir(mode=0o700, exist_ok=True)
+            os.replace(self._inbox / item.name, self._refused / item.name)
+            files = [path for path in self._refused.iterdir() if not path.is_dir() or path.is_symlink()]
+            for old in sorted(files, key=lambda path: path.lstat().st_mtime_ns)[:-REFUSED]:
+                old.unlink()
+        except OSError:
+            return not os.path.lexists(self._inbox / item.name)
+        return True
 
     def _names(self) -> list[str]:
         reported = self._watcher.drain()
@@ -76,18 +106,25 @@ class Inbox:
     def _open(self, name: str) -> Item | None:
         try:
             data, written = _read(self._inbox / name)
-            content = json.loads(data)
-            run = str(content.pop("run", "bed"))
-            if "/" in run or run.startswith("."):
-                raise ValueError(f"run {run!r} is not a name")
-            command = codec.build(Command, content)
+            run, command = _parsed(data)
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001 whatever is wrong with it: it is refused once, and the next is taken
             return Item(name=name, problem=f"{type(error).__name__}: {error}")
         outcome = label.read(self._done / name)
         age_s = time.time() - written
         return Item(name=name, run=run, command=command, outcome=outcome or None, age_s=age_s)
+
+
+def _parsed(data: bytes) -> tuple[str, Command]:
+    """(run, command) of a file's content. Raises an exception for what is none, of whatever kind."""
+    content = json.loads(data)
+    run = content.pop("run", "bed")
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise ValueError(f"run {str(run)[:80]!r} is not a name")
+    if problems := [name for name, right in _FIELDS.items() if not right(content.get(name))]:
+        raise TypeError(f"{', '.join(problems)}: of another type")
+    return run, codec.build(Command, content)
 
 
 def post(directory: Path, run: str, command: Command) -> None:

@@ -20,6 +20,7 @@ def put(directory: Path, content: Mapping[str, bytes]) -> Path:
             raise ValueError(f"payload: {name!r} leaves its directory")
     path = directory / payload_hash(content)
     if path.is_dir():
+        os.utime(path)  # it is in use: its age counts from now
         return path
     temporary = directory / f".{path.name}.{secrets.token_hex(4)}"
     try:

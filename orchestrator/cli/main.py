@@ -23,7 +23,7 @@ from . import session as sessions
 #: In the order of a bed's and a run's life, as ``--help`` shows them.
 VERBS = (
     "up", "down", "status", "plan", "run", "resume", "watch",
-    "logs", "exec", "check", "report", "compare", "bundle", "size", "list", "heal", "doctor", "image",
+    "logs", "exec", "check", "report", "compare", "bundle", "size", "list", "heal", "prune", "doctor", "image",
 )  # fmt: skip
 #: What a machine may refuse: no defect of ours.
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)

@@ -18,7 +18,7 @@ from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted
 from ..model.launch import Request, Result
 from ..model.trial import Trial
 from ..store import secrets
-from . import beds, options, skipping, summary, telling, trials
+from . import beds, options, prune, skipping, summary, telling, trials
 from .session import Session
 
 _OWN = ("-h", "--help")
@@ -140,8 +140,12 @@ def command(ctx: click.Context, /, **given: Any) -> int:
         return _dry(session, trial, bed, data_dir, as_json=given["as_json"])
     once = functools.partial(_once, session, source, trial, hidden, bed, data_dir, given)
     if given["repeat"] is None:
-        return summary.show(session, once(), as_json=given["as_json"])
-    return _repeat(session, once, given["repeat"], as_json=given["as_json"])
+        code = summary.show(session, once(), as_json=given["as_json"])
+    else:
+        code = _repeat(session, once, given["repeat"], as_json=given["as_json"])
+    if all(host.connection == "local" for host in bed.hosts):
+        prune.automatic(session, bed, given["runs_dir"], quiet=given["as_json"])
+    return code
 
 
 def _repeat(session: Session, once: Callable[[], Result], count: int, *, as_json: bool) -> int:

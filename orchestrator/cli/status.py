@@ -16,19 +16,20 @@ from ..model.bed import BedSpec, BedStatus
 from ..model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UnreachedError, UsageError
 from ..store import beds as store
 from ..store import bundle
-from . import beds, bedview, options
+from . import beds, bedview, options, prune
 from .session import Session
-from .terminal import age
+from .terminal import age, size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """A bed. ``away``: why a host does not say what it has."""
+    """A bed. ``away``: why a host does not say what it has. ``kept``: what ended runs left; None: not known."""
 
     spec: BedSpec
     status: BedStatus
     run: store.OpenRun | None
     away: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, int] | None = None
 
 
 @options.command()
@@ -68,8 +69,9 @@ def _look(session: Session, name: str) -> Found:
     strays = store.strays(session.state)
     spec = store.remembered(session.state, name) if name in strays else beds.choose(session, name)
     run = store.open_run(Path(spec.workdir), time.time())
+    provider = session.provider(spec)
     try:
-        return Found(spec=spec, status=session.provider(spec).observe(spec), run=run)
+        return Found(spec=spec, status=provider.observe(spec), run=run, kept=prune.kept(spec, provider))
     except UnreachedError as error:
         return Found(spec=spec, status=error.status, run=run, away=error.hosts)
 
@@ -88,6 +90,7 @@ def _plain(found: Found) -> dict[str, Any]:
         "leases": list(status.leases),
         "open_run": {**codec.plain(run), "stage": _stage(run)} if run else None,
         "away": dict(found.away),
+        "leftovers": found.kept,
     }
 
 
@@ -110,6 +113,10 @@ def _show(session: Session, found: Found) -> None:
         terminal.line(f"  lease     {lease}: a fault that is not healed yet     heal it: ccbed heal {spec.name}")
     if run:
         _show_run(session, spec, run)
+    if found.kept and found.kept["count"]:
+        terminal.line(
+            f"  leftovers {found.kept['count']} of ended runs, {size(found.kept['size_bytes'])}     see: ccbed prune --dry-run"
+        )
     changes = diff.diff(spec, status) if spec.nodes else None
     if changes and not changes.empty and not run:
         terminal.line(f"  not as wanted: ccbed up {beds.shown(spec.inventory)}")

@@ -138,6 +138,16 @@ def age(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
+def size(count: int) -> str:
+    """``512 B``, ``3.4 MiB``, ``1.2 GiB``."""
+    amount, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+
+
 def _number(text: str) -> bool:
     return text.replace(".", "").replace(",", "").isdigit() or text in ("", "-")
 

@@ -14,7 +14,7 @@ from ..model.errors import UnpreparedError, UnreachedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
 from ..store import beds as store
-from . import beds, bedview, closing, headline, options, preparing
+from . import beds, bedview, closing, headline, options, preparing, prune, remaining
 from .session import Session
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
             preparing.tell(session, preparing.lost(session, bed, status))
         bedview.plan(session.terminal, bed, diff)
         return 0
-    return up(session, bed, force=force, prepare=prepare)
+    code = up(session, bed, force=force, prepare=prepare)
+    prune.automatic(session, bed)
+    return code
 
 
 def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
@@ -57,7 +59,8 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
             beds.refuse_open(session, bed, "up has changes to make and")
         store.write(session.state, bed)
         store.doubt(session.state, bed.name)
-        _change(session, bed, status, diff, provider, mend=prepare is not False)
+        with remaining.told(bed, provider):
+            _change(session, bed, status, diff, provider, mend=prepare is not False)
     return 0
 
 

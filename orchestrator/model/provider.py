@@ -82,3 +82,9 @@ class Provider(Protocol):
 
     def forget(self, bed: BedSpec, run: str) -> None:
         """Remove what a run has left on the nodes: its bundle is sealed and nobody will ask again."""
+
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """(host, ``{kind, name, size_bytes, age_s}``) of what runs have left on the bed's hosts. Raises InfrastructureError."""
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+        """Remove (host, kind, name) of what ``leftovers`` lists. Raises InfrastructureError."""

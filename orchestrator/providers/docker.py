@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 import threading
 import time
@@ -24,7 +23,7 @@ from ..model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeState, NodeS
 from ..model.errors import KeeperGoneError
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
-from . import archive, asker, connecting, engines, outside, owners, problems, sites
+from . import archive, asker, connecting, engines, outside, owners, problems, remains, sites
 from .asking import BED
 from .follow import Follower
 from .sites import Site
@@ -144,7 +143,7 @@ class DockerProvider:
         first = outside.end(bed)
         ended = self._each(bed, end)
         self.close()
-        _remove(bed)
+        remains.remove_bed(bed)
         return tuple(sorted((*first, *(pid for pids in ended.values() for pid in pids))))
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
@@ -246,6 +245,14 @@ class DockerProvider:
 
         self._tried(bed, forget)
 
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        found = self._each(bed, lambda host: remains.listed(bed, self._site(bed, host)))
+        return [(host, entry) for host, entries in found.items() for entry in entries]
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+        self._each(bed, lambda host: remains.remove(bed, host, self._site(bed, host), entries))
+        remains.remove_mirrored(bed, entries)
+
     def _greet(self, bed: BedSpec) -> None:
         """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""
         for host in bed.hosts:
@@ -334,17 +341,3 @@ def _with(command: Command, **more: Any) -> Command:
 def _python(host: HostSpec) -> str:
     """Here it is the one that runs this, where the inventory names no other."""
     return sys.executable if host.connection == "local" and host.python == "python3" else host.python
-
-
-def _remove(bed: BedSpec) -> None:
-    """What of the bed is on this machine and is not a host's own."""
-    from ..agent.host import OURS
-
-    workdir = Path(bed.workdir)
-    for path in (workdir / name for name in (*OURS, *(sites.keeper_directory(host) for host in bed.hosts))):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
-    if workdir.is_dir() and not any(workdir.iterdir()):
-        workdir.rmdir()

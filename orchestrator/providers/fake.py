@@ -107,6 +107,10 @@ class FakeBed(Agents):
         return [self.fetch(node, path, to, limit) for path, to in wanted]
 
     def forget(self, bed: BedSpec, run: str) -> None: ...
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        return ()
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None: ...
 
     def status(self, name: str) -> NodeStatus:
         node = self.nodes[name]

@@ -7,8 +7,9 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..agent import host, inbox, label, launch, processes
+from ..agent import host, inbox, label, launch, leftovers, processes
 from ..agent import mark as marks
 from ..agent.warmth import HUGE_PAGES
 from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
@@ -140,6 +141,12 @@ class ProcessProvider:
             shutil.rmtree(directory, ignore_errors=True)
         for outcome in (*workdir.glob(f"nodes/*/done/{run}.*"), *workdir.glob(f"keeper/done/{run}.*")):
             outcome.unlink(missing_ok=True)
+
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        return [("", entry) for entry in leftovers.listed(bed.workdir, bed.shared_dir)]
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+        leftovers.removed(bed.workdir, bed.shared_dir, [(kind, name) for _, kind, name in entries])
 
     @property
     def _workdir(self) -> Path:

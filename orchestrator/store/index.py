@@ -53,6 +53,11 @@ def _no_latest(directory: Path) -> UsageError:
     )
 
 
+def is_run_name(name: str) -> bool:
+    """Whether a directory's name is one that ccbed gives to runs."""
+    return _RUN.fullmatch(name) is not None
+
+
 def node(handle: str) -> tuple[str, str] | None:
     """``lab/n2`` -> (lab, n2); None for what is no such handle."""
     match = re.fullmatch(r"([a-z0-9][a-z0-9._-]*)/([A-Za-z][A-Za-z0-9._-]*)", handle)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,10 @@ def get(state: Path, key: str, ranks: int) -> Twin | None:
     """The twin of ``ranks`` ranks with this key; None where there is none. Raises DamagedTwinError."""
     file = _file(state, key)
     try:
-        return _read(file.read_bytes(), key, ranks)
+        twin = _read(file.read_bytes(), key, ranks)
+        with suppress(OSError):
+            os.utime(file)  # it is in use: its age counts from now
+        return twin
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

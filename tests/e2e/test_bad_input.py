@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -319,3 +321,26 @@ def test_verdicts_that_were_damaged_are_made_again(bed: Bed, sealed: Ran, tmp_pa
     (bundle / "verdicts.json").write_text("{")
     assert bed.ccbed("check", str(bundle))[0] == 0
     assert bed.ccbed("bundle", "verify", str(bundle))[0] == 0
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def refusals(directory: Path, name: str) -> int:
+    lines = [json.loads(line) for line in (directory / "events.jsonl").read_text().splitlines()]
+    return sum(line["f"] == "command.refused" and line["value"]["key"] == name for line in lines)
+
+
+@pytest.mark.parametrize("performer", ["nodes/n1", "keeper"])
+def test_a_file_that_is_no_command_is_refused_once_and_the_next_is_performed(bed: Bed, performer: str) -> None:
+    directory, name = Path(bed.spec.workdir) / performer, "r.deep.json"
+    (directory / name).write_text("[" * 100_000)
+    (directory / name).rename(directory / "inbox" / name)
+    until = time.monotonic() + 30
+    while not (directory / "refused" / name).exists():
+        assert time.monotonic() < until, "it is moved aside"
+        time.sleep(0.02)
+    assert bed.ccbed("exec", "n1", "--", "true")[0] == 0
+    assert bed.run(trials.dp(trials.crash(1))).code == 0
+    assert refusals(directory, name) == 1
+    assert untouched(bed)

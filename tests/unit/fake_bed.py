@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.model.bed import BedSpec, BedStatus, NodeState, NodeStatus
 from orchestrator.model.event import Clock, Command, Event, Source
@@ -19,6 +20,7 @@ class FakeProvider:
     told: list[str] = field(default_factory=list)
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     keeper: str = ""
+    left: list[dict[str, Any]] = field(default_factory=list)
     _said: list[Event] = field(default_factory=list)
 
     def state(self, name: str, state: NodeState) -> None:
@@ -83,6 +85,12 @@ class FakeProvider:
 
     def forget(self, bed: BedSpec, run: str) -> None:
         self.told.append(f"forget {run}")
+
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        return [("", entry) for entry in self.left]
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+        self.told += [f"remove {kind} {name}" for _, kind, name in entries]
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0, reason="nothing there")

@@ -13,8 +13,6 @@ import pytest
 
 from orchestrator.cli import down, main, telling, terminal
 from orchestrator.cli.session import Session
-from orchestrator.core import redact
-from orchestrator.model import codec
 from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result
 from orchestrator.store import beds as store
@@ -430,48 +428,3 @@ def test_help_needs_neither_torch_nor_yaml_nor_rich() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
     assert all(f"  {verb} " in done.stdout for verb in main.VERBS)
-
-
-def test_secret_arguments_reach_the_run_as_placeholders_and_the_terminal_not_at_all(ccbed: Desk) -> None:
-    ccbed("up", "local.yml")
-    (ccbed.root / "train.py").write_text("print(1)")
-    args = ("--secret", "ACCOUNT", "--", "--token", "hunter2-abc", "--account=some.body", "--epochs", "3")
-    ccbed("run", "train.py", *args)
-    request = ccbed.launched[-1]
-    assert {"hunter2-abc", "some.body"} == set(request.secrets.values())
-    assert redact.reveal(list(request.trial.params["args"]), request.secrets) == list(args[3:])
-    shown = f"{request.trial} {request.command} {request} {ccbed.out} {ccbed.err}"
-    assert "hunter2-abc" not in shown
-    assert "some.body" not in shown
-    assert "--epochs 3" in request.command
-    assert request.secret_names == ("ACCOUNT",)
-    assert ccbed("run", "train.py", "--dry-run", "--json", *args) == 0
-    assert "hunter2-abc" not in ccbed.out
-
-
-def test_a_recorded_trial_is_not_run_with_a_placeholder(ccbed: Desk) -> None:
-    ccbed("up", "local.yml")
-    (ccbed.root / "train.py").write_text("print(1)")
-    ccbed("run", "train.py", "--", "--token", "hunter2-abc", "--epochs", "3")
-    trial = ccbed.launched.pop().trial
-    (ccbed.root / "trial.json").write_text(json.dumps(codec.plain(trial)))
-    assert ccbed("run", "trial.json") == 3
-    assert ccbed.launched == []
-    assert "params.args[1] (the value of --token) was redacted when the run was recorded; give it again" in ccbed.err
-    assert "ccbed run trial.json -- --token ... --epochs 3" in ccbed.err
-    ccbed("run", "trial.json", "--", "--token", "hunter2-abc", "--epochs", "3")
-    again = ccbed.launched[-1]
-    assert again.trial.id == trial.id
-    assert redact.reveal(again.trial.params["args"][1], again.secrets) == "hunter2-abc"
-    ccbed("run", "trial.json", "--", "--token", "another-one", "--epochs", "3")
-    assert ccbed.launched[-1].trial.id != trial.id
-
-
-def test_the_file_of_a_trial_that_holds_a_secret_is_run_all_the_same(ccbed: Desk) -> None:
-    ccbed("up", "local.yml")
-    (ccbed.root / "train.py").write_text("print(1)")
-    (ccbed.root / "t.yml").write_text(
-        "trial: t\nworkload: script\nparams: {file: train.py, args: [--password, hunter2]}\n"
-    )
-    ccbed("run", "t.yml")
-    assert set(ccbed.launched[-1].secrets.values()) == {"hunter2"}

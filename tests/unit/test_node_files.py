@@ -98,15 +98,38 @@ def test_a_finished_command_is_answered_from_its_outcome(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "content", ["{", "[]", '{"f": "x"}', '{"f": "x", "key": "k", "run": "../r"}', '{"no": "field"}']
-)
-def test_what_is_no_command_is_a_problem_not_an_error(tmp_path: Path, content: str) -> None:
+    "content",
+    [
+        "{", "[]", "1", "null", "\x00", '{"f": "x"}', '{"f": "x", "key": "k", "run": "../r"}', '{"no": "field"}', "[" * 100_000,
+        '{"f": "x", "key": "k", "run": "' + "r" * 300 + '"}', '{"f": "x", "key": "k", "run": "a\\u0000b"}',
+        '{"f": "x", "key": {"a": 1}}', '{"f": ["x"], "key": "k"}', '{"f": "x", "key": "k", "epoch": "1"}',
+        '{"f": "x", "key": "k", "epoch": true}', '{"f": "x", "key": "k", "node": 3}', '{"f": "x", "key": "k", "value": [1]}',
+        '{"f": "x", "key": "k", "deadline_s": "soon"}', '{"f": "x", "key": "k", "epoch": ' + "9" * 5000 + "}",
+    ],
+)  # fmt: skip
+def test_what_is_no_command_is_moved_aside_once(tmp_path: Path, content: str) -> None:
     box = inbox.Inbox(tmp_path)
     (tmp_path / "inbox/r.k.json").write_text(content)
     (item,) = box.take()
     assert item.problem
+    assert list(box.take()) == []
     box.finish(item)
     assert list((tmp_path / "inbox").iterdir()) == []
+    assert (tmp_path / "refused/r.k.json").read_text() == content
+    inbox.post(tmp_path, "r", Command(f="timer", key="after"))
+    assert [item.command.key for item in box.take()] == ["after"]
+    assert [item.command.key for item in inbox.Inbox(tmp_path).take()] == ["after"]
+
+
+def test_a_directory_in_an_inbox_is_moved_aside_and_few_are_kept(tmp_path: Path) -> None:
+    box = inbox.Inbox(tmp_path)
+    (tmp_path / "inbox/folder").mkdir()
+    for number in range(inbox.REFUSED + 5):
+        (tmp_path / f"inbox/{number}.json").write_text("{")
+        for item in box.take():
+            box.finish(item)
+    assert list((tmp_path / "inbox").iterdir()) == []
+    assert len(list((tmp_path / "refused").iterdir())) <= inbox.REFUSED + 1
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -1,0 +1,86 @@
+"""What ended runs have left in a bed's directory on this host, and its removal: standard library, on the host itself."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+#: A run's files, checkpoints and kept outcomes; a payload; the output of an `exec`; an agent archive of before.
+RUN, PAYLOAD, EXEC, ARCHIVE = "run", "payload", "exec", "archive"
+
+
+def listed(hostdir: str, shared_dir: str) -> list[dict[str, Any]]:
+    """``{kind, name, size_bytes, age_s}`` of each; its age counts from the newest time in it, by the host's own clock."""
+    root, shared = Path(hostdir), Path(shared_dir)
+    names = {(kind, name) for kind, name, _ in _places(root, shared)}
+    return [
+        {"kind": kind, "name": name, **measured(_paths(root, shared, kind, name), time.time())}
+        for kind, name in sorted(names)
+    ]
+
+
+def removed(hostdir: str, shared_dir: str, entries: Sequence[Sequence[str]]) -> int:
+    """Remove ``[kind, name]`` of what is listed; how many were removed. What is not listed is left alone."""
+    root, shared = Path(hostdir), Path(shared_dir)
+    known = {(kind, name) for kind, name, _ in _places(root, shared)}
+    chosen = [(str(kind), str(name)) for kind, name in entries if (str(kind), str(name)) in known]
+    for kind, name in chosen:
+        for path in _paths(root, shared, kind, name):
+            _remove(path)
+    return len(chosen)
+
+
+def _places(root: Path, shared: Path) -> Iterator[tuple[str, str, Path]]:
+    """(kind, name, path). Only what ccbed itself has named so is taken for its own."""
+    for path in (*root.glob("nodes/*/runs/*"), *_runs_of(shared)):
+        yield RUN, path.name, path
+    for path in root.glob("payloads/*"):
+        yield PAYLOAD, path.name, path
+    for path in root.glob("nodes/*/exec/*"):
+        yield EXEC, path.name, path
+    archives = sorted(root.glob("agent/agent-*.pyz"), key=lambda path: path.lstat().st_mtime_ns)
+    for path in archives[:-1]:
+        yield ARCHIVE, path.name, path
+
+
+def _runs_of(shared: Path) -> Iterator[Path]:
+    """A shared directory may hold what is not ccbed's: a run's directory has ``checkpoints``."""
+    return (path.parent for path in shared.glob("*/checkpoints") if path.is_dir() and not path.is_symlink())
+
+
+def _paths(root: Path, shared: Path, kind: str, name: str) -> list[Path]:
+    found = [path for other, own, path in _places(root, shared) if (other, own) == (kind, name)]
+    if kind == RUN:
+        found += [*root.glob(f"nodes/*/done/{name}.*"), *root.glob(f"keeper/done/{name}.*")]
+    return found
+
+
+def measured(paths: Iterable[Path], now: float) -> dict[str, Any]:
+    """``{size_bytes, age_s}`` of all of it; ``now``: seconds since 1970."""
+    sizes, times = [0], [0.0]
+    for path in paths:
+        for entry in (path, *_below(path)):
+            try:
+                status = entry.lstat()
+            except OSError:
+                continue
+            sizes.append(status.st_blocks * 512)
+            times.append(status.st_mtime)
+    return {"size_bytes": sum(sizes), "age_s": max(0.0, now - max(times))}
+
+
+def _below(path: Path) -> Iterator[Path]:
+    if path.is_dir() and not path.is_symlink():
+        for directory, folders, files in os.walk(path):
+            yield from (Path(directory, name) for name in (*folders, *files))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,65 @@
+"""What is left on the controller: cached twins, crash reports, directories of runs that never began; with option, bundles."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..agent import leftovers as measuring
+from ..core.prune import Leftover
+from . import bundle, index
+
+TWIN, CRASH, UNBEGUN, RUN = "twin", "crash report", "run that never began", "run"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Local:
+    """A leftover with its path."""
+
+    leftover: Leftover
+    path: Path
+
+
+def of_state(state: Path, now: float) -> tuple[Local, ...]:
+    """``now``: seconds since 1970."""
+    twins = (_local(TWIN, path, now) for path in sorted((state / "twins").glob("*.json")))
+    crashes = (_local(CRASH, path, now) for path in sorted(state.glob("crash-*.txt")))
+    return (*twins, *crashes)
+
+
+def of_runs(runs: Path, now: float, open_runs: Collection[str], *, bundles: bool) -> tuple[Local, ...]:
+    """Directories of runs that never began; with ``bundles`` all runs. ``open_runs``: names of runs that are open."""
+    found = [_local(UNBEGUN, path, now) for path in _unbegun(runs) if path.name not in open_runs]
+    if bundles:
+        found += [
+            _local(RUN, entry.directory, now, "open on its bed" if entry.run in open_runs else "")
+            for entry in index.runs(runs)
+        ]
+    return tuple(found)
+
+
+def remove(local: Local) -> None:
+    """Raises OSError."""
+    if local.path.is_dir() and not local.path.is_symlink():
+        shutil.rmtree(local.path)
+    else:
+        local.path.unlink(missing_ok=True)
+
+
+def _unbegun(runs: Path) -> Iterator[Path]:
+    """What ccbed has made there and never made a run, by its name."""
+    for path in sorted(runs.iterdir()) if runs.is_dir() else ():
+        ours = index.is_run_name(path.name) or path.name.startswith(".gather-")
+        if ours and path.is_dir() and not path.is_symlink() and not (path / bundle.TRIAL).exists():
+            yield path
+
+
+def _local(kind: str, path: Path, now: float, in_use: str = "") -> Local:
+    measured = measuring.measured([path], now)
+    leftover = Leftover(
+        kind=kind, name=path.name, place=str(path.parent), size_bytes=measured["size_bytes"],
+        age_s=measured["age_s"], in_use=in_use,
+    )  # fmt: skip
+    return Local(leftover=leftover, path=path)

@@ -1,0 +1,60 @@
+"""What a failed run leaves is kept, shown, and pruned; a run that is open keeps what it needs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.trial import Liveness
+from orchestrator.store import index
+
+from . import trials
+from .conftest import Bed
+from .test_bad_input import untouched
+from .test_interrupted import SLOW, at, ctrl_c
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+def of_run(bed: Bed, run: str) -> list[Path]:
+    workdir = Path(bed.spec.workdir)
+    return [
+        *workdir.glob(f"nodes/*/runs/{run}"),
+        *Path(bed.spec.shared_dir).glob(run),
+        *workdir.glob(f"*/done/{run}.*"),
+    ]
+
+
+def leftovers(bed: Bed) -> dict[str, int]:
+    return dict(json.loads(bed.ccbed("status", "local", "--json")[1])[0]["leftovers"])
+
+
+def test_a_failed_run_is_kept_until_it_is_pruned(bed: Bed, tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("raise SystemExit(3)\n")
+    code, said = bed.ccbed("run", str(tmp_path / "job.py"), "--runs-dir", str(tmp_path / "runs"))
+    assert code == 1, said
+    run = index.resolve("latest", tmp_path / "runs").name
+    assert of_run(bed, run) != []
+    assert leftovers(bed)["count"] > 0
+    code, said = bed.ccbed("prune", "local", "--older-than", "0s", "--dry-run", "--runs-dir", str(tmp_path / "runs"))
+    assert (code, run in said, of_run(bed, run) != []) == (0, True, True)
+    assert bed.ccbed("prune", "local", "--older-than", "0s", "--runs-dir", str(tmp_path / "runs"))[0] == 0
+    assert of_run(bed, run) == []
+    assert index.resolve("latest", tmp_path / "runs").name == run, "its bundle is no leftover"
+    assert bed.ccbed("prune", "local", "--older-than", "0s", "--runs", "--runs-dir", str(tmp_path / "runs"))[0] == 0
+    assert index.runs(tmp_path / "runs") == ()
+    assert untouched(bed)
+    assert bed.run(trials.dp(checks=())).code == 0, "the payload is put again"
+
+
+def test_an_interrupted_run_is_resumed_after_a_prune(bed: Bed) -> None:
+    trial = replace(trials.dp(params=SLOW, checks=()), liveness=Liveness(wall_s=120.0))
+    done = bed.run(trial, told=at("checkpoint.commit", ctrl_c))
+    assert done.code == 130
+    assert bed.ccbed("prune", "--older-than", "0s", "--keep-size", "0", "--runs", "--runs-dir", str(bed.runs))[0] == 0
+    code, said = bed.ccbed("resume", str(done.directory))
+    assert code == 0, said
+    assert untouched(bed)

@@ -1,0 +1,63 @@
+"""`prune`, what `up` and `status` say of leftovers, and what an `up` that fails leaves."""
+
+from __future__ import annotations
+
+import json
+
+from orchestrator.model.errors import InfrastructureError
+from orchestrator.store import beds as store
+
+from .test_cli import Desk, ccbed
+
+__all__ = ["ccbed"]
+
+
+LEFT = {"kind": "run", "name": "r1", "size_bytes": 3 * 1024**3, "age_s": 8 * 86_400.0}
+
+
+def test_prune_removes_what_is_old_and_a_dry_run_only_says_so(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed.bed.left = [LEFT, {**LEFT, "name": "r2", "age_s": 60.0}]
+    assert ccbed("status") == 0
+    assert "leftovers 2 of ended runs, 6.0 GiB     see: ccbed prune --dry-run" in ccbed.out
+    assert ccbed("prune", "--dry-run") == 0
+    assert "1 leftovers, 3.0 GiB, would be removed; 1, 3.0 GiB, kept" in ccbed.out
+    assert "remove run r1" not in ccbed.bed.told
+    assert ccbed("prune", "local", "--json") == 0
+    assert [entry["leftover"]["name"] for entry in json.loads(ccbed.out)["removed"]] == ["r1"]
+    assert "remove run r1" in ccbed.bed.told and "remove run r2" not in ccbed.bed.told
+    assert ccbed("prune", "--older-than", "soon") == 3
+    assert ccbed("prune", "nowhere") == 3
+
+
+def test_prune_leaves_what_an_open_run_needs(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    workdir = ccbed.root / "state/beds/local"
+    store.begin_run(workdir, "r1", ccbed.root / "runs/r1")
+    ccbed.bed.left = [LEFT, {**LEFT, "kind": "payload", "name": "p"}, {**LEFT, "name": "r0"}]
+    assert ccbed("prune", "--older-than", "0s") == 0
+    assert [told for told in ccbed.bed.told if told.startswith("remove")] == ["remove run r0"]
+    with store.run_lock(workdir, "r1", ccbed.root / "runs/r1"):
+        ccbed.bed.left = [{**LEFT, "name": "r00"}]
+        assert ccbed("prune") == 4
+    assert "bed local is left as it is" in ccbed.err
+    assert "remove run r00" not in ccbed.bed.told
+
+
+def test_up_prunes_by_the_stated_limits(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    ccbed.bed.left = [LEFT]
+    ccbed("up", "local.yml")
+    assert "pruned 1 leftovers of ended runs, 3.0 GiB" in ccbed.out
+    assert "remove run r1" in ccbed.bed.told
+
+
+def test_an_up_that_fails_says_what_is_left_running_and_how_to_remove_it(ccbed: Desk) -> None:
+    ccbed.bed.broken = ("n1",)
+    assert ccbed("up", "local.yml") == 4
+    assert "left running: the keeper, nodes n0 n2 n3" in ccbed.err
+    assert "to remove it: ccbed down local" in ccbed.err
+    assert ccbed("down", "local") == 0
+    ccbed.bed.prepare = lambda bed: (_ for _ in ()).throw(InfrastructureError("no keeper"))  # type: ignore[method-assign]
+    assert ccbed("up", "local.yml") == 4
+    assert "nothing of bed local is left running" in ccbed.err
