@@ -198,5 +198,6 @@ def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str,
         name: (*((file, file) for file in _facts(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
     }
     keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
-    gathered = gathering.gather(request.provider, wanted, directory, secrets=request.bed.vault)
+    known = (*request.bed.vault, *request.secrets.values())
+    gathered = gathering.gather(request.provider, wanted, directory, secrets=known)
     return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}

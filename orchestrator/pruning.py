@@ -46,14 +46,14 @@ class Report:
 def of_bed(bed: BedSpec, provider: Provider) -> tuple[Leftover, ...]:
     """What ended runs have left on the bed's hosts. Raises CcbedError, OSError."""
     run = beds.open_run(Path(bed.workdir))
-    return tuple(_leftover(bed, host, entry, run.run if run else "") for host, entry in provider.leftovers(bed))
+    return tuple(_leftover(bed, host, entry, run) for host, entry in provider.leftovers(bed))
 
 
-def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], open_run: str) -> Leftover:
+def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], run: beds.OpenRun | None) -> Leftover:
     kind, name, age_s = str(entry["kind"]), str(entry["name"]), float(entry["age_s"])
     in_use = ""
-    if open_run and (kind == PAYLOAD or (kind == RUN and name == open_run)):
-        in_use = f"run {open_run} is open"
+    if run and (kind == PAYLOAD or (kind == RUN and name in run.names)):
+        in_use = f"run {run.run} is open"
     if kind == EXEC and age_s < YOUNGEST_S:
         in_use = "its program may still run"
     place = f"{bed.name}/{host}" if host else bed.name

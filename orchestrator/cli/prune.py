@@ -106,7 +106,7 @@ def _beds(session: Session, name: str | None) -> tuple[BedSpec, ...]:
 def _open_runs(session: Session) -> set[str]:
     specs = (store.read(session.state, name) for name in store.names(session.state))
     found = (store.open_run(Path(spec.workdir)) for spec in specs if spec is not None)
-    return {run.run for run in found if run is not None}
+    return {name for run in found if run is not None for name in run.names}
 
 
 def _older_than(text: str) -> float:

@@ -39,6 +39,11 @@ class OpenRun:
     twin: str = ""
     cut: bool = False
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The run, and its twin while that is made."""
+        return frozenset({self.run, *([Path(self.twin).name] if self.twin else [])})
+
 
 def state_dir() -> Path:
     """Where ccbed keeps its state; ``XDG_STATE_HOME`` is honoured."""

@@ -28,6 +28,7 @@ def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 beside = Path(__file__).parent
+print("arguments:", sys.argv[1:])
 given = [digest(text) for text in (*sys.argv[1:], (beside / ".env").read_text(), (beside / "server.pem").read_text())]
 if given != WANTED.split():
     sys.exit(f"not what was given: {given}")
