@@ -34,7 +34,7 @@ class _StepLine(msgspec.Struct, gc=False):
     """A line of ``steps-r<rank>.jsonl``."""
 
     step: Step
-    loss: str | float
+    loss: str | float | None
     start: Seconds
     end: Seconds
     digest: str | None = None
