@@ -12,6 +12,7 @@ from .core import judge, metrics
 from .model import codec
 from .model.launch import Result
 from .model.plugin import Catalogue
+from .model.verdict import Verdict
 from .store import bundle, paths, seal
 
 
@@ -29,8 +30,17 @@ def close(directory: Path, workdir: Path | None) -> None:
     seal.seal(directory)
 
 
-def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, accept_changed: bool = False) -> Result:
+def conclude(
+    catalogue: Catalogue,
+    directory: Path,
+    *,
+    require_format: int = 1,
+    accept_changed: bool = False,
+    read_only: bool = False,
+) -> Result:
     """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError.
+
+    ``read_only``: where verdicts and reports cannot be saved, the result states why; else OSError is raised.
 
     ``require_format``: what a bundle of an older format cannot show is unknown.
     ``accept_changed``: a plugin judges although its file is not the one that the run was planned with.
@@ -43,13 +53,14 @@ def conclude(catalogue: Catalogue, directory: Path, *, require_format: int = 1, 
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
     unsaved = tuple(check for check in unable if before.get(check) in ("pass", "fail"))
+    obstacle = ""
     if not unsaved:
         run = replace(run, verdicts=verdicts)
-        bundle.write_derived(directory, verdicts, rendering.rendered(run, catalogue))
+        obstacle = _save(directory, verdicts, rendering.rendered(run, catalogue), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
     return Result(
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
-        changes=judge.changes(before, verdicts), unsaved=unsaved,
+        changes=judge.changes(before, verdicts), unsaved=unsaved, obstacle=obstacle,
     )  # fmt: skip
 
 
@@ -57,6 +68,17 @@ def finish(catalogue: Catalogue, directory: Path, workdir: Path | None = None) -
     """Seal the evidence of a run that has ended and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
     close(directory, workdir)
     return conclude(catalogue, directory)
+
+
+def _save(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes], *, read_only: bool) -> str:
+    """Why verdicts and reports cannot be saved; empty where they are. Raises OSError unless ``read_only``."""
+    try:
+        bundle.write_derived(directory, verdicts, reports)
+    except OSError as error:
+        if not read_only:
+            raise
+        return f"{error.filename or directory}: {error.strerror}"
+    return ""
 
 
 def _saved_outcomes(directory: Path) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ def command(
     directory = index.resolve(run, runs_dir)
     verify(directory)
     result = judging.conclude(
-        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed
+        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True
     )
     return summary.show(session, result, as_json=as_json)
 

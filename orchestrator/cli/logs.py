@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -19,6 +20,8 @@ from .session import Session
 _RANK = re.compile(r"i(?P<ordinal>\d+)-e(?P<epoch>\d+)/rank-(?P<rank>\d+)\.log")
 _LOOK_S = 0.1
 _BLOCK = 1 << 16
+#: Bytes at the end of a log in which the last lines are looked for.
+_TAIL = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +104,7 @@ def _ranks(nodes: Path, between: str) -> Iterator[_Log]:
     for path in sorted(nodes.glob(f"*/{between}*/rank-*.log")):
         node = path.relative_to(nodes).parts[0]
         match = _RANK.fullmatch("/".join(path.parts[-2:]))
-        if match and not path.is_symlink():
+        if match and path.is_file() and not path.is_symlink():
             yield _Log(node=node, path=path, rank=int(match["rank"]), epoch=int(match["epoch"]))
 
 
@@ -114,7 +117,7 @@ def _print(session: Session, logs: list[_Log], lines: int | None, follow: bool) 
                 if last != log and (len(logs) > 1 or last):
                     session.terminal.line(session.terminal.style(f"==> {log.title} <==", "head"))
                 last = log
-                session.terminal.out.write(text)
+                session.terminal.block(text)
         session.terminal.out.flush()
         if not follow:
             return
@@ -135,10 +138,13 @@ def _start(path: Path, lines: int | None) -> int:
     """Where the last ``lines`` lines begin."""
     if lines is None or not path.exists():
         return 0
-    content = path.read_bytes()
+    with path.open("rb") as source:
+        size = source.seek(0, os.SEEK_END)
+        start = source.seek(max(0, size - _TAIL))
+        content = source.read(_TAIL)
     place = len(content) - 1 if content.endswith(b"\n") else len(content)
     for _ in range(lines):
         place = content.rfind(b"\n", 0, max(place, 0))
         if place < 0:
-            return 0
-    return place + 1
+            return start
+    return start + place + 1

@@ -43,6 +43,8 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     if run.format < 2:
         terminal.line(f"note      {views.NOT_COMPARED}")
     terminal.lines(_judging(result, run))
+    if result.obstacle:
+        terminal.line(f"not saved verdicts and report: {result.obstacle}")
     if code and code != 130:
         terminal.lines(_blame(run))
     word = _WORDS.get(code, "FAIL")
@@ -78,6 +80,7 @@ def document(result: Result) -> dict[str, Any]:
         "verdicts": codec.plain(run.verdicts),
         **({"changes": codec.plain(result.changes)} if result.changes else {}),
         **({"unsaved": list(result.unsaved)} if result.unsaved else {}),
+        **({"not_saved": result.obstacle} if result.obstacle else {}),
         **({"collectives": measured} if measured else {}),
         **({"reports_failed": failed} if (failed := _failed(Path(run.directory))) else {}),
     }

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from ..model import codec, vaulted
+from . import printable
 
-_STYLES = {
+_STYLES: dict[str, dict[str, Any]] = {
     "PASS": {"fg": "green", "bold": True},
     "FAIL": {"fg": "red", "bold": True},
     "UNKNOWN": {"fg": "yellow", "bold": True},
@@ -46,20 +47,29 @@ class Terminal:
         """A text or JSON value without the values out of a vault."""
         return vaulted.hide(value, tuple(self.secrets))
 
+    def shown(self, text: str) -> str:
+        """A text as it is printed: no control characters of others, no values out of a vault."""
+        return printable.shown(self.hidden(text), _STYLES)
+
     def line(self, text: str = "") -> None:
         self.clear()
-        self.out.write(self.hidden(text) + "\n")
+        self.out.write(self.shown(text) + "\n")
         self.out.flush()
 
     def lines(self, lines: Iterable[str]) -> None:
         self.clear()
-        self.out.write(self.hidden("".join(f"{line}\n" for line in lines)))
+        self.out.write(self.shown("".join(f"{line}\n" for line in lines)))
         self.out.flush()
+
+    def block(self, text: str) -> None:
+        """A part of a text that others wrote, such as a log."""
+        self.out.write(self.shown(text))
 
     def status(self, text: str) -> None:
         """A line that the next one replaces; nothing off a terminal."""
         if self.live:
-            self.out.write(f"\r\x1b[2K{self.hidden(text)[: _width() - 1]}")
+            line = " ".join(printable.clean(self.hidden(text)).split("\n"))
+            self.out.write(f"\r\x1b[2K{line[: _width() - 1]}")
             self.out.flush()
 
     def clear(self) -> None:
@@ -67,11 +77,7 @@ class Terminal:
             self.out.write("\r\x1b[2K")
 
     def style(self, text: str, name: str) -> str:
-        if not self.colour or name not in _STYLES:
-            return text
-        import click
-
-        return click.style(text, **_STYLES[name])  # type: ignore[arg-type]
+        return printable.styled(text, name) if self.colour and name in _STYLES else text
 
     def json(self, value: Any) -> None:
         """A dataclass or JSON value, for programs."""
@@ -80,10 +86,11 @@ class Terminal:
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> None:
         """Columns as wide as their content; numbers to the right."""
-        body = [[self.hidden(str(cell)) for cell in row] for row in rows]
+        body = [[self.shown(str(cell)) for cell in row] for row in rows]
         right = [bool(body) and all(_number(row[column]) for row in body) for column in range(len(head))]
         self.clear()
-        (self._rich_table if self.colour else self._plain_table)(head, body, right, indent)
+        names = [self.shown(name) for name in head]
+        (self._rich_table if self.colour else self._plain_table)(names, body, right, indent)
         self.out.flush()
 
     def _rich_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
@@ -112,15 +119,15 @@ class Terminal:
         """``error:`` for each problem and ``next:`` for what to do, on stderr."""
         self.clear()
         for problem in problems:
-            for text in self.hidden(problem).splitlines():
-                self.err.write(f"{self.style('error:', 'bad')} {text}\n")
-        for text in self.hidden(hint).splitlines():
-            self.err.write(f"{self.style('next:', 'head')} {text}\n")
+            for text in printable.clean(self.hidden(problem)).split("\n"):
+                self.err.write(self.shown(f"{self.style('error:', 'bad')} {text}\n"))
+        for text in printable.clean(self.hidden(hint)).splitlines():
+            self.err.write(self.shown(f"{self.style('next:', 'head')} {text}\n"))
         self.err.flush()
 
     def warn(self, text: str) -> None:
         self.clear()
-        self.err.write(f"{self.style('warning:', 'warn')} {self.hidden(text)}\n")
+        self.err.write(self.shown(f"{self.style('warning:', 'warn')} {text}\n"))
         self.err.flush()
 
 

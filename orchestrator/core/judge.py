@@ -144,6 +144,8 @@ def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> 
     try:
         params: Any = codec.build(checker.Params, dict(spec.params))
         verdict = _valid(dataclasses.replace(checker.check(run, params), check=spec.name))
+    except errors.CcbedError as error:  # evidence that cannot be read
+        return views.unknown(spec.name, str(error))
     except (Exception, SystemExit) as error:  # a plugin may raise anything; the other verdicts are still to be had
         return views.unknown(spec.name, f"the checker failed: {type(error).__name__}: {error}")
     if not _is_changed(spec, plugin):

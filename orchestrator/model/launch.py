@@ -55,6 +55,7 @@ class Result:
 
     ``changes``: check -> (outcome that was saved before, outcome now), where they differ; ``unsaved``: the checks that could
     not be judged now but were before: then the saved verdicts and reports are left as they are.
+    ``obstacle``: why verdicts and reports could not be saved.
     """
 
     run: str
@@ -63,3 +64,4 @@ class Result:
     verdicts: tuple[Verdict, ...] = ()
     changes: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unsaved: tuple[str, ...] = ()
+    obstacle: str = ""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``index.html``, complete in itself: no script, no link to anything outside."""
-    return {"index.html": _template().render(values(run)).encode()}
+    return {"index.html": _template().render(values(run)).encode(errors="replace")}
 
 
 def ahead() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .. import views
 from ..core import sentence
 from ..model.run import Run
 from .page import facts, failover, tables
+
+#: What Markdown reads as markup within a line, and control characters.
+_MARKUP = re.compile(r"[\\`*_\[\]|]")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def render(run: Run) -> Mapping[str, bytes]:
@@ -17,12 +22,22 @@ def render(run: Run) -> Mapping[str, bytes]:
         _head(run, seen), _collectives(run), _failovers(run, seen), _verdicts(run), _faults(seen), _facts(run, seen)
     )  # fmt: skip
     lines = [line for block in blocks for line in block]
-    return {"summary.md": ("\n".join(lines).rstrip() + "\n").encode()}
+    return {"summary.md": ("\n".join(lines).rstrip() + "\n").encode(errors="replace")}
 
 
 def cell(value: object) -> str:
-    """Text that keeps to its cell of a table."""
-    return str(value).replace("\\", "\\\\").replace("|", "\\|").replace("\r", " ").replace("\n", " ")
+    """Text that keeps to its cell of a table and is no HTML and no Markdown, such as a link, an image or emphasis."""
+    return (
+        _MARKUP.sub(r"\\\g<0>", _CONTROL.sub(" ", str(value)))
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
+
+
+def code(value: object) -> str:
+    """Text in backticks."""
+    return f"`{_CONTROL.sub(' ', str(value)).replace('`', chr(39))}`"
 
 
 def _head(run: Run, seen: views.RunView) -> Iterator[str]:
@@ -53,12 +68,15 @@ def _collectives(run: Run) -> Iterator[str]:
 
 def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
     for row, one in zip(tables.failovers(run.trial, seen), seen.failovers, strict=True):
-        yield f"## Failover {row['number']}: {row['title']}"
+        yield f"## Failover {row['number']}: {cell(row['title'])}"
         yield ""
         if one.phases:
             yield from _table([name for name, _ in one.phases], [[failover.milliseconds(s) for _, s in one.phases]])
-        yield f"Detected: {row['detected']}; recovered: {row['policy']};"
-        yield f"resumed from {row['resumed']}; steps redone: {row['redone']}; caught up after {row['caught_up']}."
+        yield f"Detected: {cell(row['detected'])}; recovered: {cell(row['policy'])};"
+        yield (
+            f"resumed from {cell(row['resumed'])}; steps redone: {cell(row['redone'])};"
+            f" caught up after {cell(row['caught_up'])}."
+        )
         yield ""
 
 
@@ -97,8 +115,8 @@ def _facts(run: Run, seen: views.RunView) -> Iterator[str]:
     yield ""
     pairs = [*facts.trial(run), *facts.place(run, seen), *facts.fingerprint(run)]
     yield from _table(["fact", "value"], [[key.strip(), value] for key, value in pairs])
-    yield f"Run it again: `{facts.rerun(run)}`  "
-    yield f"Check it again: `{facts.recheck(run)}`"
+    yield f"Run it again: {code(facts.rerun(run))}  "
+    yield f"Check it again: {code(facts.recheck(run))}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:

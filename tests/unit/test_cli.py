@@ -91,7 +91,9 @@ def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
         run.mkdir(parents=True)
         (run / "trial.json").write_text("{}")
         if outcomes:
-            (run / "verdicts.json").write_text(json.dumps([{"check": one, "outcome": one} for one in outcomes]))
+            (run / "verdicts.json").write_text(
+                json.dumps([{"check": one, "outcome": one, "text": ""} for one in outcomes])
+            )
     assert ccbed("list", "runs") == 0
     assert [line.split()[-1] for line in ccbed.out.splitlines()] == ["STATE", "fail", "unknown", "pass", "open"]
 
