@@ -103,7 +103,7 @@ class BundleFiles:
 
     def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Raises TornBundleError for a line that is no JSON object. A last line that was cut off by a kill is left out."""
-        for path in sorted((*self._root.glob("nodes/*/*.jsonl"), *self._root.glob("keepers/*/*.jsonl"))):
+        for path in sorted((*self._root.glob("nodes/*/*.jsonl"), *self._root.glob("keepers/**/*.jsonl"))):
             name = str(path.relative_to(self._root))
             content = paths.data(self._root, name)
             for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1):

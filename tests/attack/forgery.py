@@ -37,7 +37,7 @@ CLASSES = {
     "metrics": "metrics.jsonl",
     "agent events": "nodes/*/agent.*.jsonl",
     "rank events": "nodes/*/rank-*.jsonl",
-    "keeper events": "keepers/*/*.jsonl",
+    "keeper events": "keepers/**/*.jsonl",
     "steps": "nodes/*/*/steps-r*.jsonl",
     "chunks": "nodes/*/*/chunks-r*.bin",
     "environments": "nodes/*/*/env-r*.json",
@@ -246,7 +246,7 @@ class Forger:
         _place(history)
         self._write(self.path, history)
         writer = _writer(self._original)
-        for file in (*self.directory.glob("nodes/*/*.jsonl"), *self.directory.glob("keepers/*/*.jsonl")):
+        for file in (*self.directory.glob("nodes/*/*.jsonl"), *self.directory.glob("keepers/**/*.jsonl")):
             lines = _read(file)
             mine = [event for event in history if _writer(event) == writer]
             if any(_writer(other) == writer for other in lines):
