@@ -30,6 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
     times = views.clocks(run.history)
     held = run.history.of("rank.held")
     doubts = [*(one for trace in traces for one in _gaps(trace, times, held)), *views.unended(run.history)]
+    doubts += [one for trace in traces for one in _survived(run, trace, times)]
     if not any(views.unended(run.history)):
         failures += [one for trace in traces for one in _unhealed(trace) if trace.changed]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
@@ -169,6 +170,27 @@ def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event
     shown = [event for event in inside if times.before(event, injected) or times.before(event, asked)]
     if at.phase in INSIDE and not shown:
         yield views.found(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
+
+
+def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
+    """A node whose power was cut says nothing more as the same incarnation: that its host did not answer is no proof alone."""
+    verified = trace.first("fault.verified")
+    if verified is None or not trace.cuts_power:
+        return
+    own = [e for e in run.history.events if e.node == trace.node and _shows_life(e, of_host=trace.cuts_host)]
+    before = {event.source.incarnation for event in own if event.seq < verified.seq}
+    after = [event for event in own if event.source.incarnation in before and times.before(verified, event)]
+    if after:
+        yield views.found(
+            f"{UNPROVED}: {trace.node} lived on after {trace.plan.id} had cut its power", verified, after[0]
+        )
+
+
+def _shows_life(event: Event, *, of_host: bool) -> bool:
+    """What an agent or a rank says; with a host its keeper ends too, so an exit code that it saw is one of a living node."""
+    if event.source.writer == "keeper":
+        return of_host and event.f == "node.exit" and event.value.get("code") is not None
+    return event.source.writer.startswith(("agent", "rank"))
 
 
 def _unhealed(trace: views.FaultTrace) -> Iterator[views.Finding]:

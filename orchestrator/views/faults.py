@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..model.event import Event, History
 from ..model.trial import FaultPlan, Trial
@@ -83,10 +84,30 @@ class FaultTrace:
         return ""
 
     @property
+    def _injects(self) -> list[Mapping[str, Any]]:
+        """The primitives of its injection."""
+        parts = (part for act in self.acts for part in listing(mapping(act.invoke.value.get("act")).get("inject")))
+        return [mapping(part) for part in parts]
+
+    @property
+    def cuts_power(self) -> bool:
+        """Whether it ends every process of its node, or of the node's host."""
+        return "node" in self._powered_off or self.cuts_host
+
+    @property
+    def cuts_host(self) -> bool:
+        """Whether it ends the node's host, its keeper included."""
+        return "host" in self._powered_off
+
+    @property
+    def _powered_off(self) -> set[object]:
+        power = [mapping(part.get("args")) for part in self._injects if part.get("kind") == "power"]
+        return {args.get("of", "node") for args in power if args.get("state") == "off"}
+
+    @property
     def pauses(self) -> bool:
         """Whether it stops its node for a time, rather than killing it."""
-        primitives = (p for act in self.acts for p in listing(mapping(act.invoke.value.get("act")).get("inject")))
-        kinds = {mapping(primitive).get("kind") for primitive in primitives}
+        kinds = {part.get("kind") for part in self._injects}
         return "pause" in kinds or (not kinds and self.plan.fault.startswith("pause"))
 
 

@@ -242,3 +242,16 @@ def test_a_host_that_falls_silent_after_the_grace_is_a_finding() -> None:
     verdict = judged(trial, book)["planned-faults-only"]
     assert verdict.outcome == "fail"
     assert "n2 fell silent, which nothing planned" in verdict.text
+
+
+@pytest.mark.parametrize(("works", "outcome"), [(True, "pass"), (False, "unknown")])
+def test_a_power_switch_that_does_nothing_behind_a_link_that_is_cut_is_noticed(works: bool, outcome: str) -> None:
+    """Nobody answers at the host's address either way; a node that lives on says so once its host is back."""
+    trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
+    if not works:
+        bed.power_off = lambda host: None  # type: ignore[method-assign]
+    _, book = world.run(trial, bed, {"f0": world.host_act("power-off", for_s=3.0)})
+    assert "fault.verified" in world.names(book)
+    verdict = judged(trial, book)["fault-verified"]
+    assert verdict.outcome == outcome, verdict.text
+    assert works or "n2 lived on after f0 had cut its power" in verdict.text
