@@ -25,7 +25,7 @@ def command(session: Session, bed: str | None) -> int:
     """Heal the faults that are left on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
     spec = beds.choose(session, bed)
     with store.lock(session.state, spec.name):
-        closing.settle(session, spec)
+        _settle(session, spec)
         run = store.open_run(Path(spec.workdir), time.time())
         if run and run.driver:
             raise UsageError(
@@ -33,6 +33,14 @@ def command(session: Session, bed: str | None) -> int:
                 hint=f"interrupt it there (Ctrl-C), or watch it: ccbed watch {beds.shown(run.directory)}",
             )
         return _heal(session, spec, run)
+
+
+def _settle(session: Session, bed: BedSpec) -> None:
+    """A run that cannot be judged is given up."""
+    try:
+        closing.settle(session, bed)
+    except (paths.TornBundleError, OSError) as error:
+        session.terminal.warn(str(error))
 
 
 def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:

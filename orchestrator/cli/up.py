@@ -46,7 +46,8 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
 def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
     """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
-        closing.settle(session, bed)
+        if not force:
+            closing.settle(session, bed)
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
         if diff.empty:
             store.write(session.state, bed)

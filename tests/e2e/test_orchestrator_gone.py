@@ -141,3 +141,14 @@ def test_resume_of_a_run_that_failed_has_its_code(bed: Bed) -> None:
     (failed.directory / "history.jsonl").write_text("")
     assert bed.ccbed("resume", str(failed.directory))[0] != 0, "evidence that was changed shows nothing"
     assert untouched(bed)
+
+
+def test_a_run_that_has_ended_and_cannot_be_judged_is_given_up(bed: Bed, unjudged: Callable[[], Path]) -> None:
+    history = unjudged() / "history.jsonl"
+    history.write_text("no event\n" + history.read_text())
+    code, said = bed.ccbed("up", bed.spec.inventory)
+    assert (code, "history.jsonl:1: not an event" in said, "ccbed heal local" in said) == (2, True, True), said
+    assert "open run" in bed.ccbed("status")[1]
+    code, said = bed.ccbed("heal", "local")
+    assert (code, "is given up" in said) == (0, True), said
+    assert untouched(bed)
