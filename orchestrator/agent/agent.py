@@ -7,9 +7,10 @@ import itertools
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import checkpoints, execs, forks, inbox, label, plain, processes, stores, system
 from .events import EventLog
@@ -17,7 +18,11 @@ from .gang import Gangs
 from .inbox import Inbox, Item
 from .loop import Loop
 
+T = TypeVar("T")
+
 BEAT_S = 0.25
+#: So long a command tries again where the shared directory cannot be used.
+SHARE_S = 5.0
 #: Event files kept open: the run's, the node's, and a few of the runs before.
 LOGS = 8
 #: Commands that may act for an epoch that is over, as long as ranks of it live.
@@ -90,10 +95,36 @@ class Agent:
         epoch = item.command.epoch
         if epoch is not None:
             self._epochs[item.run] = max(epoch, self._epochs.get(item.run, epoch))
+        self._answering_errors(item, lambda: self._performers()[item.command.f](item))
+
+    def _answering_errors(self, item: Item, act: Callable[[], None]) -> None:
         try:
-            self._performers()[item.command.f](item)
+            act()
         except Exception as error:  # noqa: BLE001
             self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
+
+    def _with_share(self, item: Item, act: Callable[[bool], T], then: Callable[[T], None]) -> None:
+        """Hand the result of ``act`` to ``then``. An OSError is tried again for ``SHARE_S``; meanwhile the loop goes on.
+
+        ``act`` is told whether this is the last attempt.
+        """
+        until = time.monotonic() + SHARE_S
+
+        def attempt(pause: float) -> None:
+            if problem := self._objection(item):
+                self._refuse(item, problem)
+                return
+            last = time.monotonic() >= until
+            try:
+                result = act(last)
+            except OSError:
+                if last:
+                    raise
+                self._loop.later(pause, lambda: self._answering_errors(item, lambda: attempt(min(2 * pause, 1.0))))
+            else:
+                then(result)
+
+        attempt(0.05)
 
     def _performers(self) -> Mapping[str, Callable[[Item], None]]:
         return {
@@ -125,13 +156,21 @@ class Agent:
 
     def _fence_write(self, item: Item) -> None:
         value = item.command.value
-        checkpoints.write_fence(Path(value["dir"]), int(value["epoch"]))
-        self._answer(item, "ok", {"epoch": value["epoch"]})
+        directory, epoch, fresh = Path(value["dir"]), int(value["epoch"]), bool(value.get("fresh", True))
+        self._with_share(
+            item,
+            lambda _: checkpoints.write_fence(directory, epoch, fresh=fresh),
+            lambda _: self._answer(item, "ok", {"epoch": epoch}),
+        )
 
     def _checkpoint_scan(self, item: Item) -> None:
         value = item.command.value
-        found = checkpoints.newest(Path(value["dir"]), value.get("lineage", ()), self._beat)
-        self._answer(item, "ok", found)
+        directory, lineage = Path(value["dir"]), value.get("lineage", ())
+        self._with_share(
+            item,
+            lambda last: checkpoints.newest(directory, lineage, self._beat, unreadable_is_damaged=last),
+            lambda result: self._answer(item, "ok", result),
+        )
 
     def _store_open(self, item: Item) -> None:
         value = item.command.value
@@ -140,13 +179,19 @@ class Agent:
 
     def _gang_start(self, item: Item) -> None:
         """A node that was stopped when it was told to start a gang must not do it when another epoch has begun without it."""
-        epoch, fence = int(item.command.value["epoch"]), checkpoints.fence(Path(item.command.value["checkpoints"]))
-        if fence is not None and fence > epoch:
-            self._refuse(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
-            return
+        epoch, directory = int(item.command.value["epoch"]), Path(item.command.value["checkpoints"])
         confirmed = {"begin": item.command.value.get("begin", ""), **self._system.stated()}
         answer = self._answering(item)
-        self._gangs.start(item.run, item.command.value, lambda kind, value: answer(kind, {**value, **confirmed}))
+
+        def start(fence: int | None) -> None:
+            if fence is not None and fence > epoch:
+                self._refuse(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
+            else:
+                self._gangs.start(
+                    item.run, item.command.value, lambda kind, value: answer(kind, {**value, **confirmed})
+                )
+
+        self._with_share(item, lambda _: checkpoints.fence(directory), start)
 
     def _gang_stop(self, item: Item) -> None:
         epoch, dump = int(item.command.value["epoch"]), bool(item.command.value.get("dump"))

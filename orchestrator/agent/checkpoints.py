@@ -21,9 +21,13 @@ Beat = Callable[[], None]
 Lineage = Iterable[tuple[int, int]]
 
 
-def write_fence(directory: Path, epoch: int) -> None:
-    """Let no epoch below ``epoch`` commit any more. Raises ValueError where the fence is already beyond."""
-    directory.mkdir(parents=True, exist_ok=True)
+def write_fence(directory: Path, epoch: int, *, fresh: bool = True) -> None:
+    """Let no epoch below ``epoch`` commit any more. Raises ValueError where the fence is already beyond.
+
+    Only where the run is ``fresh`` the directory may be made: later, one that is missing is on a share that is away.
+    """
+    if fresh:
+        directory.mkdir(parents=True, exist_ok=True)
     path, present = directory / FENCE, fence(directory)
     if present is not None and present > epoch:
         raise ValueError(f"the fence in {directory} is at epoch {present}")
@@ -42,21 +46,30 @@ def fence(directory: Path) -> int | None:
     return int(json.loads(plain.read(path))["epoch"]) if path.exists() else None
 
 
-def newest(directory: Path, lineage: Lineage, beat: Beat = lambda: None) -> dict[str, Any]:
+def newest(
+    directory: Path, lineage: Lineage, beat: Beat = lambda: None, *, unreadable_is_damaged: bool = True
+) -> dict[str, Any]:
     """{newest: fields of its manifest, or absent; skipped: the damaged and half-written ones newer than it}.
 
     A checkpoint of epoch e counts only if its step was kept by every later epoch (``lineage``: epoch, resume step).
     ``beat`` is called between blocks, so that the caller's heart goes on beating while large files are hashed.
+    Raises OSError where the directory is away, and, unless ``unreadable_is_damaged``, where a file cannot be read.
     """
     skipped: list[dict[str, str]] = []
     resumes = [(int(epoch), int(step)) for epoch, step in lineage]
     for (epoch, step), name in _candidates(directory):
         if not kept(epoch, step, resumes):
             continue
-        manifest, problem = _examine(directory, name, epoch, step, beat)
+        try:
+            manifest, problem = _examine(directory, name, epoch, step, beat)
+        except OSError as error:
+            if not unreadable_is_damaged:
+                raise
+            manifest, problem = {}, f"not readable: {error}"
         if not problem:
             return {"newest": {field: manifest.get(field) for field in FIELDS}, "skipped": skipped}
         skipped.append({"name": name, "reason": problem})
+        os.stat(directory)  # where the share has gone away, nothing in it is damaged
     return {"newest": None, "skipped": skipped}
 
 
@@ -67,8 +80,7 @@ def kept(epoch: int, step: int, lineage: Lineage) -> bool:
 
 def _candidates(directory: Path) -> Iterator[tuple[tuple[int, int], str]]:
     """Everything that looks like a checkpoint, newest first: (epoch, step) and name."""
-    names = os.listdir(directory) if directory.is_dir() else []
-    found = {match[1]: (int(match[2]), int(match[3])) for match in map(_NAME.match, names) if match}
+    found = {match[1]: (int(match[2]), int(match[3])) for match in map(_NAME.match, os.listdir(directory)) if match}
     yield from sorted(((age, name) for name, age in found.items()), reverse=True)
 
 
@@ -79,7 +91,7 @@ def _examine(directory: Path, name: str, epoch: int, step: int, beat: Beat) -> t
         problem = _damage(manifest, directory, epoch, step, beat)
     except FileNotFoundError as error:
         return {}, f"half-written: no {Path(error.filename).name}"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         return {}, f"manifest not readable: {error}"
     return manifest, problem
 

@@ -31,7 +31,7 @@ def check(run: Run, params: Params) -> Verdict:
     if not gangs and not doubts:
         return views.unknown("finished", "no gang was started", end)
     missing, failures = _leavings(run, gangs[-1]) if gangs and not doubts else ([], [])
-    return views.conclude("finished", _text(gangs), failures=failures, doubts=[*doubts, *missing])
+    return views.conclude("finished", _text(gangs) + _unsaved(run), failures=failures, doubts=[*doubts, *missing])
 
 
 def _reason(reason: str, kind: str) -> str:
@@ -46,10 +46,6 @@ def _blame(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
     first = min(
         (stop.invoke.seq for stop in stops if stop.epoch == gangs[-1].epoch), default=len(run.history.events) + 1
     )
-    unsaved = next(iter(gangs[-1].of("checkpoint.failed")), None)
-    if unsaved is not None:
-        what = f"checkpoint {unsaved.value.get('name')} could not be written: {unsaved.value.get('reason')}"
-        return views.found(f"{what} (rank {unsaved.value.get('rank')}, {unsaved.node})", unsaved)
     exits = (e for e in gangs[-1].of("rank.exit") if e.value.get("code") not in (0, None) and e.seq < first)
     return next((_left(event, gangs[-1]) for event in exits), None)
 
@@ -105,3 +101,8 @@ def _text(gangs: tuple[views.Gang, ...]) -> str:
     steps = max((views.whole(event.value.get("steps")) or 0 for event in ends), default=0)
     counted = f", {steps}/{steps} steps" if steps else ""
     return f"{len(gangs[-1].ranks)} of {len(gangs[-1].ranks)} ranks left with exit code 0{counted}"
+
+
+def _unsaved(run: Run) -> str:
+    lost = len(run.history.of("checkpoint.failed"))
+    return f", {lost} checkpoint{'s' * (lost > 1)} could not be written" if lost else ""

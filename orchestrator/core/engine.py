@@ -86,15 +86,6 @@ def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
     return closing.close(trial, state, Ending(outcome="finished"))
 
 
-def _unsaved(trial: Trial, state: State, event: Event) -> Result:
-    """The disk is full, say: no start in place and no spare would find it otherwise. What an old epoch says late is no news."""
-    if event.epoch not in (None, state.epoch):
-        return state, ()
-    value = event.value
-    why = f"checkpoint {value.get('name')} could not be written: {value.get('reason')}; another start would end there again"
-    return replace(state, hopeless=why), ()
-
-
 def _rank_error(trial: Trial, state: State, event: Event) -> Result:
     """A rank's last word."""
     told = event.epoch == state.epoch and (state.active or state.stage == "stop")
@@ -322,7 +313,6 @@ _OBSERVATIONS: dict[str, Handler] = {
     "rank.inside": _inside,
     "rank.finished": _rank_finished,
     "rank.error": _rank_error,
-    "checkpoint.failed": _unsaved,
     "rank.exit": _rank_exit,
     "fault.injected": _injected,
     "node.exit": _node_exit,

@@ -158,7 +158,9 @@ def _scanned(state: State, event: Event) -> tuple[State, Commands]:
 
 
 def _fence(state: State, name: str) -> Command:
-    value = {"epoch": state.epoch, "dir": state.plan.checkpoints, "keep": state.plan.keep}
+    value = {
+        "epoch": state.epoch, "dir": state.plan.checkpoints, "keep": state.plan.keep, "fresh": not state.lineage,
+    }  # fmt: skip
     return _command(state, "fence.write", _key(state, "fence"), name, value)
 
 

@@ -76,7 +76,7 @@ class Ending:
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
-    ``hopeless``: what another start would not change, such as a checkpoint that could not be written. ``unfit``: it is the
+    ``hopeless``: what another start would not change, such as a wrong result. ``unfit``: it is the
     place that does not suit the run, not something that the run found. ``begin``: SHA-256 of what ``run.begin`` states.
     """
 

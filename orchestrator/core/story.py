@@ -196,7 +196,7 @@ class Story:
         yield self._line(event, "skipped", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
 
     def _checkpoint_failed(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "failed", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+        yield self._line(event, "lost", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
 
     def _checkpoint_refused(self, event: Event) -> Iterator[Line]:
         yield self._line(event, "refused", f"a commit of an old epoch: {event.value.get('name')}")

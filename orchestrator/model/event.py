@@ -79,7 +79,7 @@ rank.error           rank {rank, kind, message, culprit?: the rank to blame, whe
 progress             rank {step, steps, loss}                rank 0 only, at most twice a second
 checkpoint.commit    rank {name, step, epoch, sha256, parent, bytes, write_s, files?: how many, where each rank wrote one}
 checkpoint.refused   rank {name, fence}                      an old epoch tried to commit
-checkpoint.failed    rank {name, reason}                     e.g. disk full
+checkpoint.failed    rank {name, reason, attempts, tried_s}  it is lost, e.g. disk full; training goes on
 checkpoint.skipped   ctl {name, reason}                      damaged or half-written, the one before was taken
 ===================  ============================================================================================
 """

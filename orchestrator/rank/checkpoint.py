@@ -22,6 +22,10 @@ class CheckpointError(Exception):
     kind = "checkpoint"
 
 
+class Unwritten(CheckpointError):
+    """Its files could not be written: another attempt may succeed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Personal:
     """What differs from rank to rank: the random states by name (uint8), and the loss of the last step."""

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 #: Phases of a rank's life; the others are phases of a step.
 LIFE = ("rendezvous", "init", "restore", "shutdown")
 PROGRESS_S = 0.5
-COMMITTED, FAILED, REFUSED = range(3)
+COMMITTED, FAILED, REFUSED, AGAIN = range(4)
+#: A checkpoint that cannot be written is tried again for so long, where the workload has no ``checkpoint_retry_s``.
+RETRY_S = 5.0
+#: Between the first two attempts; twice as long each time, up to the second figure.
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 
 #: Names of events that begin so are ccbed's own.
 RESERVED = (
@@ -62,6 +66,7 @@ class RankContext:
         recording = getattr(params, "record", True)
         self._chunks = record.Chunks(str(Path(gang.out) / f"chunks-r{rank}.bin")) if recording else None
         self._parent = gang.resume.name if gang.resume else None
+        self._lost_last = False
         self.begun = self._told = 0.0
         self._first = True
         #: Samples of the whole batch of the step under way; the workload says how many, 0 where its steps have none.
@@ -181,27 +186,50 @@ class RankContext:
         *,
         held: states.States = states.REPLICATED,
     ) -> None:
-        """Commit a checkpoint of all ranks after ``step``. Every rank calls it and returns when it is committed.
+        """Commit a checkpoint of all ranks after ``step``. Every rank calls it and returns when it is committed, or lost.
 
-        Raises checkpoint.CheckpointError if it could not be written, commit.Refused if a later epoch has taken over.
+        It is lost where it still cannot be written after ``checkpoint_retry_s``; after a lost one the next has one attempt.
+        Raises commit.Refused if a later epoch has taken over, CheckpointError where it is not the writing that failed.
         """
         identity = commit.Identity(epoch=self.epoch, step=step, world=self.world, parent=self._parent)
         passed = self.passing("checkpoint")
-        content: body.Body | None = None
-        code, reason = COMMITTED, "rank 0 could not write it"
-        try:
-            content = held.put(self, identity, model, optimizer, passed)
-        except checkpoint.CheckpointError as error:  # on every rank; they leave together, when it is told
-            code, reason = self._unwritten(identity, str(error))
-        if content:
-            code, reason = self._commit(identity, content, keep, passed)
-        passed()
-        code = checkpoint.agree(code, self.world, self.device)
-        if code == FAILED:
-            raise checkpoint.CheckpointError(f"{identity.name}: {reason}")
+        begin, attempts, failed_since = time.monotonic(), 0, None
+        limit = 0.0 if self._lost_last else getattr(self.params, "checkpoint_retry_s", RETRY_S)
+        while True:
+            code, reason = self._put(identity, model, optimizer, keep, passed, held)
+            attempts += 1
+            passed()
+            if code == FAILED:
+                failed_since = time.monotonic() if failed_since is None else failed_since
+                code = AGAIN if time.monotonic() - failed_since < limit else FAILED
+            code = checkpoint.agree(code, self.world, self.device)
+            if code != AGAIN:
+                break
+            time.sleep(min(PAUSE_S * 2 ** (attempts - 1), LONGEST_PAUSE_S))
         if code == REFUSED:
             raise commit.Refused(identity.name, self.epoch + 1)
-        self._parent = identity.name
+        self._lost_last = code == FAILED
+        if code == COMMITTED:
+            self._parent = identity.name
+        elif self.rank == 0:
+            tried = round(time.monotonic() - begin, 3)
+            self._notes.note("checkpoint.failed", name=identity.name, reason=reason, attempts=attempts, tried_s=tried)
+
+    def _put(
+        self,
+        identity: commit.Identity,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        keep: int,
+        passed: Callable[[], None],
+        held: states.States,
+    ) -> tuple[int, str]:
+        """One attempt to write and commit. What counts is the code of rank 0."""
+        try:
+            content = held.put(self, identity, model, optimizer, passed)
+        except checkpoint.Unwritten as error:  # on every rank
+            return self._unwritten(identity, str(error))
+        return self._commit(identity, content, keep, passed) if content else (COMMITTED, "")
 
     def restore(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, *, held: states.States = states.REPLICATED
@@ -264,8 +292,7 @@ class RankContext:
             except commit.Refused as refused:
                 return self._refused(refused)
             except (OSError, ValueError):
-                pass  # no fence, no news: the reason says more
-            self._notes.note("checkpoint.failed", name=identity.name, reason=reason)
+                pass  # the reason for the failure says more
         return FAILED, reason
 
     def _refused(self, refused: commit.Refused) -> tuple[int, str]:

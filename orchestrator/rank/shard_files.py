@@ -29,7 +29,8 @@ def write(directory: Path, content: dict[str, Any], written: Callable[[], None])
     """Write what every rank holds of ``content`` into ``directory``; what rank 0 is to commit, None on the others.
 
     ``written`` is called when this rank's file is on the disk and nothing is committed yet. A collective of all ranks.
-    Raises CheckpointError on every rank if one of them could not write; the directory is removed then.
+    Raises Unwritten on every rank if one of them could not write, CheckpointError for another error; the directory is
+    removed then.
     """
     begin, writer = time.monotonic(), _Writer(directory, written)
     try:
@@ -37,7 +38,8 @@ def write(directory: Path, content: dict[str, Any], written: Callable[[], None])
     except api.CheckpointException as error:
         if dist.get_rank() == 0:
             body.remove(directory)
-        raise checkpoint.CheckpointError(_reason(error)) from error
+        written_badly = all(isinstance(cause, OSError) for cause, _ in error.failures.values())
+        raise (checkpoint.Unwritten if written_badly else checkpoint.CheckpointError)(_reason(error)) from error
     told: list[Any] = [None] * dist.get_world_size()
     dist.gather_object(writer.hashing.files, told if dist.get_rank() == 0 else None)
     if dist.get_rank() > 0:
@@ -104,6 +106,10 @@ class _HashingFiles(filesystem.FileSystem):
             except RuntimeError as error:
                 raise (stream.failed or error) from error
         self.files[Path(path).name] = {"sha256": stream.sha256.hexdigest(), "bytes": stream.size}
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Without its parents: they are missing only where the share is away."""
+        Path(path).mkdir(exist_ok=True)
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         super().rename(path, new_path)

@@ -28,7 +28,7 @@ class States(Protocol):
     ) -> body.Body | None:
         """What rank 0 is to commit; None on the others. A collective of all ranks.
 
-        ``written``: called where a rank has written a file of its own. Raises CheckpointError, on every rank.
+        ``written``: called where a rank has written a file of its own. Raises checkpoint.Unwritten, on every rank.
         """
         ...
 

@@ -32,7 +32,7 @@ CHECKS = (
 #: Bytes of an element of the classifier and of its gradients (float32).
 ELEMENT = 4
 _LEAST: Mapping[str, float] = {
-    "batch": 1, "epochs": 1, "checkpoint_every": 1, "keep": 1, "noise": 0, "step_min_ms": 0, "digest_every": 0,
+    "batch": 1, "epochs": 1, "checkpoint_every": 1, "keep": 1, "checkpoint_retry_s": 0, "noise": 0, "step_min_ms": 0, "digest_every": 0,
 }  # fmt: skip
 
 
@@ -45,6 +45,7 @@ class Params:
     epochs            how often the training images are gone through
     checkpoint_every  steps
     keep              so many of the newest checkpoints are kept
+    checkpoint_retry_s   so long a checkpoint that cannot be written is tried again; then it is lost, and training goes on
     lr                the optimizer's learning rate
     noise             standard deviation of what is added to the images, anew in every epoch
     step_min_ms       slows steps down, for watching
@@ -58,6 +59,7 @@ class Params:
     epochs: int = 3
     checkpoint_every: int = 5
     keep: int = 3
+    checkpoint_retry_s: float = 5.0
     lr: float = 0.003
     noise: float = 0.1
     step_min_ms: float = 0.0

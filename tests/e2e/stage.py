@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator.agent import gang as gang_files
 from orchestrator.model import codec, gang
 
 ROOT = Path(__file__).parent.parent.parent
@@ -87,6 +88,15 @@ class Stage:
         values = {"file": "some/where/job.py", "cwd": str(self.directory), **params}
         payload = str(self.user.parent)
         return self.play(world=world, epoch=epoch, workload="script", payload=payload, params=values)
+
+    def said(self, name: str, epoch: int = 0) -> bool:
+        """Whether a rank has noted ``name`` already."""
+        needle = f'"f":"{name}"'.encode()
+        return any(needle in path.read_bytes() for path in (self.directory / f"events-{epoch}").glob("*"))
+
+    def last_step(self, rank: int, epoch: int = 0) -> int:
+        """The last step that a rank has finished."""
+        return gang_files.last_step(str(self.directory / f"out-{epoch}/n{rank}"), rank)
 
     def _fence(self, epoch: int) -> None:
         temporary = self.directory / "fence"

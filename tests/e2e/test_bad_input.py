@@ -131,16 +131,19 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 
 @pytest.mark.root
-def test_a_disk_that_is_full_of_checkpoints_is_one_finding_with_its_cause(bed: Bed, disk: Disk) -> None:
-    """2 MiB hold one checkpoint of 1.9 MB at most."""
+def test_a_disk_that_is_full_loses_checkpoints_and_says_so(bed: Bed, disk: Disk) -> None:
+    """4 MiB hold one checkpoint of 2.9 MB at most: the first is resumed from."""
+    subprocess.run(["mount", "-o", "remount,size=4m", str(disk.path)], check=True)
     narrow = Bed(
         state=bed.state, runs=bed.runs, catalogue=bed.catalogue, spec=replace(bed.spec, shared_dir=str(disk.path))
     )
-    done = narrow.run(trials.dp(), twin=False)
-    assert done.code == 1
-    assert done.of("checkpoint.failed")[0].value["reason"] == "No space left on device"
-    assert "could not be written: No space left on device" in done.verdict("finished").text
-    assert done.of("recovery.decided") == (), "no restart loop hides it"
+    done = narrow.run(trials.dp(trials.crash(2), checks=(), params={"checkpoint_retry_s": 0.2}), twin=False)
+    lost = done.of("checkpoint.failed")
+    assert {event.value["reason"] for event in lost} == {"No space left on device"}
+    assert [event.value.get("step") for event in done.of("resume.chosen")] == [0, 5]
+    assert f"{len(lost)} checkpoints could not be written" in done.verdict("finished").text
+    assert done.outcome("resumed-newest") == "pass"
+    assert done.code == 0, done.bad()
     assert untouched(bed)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -132,13 +134,44 @@ def test_more_ranks_than_samples_still_train(stage: Stage) -> None:
     assert played.codes == {0: 0, 1: 0, 2: 0}
 
 
-def test_a_disk_that_is_full_ends_the_gang_with_the_cause(stage: Stage) -> None:
-    played = stage.play(world=2, params=SHORT, more={"rlimit": 1_000_000})
-    assert played.codes == {0: 1, 1: 1}
-    assert played.of("checkpoint.failed")[0]["name"] == "e0-s5"
-    assert "File too large" in played.of("checkpoint.failed")[0]["reason"]
-    assert {value["kind"] for value in played.of("rank.error")} == {"checkpoint"}
+@pytest.mark.parametrize(("workload", "reason"), [("train-dp", ""), ("train-fsdp", "rank 0: ")])
+def test_a_disk_that_is_full_loses_the_checkpoints_and_not_the_training(
+    stage: Stage, workload: str, reason: str
+) -> None:
+    params = {**SHORT, "checkpoint_retry_s": 0.3}
+    played = stage.play(world=2, workload=workload, params=params, more={"rlimit": 1_000_000})
+    assert played.codes == {0: 0, 1: 0}
+    lost = played.of("checkpoint.failed")
+    assert [value["name"] for value in lost] == ["e0-s5", "e0-s10", "e0-s15", "e0-s20"]
+    assert {value["reason"] for value in lost} == {f"{reason}File too large"}
+    assert lost[0]["attempts"] > 1 and [value["attempts"] for value in lost[1:]] == [1, 1, 1]
     assert sorted(path.name for path in stage.checkpoints.iterdir()) == ["fence.json"]
+
+
+@pytest.mark.parametrize("workload", ["train-dp", "train-fsdp"])
+def test_a_share_that_is_away_for_a_moment_loses_nothing(stage: Stage, workload: str) -> None:
+    away, back = stage.directory / "away", []
+
+    def take_away() -> None:
+        while not stage.said("checkpoint.commit"):
+            time.sleep(0.002)
+        stage.checkpoints.rename(away)
+        while not stage.said("progress") or stage.last_step(0) < 10:
+            time.sleep(0.002)
+        time.sleep(0.3)
+        away.rename(stage.checkpoints)
+        back.append(time.monotonic())
+
+    thread = threading.Thread(target=take_away)
+    thread.start()
+    params = {**SHORT, "step_min_ms": 30, "checkpoint_retry_s": 30}
+    played = stage.play(world=2, workload=workload, params=params)
+    thread.join()
+    assert played.codes == {0: 0, 1: 0}
+    assert played.of("checkpoint.failed") == []
+    commits = [event for event in played.events if event["f"] == "checkpoint.commit"]
+    assert [event["value"]["name"] for event in commits] == ["e0-s5", "e0-s10", "e0-s15", "e0-s20"]
+    assert commits[1]["at"]["mono"] > back[0], "the second was tried until the share was back"
 
 
 def test_an_old_epoch_commits_nothing(stage: Stage) -> None:

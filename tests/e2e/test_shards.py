@@ -131,16 +131,6 @@ def test_a_manifest_of_other_files_than_chosen_is_not_taken(stage: Stage) -> Non
     assert {value["kind"] for value in played.of("rank.error")} == {"checkpoint"}
 
 
-def test_a_disk_that_is_full_ends_the_gang_with_the_rank_and_the_cause(stage: Stage) -> None:
-    played = stage.play(world=2, **FSDP, more={"rlimit": 1_000_000})
-    assert played.codes == {0: 1, 1: 1}
-    assert [(value["name"], value["reason"]) for value in played.of("checkpoint.failed")] == [
-        ("e0-s5", "rank 0: File too large")
-    ]
-    assert {value["kind"] for value in played.of("rank.error")} == {"checkpoint"}
-    assert names(stage) == ["fence.json"]
-
-
 def test_an_old_epoch_commits_nothing(stage: Stage) -> None:
     played = stage.play(world=2, workload="train-fsdp", params={"epochs": 1, "step_min_ms": 50}, overtaken_by=1)
     assert played.codes == {0: 1, 1: 1}

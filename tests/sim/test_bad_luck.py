@@ -19,22 +19,10 @@ NAMES = ("n0", "n1", "n2", "n3", "n4")
 
 
 class FullDisk(FakeBed):
-    """No checkpoint can be written; the gang ends of it, as real ranks do."""
+    """No checkpoint can be written; the gang goes on without, as real ranks do."""
 
     def _commit(self, gang: FakeGang) -> None:
         self._rank(gang, 0, "checkpoint.failed", {"name": "e0-s5", "reason": "No space left on device"})
-        for rank, name in gang.ranks.items():
-            self._later(0.02, lambda rank=rank, name=name: self._fall(gang, rank, name))  # type: ignore[misc]
-
-
-class OldWord(FakeBed):
-    """A rank of epoch 0 says only when epoch 1 trains that it could not write a checkpoint."""
-
-    def _commit(self, gang: FakeGang) -> None:
-        super()._commit(gang)
-        if gang.epoch == 1:
-            value = {"rank": 0, "name": "e0-s30", "reason": "No space left on device"}
-            self._say(gang.ranks[0], "rank-0.e0", "checkpoint.failed", value, epoch=0)
 
 
 class Sharding(FakeBed):
@@ -65,19 +53,11 @@ class TakenPorts(FakeBed):
         super()._answer(command, type, value, writer)
 
 
-def test_a_full_disk_is_not_answered_by_another_start() -> None:
-    _, book = world.run(world.trial(), FullDisk(NAMES))
-    end = book.events[-1].value
-    assert (end["outcome"], end["kind"]) == ("failed", "finding")
-    assert "checkpoint e0-s5 could not be written: No space left on device" in end["reason"]
-    assert world.names(book, "recovery.decided") == []
-
-
-def test_what_an_old_epoch_says_late_of_its_disk_does_not_keep_a_later_one_from_coming_back() -> None:
-    faults = (world.crash(2), world.crash(1, id="f1", step=45))
-    _, book = world.run(world.trial(*faults), OldWord(NAMES))
+def test_lost_checkpoints_end_no_run_and_keep_no_gang_from_coming_back() -> None:
+    _, book = world.run(world.trial(world.crash(2)), FullDisk(NAMES))
     assert book.events[-1].value["outcome"] == "finished"
-    assert len(world.names(book, "recovery.decided")) == 2
+    assert len(world.names(book, "recovery.decided")) == 1
+    assert [event.value.get("step") for event in book.events if event.f == "resume.chosen"] == [0, 0]
 
 
 @pytest.mark.parametrize(("kind", "path"), [(FakeBed, "e0-s25.pt"), (Sharding, "e0-s25")])

@@ -172,3 +172,14 @@ def test_a_detection_that_no_recovery_followed_has_its_figure() -> None:
     figure = f"node.exit {(exit_.t - injected.t) * 1000:.1f} ms, limit 2 s"
     assert ask(run, "detected-within").text == figure
     assert ask(run, "detected-within", seconds=0.0001).outcome == "fail"
+
+
+def test_a_finished_run_says_how_many_checkpoints_were_lost() -> None:
+    run = history.reference()
+    lost = dataclasses.replace(
+        run.history.of("checkpoint.commit")[0],
+        f="checkpoint.failed",
+        value={"rank": 0, "name": "e0-s7", "reason": "EIO"},
+    )
+    verdict = ask(history.with_events(run, [*run.history.events[:-1], lost, run.history.events[-1]]), "finished")
+    assert verdict.outcome == "pass" and verdict.text.endswith("60/60 steps, 1 checkpoint could not be written")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import checkpoints
+from orchestrator.agent import checkpoints, plain
 from orchestrator.model import manifest
 
 
@@ -163,7 +165,56 @@ def test_a_temporary_file_of_a_killed_commit_is_a_half_written_checkpoint(tmp_pa
 
 
 def test_without_any_there_is_none(tmp_path: Path) -> None:
-    assert checkpoints.newest(tmp_path / "absent", []) == {"newest": None, "skipped": []}
+    assert checkpoints.newest(tmp_path, []) == {"newest": None, "skipped": []}
+
+
+def test_a_directory_that_is_away_holds_no_fewer_checkpoints_than_before(tmp_path: Path) -> None:
+    """To begin at step 0 then would lose everything that was committed."""
+    with pytest.raises(FileNotFoundError):
+        checkpoints.newest(tmp_path / "absent", [])
+
+
+def test_a_share_that_goes_away_during_the_scan_damages_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    _commit(shared, 0, 5)
+
+    def away(path: Path) -> bytes:
+        shared.rename(tmp_path / "away")
+        raise FileNotFoundError(2, "No such file or directory", str(path))
+
+    monkeypatch.setattr(plain, "read", away)
+    with pytest.raises(FileNotFoundError):
+        checkpoints.newest(shared, [])
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_file_that_cannot_be_read_is_damaged_only_at_the_last_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    _commit(tmp_path, 0, 5)
+    _commit(tmp_path, 0, 10)
+    read = plain.read
+
+    def failing(path: Path) -> bytes:
+        if path.name == "e0-s10.json":
+            raise OSError(number, os.strerror(number))
+        return read(path)
+
+    monkeypatch.setattr(plain, "read", failing)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        checkpoints.newest(tmp_path, [], unreadable_is_damaged=False)
+    result = checkpoints.newest(tmp_path, [])
+    assert result["newest"]["name"] == "e0-s5" and "not readable" in result["skipped"][0]["reason"]
+
+
+def test_only_a_fresh_run_makes_its_directory(tmp_path: Path) -> None:
+    """Under a mount point whose share is away a new directory would be on this machine's own disk."""
+    with pytest.raises(FileNotFoundError):
+        checkpoints.write_fence(tmp_path / "c", 1, fresh=False)
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_heart_beats_while_large_files_are_read(tmp_path: Path) -> None:

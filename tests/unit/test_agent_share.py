@@ -1,0 +1,83 @@
+"""A command on the shared directory outlasts a share that is away for a moment, and the agent's loop goes on meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import agent
+from orchestrator.agent.inbox import Item
+from orchestrator.model.event import Command
+
+MINE = {"node": "n0", "incarnation": "i"}
+
+
+class Desk:
+    """An agent in this process, with a share and the answers that it gives."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.share, self.away = directory / "share", directory / "away"
+        self.share.mkdir()
+        (directory / "node").mkdir()
+        self.agent = agent.Agent(directory / "node", MINE)
+        self.answers: list[tuple[str, Mapping[str, Any]]] = []
+        monkeypatch.setattr(self.agent, "_answer", lambda item, kind, value: self.answers.append((kind, value)))
+
+    def send(self, f: str, epoch: int = 1, **value: Any) -> None:
+        command = Command(f=f, key="k", epoch=epoch, value={"dir": str(self.share), "epoch": epoch, **value})
+        self.agent._consider(Item(name="k.json", run="r", command=command))
+
+    def come_back(self) -> None:
+        self.away.rename(self.share)
+
+    def turn(self) -> None:
+        while not self.answers:
+            self.agent._loop.turn()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    return Desk(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])
+def test_a_share_that_comes_back_is_used(desk: Desk, f: str) -> None:
+    desk.share.rename(desk.away)
+    desk.send(f, fresh=False)
+    assert desk.answers == []
+    desk.agent._loop.later(0.06, desk.come_back)
+    desk.turn()
+    assert [kind for kind, _ in desk.answers] == ["ok"]
+    assert (f == "fence.write") == (desk.share / "fence.json").exists()
+
+
+@pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])
+def test_a_share_that_stays_away_is_a_failure_with_its_cause(
+    desk: Desk, f: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent, "SHARE_S", 0.1)
+    desk.share.rename(desk.away)
+    desk.send(f, fresh=False)
+    desk.turn()
+    [(kind, value)] = desk.answers
+    assert kind == "fail" and "No such file or directory" in value["reason"] and str(desk.share) in value["reason"]
+
+
+def test_a_later_epoch_ends_the_attempts_of_an_earlier_one(desk: Desk) -> None:
+    desk.share.rename(desk.away)
+    desk.send("fence.write", fresh=False)
+    desk.agent._epochs["r"] = 2
+    desk.away.rename(desk.share)
+    desk.turn()
+    assert desk.answers == [("fail", {"reason": "epoch 1 is over; epoch 2 has begun"})]
+    assert not (desk.share / "fence.json").exists()
+
+
+def test_a_fence_that_is_beyond_is_refused_at_once(desk: Desk) -> None:
+    (desk.share / "fence.json").write_text('{"epoch": 5}')
+    desk.send("fence.write")
+    [(kind, value)] = desk.answers
+    assert kind == "fail" and "the fence" in value["reason"]
