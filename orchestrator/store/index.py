@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from ..core import documents
+from ..core import documents, sentence
 from ..model.errors import UsageError
 from ..model.verdict import Verdict
 from . import bundle, paths
+
+#: So much of a history's end holds its last line.
+_TAIL_BYTES = 65536
 
 _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token>[0-9a-f]{4,})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), or the worst of its verdicts."""
+    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), or how it came out."""
 
     run: str
     trial: str
@@ -82,17 +87,36 @@ def _entries(directory: Path) -> list[Path]:
 
 def _entry(path: Path) -> Entry:
     match = _RUN.fullmatch(path.name)
-    state = _judged(path / bundle.VERDICTS) or ("sealed" if bundle.is_sealed(path) else "open")
-    return Entry(run=path.name, trial=match["trial"] if match else path.name, directory=path, state=state)
+    return Entry(run=path.name, trial=match["trial"] if match else path.name, directory=path, state=_state(path))
 
 
-def _judged(verdicts: Path) -> str:
-    """``fail``, ``unknown`` or ``pass``, whichever comes first; empty where nothing was judged."""
+def _state(path: Path) -> str:
+    """How the run came out, as its exit code says it; of one that was not judged, whether it is sealed."""
+    verdicts = _verdicts(path / bundle.VERDICTS)
+    if verdicts is None:
+        return "sealed" if bundle.is_sealed(path) else "open"
+    end = _end(path / bundle.HISTORY)
+    return sentence.overall(verdicts, str(end.get("outcome", "finished")), str(end.get("kind", "")))
+
+
+def _verdicts(file: Path) -> tuple[Verdict, ...] | None:
+    """The saved verdicts; None where there are none, and none at all where they cannot be read."""
     try:
-        listed: tuple[Verdict, ...] = documents.convert(tuple[Verdict, ...], documents.parse(paths.read(verdicts)))
+        return documents.convert(tuple[Verdict, ...], documents.parse(paths.read(file)))
     except FileNotFoundError:
-        return ""
+        return None
     except (OSError, documents.DocumentError):
-        return "unknown"
-    found = {verdict.outcome for verdict in listed} - {"skipped"}
-    return "fail" if "fail" in found else "pass" if found == {"pass"} else "unknown"
+        return ()
+
+
+def _end(history: Path) -> Mapping[str, Any]:
+    """The value of ``run.end``, which is the last line of a history; empty where it is not."""
+    try:
+        if not history.is_file():
+            return {}
+        with history.open("rb") as lines:
+            lines.seek(max(0, history.stat().st_size - _TAIL_BYTES))
+            event = documents.event(lines.read(_TAIL_BYTES).splitlines()[-1])
+        return event.value if event.f == "run.end" else {}
+    except (OSError, documents.DocumentError, IndexError):
+        return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import fcntl
 import hashlib
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model import codec
 from orchestrator.model.errors import EXIT_UNKNOWN, InfrastructureError, UsageError
 from orchestrator.model.event import Event, Source
 from orchestrator.model.run import Twin
@@ -21,6 +23,7 @@ from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.store import beds, bundle, clock, export, index, journal, paths, seal, twins
 
+from . import history
 from .beds import local
 
 NOW = datetime.datetime(2026, 11, 21, 2, 0, 7, tzinfo=datetime.UTC)
@@ -221,6 +224,25 @@ def test_two_that_look_whether_a_run_is_driven_do_not_take_each_other_for_its_dr
     with (tmp_path / beds.RUN_LOCK).open() as other:
         fcntl.flock(other, fcntl.LOCK_SH)
         assert beds.driver(tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("end", "state"),
+    [
+        ({"outcome": "finished", "kind": ""}, "pass"),
+        ({"outcome": "finished", "kind": "infrastructure"}, "broken"),
+        ({"outcome": "interrupted", "kind": ""}, "interrupted"),
+        ({"outcome": "failed", "kind": "finding"}, "fail"),
+    ],
+)
+def test_a_list_of_runs_says_of_a_run_what_its_exit_code_says(tmp_path: Path, end: dict[str, str], state: str) -> None:
+    directory = run(tmp_path)
+    last = history.clean().history.events[-1]
+    assert last.f == "run.end"
+    line = json.dumps(codec.plain(dataclasses.replace(last, value={**last.value, **end})))
+    (directory / bundle.HISTORY).write_text("x" * 100_000 + "\n" + line + "\n")
+    bundle.write_derived(directory, (Verdict(check="finished", outcome="pass", text="all"),), {})
+    assert [entry.state for entry in index.runs(tmp_path)] == [state]
 
 
 def twin(**changes: Any) -> Twin:
