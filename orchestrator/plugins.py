@@ -75,6 +75,12 @@ def discover(folders: Iterable[Path] = ()) -> Catalogue:
     return Catalogue(**found, trials=trials, files=files)
 
 
+def unloaded(folder: Path, catalogue: Catalogue) -> list[str]:
+    """The plugins below ``folder`` that the catalogue lacks, each as ``workload NAME``; none of them is loaded."""
+    found = ((kind, file.stem.replace("_", "-")) for kind in KINDS for file in sorted((folder / kind).glob("*.py")))
+    return [f"{kind[:-1]} {name}" for kind, name in found if name not in getattr(catalogue, kind)]
+
+
 def summary(file: Path) -> str:
     """The first line of a file's docstring, or of its leading comment, without running it."""
     try:

@@ -45,6 +45,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
     terminal.lines(_judging(result, run))
     if result.obstacle:
         terminal.line(f"not saved verdicts and report: {result.obstacle}")
+    terminal.lines(_unloaded(session, directory))
     if code and code != 130:
         terminal.lines(_blame(run))
     word = _WORDS.get(code, "FAIL")
@@ -102,6 +103,15 @@ def _judging(result: Result, run: Run) -> Iterator[str]:
         yield f"changed   {check}: the saved verdict is {before}, this one is {now}"
     if result.unsaved:
         yield f"unsaved   verdicts.json and report/ are left as they are: not judged now: {', '.join(result.unsaved)}"
+
+
+def _unloaded(session: Session, directory: Path) -> Iterator[str]:
+    """Plugins of the run that this invocation did not load: what they would check, draw or run is missing."""
+    from .. import plugins
+
+    if missing := plugins.unloaded(directory / bundle.PLUGINS, session.catalogue):
+        where = f"--plugins {beds.run_shown(directory)}/{bundle.PLUGINS}"
+        yield f"note      plugins of this run that are not loaded: {', '.join(missing)} ({where})"
 
 
 def _collectives(run: Run, directory: Path) -> Iterator[str]:

@@ -74,6 +74,7 @@ def test_a_run_that_a_plugin_failed_fails_with_the_plugins_of_its_bundle_and_nev
     code, said = bed.ccbed("check", directory)
     assert code == 2
     assert "unknown strict" in said and "--plugins inputs/plugins" in said
+    assert "checker strict, workload strict-dp (--plugins " in said
     code, said = bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", "check", directory, "--json")
     assert (code, _outcomes(said)["strict"]) == (1, "fail")
     assert bed.ccbed("bundle", "verify", directory)[0] == 0

@@ -301,6 +301,16 @@ def test_a_bundle_of_format_one_never_passes_without_the_plugins_that_failed_it(
     assert "--plugins" in text(later, "workload mine")
 
 
+def test_the_terminal_names_the_plugins_of_the_run_that_are_not_loaded(tmp_path: Path) -> None:
+    directory, result = sealed(tmp_path, catalogue(folder(tmp_path / "own")), trial())
+    for folders, noted in (((), True), ((directory / bundle.PLUGINS,), False)):
+        out = io.StringIO()
+        session = Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out), plugins=folders)
+        summary.show(session, result)
+        names = "not loaded: checker never, report own, workload mine (--plugins "
+        assert (names in out.getvalue()) is noted
+
+
 @pytest.mark.parametrize(("code", "noted"), [("0" * 64, True), (payload.controller_digest(), False)])
 def test_the_terminal_says_where_another_version_of_ccbed_judges(tmp_path: Path, code: str, noted: bool) -> None:
     directory, result = sealed(tmp_path, catalogue())
