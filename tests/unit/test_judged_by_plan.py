@@ -331,13 +331,11 @@ def test_a_plan_that_skips_a_failing_check_does_not_hide_it(tmp_path: Path) -> N
     assert (result.code, later.code, outcomes(later)["never"]) == (1, 1, "fail")
 
 
-@pytest.mark.parametrize(
-    "change", [{"name": {}}, {"name": 5}, {"params": []}, {"sha256": 1}, {"skipped": ["x"]}, {"more": 1}]
-)
+@pytest.mark.parametrize("change", [{"name": {}}, {"name": 5}, {"params": []}, {"sha256": 1}, {"skipped": ["x"]}])
 def test_a_list_of_checks_of_another_shape_is_one_error_with_its_place(tmp_path: Path, change: dict[str, Any]) -> None:
     directory, _ = sealed(tmp_path, catalogue())
     _change_checks(directory, lambda check: {**check, **change})
-    with pytest.raises(paths.TornBundleError, match=r"plan\.json: checks: not a list of checks"):
+    with pytest.raises(paths.TornBundleError, match=r"plan\.json: checks\[0\]\."):
         judging.conclude(catalogue(), directory)
 
 
