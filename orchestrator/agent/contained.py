@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 READY = "ready.json"
 #: An order to the engine is not repeated before this time is over, unless it was refused.
 PATIENCE_S = 1.0
+READY_S = 60.0
 #: What the engine said of a container is used for so long.
 FRESH_S = 0.5
 
@@ -43,6 +44,8 @@ class Node:
         self.ready = False
         self.starting = False
         self.waiting: list[Answer] = []
+        #: How long a start may take, in seconds.
+        self.ready_s = READY_S
         self.pidfd = -1
         #: Counts starts, so that what the engine answers to an earlier one is told apart.
         self.attempt = 0

@@ -20,7 +20,6 @@ from .engine import EngineError
 from .loop import Loop
 from .nodes import Answer
 
-READY_S = 60.0
 END_S = 8.0
 AGAIN_S = 0.005
 #: How long the engine may take to see that a container has ended.
@@ -138,7 +137,7 @@ class Containers:
                 self._failed(node, error)
             else:
                 path = engine.container(answer["Id"], "start")
-                self._calls.ask("POST", path, partial(started, str(answer["Id"])), deadline_s=READY_S)
+                self._calls.ask("POST", path, partial(started, str(answer["Id"])), deadline_s=node.ready_s)
 
         def started(id: str, answer: Any, error: EngineError | None) -> None:
             if error:
@@ -147,7 +146,7 @@ class Containers:
                 self._calls.ask("GET", engine.container(id), partial(self._running, node, node.attempt))
 
         path = engine.query("/containers/create", name=node.container)
-        self._calls.ask("POST", path, created, body, deadline_s=READY_S)
+        self._calls.ask("POST", path, created, body, deadline_s=node.ready_s)
 
     def _draw(self, node: Node, wanted: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -170,7 +169,7 @@ class Containers:
         if not self._watch(node):
             self._ended(node)
             return
-        self._loop.later(READY_S, lambda: self._overdue(node, attempt))
+        self._loop.later(node.ready_s, lambda: self._overdue(node, attempt))
         self.reap()
 
     def _started(self, node: Node, kind: str, value: Mapping[str, Any]) -> None:

@@ -132,6 +132,7 @@ class Keeper:
             self._answer(item, "fail", {"reason": f"{node.name} was never here: a NodeSpec is needed"})
             return
         wanted = value if "hash" in value else node.wanted
+        node.ready_s = max(node.ready_s, item.command.deadline_s)
         if not node.alive or node.starting:
             self._nodes.start(node, wanted, self._answering(item))
         elif node.label["spec_hash"] != wanted["hash"]:

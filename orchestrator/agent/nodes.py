@@ -36,6 +36,8 @@ class Node:
         self.ready = False
         self.starting = False
         self.waiting: list[Answer] = []
+        #: How long a start may take, in seconds.
+        self.ready_s = READY_S
         self.pidfd = -1
         #: A keeper before this one forked it: this one is not told its exit code, nor are orphans of it our children.
         self.adopted = False
@@ -213,7 +215,7 @@ class Nodes:
         node.label = {**mine, "pid": pid, "start": processes.start_of(pid)}
         self._watch(node)
         self._loop.watch(read, lambda: self._reported(node, read))
-        self._loop.later(READY_S, lambda: self._overdue(node, pid))
+        self._loop.later(node.ready_s, lambda: self._overdue(node, pid))
 
     def _draw(self, node: Node, spec: NodeSpec) -> dict[str, Any]:
         """The label of a new incarnation, as far as it is known before the fork."""

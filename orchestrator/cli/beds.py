@@ -28,7 +28,11 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         found = inventories.read(inventory, session.vault)
         session.terminal.secrets.update(found.secrets)
         spec = assemble.assemble(
-            found.inventory, agent=session.agent(), state=str(session.state), home=str(Path.home())
+            found.inventory,
+            agent=session.agent(),
+            state=str(session.state),
+            home=str(Path.home()),
+            recorded=lambda name: read(session, name),
         )
     except UsageError as error:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)

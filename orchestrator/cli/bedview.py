@@ -14,14 +14,26 @@ _MARKS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
 
 def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     """The changes with their reasons; nodes with the same reason share a line."""
+    departed = [change for change in diff.departed if change.action == "remove"]
     create, change, remove = (len(diff.of(action)) for action in ("create", "replace", "remove"))
+    remove += len(departed)
     terminal.line(f"plan: {create} to create, {change} to change, {remove} to remove")
-    changes = [change for change in diff.changes if change.action != "keep" or change.reason != AS_WANTED]
+    changes = [change for change in diff.changes if change.action != "keep" or change.reason != AS_WANTED] + departed
     width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("keeper") if diff.keeper else 0])
     if diff.keeper:
         terminal.line(f"  {_MARKS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
     for names, action, role, reason in _groups(bed, changes):
         terminal.line(f"  {_MARKS[action]} {names:<{width}}   {role:<5}  {reason}")
+
+
+def away(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
+    """The nodes on hosts that left the inventory and are not reached, which are kept on record."""
+    reasons = {change.reason: change for change in diff.departed if change.action == "keep"}
+    for reason in reasons:
+        names = " ".join(change.node for change in diff.departed if change.reason == reason)
+        terminal.warn(
+            f"{names}: {reason}; once it is back: ccbed up; or give it up with the bed: ccbed down {bed.name} --abandon"
+        )
 
 
 def count(bed: BedSpec, status: BedStatus) -> str:

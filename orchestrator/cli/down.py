@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ..core import departed
 from ..model.bed import BedSpec, BedStatus, NodeStatus
 from ..model.errors import InfrastructureError, OwnedError, UnreachedError, UsageError
 from ..model.provider import Provider
@@ -70,6 +71,7 @@ def _of(session: Session, name: str) -> BedSpec:
 
 
 def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:
+    bed = departed.whole(bed)
     with store.lock(session.state, bed.name):
         if not force:
             beds.refuse_open(session, bed, "down")

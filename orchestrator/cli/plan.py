@@ -27,7 +27,9 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
     if as_json:
         plan = {"prepare": [codec.plain(one) for one in due], "diff": codec.plain(diff)}
         session.terminal.json({"bed": codec.plain(bed), **plan, "empty": diff.empty and not due})
-    elif diff.empty:
+        return 0
+    bedview.away(session.terminal, bed, diff)
+    if diff.empty:
         session.terminal.line(f"bed {bed.name}: nothing to change")
     else:
         bedview.plan(session.terminal, bed, diff)

@@ -91,6 +91,7 @@ def _plain(found: Found) -> dict[str, Any]:
         "open_run": {**codec.plain(run), "stage": _stage(run)} if run else None,
         "away": dict(found.away),
         "leftovers": found.kept,
+        "departed": [departed.host.name for departed in spec.departed],
     }
 
 
@@ -109,6 +110,10 @@ def _show(session: Session, found: Found) -> None:
     bedview.table(terminal, spec, status)
     for host, reason in found.away.items():
         terminal.line(f"  host {host}: {reason}")
+    for departed in spec.departed:
+        terminal.line(
+            f"  host {departed.host.name}: no longer in the inventory; end what is there: ccbed up {beds.shown(spec.inventory)}"
+        )
     for lease in status.leases:
         terminal.line(f"  lease     {lease}: a fault that is not healed yet     heal it: ccbed heal {spec.name}")
     if run:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import secrets
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from ..model.bed import BedSpec, BedStatus, Diff
+from ..core import departed
+from ..model.bed import BedSpec, BedStatus, Change, Diff
 from ..model.errors import UnpreparedError, UnreachedError, UsageError
 from ..model.event import Event
 from ..model.provider import Provider
@@ -49,6 +51,8 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         if not force:
             closing.settle(session, bed)
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
+        bed = departed.remembered(bed, diff.departed)
+        bedview.away(session.terminal, bed, diff)
         if diff.empty:
             store.write(session.state, bed)
             if store.doubted(session.state, bed.name):
@@ -70,7 +74,7 @@ def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedS
     bed = preparing.ready(session, bed, wanted=wanted)
     lost: tuple[Due, ...] = ()
     try:
-        found = compare(session, bed)
+        found = compare(session, bed, settle=True)
         if wanted is not False:
             lost = preparing.lost(session, bed, found[0])
         if not lost:
@@ -82,24 +86,48 @@ def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedS
             raise
     preparing.forget(session, bed, lost)
     bed = preparing.ready(session, bed)
-    return bed, compare(session, bed)
+    return bed, compare(session, bed, settle=True)
 
 
-def compare(session: Session, bed: BedSpec) -> tuple[BedStatus, Diff, Provider]:
-    """What exists, what is to be done about it, and the provider that can do it."""
+def compare(session: Session, bed: BedSpec, *, settle: bool = False) -> tuple[BedStatus, Diff, Provider]:
+    """What exists, what is to be done about it, and the provider that can do it. ``settle``: nodes that start are waited for."""
     from ..core import diff
-    from ..providers import problems
+    from ..providers import apply, problems
 
     before = beds.read(session, bed.name)
-    if before is not None and before.workdir != bed.workdir:
-        raise UsageError(
-            f"bed {bed.name} is up in {before.workdir}; the inventory now says {bed.workdir}",
-            hint=f"ccbed down {bed.name}, then: ccbed up {beds.shown(bed.inventory)}",
-        )
+    if before is not None:
+        _refuse_moved(bed, before)
     provider = session.provider(bed)
     status = provider.observe(bed)
+    if settle:
+        status = apply.settle(provider, bed, status)
     problems.refuse_doubled(bed, status)
-    return status, diff.diff(bed, status, before), provider
+    found = diff.diff(bed, status, before)
+    return status, replace(found, departed=_departed(provider, bed)), provider
+
+
+def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
+    """Raises UsageError where what is up would not be met any more."""
+    for was, now in (
+        (before.workdir, bed.workdir),
+        (before.hostdir or before.workdir, bed.hostdir or bed.workdir),
+        (f"provider {before.provider}", f"provider {bed.provider}"),
+    ):
+        if was != now:
+            raise UsageError(
+                f"bed {bed.name} is up in {was}; the inventory now says {now}",
+                hint=f"ccbed down {bed.name}, then: ccbed up {beds.shown(bed.inventory)}",
+            )
+
+
+def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
+    """What is left on the hosts that are no longer in the inventory."""
+    if not bed.departed:
+        return ()
+    try:
+        return departed.changes(bed, provider.observe(departed.bed_of(bed)), {})
+    except UnreachedError as error:
+        return departed.changes(bed, error.status, error.hosts)
 
 
 def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provider: Provider, *, mend: bool) -> None:
@@ -132,6 +160,7 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
             raise
         preparing.again(session, bed, error)
         done = work(token=secrets.token_hex(3))
+    _clear(session, bed, diff, provider)
     status = provider.observe(bed)
     terminal.line(f"  nodes       {bedview.count(bed, status)}{'':<21} {done.nodes_s:.2f} s")
     _preflight(session, bed, status, provider)
@@ -139,6 +168,17 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     bedview.table(terminal, bed, status)
     again = f"undo: ccbed down {bed.name}"
     terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {again}")
+
+
+def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
+    """End what is on hosts that are no longer in the inventory; those that are empty afterwards are not remembered."""
+    hosts = departed.to_clear(bed, diff.departed)
+    if not hosts:
+        return
+    ended = provider.clear(bed, hosts)
+    store.write(session.state, departed.remembered(bed, _departed(provider, bed)))
+    listed = preparing.names(host.name for host in hosts)
+    session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, nothing is left")
 
 
 def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Provider) -> None:

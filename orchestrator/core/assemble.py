@@ -6,23 +6,33 @@ import hashlib
 import ipaddress
 import json
 import posixpath
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Literal
 
 from ..model import codec
-from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec
+from ..model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec, Role
 from ..model.errors import UsageError
-from . import allot, devices, fabric, links, ssh_options, values, variables
+from . import allot, departed, devices, fabric, links, ssh_options, values, variables
 
 #: What ``ccbed image build`` makes.
 DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
 ENGINE = "/var/run/docker.sock"
+START_TIMEOUT_S = 60.0
 
 
-def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedSpec:
+def assemble(
+    inventory: Inventory,
+    *,
+    agent: str,
+    state: str,
+    home: str,
+    recorded: Callable[[str], BedSpec | None] = lambda name: None,
+) -> BedSpec:
     """``agent``: hash of the agent archive; ``state``: the state directory; ``home`` stands for ``~``.
+
+    ``recorded``: the bed of a name as it was last brought up; its nodes keep their names, its hosts are not forgotten.
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
@@ -38,7 +48,8 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
         raise UsageError(*problems)
     link = LinkSpec(**shared["link"]) if "link" in shared else None
     isolated = shared.get("isolation") == "namespace"
-    nodes = _nodes(inventory, agent, isolated=isolated, link=link)
+    before = recorded(name)
+    nodes = _nodes(inventory, agent, isolated=isolated, link=link, before=before)
     provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _hashed(
@@ -52,10 +63,12 @@ def assemble(inventory: Inventory, *, agent: str, state: str, home: str) -> BedS
             agent=agent,
             data_dir=_absolute(shared.get("data_dir"), home),
             allow_faults=shared.get("allow_faults", "container"),
+            start_timeout_s=shared.get("start_timeout", START_TIMEOUT_S),
             hosts=tuple(_host(host, home) for host in inventory.hosts) if provider == "docker" else (),
             hostdir=hostdir,
             network=_network(inventory, shared) if provider == "docker" else "private" if isolated else "",
             link=link,
+            departed=departed.hosts([host.name for host in inventory.hosts], before),
         )
     )
 
@@ -248,17 +261,24 @@ def _ssh(host: Host) -> ssh_options.Options:
     return ssh_options.read(*(str(host.variables.get(name, "")) for name in ssh_options.VARIABLES))
 
 
-def _nodes(inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None) -> tuple[NodeSpec, ...]:
+def _nodes(
+    inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None, before: BedSpec | None
+) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
         wanted += [(host, kind) for host in inventory.hosts for _ in range(_value(host, kind, 0))]
     shares = {host.name: _shares(host) for host in inventory.hosts}
     ports = fabric.ports([kind for _, kind in wanted], link) if isolated else (None,) * len(wanted)
+    names = departed.names([(host.name, _role(kind)) for host, kind in wanted], before)
     specs = (
-        _plugged(_node(f"n{number}", host, kind, shares[host.name][kind].pop(0)), number, ports[number])
-        for number, (host, kind) in enumerate(wanted)
+        _plugged(_node(name, host, kind, shares[host.name][kind].pop(0)), int(name[1:]), port)
+        for name, (host, kind), port in zip(names, wanted, ports, strict=True)
     )
     return tuple(replace(spec, hash=_digest([codec.plain(spec), agent])) for spec in specs)
+
+
+def _role(kind: str) -> Role:
+    return "node" if kind == "node" else "spare"
 
 
 def _plugged(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
@@ -284,7 +304,7 @@ def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...]) -> NodeSpec:
     return NodeSpec(
         name=name,
         host=host.name,
-        role="node" if kind == "node" else "spare",
+        role=_role(kind),
         address=_address(host, docker),
         hash="",
         interface=_value(host, "interface", "" if docker else "lo"),

@@ -20,8 +20,12 @@ def diff(bed: BedSpec, status: BedStatus, before: BedSpec | None = None) -> Diff
     wanted = tuple(_change(node, status.node(node.name), theirs, before) for node in bed.nodes)
     names = {node.name for node in bed.nodes}
     gone = (node for node in status.nodes if node.name not in names and node.state != "absent")
-    removed = tuple(Change(action="remove", node=node.name, reason="no longer wanted") for node in gone)
+    removed = tuple(Change(action="remove", node=node.name, host=node.host, reason=_unwanted(node)) for node in gone)
     return Diff(changes=(*wanted, *removed), keeper=keeper, detached=status.detached)
+
+
+def _unwanted(node: NodeStatus) -> str:
+    return "the node of this name is on another host" if "@" in node.name else "no longer wanted"
 
 
 def _keeper(bed: BedSpec, status: BedStatus) -> Change | None:

@@ -16,9 +16,7 @@ def bed_status(
 ) -> BedStatus:
     """``looks``: host -> what ``agent/looking.py`` found there; ``problems``: host -> why nobody knows."""
     wanted = {node.name: node for node in bed.nodes}
-    found = [
-        _node(wanted.get(one["name"]), one, look["interfaces"]) for look in looks.values() for one in look["nodes"]
-    ]
+    found = [_node(wanted, one, look["interfaces"], host) for host, look in looks.items() for one in look["nodes"]]
     gone = (node for node in bed.nodes if node.host in problems)
     unknown = [NodeStatus(name=node.name, state="unreachable", reason=problems[node.host]) for node in gone]
     keepers = [look["keeper"] for look in looks.values()]
@@ -39,7 +37,12 @@ def _host(name: str, look: Mapping[str, Any]) -> HostStatus:
     pid = int(keeper.get("pid", 0)) if keeper["alive"] else 0
     said = stamp(look.get("stamp", {}), str(look.get("machine", "")))
     return HostStatus(
-        name=name, keeper_pid=pid, engine=str(look.get("engine", "")), stamp=said, place=str(look.get("place", ""))
+        name=name,
+        keeper_pid=pid,
+        engine=str(look.get("engine", "")),
+        stamp=said,
+        place=str(look.get("place", "")),
+        containers=len(look["nodes"]),
     )
 
 
@@ -53,8 +56,16 @@ def _odd(wanted: str, hashes: Iterable[str]) -> str:
     return next((one for one in hashes if one != wanted), wanted)
 
 
-def _node(wanted: NodeSpec | None, found: Mapping[str, Any], interfaces: Mapping[str, str]) -> NodeStatus:
-    """In a network of its own a container has one interface; else those of its host are its own."""
+def _node(
+    nodes: Mapping[str, NodeSpec], found: Mapping[str, Any], interfaces: Mapping[str, str], host: str
+) -> NodeStatus:
+    """In a network of its own a container has one interface; else those of its host are its own.
+
+    One that has the name of another host's node is named with its host.
+    """
+    wanted = nodes.get(found["name"])
+    if wanted and wanted.host != host:
+        found, wanted = {**found, "name": f"{found['name']}@{host}"}, None
     if found["address"]:
         address, interface = str(found["address"]), "eth0"
     else:
@@ -62,6 +73,7 @@ def _node(wanted: NodeSpec | None, found: Mapping[str, Any], interfaces: Mapping
     fields = {name: found[name] for name in ("name", "state", "spec_hash", "incarnation", "ordinal", "pid", "reason")}
     return NodeStatus(
         **fields,
+        host=host,
         own_mib=found["own_mib"],
         shared_mib=found["shared_mib"],
         address=wanted.address if wanted and wanted.address else address,

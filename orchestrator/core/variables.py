@@ -20,6 +20,7 @@ DOCKER = ("docker",)
 LATER_PROVIDERS = ("slurm",)
 #: Nobody means more nodes, spares or GPUs on one host than this; a slip of the finger shall not fork them.
 MOST = 1024
+LONGEST_START_S = 3600.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
 
@@ -80,6 +81,13 @@ def _environment(value: Any) -> dict[str, str]:
     return {
         name: ("true" if item else "false") if isinstance(item, bool) else str(item) for name, item in value.items()
     }
+
+
+def _start_timeout(value: Any) -> float:
+    limit = values.seconds(value)
+    if not 1.0 <= limit <= LONGEST_START_S:
+        raise ValueError(f"must be a time from 1s to {LONGEST_START_S / 60:.0f}m")
+    return limit
 
 
 def _safety(value: Any) -> str:
@@ -186,6 +194,7 @@ KNOWN: Mapping[str, Variable] = {
     "isolation": Variable(read=_isolation, bed_wide=True, honoured_by=PROCESS),
     "link": Variable(read=_link, bed_wide=True, honoured_by=PROCESS),
     "allow_faults": Variable(read=_safety, bed_wide=True),
+    "start_timeout": Variable(read=_start_timeout, bed_wide=True),
     "standby": Variable(read=_count, honoured_by=DOCKER),
     "image": Variable(read=literal.image, honoured_by=DOCKER),
     "mounts": Variable(read=_mounts, honoured_by=DOCKER),
@@ -206,5 +215,5 @@ KNOWN: Mapping[str, Variable] = {
 #: Counts, sizes and words of a closed list: no secrets, also where the file around them is encrypted.
 PUBLIC = (
     "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
-    "shm_size", "network", "ssh_first_contact",
+    "shm_size", "start_timeout", "network", "ssh_first_contact",
 )  # fmt: skip

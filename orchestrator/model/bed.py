@@ -95,6 +95,9 @@ class PortSpec:
     link: LinkSpec = field(default_factory=LinkSpec)
 
 
+Role = Literal["node", "spare"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """What one node shall be. ``hash`` covers everything that a change of which needs the node replaced.
@@ -105,7 +108,7 @@ class NodeSpec:
 
     name: str
     host: str
-    role: Literal["node", "spare"]
+    role: Role
     address: str
     hash: str
     interface: str = "lo"
@@ -116,13 +119,22 @@ class NodeSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DepartedHost:
+    """A host that was brought up and left the inventory. ``nodes``: the names that it had."""
+
+    host: HostSpec
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BedSpec:
     """What the user wants to exist: the bed file's content.
 
     ``workdir`` is the bed's directory on this machine; ``hostdir`` the one on its hosts, and inside of its containers.
     They are the same where the only host is this machine. ``network``: nodes share their host's (host), or have one of
     their own on this machine (private). ``link``: how that one is shaped, where it is. ``vault``: the values of the inventory
-    that came out of a vault; no message, no bundle and no bed file shows them (``model/vaulted.py``).
+    that came out of a vault; no message, no bundle and no bed file shows them (``model/vaulted.py``). ``departed``: hosts
+    that left the inventory and were not found empty since. ``start_timeout_s``: how long a node may take to become warm.
     """
 
     name: str
@@ -140,6 +152,8 @@ class BedSpec:
     network: Literal["", "host", "private"] = ""
     link: LinkSpec | None = None
     vault: tuple[str, ...] = field(default=(), repr=False)
+    departed: tuple[DepartedHost, ...] = ()
+    start_timeout_s: float = 60.0
 
     @property
     def fabric(self) -> bool:
@@ -159,7 +173,10 @@ NodeState = Literal["warm", "busy", "starting", "dead", "paused", "absent", "unr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """What one node is found to be. Memory in MiB; ``warm``: torch is imported and nothing runs."""
+    """What one node is found to be. Memory in MiB; ``warm``: torch is imported and nothing runs.
+
+    ``host``: where it was found, if hosts are asked for it. On a host where it is not wanted its name is ``n1@h2``.
+    """
 
     name: str
     state: NodeState
@@ -172,6 +189,7 @@ class NodeStatus:
     reason: str = ""
     address: str = ""
     interface: str = ""
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,6 +198,7 @@ class HostStatus:
 
     ``stamp``: what it says that it was prepared for; empty where it does not, or where another machine said so.
     ``place``: which directory of which machine the bed's is, by whatever way it was reached; empty where there is none.
+    ``containers``: how many there are, ended ones as well.
     """
 
     name: str
@@ -187,6 +206,7 @@ class HostStatus:
     engine: str = ""
     stamp: str = ""
     place: str = ""
+    containers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,24 +229,29 @@ class BedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One line of a plan of `up`: what is to be done to a node, and why."""
+    """One line of a plan of `up`: what is to be done to a node, and why. ``host``: of a node that is not wanted there."""
 
     action: Literal["create", "replace", "remove", "keep"]
     node: str
     reason: str
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """The plan of `up`: a value that --dry-run prints and apply walks. ``detached``: see ``BedStatus``."""
+    """The plan of `up`: a value that --dry-run prints and apply walks. ``detached``: see ``BedStatus``.
+
+    ``departed``: what is on hosts that left the inventory; it is kept where they are not reached.
+    """
 
     changes: tuple[Change, ...]
     keeper: Change | None = None
     detached: bool = False
+    departed: tuple[Change, ...] = ()
 
     @property
     def empty(self) -> bool:
-        return self.keeper is None and all(change.action == "keep" for change in self.changes)
+        return self.keeper is None and all(change.action == "keep" for change in (*self.changes, *self.departed))
 
     def of(self, action: str) -> tuple[Change, ...]:
         return tuple(change for change in self.changes if change.action == action)

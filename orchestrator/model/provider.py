@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from .bed import BedSpec, BedStatus, NodeStatus
+from .bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from .event import Command, Event
 
 Cursors = Mapping[str, int]
@@ -56,6 +56,9 @@ class Provider(Protocol):
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End every process of the bed and remove its directories; returns the pids that were ended."""
+
+    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+        """The same on some hosts alone, which left the bed; returns the pids that were ended."""
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run; the cursors from which its events are to be polled."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..core import engine_errors
 from ..model import codec
-from ..model.bed import BedSpec, Change, Diff
+from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Provider
 from . import asking
 
 KILL_S = 15.0
-APPLY_S = 60.0
+#: So many nodes of a host are started at once: each of them imports torch, which keeps a core busy and reads a lot.
+AT_ONCE = 4
+#: What is said of a node that was not ready in time.
+SLOW = "no answer to node.apply"
+#: How often it is looked whether nodes that are starting have become warm.
+_AGAIN_S = 0.5
 #: So many looks in a row that fail: a host is lost.
 LOST_AFTER = 3
 
@@ -49,8 +54,8 @@ def apply(
     prepared(middle - start if diff.keeper else 0.0)
     ask = asking.bound(provider, bed)
     kills = () if _all_anew(diff) else _kills((*diff.of("remove"), *diff.of("replace")), token)
-    _all(ask, kills, bed, heard)
-    _all(ask, _starts(bed, (*diff.of("create"), *diff.of("replace")), token), bed, heard)
+    _all(ask, (kills,), bed, heard)
+    _all(ask, _waves(bed, (*diff.of("create"), *diff.of("replace")), token), bed, heard)
     return Applied(
         keeper_s=middle - start if diff.keeper else 0.0, nodes_s=time.monotonic() - middle, ended=tuple(ended)
     )
@@ -63,30 +68,62 @@ def _all_anew(diff: Diff) -> bool:
 
 def _kills(changes: Iterable[Change], token: str) -> tuple[Command, ...]:
     return tuple(
-        Command(f="node.kill", key=f"up-{token}/kill/{change.node}", node=change.node, deadline_s=KILL_S)
-        for change in changes
-    )
-
-
-def _starts(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[Command, ...]:
-    return tuple(
         Command(
-            f="node.apply",
-            key=f"up-{token}/apply/{change.node}",
-            node=change.node,
-            deadline_s=APPLY_S,
-            value=codec.plain(bed.node(change.node)),
+            f="node.kill",
+            key=f"up-{token}/kill/{change.node}",
+            node=change.node.partition("@")[0],
+            deadline_s=KILL_S,
+            value={"host": change.host} if change.host else {},
         )
         for change in changes
     )
 
 
-def _all(ask: asking.Asking, commands: tuple[Command, ...], bed: BedSpec, heard: Callable[[Event], None]) -> None:
+def _waves(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[tuple[Command, ...], ...]:
+    """At most AT_ONCE nodes of each host in a wave. The more of a host are started at once, the longer each may take."""
+    by_host: dict[str, list[NodeSpec]] = {}
+    for change in changes:
+        node = bed.node(change.node)
+        by_host.setdefault(node.host, []).append(node)
+    rounds = max((-(-len(nodes) // AT_ONCE) for nodes in by_host.values()), default=0)
+    shares = [
+        [nodes[first : first + AT_ONCE] for nodes in by_host.values()] for first in range(0, rounds * AT_ONCE, AT_ONCE)
+    ]
+    return tuple(tuple(_start(bed, node, len(share), token) for share in wave for node in share) for wave in shares)
+
+
+def _start(bed: BedSpec, node: NodeSpec, together: int, token: str) -> Command:
+    """``together``: how many are started on its host with it."""
+    limit_s = bed.start_timeout_s * max(1.0, together / 2)
+    return Command(
+        f="node.apply", key=f"up-{token}/apply/{node.name}", node=node.name, deadline_s=limit_s, value=codec.plain(node)
+    )
+
+
+def _all(
+    ask: asking.Asking, waves: Iterable[tuple[Command, ...]], bed: BedSpec, heard: Callable[[Event], None]
+) -> None:
+    """Wave after wave, also after failures: nodes that become ready are kept. Raises InfrastructureError."""
+    failed: list[tuple[str, str]] = []
     lost = _Lost(ask.provider, bed)
-    answers = ask.all(commands, heard, vain=lost)
-    wrong = [(str(one.node), lost.reason(one) or asking.problem(answers[one.key], one)) for one in commands]
-    if failed := [(node, text) for node, text in wrong if text]:
+    for wave in waves:
+        asked = [command for command in wave if not lost.reason(command)]
+        answers = ask.all(asked, heard, vain=lost)
+        texts = ((str(one.node), lost.reason(one) or asking.problem(answers.get(one.key), one)) for one in wave)
+        failed.extend((node, text) for node, text in texts if text)
+    if failed:
         raise _refusal(bed, failed)
+
+
+def settle(
+    provider: Provider, bed: BedSpec, status: BedStatus, sleep: Callable[[float], None] = time.sleep
+) -> BedStatus:
+    """The bed once none of its nodes is starting any more, or their time is over."""
+    until = time.monotonic() + bed.start_timeout_s
+    while any(status.node(node.name).state == "starting" for node in bed.nodes) and time.monotonic() < until:
+        sleep(_AGAIN_S)
+        status = provider.observe(bed)
+    return status
 
 
 class _Lost:
@@ -95,23 +132,30 @@ class _Lost:
     def __init__(self, provider: Provider, bed: BedSpec) -> None:
         self._provider = provider
         self._bed = bed
-        self._missed: dict[str, list[str]] = {}
+        self._missed: dict[str, int] = {}
+        self._reasons: dict[str, str] = {}
 
     def __call__(self, command: Command) -> bool:
+        host = self._host(command)
+        if not host:
+            return False
         node = str(command.node)
         found = self._provider.look(self._bed, node)
-        self._missed[node] = [*self._missed.get(node, ()), found.reason] if found.state == "unreachable" else []
-        return len(self._missed[node]) >= LOST_AFTER
+        self._missed[node] = self._missed.get(node, 0) + 1 if found.state == "unreachable" else 0
+        if self._missed[node] >= LOST_AFTER:
+            self._reasons[host] = f"its host {host} was lost: {found.reason}"
+        return host in self._reasons
 
     def reason(self, command: Command) -> str:
         """Why nothing came from the node's host; empty where it was not lost."""
-        node = str(command.node)
-        missed = self._missed.get(node, [])
-        host = self._bed.node(node).host if any(one.name == node for one in self._bed.nodes) else "?"
-        return f"its host {host} was lost: {missed[-1]}" if len(missed) >= LOST_AFTER else ""
+        return self._reasons.get(self._host(command), "")
+
+    def _host(self, command: Command) -> str:
+        """Empty for a node that is not wanted: where it is was said by its host."""
+        return next((node.host for node in self._bed.nodes if node.name == command.node), "")
 
 
-def _refusal(bed: BedSpec, failed: Iterable[tuple[str, str]]) -> InfrastructureError:
+def _refusal(bed: BedSpec, failed: Sequence[tuple[str, str]]) -> InfrastructureError:
     """What an engine says is told in plain words before its own, with what to do; for the rest there is the keeper's log."""
     explain = engine_errors.explain if bed.provider == "docker" else lambda text: None
     told = [(node, text, explain(text)) for node, text in failed]
@@ -119,6 +163,11 @@ def _refusal(bed: BedSpec, failed: Iterable[tuple[str, str]]) -> InfrastructureE
         f"node {node}: {known.text} ({text})" if known else f"node {node}: {text}" for node, text, known in told
     ]
     hints = [known.fix if known else f"ccbed logs {bed.name}/keeper" for _, _, known in told]
+    if any(SLOW in text for _, text in failed):
+        hints.append(f"a slow host needs more than ccbed_start_timeout: {bed.start_timeout_s:g}s")
     return InfrastructureError(
-        *problems, hint="\n".join(dict.fromkeys([*hints, f"to go on: ccbed up {bed.inventory}"]))
+        *problems,
+        hint="\n".join(
+            dict.fromkeys([*hints, f"to go on: ccbed up {bed.inventory}     nodes that are ready are kept"])
+        ),
     )

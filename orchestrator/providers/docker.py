@@ -129,7 +129,19 @@ class DockerProvider:
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """Keepers and containers, networks, then directories. What was away a moment ago is not waited for again."""
+        first = outside.end(bed)
+        ended = self._end(bed)
+        self.close()
+        remains.remove_bed(bed)
+        return tuple(sorted((*first, *ended)))
 
+    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+        """The keepers, containers and directories on some hosts alone, and what is mirrored of them here."""
+        ended = self._end(replace(bed, hosts=tuple(hosts)))
+        remains.remove_mirrors(bed, hosts)
+        return ended
+
+    def _end(self, bed: BedSpec) -> tuple[int, ...]:
         def end(host: HostSpec) -> list[int]:
             if host.name in self._away:
                 raise self._away[host.name]
@@ -140,11 +152,7 @@ class DockerProvider:
             site.ask("remove", END_S, hostdir=bed.hostdir)
             return ended
 
-        first = outside.end(bed)
-        ended = self._each(bed, end)
-        self.close()
-        remains.remove_bed(bed)
-        return tuple(sorted((*first, *(pid for pids in ended.values() for pid in pids))))
+        return tuple(pid for pids in self._each(bed, end).values() for pid in pids)
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         """Bind to a run. Events of the keepers count from now on, those of the run's own files from their beginning.
@@ -203,21 +211,20 @@ class DockerProvider:
         request = self._requests.get(node)
         if command.f == "node.apply" and "hash" in command.value and request:
             command = _with(command, request=request)
-        keeper = command.f in KEEPER_COMMANDS
         if outside.concerns(command):
             outside.perform(bed, self._run, command)
             return
-        self._refuse_vain(node, command)
-        directory = f"{bed.hostdir}/{'keeper' if keeper else f'nodes/{node}'}/inbox"
+        host = bed.host(str((command.f == "node.kill" and command.value.get("host")) or bed.node(node).host))
+        self._refuse_vain(host, command)
+        directory = f"{bed.hostdir}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.file_name(self._run, command.key)}"
         within_s = math.inf if command.f in ENDS else command.deadline_s
-        self._site_of(node).write(path, inbox.encoded(self._run, command), within_s)
+        self._site(bed, host).write(path, inbox.encoded(self._run, command), within_s)
 
-    def _refuse_vain(self, node: str, command: Command) -> None:
+    def _refuse_vain(self, host: HostSpec, command: Command) -> None:
         """Of a keeper on this machine it is seen at once that it is gone. Raises KeeperGoneError."""
-        bed = self._bound
-        local = bed.host(bed.node(node).host).connection == "local"
-        if local and command.f in KEEPER_COMMANDS and not label.holder(Path(bed.hostdir) / marks.KEEPER):
+        keeper = Path(self._bound.hostdir) / marks.KEEPER
+        if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.holder(keeper):
             raise KeeperGoneError("the keeper of this bed is gone")
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:

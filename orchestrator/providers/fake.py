@@ -13,7 +13,7 @@ from typing import Any
 
 from ..model import codec
 from ..model.act import Act
-from ..model.bed import BedSpec, BedStatus, NodeStatus
+from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ..model.event import Command, Event
 from ..model.provider import Cursors, Fetched
 from .fake_agents import Agents
@@ -62,6 +62,9 @@ class FakeBed(Agents):
 
     def prepare(self, bed: BedSpec) -> None: ...
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        return ()
+
+    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         return ()
 
     def open(self, bed: BedSpec, run: str) -> Cursors:

@@ -36,6 +36,12 @@ def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> No
         leftovers.removed(bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries])
 
 
+def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:
+    """What is mirrored here of the keepers of some hosts."""
+    for host in hosts:
+        shutil.rmtree(Path(bed.workdir) / sites.keeper_directory(host), ignore_errors=True)
+
+
 def remove_bed(bed: BedSpec) -> None:
     """What of the bed is on this machine and is not a host's own."""
     workdir = Path(bed.workdir)

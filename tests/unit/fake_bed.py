@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.model.bed import BedSpec, BedStatus, NodeState, NodeStatus
+from orchestrator.model.bed import BedSpec, BedStatus, HostSpec, NodeState, NodeStatus
 from orchestrator.model.event import Clock, Command, Event, Source
 from orchestrator.model.provider import Cursors, Fetched
 
@@ -50,6 +50,14 @@ class FakeProvider:
         ended = tuple(node.pid for node in self.nodes.values())
         self.nodes, self.keeper = {}, ""
         return ended
+
+    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+        names = {host.name for host in hosts}
+        self.told.append(f"clear {' '.join(sorted(names))}")
+        gone = [node for node in self.nodes.values() if node.host in names]
+        for node in gone:
+            del self.nodes[node.name]
+        return tuple(node.pid for node in gone)
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
         return {}

@@ -1,0 +1,72 @@
+"""Hosts and nodes that leave the inventory of a bed that is up: named with their reason, ended, and not forgotten when away."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orchestrator.model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
+
+from .desk import HOSTS, PLAYED_S, Desk
+
+pytestmark = pytest.mark.lab
+
+
+def wanted(desk: Desk, counts: Mapping[str, int]) -> Path:
+    """The inventory with these hosts alone, each with so many nodes."""
+    file = desk.inventory()
+    document = yaml.safe_load(file.read_text())
+    hosts = document["all"]["hosts"]
+    document["all"]["hosts"] = {name: hosts[name] | {"ccbed_nodes": count} for name, count in counts.items()}
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def there(desk: Desk) -> dict[str, list[str]]:
+    return {host: sorted(desk.containers(host)) for host in HOSTS}
+
+
+def keepers(desk: Desk, host: str) -> list[str]:
+    listed = desk.inside(host, "ps", "-eo", "args").splitlines()
+    return [line for line in listed if "agent-" in line and " keeper " in line]
+
+
+def test_nodes_move_between_hosts_and_a_host_leaves(desk: Desk) -> None:
+    desk.up(wanted(desk, {"h1": 1, "h2": 2, "h3": 1}))
+    assert there(desk) == {"h1": ["ccbed-bad-n0"], "h2": ["ccbed-bad-n1", "ccbed-bad-n2"], "h3": ["ccbed-bad-n3"]}
+    inventory = wanted(desk, {"h1": 1, "h2": 1, "h3": 2})
+    desk.up(inventory)
+    assert there(desk) == {"h1": ["ccbed-bad-n0"], "h2": ["ccbed-bad-n1"], "h3": ["ccbed-bad-n3", "ccbed-bad-n4"]}
+    assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory).text
+    assert keepers(desk, "h3"), "the search itself finds them"
+
+    inventory = wanted(desk, {"h1": 1, "h2": 1})
+    plan = desk.ccbed("plan", inventory).text
+    assert "3 to remove" in plan
+    assert "- n3 n4 keeper   node   its host h3 is no longer in the inventory" in plan
+    assert "h3: 3 processes ended, nothing is left" in desk.up(inventory).text
+    assert (there(desk)["h3"], keepers(desk, "h3")) == ([], [])
+    assert "nothing to change, 2 of 2 warm" in desk.ccbed("up", inventory).text
+
+
+def test_a_host_that_left_and_is_away_is_named_until_it_is_back(desk: Desk) -> None:
+    desk.up(wanted(desk, dict.fromkeys(HOSTS, 1)))
+    inventory = wanted(desk, {"h1": 1, "h2": 1})
+    with desk.off("h3"):
+        said = desk.ccbed("up", inventory, within_s=PLAYED_S)
+        assert said.code == EXIT_PASS, said.text
+        assert "n2: its host h3 is no longer in the inventory, and is not reached" in said.text
+        assert "no longer in the inventory" in desk.ccbed("status").text
+        down = desk.ccbed("down", "bad", within_s=PLAYED_S)
+        assert down.code == EXIT_INFRASTRUCTURE
+        assert "host h3" in down.text
+        assert desk.ccbed("up", inventory, within_s=120).code == EXIT_PASS
+    assert "h3" in desk.up(inventory).text
+    assert there(desk)["h3"] == []
+    bed = json.loads(next((desk.folder / "state").rglob("beds/bad.json")).read_text())
+    assert bed["departed"] == []
+    assert "none is left" in desk.ccbed("down", "bad", within_s=PLAYED_S).text
