@@ -64,7 +64,7 @@ def test_only_what_ends_something_may_come_at_any_time(tmp_path: Path, monkeypat
     bed = beds.local()
     bed = replace(bed, provider="docker", hosts=(HostSpec(name=bed.nodes[0].host),))
     monkeypatch.setattr(provider, "_bed", bed)
-    monkeypatch.setattr(provider, "_site_of", lambda node: away)
+    monkeypatch.setattr(provider, "_site", lambda bed, host: away)
     monkeypatch.setattr(label, "holder", lambda directory: 1)
     for f in ("fault.act", "fault.heal", "node.apply", "node.kill", "gang.start", "gang.stop", "store.open"):
         provider.perform(Command(f=f, key=f, node=bed.nodes[0].name, deadline_s=7.0))
