@@ -22,7 +22,9 @@ def wanted(desk: Desk, counts: Mapping[str, int]) -> Path:
     file = desk.inventory(ccbed_start_timeout="5m")
     document = yaml.safe_load(file.read_text())
     hosts = document["all"]["hosts"]
-    document["all"]["hosts"] = {name: hosts[name] | {"ccbed_nodes": count} for name, count in counts.items()}
+    document["all"]["hosts"] = {
+        name: hosts[name] | {"ccbed_nodes": count, "ccbed_spares": 0} for name, count in counts.items()
+    }
     file.write_text(yaml.safe_dump(document))
     return file
 
