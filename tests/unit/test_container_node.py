@@ -1,0 +1,64 @@
+"""Whether a container is frozen: only a fresh answer of its engine says so, before an injection as after it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.agent import contained, processes
+
+
+class _Calls:
+    """An engine that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked: list[Callable[[Any, Any], None]] = []
+
+    def ask(self, method: str, path: str, then: Callable[[Any, Any], None], *rest: object, **more: object) -> None:
+        if method == "GET":
+            self.asked.append(then)
+
+    def answer(self, *, paused: bool) -> None:
+        self.asked.pop(0)({"State": {"Paused": paused}}, None)
+
+
+@pytest.fixture
+def calls() -> _Calls:
+    return _Calls()
+
+
+@pytest.fixture
+def node(tmp_path: Path, calls: _Calls) -> contained.Node:
+    made = contained.Node(None, calls, "n0", tmp_path, tmp_path / "n0.json", "ccbed-n0")  # type: ignore[arg-type]
+    made.label = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
+    return made
+
+
+def test_until_the_engine_has_answered_nothing_is_known(node: contained.Node, calls: _Calls) -> None:
+    assert [node.is_paused(True)[0], node.is_paused(False)[0]] == [None, None]
+    assert len(calls.asked) == 1, "it is asked once at a time"
+    calls.answer(paused=False)
+    assert [node.is_paused(True)[0], node.is_paused(False)[0]] == [False, True]
+
+
+def test_what_the_engine_said_some_time_ago_is_not_used(
+    node: contained.Node, calls: _Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.is_paused(True)
+    calls.answer(paused=False)
+    monkeypatch.setattr(contained, "FRESH_S", 0.0)
+    assert node.is_paused(True)[0] is None
+    monkeypatch.setattr(contained, "FRESH_S", 60.0)
+    calls.answer(paused=True)
+    assert node.is_paused(True)[0] is True
+
+
+def test_an_order_makes_what_was_said_before_it_unknown(node: contained.Node, calls: _Calls) -> None:
+    node.is_paused(True)
+    calls.answer(paused=False)
+    node.pause(True)
+    assert node.is_paused(True)[0] is None
