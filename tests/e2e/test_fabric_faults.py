@@ -1,0 +1,80 @@
+"""Faults on nodes that have a link of their own: the link's part is verified too, and a keeper that dies leaves the fabric."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.agent import acts, label, processes
+from orchestrator.core import links
+from orchestrator.providers import fabric
+from orchestrator.store import beds
+
+from . import trials
+from .conftest import ROOT, Bed, ccbed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.root, pytest.mark.timeout(180)]
+
+INVENTORY = str(ROOT / "inventories/fabric.yml")
+
+
+@contextmanager
+def _up(state: Path, runs: Path) -> Iterator[Bed]:
+    if lacking := "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"}))):
+        pytest.skip(f"no emulated fabric here: {lacking}")
+    code, said = ccbed(state, "up", INVENTORY)
+    assert code == 0, said
+    spec = beds.read(state, "fabric")
+    assert spec is not None
+    try:
+        yield Bed(state=state, runs=runs, spec=spec, catalogue=plugins.discover(()))
+    finally:
+        assert ccbed(state, "down", "fabric", "--force")[0] == 0
+
+
+def _agents(bed: Bed) -> dict[str, int]:
+    nodes = (Path(bed.spec.workdir) / "nodes").iterdir()
+    return {node.name: int(label.living(node).get("pid", 0)) for node in nodes}
+
+
+def test_the_link_is_verified_before_the_kill_and_an_adopted_fabric_still_cuts_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    with _up(tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("runs")) as bed:
+        done = bed.run(trials.dp(trials.crash(2, step=13, phase="allreduce")))
+        assert (done.code, done.bad()) == (0, [])
+        (before,), (verified,), (healed,) = (done.of(f) for f in ("fault.before", "fault.verified", "heal.verified"))
+        assert (before.value["held"], before.value["evidence"]["eth0"]) == (False, "has a link")
+        assert (verified.value["evidence"]["eth0"], verified.value["evidence"]["left"]) == ("has no link", [])
+        assert healed.value["evidence"]["eth0"] == "has a link"
+
+        agents = _agents(bed)
+        keeper = processes.find(int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER)["pid"]))
+        assert keeper is not None
+        os.kill(keeper.pid, signal.SIGKILL)
+        while processes.alive(keeper.pid, keeper.start):
+            pass
+        code, said = bed.ccbed("up", INVENTORY)
+        assert code == 0, said
+        assert _agents(bed) == agents, "adopted, not restarted"
+        done = bed.run(trials.dp(trials.crash(1)))
+        assert (done.code, done.bad()) == (0, [])
+        assert done.of("fault.verified")[0].value["evidence"]["eth0"] == "has no link"
+
+
+def test_a_crash_whose_link_is_not_cut_is_unknown(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper's primitive for links is disarmed: the node would be killed all the same, and show no link afterwards."""
+    monkeypatch.setenv(acts.DISARM, "link")
+    with _up(tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("runs")) as bed:
+        done = bed.run(trials.dp(trials.crash(2)))
+        assert done.outcome("fault-verified") == "unknown"
+        assert done.code == 2
+        assert not done.of("node.exit", "fault.verified")
