@@ -27,6 +27,8 @@ VERBS = (
 )  # fmt: skip
 #: What a machine may refuse: no defect of ours.
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
+#: A path that cannot exist.
+_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
 #: A signal's death as a shell tells it: 128 + SIGPIPE.
 _PIPE = 141
 #: So much is let lie before it is looked through for cycles: while modules are loaded there are none to be found.
@@ -106,6 +108,9 @@ def _explain(error: Exception, session: sessions.Session) -> int:
         session.terminal.error(
             [error.format_message()], f"{context.command_path} --help" if context else "ccbed --help"
         )
+        return errors.EXIT_USAGE
+    if isinstance(error, OSError) and error.errno in _NAMES:
+        session.terminal.error([f"{str(error.filename)[:100]}: {error.strerror}"], "ccbed --help")
         return errors.EXIT_USAGE
     if isinstance(error, OSError) and error.errno in _OUTSIDE:
         session.terminal.error(
