@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from ..e2e.conftest import Bed, bed
 from . import forgery, scale
 
 __all__ = ["bed"]
-pytestmark = [pytest.mark.attack, pytest.mark.e2e]
+pytestmark = [pytest.mark.attack, pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 EDITS = 500
 NOTICED = 0.96
@@ -55,6 +55,17 @@ def is_noticed(directory: Path, catalogue: Catalogue) -> bool:
         return True
 
 
+def restore(directory: Path, pristine: Mapping[str, bytes]) -> None:
+    """Put back what an edit has changed."""
+    for path in paths.walk(directory):
+        if path not in pristine:
+            (directory / path).unlink()
+    for path, content in pristine.items():
+        file = directory / path
+        if not file.exists() or file.read_bytes() != content:
+            file.write_bytes(content)
+
+
 def test_a_bundle_that_was_sealed_again_without_an_edit_passes(bed: Bed, bundles: Bundles, tmp_path: Path) -> None:
     copy = shutil.copytree(bundles.edited, tmp_path / "run")
     seal.seal(copy)
@@ -66,16 +77,17 @@ def test_edits_that_were_sealed_again_are_noticed(
 ) -> None:
     dice = scale.generator("edits")
     made: list[tuple[forgery.Edit, bool]] = []
+    copy = shutil.copytree(bundles.edited, tmp_path / "run")
+    pristine = {path: (copy / path).read_bytes() for path in paths.walk(copy)}
     while len(made) < scale.count(EDITS):
         family, kind = dice.choice(list(forgery.CLASSES)), dice.choice(forgery.KINDS)
         edit = forgery.Edit(family=family, kind=kind, level=dice.choice(forgery.LEVELS))
-        copy = shutil.copytree(bundles.edited, tmp_path / "run")
         try:
             forgery.forge(copy, bundles.other, edit, dice)
             made.append((edit, is_noticed(copy, bed.catalogue)))
         except forgery.NoSuchEditError:
             pass
-        shutil.rmtree(copy)
+        restore(copy, pristine)
     _report(made, tally)
     unnoticed = [edit for edit, noticed in made if not noticed]
     assert len(unnoticed) <= (1 - NOTICED) * len(made), unnoticed
