@@ -64,6 +64,8 @@ def check_modes(tmp_path: Path, umask: int, variables: Mapping[str, object]) -> 
         ccbed("exec", "n0", "--", "touch", str(user / "touched-exec"))
         assert open_to_others(tmp_path / "xdg") == []
         assert open_to_others(tmp_path / "out") == []
+        ccbed("prune", "modes", "--older-than", "0s", "--runs-dir", str(tmp_path / "out" / "runs"))
+        assert list((tmp_path / "xdg/ccbed/beds/modes/payloads").iterdir()) == []
     finally:
         ccbed("down", "modes", "--force")
     assert open_to_others(tmp_path / "xdg") == []
