@@ -21,6 +21,8 @@ CONFIGURATION = {".toml", ".ini", ".cfg", ".conf", ".yaml", ".yml", ".json", ".p
 NAMES = ("requirements*.txt", "constraints*.txt", "Makefile", "Dockerfile", "*.Dockerfile")
 #: Larger files are data, whatever their name, in bytes.
 LARGEST = 1024 * 1024
+#: Other files are looked through for secrets up to this size: a larger one is no key, vault or inventory.
+LARGEST_SECRET = 64 * 1024
 #: Files that hold secrets by their name, without regard to case.
 SECRET_NAMES = (
     ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg",
@@ -32,7 +34,7 @@ SECRET_NAMES = (
 _VAULT = re.compile(r"\A\s*\$ANSIBLE_VAULT;|!vault\b")
 _INVENTORY = re.compile(r"(?:^|[\s\[{\"'])(?:ansible|ccbed)_\w+[\"']?\s*[:=]")
 _SETTING = re.compile(
-    r"""^[\s{,-]*["']?(?P<name>[\w.-]+)["']?[ \t]*[:=][ \t]*["']?(?P<value>[^"'\s,}]{6,})""", re.MULTILINE
+    r"""^[ \t{,-]*["']?(?P<name>\w[\w.-]*)["']?[ \t]*[:=][ \t]*["']?(?P<value>[^"'\s,}]{6,})""", re.MULTILINE
 )
 _REFERENCE = re.compile(r"\$\{|\$\w|\{\{|env:|<")
 
@@ -91,7 +93,9 @@ def reason_secret(name: str, content: bytes) -> str:
     path = PurePosixPath(name.lower())
     if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET_NAMES) and path.suffix not in CODE:
         return "secret by its name"
-    text = content[:LARGEST].decode(errors="replace")
+    if len(content) > (LARGEST if path.suffix in CODE | CONFIGURATION else LARGEST_SECRET):
+        return ""
+    text = content.decode(errors="replace")
     if redaction.PRIVATE_KEY.search(text):
         return "holds a private key"
     if _VAULT.search(text):

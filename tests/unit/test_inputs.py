@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,10 @@ def test_the_secrets_of_a_run_are_kept_for_it_alone_until_it_ends(tmp_path: Path
     assert secrets.of_run(tmp_path, "r1")
     secrets.forget(tmp_path, "r1")
     assert not (tmp_path / secrets.OF_RUN).exists()
+
+
+@pytest.mark.parametrize("content", [b"\n" * 2**19, b" " * 2**19, b"a.b-c_" * 2**16, b"a = " * 2**16, b"-" * 2**19])
+def test_no_content_takes_long_to_look_through(content: bytes) -> None:
+    began = time.process_time()
+    assert inputs.reason_secret("user/large.json", content) == ""
+    assert time.process_time() - began < 2.0
