@@ -1,7 +1,8 @@
 """JSON of a bundle -> the model's dataclasses: types, ranges and depth are checked here, once, and nowhere else.
 
-Readers behind this border may rely on the types. Keys that the model does not know are ignored: a later version may add some
-without a new format number. Numbers are finite and at most ``LARGEST``, values nest at most ``DEPTH`` levels, and a key
+Readers behind this border may rely on the types; ``bundle.schema.json`` beside this file states them. Keys that the model does
+not know are ignored, because a later version may add some without a new format number; `ccbed run X/trial.json` rejects them,
+because people edit that file. Numbers are finite and at most ``LARGEST``, values nest at most ``DEPTH`` levels, and a key
 stands once in an object of a document. Numbers that are no JSON (NaN, Infinity) are rejected; ccbed writes them as text.
 """
 
@@ -117,19 +118,6 @@ def as_event(value: Any) -> Event:
     if result.f == "collective.plan":
         _check_cases(result.value)
     return result
-
-
-def unknown_keys(value: Any, known: Any, place: str = "") -> list[str]:
-    """Places in ``value`` that ``known``, what ``codec.plain`` makes of it, does not have. For documents that people edit."""
-    if isinstance(value, Mapping) and isinstance(known, Mapping):
-        pairs = [(f"{place}.{key}".lstrip("."), item, known[key]) for key, item in value.items() if key in known]
-        extra = [f"{place}.{key}".lstrip(".") for key, item in value.items() if key not in known and item is not None]
-        return extra + [text for where, item, other in pairs for text in unknown_keys(item, other, where)]
-    if isinstance(value, list) and isinstance(known, list):
-        return [
-            t for i, (a, b) in enumerate(zip(value, known, strict=False)) for t in unknown_keys(a, b, f"{place}[{i}]")
-        ]
-    return []
 
 
 def _told(message: str) -> str:

@@ -91,7 +91,7 @@ def _from_json(text: str, path: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
         return document(codec.build(Trial, data)) if isinstance(data, dict) and "name" in data else data
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{path}: not valid JSON: {error}", hint="take trial.json from a run's directory") from None
     except (KeyError, TypeError, AttributeError):
         raise UsageError(

@@ -1,0 +1,62 @@
+"""The schema of a bundle's documents beside the code is what is read; limits and ranges are rejected with their places."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator.core import documents, event_values
+from orchestrator.model.event import Event
+from orchestrator.model.plan import Plan
+from orchestrator.model.run import Twin
+from orchestrator.model.trial import Trial
+from orchestrator.model.verdict import Verdict
+
+from .golden import same_as_golden
+
+DOCUMENTS = {
+    "trial.json": Trial, "plan.json": Plan, "twin.json": Twin, "bundle.json": documents.About, "fingerprint.json": documents.Fingerprint,
+    "verdicts.json": tuple[Verdict, ...], "history.jsonl, a line": Event,
+}  # fmt: skip
+
+
+def test_the_schema_of_a_bundle_is_written_down() -> None:
+    values = {f"{name}, {kind}": schema for (name, kind), schema in event_values.SCHEMAS.items()}
+    (*found,), components = msgspec.json.schema_components([*DOCUMENTS.values(), *values.values()])
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "documents": dict(zip(DOCUMENTS, found, strict=False)),
+        "values of events": dict(zip(values, found[len(DOCUMENTS) :], strict=True)),
+        "$defs": components,
+    }
+    same_as_golden("../../orchestrator/core/bundle.schema.json", json.dumps(schema, indent=1, sort_keys=True) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"name": "x", "workload": "w", "seed": "7"}', "seed: expected int, got str"),
+        ('{"name": "x", "workload": "w", "world": {"nodes": 1000000000}}', "world: must have 1 to 65,536 ranks"),
+        ('{"name": "x", "workload": "w", "params": {"a": [1' + "0" * 400 + "]}}", "params.a.0: a number beyond ±10^18"),
+        ('{"name": "x", "workload": "w", "params": {"a": NaN}}', "not valid JSON: "),
+        ('{"name": "x", "name": "y", "workload": "w"}', "name: stands twice in one object"),
+        (
+            '{"name": "x", "workload": "w", "params": ' + '{"a": ' * 40 + "1" + "}" * 41,
+            "nested more than 32 levels deep",
+        ),
+        ("[" * 100_000, "nested more than 32 levels deep"),
+        ("[]", "expected object, got array"),
+    ],
+)
+def test_a_wrong_document_is_rejected_with_its_place(text: str, message: str) -> None:
+    with pytest.raises(documents.DocumentError) as error:
+        documents.convert(Trial, documents.parse_document(text.encode()))
+    assert message in str(error.value)
+
+
+def test_keys_that_the_model_does_not_know_are_ignored() -> None:
+    trial: Any = documents.convert(Trial, documents.parse_document(b'{"name": "x", "workload": "w", "later": 1}'))
+    assert trial == Trial(name="x", workload="w")
