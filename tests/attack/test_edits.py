@@ -23,6 +23,13 @@ pytestmark = [pytest.mark.attack, pytest.mark.e2e, pytest.mark.timeout(3600)]
 
 EDITS = 500
 NOTICED = 0.96
+#: Why an edit that was carried through all its places cannot be noticed without a signature.
+REASONS = {
+    "chunks": "a rank that was killed or stopped states no SHA-256, only gather does",
+    "systems": "a node that was lost states no SHA-256 afterwards, only gather does",
+    "keeper events": "the keeper's file, the history and gather say the same; bundle verify --bed-key notices it",
+    "trial": "a limit that decided nothing",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,4 +110,5 @@ def _report(made: list[tuple[forgery.Edit, bool]], tally: Callable[[str], None])
         tally(f"{family:<16}" + "".join(f"{cell:>10}" for cell in cells))
     for edit, seen in made:
         if not seen:
-            tally(f"not noticed: level {edit.level} {edit.kind} {edit.what}")
+            reason = REASONS.get(edit.family, "all places that have it were edited alike, gather's SHA-256 included")
+            tally(f"not noticed: level {edit.level} {edit.kind} {edit.what} ({reason})")
