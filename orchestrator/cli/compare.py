@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ..model import codec
-from ..model.errors import EXIT_FINDING, EXIT_PASS, UsageError
+from ..model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ..store import bundle, index
 from ..views import comparing
 from ..views.collectives import wording
@@ -41,7 +41,7 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
     "--fail-over",
     callback=_limit,
     metavar="PART",
-    help="Exit 1 where something got slower by more, its whole interval: 5%.",
+    help="Exit 1 where something got slower by more, its whole interval, or is missing: 5%. Exit 2 with too few samples.",
 )
 @options.runs_dir
 @options.as_json
@@ -57,18 +57,25 @@ def command(session: Session, before: str, after: str, fail_over: float | None, 
             f"{beds.shown(first)} and {beds.shown(second)} have no case and no step in common",
             hint="compare runs of one kind of trial, with the same sizes and algorithms",
         )
+    judged = fail_over is not None
     late = [row.what for row in found.rows if fail_over is not None and row.slower_than(fail_over)]
-    code = EXIT_FINDING if late else EXIT_PASS
+    missing = [f"{what} (only in {which})" for which, what in found.only] if judged else []
+    undecided = [row.what for row in found.rows if judged and row.undecided]
+    code = EXIT_FINDING if late or missing else EXIT_UNKNOWN if undecided else EXIT_PASS
     if as_json:
-        session.terminal.json({"a": str(first), "b": str(second), **_document(found), "failed": late, "exit": code})
+        document = {**_document(found), "failed": [*late, *missing], "undecided": undecided, "exit": code}
+        session.terminal.json({"a": str(first), "b": str(second), **document})
         return code
     _show(session, found, first, second)
     if fail_over is not None:
         limit = f"{fail_over:.3g}" if fail_over >= 10 else f"{fail_over * 100:.3g} %"
-        word = session.terminal.style("FAIL" if late else "PASS", "FAIL" if late else "PASS")
-        session.terminal.line(
-            f"{word}      {len(late)} of {len(found.rows)} slower by more than {limit}     exit {code}"
-        )
+        name = {EXIT_FINDING: "FAIL", EXIT_UNKNOWN: "UNKNOWN"}.get(code, "PASS")
+        word = session.terminal.style(f"{name:<9}", name)
+        text = f"{len(late)} of {len(found.rows)} slower by more than {limit}"
+        text += f"; {len(missing)} missing on one side" if missing else ""
+        if undecided:
+            text += f"; {len(undecided)} undecided: needs {found.least_samples} or more iterations of each run"
+        session.terminal.line(f"{word} {text}     exit {code}")
     return code
 
 

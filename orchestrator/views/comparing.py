@@ -47,6 +47,11 @@ class Compared:
             return self.after / self.before - 1
         return math.inf if self.after else 0.0
 
+    @property
+    def undecided(self) -> bool:
+        """Whether there are samples, but too few to say anything. Single figures, such as a whole run's time, are not judged."""
+        return self.verdict == "unknown" and max(self.counts) > 1
+
     def slower_than(self, limit: float) -> bool:
         """Whether it got slower, and by more than ``limit`` (0.05: 5 %) with its whole interval."""
         return self.verdict == "slower" and self.change is not None and self.change.low > limit
@@ -56,6 +61,7 @@ class Compared:
 class Comparison:
     """``rows``: the figures of both. ``only``: (which run, what) that the other one lacks. ``differences``: what else differs.
 
+    ``least_samples``: of each run, below which no row can be decided; 0 where nothing has samples.
     ``over``: of collectives, what the times of both are, whatever either run says; empty for others.
 
     ``losses``: (steps with equal losses, steps of both, the first that differs); None without losses.
@@ -66,6 +72,7 @@ class Comparison:
     differences: tuple[tuple[str, str, str], ...] = ()
     losses: tuple[int, int, int | None] | None = None
     over: str = ""
+    least_samples: int = 0
 
 
 def compare(before: Run, after: Run) -> Comparison:
@@ -80,9 +87,15 @@ def compare(before: Run, after: Run) -> Comparison:
         rows = tuple(_case(name, one, cases[0][name], other, cases[1][name], level) for name in both)
         only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
         only += [("B", name) for name in cases[1] if name not in cases[0]]
-        return Comparison(rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over)
+        return Comparison(
+            rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over,
+            least_samples=statistics.least_samples(level),
+        )  # fmt: skip
     if one is None and other is None:
-        return Comparison(rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences)
+        return Comparison(
+            rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences,
+            least_samples=statistics.least_samples(LEVEL),
+        )  # fmt: skip
     return Comparison(rows=(), differences=differences)
 
 

@@ -22,11 +22,11 @@ from orchestrator.views.collectives import Interval
 from . import collective_runs, run_builder, simulated
 
 
-def collective(rate: float, seed: int, sizes: tuple[int, ...] = (4096, 131_072)) -> Run:
+def collective(rate: float, seed: int, sizes: tuple[int, ...] = (4096, 131_072), iterations: int = 20) -> Run:
     return collective_runs.run(
         [
             collective_runs.Part(
-                operation="all-reduce", algorithm="ring", bytes=size, iterations=20,
+                operation="all-reduce", algorithm="ring", bytes=size, iterations=iterations,
                 gang=simulated.Gang(schedules=simulated.ring(4, size), rate=rate, seed=seed),
             )
             for size in sizes
@@ -144,6 +144,24 @@ def test_the_exit_code_is_one_only_where_something_got_slower_by_more(tmp_path: 
     code, out, _ = told("compare", a, b, "--fail-over", "0.05", "--json")
     assert (code, json.loads(out)["exit"]) == (1, 1)
     assert json.loads(out)["failed"]
+
+
+def test_what_cannot_be_judged_passes_no_limit(tmp_path: Path) -> None:
+    """A node at half the rate, and three iterations: the median says +91 %, and nothing says how sure it is."""
+    a, b = (sealed(collective(rate, 1, iterations=3), tmp_path / name) for rate, name in ((18e6, "a"), (9e6, "b")))
+    code, out, _ = told("compare", a, b, "--fail-over", "5%")
+    least = comparing.compare(collective(18e6, 1), collective(18e6, 2)).least_samples
+    assert code == 2 and "UNKNOWN" in out and "PASS" not in out
+    assert f"2 undecided: needs {least} or more iterations of each run     exit 2" in out
+    enough = [collective(rate, 1, iterations=least) for rate in (18e6, 9e6)]
+    assert not any(row.undecided for row in comparing.compare(*enough).rows)
+    assert told("compare", a, b)[0] == 0, "without a limit nothing is judged"
+
+
+def test_a_case_that_one_run_lacks_is_a_finding(tmp_path: Path) -> None:
+    a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(18e6, 1, (4096,)), tmp_path / "b")
+    code, out, _ = told("compare", a, b, "--fail-over", "5%")
+    assert code == 1 and "1 missing on one side" in out
 
 
 @pytest.mark.parametrize("text", ["fast", "-1%", "nan"])

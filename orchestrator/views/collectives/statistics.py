@@ -112,6 +112,18 @@ def change(before: Floats, after: Floats, level: float = 0.05) -> Interval | Non
     return Interval(value=float(found[0]), low=float(found[1]), high=float(found[2]))
 
 
+def least_samples(level: float) -> int:
+    """So many samples of each of two runs it takes for ``change`` to give an interval, where neighbours are not alike."""
+    quantile, count = NormalDist().inv_cdf(1 - level / 2), 2
+    while True:
+        least_alike = min(0.9, 0.7 / math.sqrt(count))
+        inflation = (1 + least_alike) / (1 - least_alike)
+        deviation = math.sqrt(count**2 * (2 * count + 1) / 12 * inflation)
+        if int(count**2 / 2 - quantile * deviation) >= 1:
+            return count
+        count += 1
+
+
 def drift(samples: Floats) -> float:
     """What the second half of a run is apart from the first, as a share: what the run itself says of its noise."""
     import numpy as np
