@@ -249,7 +249,9 @@ def _files() -> Iterator[Hostile]:
                      "nodes/n0/system.json", "nodes/n0/i1-e0/chunks-r0.bin", "nodes/n0/i1-e0/steps-r0.jsonl",
                      "nodes/n0/i1-e0/rank-0.log", "inputs/x.py"):  # fmt: skip
             yield Hostile(
-                codes=(0, 2) if file == "verdicts.json" else (2,), name=f"{file}: {what}", sealed=False, spoil=lambda d, f=file, s=size: _large(d / f, s)  # type: ignore[misc]
+                codes=(0, 2) if file == "verdicts.json" else (2,),
+                name=f"{file}: {what}", sealed=False,
+                spoil=lambda d, f=file, s=size: _large(d / f, s)  # type: ignore[misc]
             )  # fmt: skip
 
 
