@@ -31,6 +31,7 @@ PROCESSES = "processes"
 CONTAINERS = "containers"
 #: With it the keeper signs its events; it lasts as long as the bed.
 KEY = "events.key"
+KEY_BYTES = 32
 
 
 class Keeper:
@@ -194,13 +195,14 @@ class Keeper:
 
 
 def _key(path: Path) -> bytes:
-    """The keeper's own key, drawn when there is none."""
-    try:
-        return plain.read(path)
-    except FileNotFoundError:
+    """The keeper's own key; drawn where there is none, or where its first keeper was killed while it wrote it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    key = plain.read(path) if path.exists() else b""
+    if len(key) != KEY_BYTES:
+        key = secrets.token_bytes(KEY_BYTES)
         with open(plain.made(path), "wb") as file:
-            file.write(secrets.token_bytes(32))
-        return plain.read(path)
+            file.write(key)
+    return key
 
 
 def main(

@@ -131,7 +131,7 @@ def test_an_agent_does_or_refuses_it_once_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: agent.Agent, incarnation: str, type: str
 ) -> None:
     written: list[int] = []
-    monkeypatch.setattr(checkpoints, "write_fence", lambda directory, epoch: written.append(epoch))
+    monkeypatch.setattr(checkpoints, "write_fence", lambda directory, epoch, **_: written.append(epoch))
     order = dataclasses.replace(FENCE, incarnation=incarnation, value={"dir": "/shared", "epoch": 0})
     with _reconnected(tmp_path, monkeypatch) as (site, torn):
         path = tmp_path / "host/nodes/n0/inbox" / inbox.file_name("R", order.key)

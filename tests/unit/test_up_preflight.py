@@ -42,7 +42,11 @@ def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, found: list[p
     for _ in range(2):
         assert desk("up", "local.yml") == 4
         assert "  preflight   address eth9 FAILED\n" in desk.out
-        assert desk.err == "error: preflight: address eth9: no interface eth9\nnext: set ccbed_interface\n"
+        assert desk.err.splitlines() == [
+            "error: preflight: address eth9: no interface eth9",
+            "next: set ccbed_interface",
+            "next: left running: the keeper, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local",
+        ]
     assert desk("up", "local.yml") == 0
     assert desk.out.splitlines()[0] == "  preflight   address ok"
     assert "nothing to change, 5 of 5 warm" in desk.out
