@@ -36,7 +36,7 @@ def removed(hostdir: str, shared_dir: str, entries: Sequence[Sequence[str]]) -> 
 
 def _places(root: Path, shared: Path) -> Iterator[tuple[str, str, Path]]:
     """(kind, name, path). Only what ccbed itself has named so is taken for its own."""
-    for path in (*root.glob("nodes/*/runs/*"), *_runs_of(shared)):
+    for path in (*root.glob("nodes/*/runs/*"), *_runs_of(root, shared)):
         yield RUN, path.name, path
     for path in root.glob("payloads/*"):
         yield PAYLOAD, path.name, path
@@ -47,9 +47,13 @@ def _places(root: Path, shared: Path) -> Iterator[tuple[str, str, Path]]:
         yield ARCHIVE, path.name, path
 
 
-def _runs_of(shared: Path) -> Iterator[Path]:
-    """A shared directory may hold what is not ccbed's: a run's directory has ``checkpoints``."""
-    return (path.parent for path in shared.glob("*/checkpoints") if path.is_dir() and not path.is_symlink())
+def _runs_of(root: Path, shared: Path) -> Iterator[Path]:
+    """Outside of the bed's own directory, other beds and the user have theirs: only runs of its nodes are taken."""
+    known = {path.name for path in root.glob("nodes/*/runs/*")}
+    for path in shared.glob("*/checkpoints"):
+        is_of_bed = shared == root / "shared" or path.parent.name in known
+        if is_of_bed and path.is_dir() and not path.is_symlink():
+            yield path.parent
 
 
 def _paths(root: Path, shared: Path, kind: str, name: str) -> list[Path]:

@@ -21,10 +21,15 @@ _PLAIN = ("file", "cwd", "step_regex")
 OPTION = "--secret"
 #: Shorter values are not looked for in other texts: they would be met by chance.
 SHORTEST = 6
+#: An argument that is one assignment or header: ``--token=a b``, ``Authorization: Basic …``.
+_WHOLE = re.compile(r"(?P<head>(?P<name>(?:--?|\+\+?)?[A-Za-z_][\w.-]*)(?:=|:\s+))(?P<value>.+)", re.DOTALL)
+#: Assignments inside of each other are followed so deep: ``--env=TOKEN=abc``.
+_DEEPEST = 8
 _ASSIGNED = re.compile(
-    r"""(?P<name>(?<![\w-])(?P<dash>--?)?[A-Za-z_][\w.-]*)(?P<sep>=|["']?:(?!//)\s*|(?(dash)\s+(?!-)|(?!)))"""
-    r"""(?P<quote>["']?)(?P<value>[^\s"']+)(?P=quote)"""
+    r"""(?P<name>(?<![\w-])(?P<dash>--?)?[A-Za-z_][\w.-]*)(?:=|["']?:(?!//)\s*|(?(dash)\s+(?!-)|(?!)))"""
+    r"""(?:(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)|(?P<plain>[^\s"',;&][^\s,;&]{0,999}))"""
 )
+_WORD = re.compile(r"\S*")
 
 Mask = Callable[[str], str]
 
@@ -70,28 +75,49 @@ class Redaction:
     def _argument(self, argument: str, option: str) -> str:
         if option and not argument.startswith("--") and self._is_secret(argument, option):
             return self._kept(argument)
-        result = _ASSIGNED.sub(self._assigned, argument)
-        if result != argument or _ASSIGNED.fullmatch(argument):
-            return result
-        return self._value(argument, option, by_name=False)
+        head = ""
+        for _ in range(_DEEPEST):
+            whole = _WHOLE.fullmatch(argument)
+            if not whole:
+                break
+            if self._is_secret_name(whole["name"], whole["value"]):
+                return head + whole["head"] + self._kept(whole["value"])
+            head, argument, option = head + whole["head"], whole["value"], whole["name"]
+        return head + self._in_text(argument, option)
 
-    def _assigned(self, match: re.Match[str]) -> str:
-        name, sep, quote, value = match["name"], match["sep"], match["quote"], match["value"]
-        return f"{name}{sep}{quote}{self._value(value, name)}{quote}"
+    def _in_text(self, text: str, option: str) -> str:
+        """The values of assignments anywhere in it; the rest is judged by its form, as the value of ``option``."""
+        result, rest, position = "", "", 0
+        while match := _ASSIGNED.search(text, position):
+            start, end = match.span("quoted" if match["quote"] else "plain")
+            secret = self._is_secret_name(match["name"], text[start:end])
+            if secret and not match["quote"]:
+                end = _WORD.match(text, start).end()  # type: ignore[union-attr]
+            result, rest = result + text[position:start], rest + text[position : match.start()] + " "
+            position = start
+            inner = _ASSIGNED.search(text, start)
+            if secret or not inner or inner.start() >= end:
+                result += self._kept(text[start:end]) if secret else self._value(text[start:end], match["name"])
+                position = end
+        if redaction.has_secret_form(text) or redaction.looks_secret(rest + text[position:], option):
+            return self._kept(text)
+        return result + text[position:]
 
-    def _value(self, value: str, name: str, *, by_name: bool = True) -> str:
+    def _value(self, value: str, name: str) -> str:
         if PLACEHOLDER.search(value):
             return value
-        secret = self._is_secret(value, name) if by_name else redaction.looks_secret(value, name)
-        return self._kept(value) if secret or redaction.USERINFO.search(value) else value
+        return self._kept(value) if self._is_secret(value, name) or redaction.has_secret_form(value) else value
 
     def _is_secret(self, value: str, name: str) -> bool:
+        is_name = name == OPTION and value in self.names
+        return not is_name and (self._is_secret_name(name, value) or redaction.looks_secret(value, name))
+
+    def _is_secret_name(self, name: str, value: str) -> bool:
         if name == OPTION and value in self.names:
             return False
         if redaction.is_named(name, self.names):
             return True
-        by_name = redaction.is_secret_option(name) and not redaction.is_trivial(value)
-        return by_name or redaction.looks_secret(value, name)
+        return redaction.is_secret_option(name) and not redaction.is_trivial(value, name)
 
     def _kept(self, secret: str) -> str:
         if PLACEHOLDER.search(secret):

@@ -27,6 +27,7 @@ HEX_BITS, HEX_LENGTH = 3.0, 32
 BASE64_BITS, PATH_BITS, BASE64_LENGTH = 4.25, 4.5, 20
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_DIGEST = re.compile(r"\bsha(?:1|224|256|384|512):[0-9a-f]{40,128}\b")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PATH = re.compile(r"(?:^|[=:,])(?:[~.]{0,2}/|\w+://)")
 #: Names of values that are digests or identities by right.
@@ -35,7 +36,7 @@ _OWN = ("CCBED_", "TORCHELASTIC_")
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 _ANYWHERE = ("password", "passwd", "passphrase", "secret", "credential", "apikey", "authtoken", "accesstoken")
-_AT_END = {"token", "auth", "authorization", "cookie", "pass", "pat", "bearer", "key"}
+_AT_END = {"token", "auth", "authorization", "cookie", "pass", "pat", "bearer", "key", "pwd", "sig"}
 #: Words at the end of a name that make its value something about a secret, and words that make a token or key no secret.
 _ABOUT = {"file", "path", "dir", "directory", "name", "env", "type", "length", "len", "size", "count", "dim", "id"}
 _OF_TEXT = {"pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "start", "stop", "end", "new", "per", "image"}
@@ -79,9 +80,15 @@ def is_named(name: str, names: Collection[str]) -> bool:
     return _plain(name) in {_plain(known) for known in names}
 
 
-def is_trivial(value: str) -> bool:
-    """A short number or a word such as ``true``: no secret, whatever its name."""
-    return _PLAIN.fullmatch(value) is not None
+def is_trivial(value: str, name: str = "") -> bool:
+    """A word such as ``true``, or a short number that is not a password by its name: no secret."""
+    is_password = any(word in _plain(name).replace("_", "") for word in _ANYWHERE)
+    return _PLAIN.fullmatch(value) is not None and not (is_password and any(map(str.isdigit, value)))
+
+
+def has_secret_form(text: str) -> bool:
+    """Whether a private key, a token that is known by its form, or the user and password of a URL is in a text."""
+    return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO))
 
 
 def looks_secret(value: str, name: str = "") -> bool:
@@ -91,7 +98,7 @@ def looks_secret(value: str, name: str = "") -> bool:
     words = [word.lower() for word in _WORDS.findall(name)]
     if words and words[-1] in _DIGESTS:
         return False
-    text = _UUID.sub(" ", value)
+    text = _UUID.sub(" ", _DIGEST.sub(" ", value))
     if _PATH.search(text):
         text = text.replace("/", " ")
     return any(_is_random(run) for run in _RUN.findall(text))

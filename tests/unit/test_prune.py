@@ -95,6 +95,17 @@ def test_a_host_removes_what_it_lists_and_nothing_else(host: Path) -> None:
     assert {"shared/of-the-user/file", "shared/data.bin", "nodes/n0/agent.log", "nodes/n0/home/.cache/x"} <= rest
 
 
+def test_a_shared_directory_outside_of_the_bed_keeps_what_is_of_other_beds_and_of_the_user(host: Path) -> None:
+    shared = host / "elsewhere"
+    for name in (RUN, OTHER, "2026-11-19T02-00-07Z-of-another-bed-bbbb", "llama"):
+        (shared / name / "checkpoints").mkdir(parents=True)
+        (shared / name / "checkpoints/a.pt").write_text("x" * 5000)
+    entries = on_host.listed(str(host), str(shared))
+    assert {entry["name"] for entry in entries if entry["kind"] == on_host.RUN} == {RUN, OTHER}
+    assert on_host.removed(str(host), str(shared), [[on_host.RUN, path.name] for path in shared.iterdir()]) == 2
+    assert {path.name for path in shared.iterdir()} == {"2026-11-19T02-00-07Z-of-another-bed-bbbb", "llama"}
+
+
 def test_a_link_is_removed_and_not_followed(host: Path, tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("x")
