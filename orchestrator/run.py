@@ -86,13 +86,16 @@ def _resume_started(request: Request, plan: Plan, directory: Path, *, cut: bool)
 
 
 def _still_open(workdir: Path, directory: Path) -> beds.OpenRun:
-    """Raises UsageError when the bed has gone on without this run."""
+    """Raises UsageError when the bed has gone on without this run, or has it open in another directory."""
     open_run = beds.open_run(workdir)
     if open_run is None or open_run.run != directory.name:
         raise UsageError(
-            f"{directory}: cannot be resumed: it was given up on its bed",
-            hint=f"again: ccbed run {directory}/trial.json",
+            f"{directory}: cannot be resumed: it is not the open run of its bed (given up, or renamed)",
+            hint=f"again: ccbed run {directory}/trial.json; the open run: ccbed status {workdir.name}",
         )
+    original = Path(open_run.directory)
+    if original.resolve() != directory.resolve() and bundle.stage(original) != "none":
+        raise UsageError(f"{directory}: a copy of a run that is open in {original}", hint=f"ccbed resume {original}")
     return open_run
 
 

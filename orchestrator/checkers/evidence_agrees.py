@@ -29,10 +29,10 @@ def check(run: Run, params: Params) -> Verdict:
     agreement = views.agreement(run)
     failures = [*views.identity(run), *agreement.failures, *views.event_times(run.history, _timed_steps(run))]
     doubts = [*agreement.doubts, *views.unended(run.history), *views.unstarted(run.history)]
-    if run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
+    same = views.by_same_code(run)
+    if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
         doubts.append(views.found("the twin is of another trial or another fingerprint"))
-    begin = run.history.first("run.begin")
-    (failures if begin and begin.value.get("code") == run.code else doubts).extend(_metrics(run))
+    (failures if same else doubts).extend(_metrics(run))
     text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded"
     return views.conclude("evidence-agrees", text, failures=failures, doubts=doubts)
 

@@ -23,10 +23,9 @@ def check(run: Run, params: Params) -> Verdict:
     name = "history-replays"
     if run.format < 2:
         return views.unknown(name, views.NOT_COMPARED)
-    begin = run.history.first("run.begin")
     findings = list(replay.contradictions(run))
     count = sum(event.type == "invoke" for event in run.history.events)
     doubts = [*views.unended(run.history), *views.unstarted(run.history)]
-    if begin is not None and begin.value.get("code") != run.code:
+    if not views.by_same_code(run):
         return views.conclude(name, f"{count} commands follow from the events", doubts=[*findings, *doubts])
     return views.conclude(name, f"{count} commands follow from the events", failures=findings, doubts=doubts)

@@ -21,7 +21,7 @@ from .session import Session
 @options.as_json
 @click.pass_obj
 def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
-    """Go on with RUN where its history ends; its gang may still be training. A run that has ended tells its verdict."""
+    """Go on with RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
     directory = _asked_for(index.resolve(run, runs_dir))
     history = bundle.read_history(directory)
     end = history.last("run.end")
@@ -37,7 +37,8 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         check.verify(directory)
         if bed is not None:
             closing.settle(session, bed)
-        return summary.show(session, summary.saved(directory), as_json=as_json)
+        result = judging.conclude(session.catalogue, directory, read_only=True)
+        return summary.show(session, result, as_json=as_json)
     if bed is None and end is not None:
         return summary.show(session, judging.finish(session.catalogue, directory), as_json=as_json)
     if bed is None:

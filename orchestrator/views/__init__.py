@@ -9,7 +9,7 @@ from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
 from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
 from .gathered import excuse, unfetched
-from .identity import NOT_COMPARED, identity
+from .identity import NOT_COMPARED, by_same_code, identity
 from .lineage import choices, commits, kept, kept_steps, resume_steps
 from .operations import Operation, operations, unasked
 from .order import disorder
@@ -38,6 +38,7 @@ __all__ = [
     "agreement",
     "begin_nodes",
     "blamed",
+    "by_same_code",
     "caught_up",
     "choices",
     "clock",

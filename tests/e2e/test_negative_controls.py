@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +59,31 @@ def test_the_copy_itself_passes_and_its_seal_holds(bed: Bed, copy: Path) -> None
     code, run = _judged(bed, copy)
     assert (code, _bad(run)) == (0, {})
     assert bed.ccbed("bundle", "verify", str(copy))[0] == 0
+
+
+def test_resume_of_an_ended_run_believes_no_verdict_that_was_edited(bed: Bed, copy: Path) -> None:
+    shutil.copytree(copy, named := copy.parent / bundle.load_plan(copy).run)
+    verdicts = tuple(replace(verdict, outcome="fail") for verdict in bundle.read_verdicts(named))
+    bundle.write_derived(named, verdicts, {})
+    code, printed = bed.ccbed("resume", str(named))
+    assert (code, "the saved verdict is fail, this one is pass" in printed) == (0, True), printed
+
+
+def test_a_later_version_with_more_fields_judges_alike(copy: Path, tmp_path: Path) -> None:
+    """Fields with a default, of trials, plans and events, are no change of evidence."""
+    package = tmp_path / "later" / "orchestrator"
+    shutil.copytree(ROOT / "orchestrator", package, ignore=shutil.ignore_patterns("__pycache__"))
+    for file, cls in (("trial", "Trial"), ("plan", "Plan"), ("event", "Event")):
+        path = package / "model" / f"{file}.py"
+        head, body = path.read_text().split(f"class {cls}:", 1)
+        *_, last = re.finditer(r"^    \w+: .* = .*\n", body.split("\n@", 1)[0], re.MULTILINE)
+        body = f"{body[: last.end()]}    later: tuple[str, ...] = ()\n{body[last.end() :]}"
+        path.write_text(f"{head}class {cls}:{body}")
+    command = [sys.executable, "-m", "orchestrator.cli", "check", str(copy), "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    outcomes = {verdict["check"]: verdict["outcome"] for verdict in json.loads(done.stdout)["verdicts"]}
+    assert (done.returncode, {*outcomes.values()}) == (0, {"pass"}), done.stdout
 
 
 def test_any_event_dropped_is_caught(bed: Bed, copy: Path) -> None:
