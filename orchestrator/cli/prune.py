@@ -28,7 +28,7 @@ _DAY = 86_400.0
 
 @options.command()
 @click.argument("bed", required=False)
-@click.option("--dry-run", is_flag=True, help="Print what would be removed and stop.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed and what is kept, and stop.")
 @click.option("--older-than", default="7d", show_default=True, metavar="TIME", help="Remove what is older: 7d, 12h.")
 @click.option("--keep-size", default="20g", show_default=True, metavar="SIZE", help="Keep so much in each place.")
 @click.option("--runs", is_flag=True, help="Also remove sealed bundles and closed runs of the runs directory.")
@@ -128,17 +128,20 @@ def _document(report: Report) -> dict[str, object]:
 
 
 def _show(session: Session, report: Report, *, dry_run: bool) -> None:
-    for removal in report.removed:
-        found = removal.leftover
-        session.terminal.line(
-            f"  {found.kind:<14} {found.name:<44} {size(found.size_bytes):>9}  {age(found.age_s):>6}  {found.place}: {removal.reason}"
-        )
+    session.terminal.lines(_row(removal.leftover, removal.reason) for removal in report.removed)
+    if dry_run:
+        session.terminal.lines(_row(leftover, leftover.in_use or "kept") for leftover in report.kept)
     for problem in report.problems:
         session.terminal.warn(problem)
     count, total = _sum(removal.leftover for removal in report.removed)
     left, rest = _sum(report.kept)
     verb = "would be removed" if dry_run else "removed"
     session.terminal.line(f"{count} leftovers, {total}, {verb}; {left}, {rest}, kept")
+
+
+def _row(leftover: limits_of.Leftover, reason: str) -> str:
+    columns = f"{leftover.kind:<14} {leftover.name:<44} {size(leftover.size_bytes):>9}  {age(leftover.age_s):>6}"
+    return f"  {columns}  {leftover.place}: {reason}"
 
 
 def _sum(found: Iterable[limits_of.Leftover]) -> tuple[int, str]:

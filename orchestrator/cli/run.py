@@ -130,7 +130,8 @@ def command(ctx: click.Context, /, **given: Any) -> int:
     if bed and not given["inventory"]:
         session.ahead(bed)
     data_dir = _data_dir(given["data_dir"], bed)
-    hidden = redact.Redaction(mask=secrets.mask(session.state), names=given["secret"])
+    names = (*given["secret"], *source.secret_names)
+    hidden = redact.Redaction(mask=secrets.mask(session.state), names=names)
     trial = _redacted(source, hidden, _trial(session, source, given, bed, data_dir))
     if bed is None:
         raise missing or _never()
@@ -291,7 +292,7 @@ def _once(
             twin=not given["no_twin"],
             inputs=source.inputs,
             secrets=dict(hidden.secrets),
-            secret_names=given["secret"],
+            secret_names=tuple(hidden.names),
             umask=session.umask,
             began=teller.begun,
             told=teller.tell,

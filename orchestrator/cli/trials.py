@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from ..core import draft, marked, meanings, parse_faults, parse_trial, values
+from ..core import draft, marked, meanings, parse_faults, parse_trial, redact, values
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import UsageError
 from ..model.plan import Plan
 from ..model.plugin import Catalogue
 from ..model.trial import Trial
-from ..store import paths
+from ..store import bundle, paths
 from . import beds
 
 SCRIPT = "script"
@@ -34,12 +34,14 @@ class Source:
     """``label``: how errors name it; ``inputs``: the user's files that go into the bundle.
 
     ``args``: what follows ``--``, where it replaces the arguments of a trial's script.
+    ``secret_names``: options and variables that were redacted when this trial was recorded.
     """
 
     document: marked.Document
     label: str
     inputs: Mapping[str, bytes]
     args: tuple[str, ...] = ()
+    secret_names: tuple[str, ...] = ()
 
     @property
     def workload(self) -> str:
@@ -64,12 +66,24 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     if path.suffix == ".py":
         return _script(path, args)
     if path.suffix in _SUFFIXES:
-        return replace(_yaml(path, name), args=tuple(args))
+        source = _yaml(path, name)
+        return replace(source, args=tuple(args), secret_names=_recorded_secrets(source, path.parent))
     known = ", ".join(sorted(catalogue.trials))
     near = values.nearest(name, catalogue.trials)
     raise UsageError(
         f"no trial {name}; {near}", hint=f"ccbed list trials (built in: {known}), or give FILE.yml or FILE.py"
     )
+
+
+def _recorded_secrets(source: Source, directory: Path) -> tuple[str, ...]:
+    """What was redacted in the trial, and what the plan beside it calls secret."""
+    try:
+        plan = paths.document(directory, bundle.PLAN)
+    except (paths.TornBundleError, OSError):
+        plan = {}
+    names = plan.get("secret_names") if isinstance(plan, dict) else ()
+    named = names if isinstance(names, list) else ()
+    return tuple(dict.fromkeys((*redact.redacted_options(source.params), *map(str, named))))
 
 
 def peek(args: Sequence[str], params: Iterable[click.Parameter], catalogue: Catalogue) -> str | None:

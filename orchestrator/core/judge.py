@@ -30,7 +30,7 @@ OUTCOMES = ("pass", "fail", "unknown")
 #: Why a check that needs a twin is skipped.
 NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
 #: Where the files of a run's plugins are.
-FROM_BUNDLE = "that is in the bundle: --plugins inputs/plugins"
+FROM_BUNDLE = "the bundle has it: --plugins inputs/plugins"
 #: What the evidence of a verdict says where the file of the check has changed since the run was planned.
 JUDGED_BY, ANOTHER_VERSION = "judged_by", "another version of the check than the run was planned with"
 
@@ -169,7 +169,7 @@ def _planned(spec: CheckSpec, catalogue: Catalogue, skipped: str) -> PlannedChec
 
 def _absent(check: CheckSpec) -> str:
     if isinstance(check, PlannedCheck) and check.source != BUILT_IN:
-        return f"the plugin that implements the check is not loaded ({FROM_BUNDLE})"
+        return f"the plugin of this check is not loaded ({FROM_BUNDLE})"
     return "neither this version of ccbed nor a folder of --plugins has it"
 
 

@@ -162,6 +162,15 @@ def missing(params: Mapping[str, Any], secrets: Collection[str] = ()) -> tuple[s
     return tuple(f"params.{place}" for place in _places(params, frozenset(secrets)))
 
 
+def redacted_options(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """The options whose values a recorded trial lacks: they are secret in the next run too."""
+    lists = [params[name] for name in _ARGUMENTS if isinstance(params.get(name), list | tuple)]
+    redacted = (
+        (parts, number) for parts in lists for number, part in enumerate(parts) if PLACEHOLDER.search(str(part))
+    )
+    return tuple(option for parts, number in redacted if (option := _option(parts, number)))
+
+
 def _places(params: Mapping[str, Any], secrets: frozenset[str]) -> Iterable[str]:
     for name, value in params.items():
         parts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
@@ -171,7 +180,11 @@ def _places(params: Mapping[str, Any], secrets: frozenset[str]) -> Iterable[str]
 
 
 def _label(parts: Sequence[Any], number: int) -> str:
+    name = _option(parts, number)
+    return f"the value of {name}" if name else "an argument"
+
+
+def _option(parts: Sequence[Any], number: int) -> str:
     before = str(parts[number - 1]) if number else ""
     head = str(parts[number]).partition("<redacted:")[0].rstrip("=\"' ")
-    name = head or (before if before.startswith("-") else "")
-    return f"the value of {name}" if name else "an argument"
+    return head or (before if before.startswith("-") else "")

@@ -99,9 +99,9 @@ def compare(before: Run, after: Run) -> Comparison:
     return Comparison(rows=(), differences=differences)
 
 
-def verdict(change: collectives.Interval, noise: float = 0.0) -> Change:
-    """Of times: more is slower."""
-    if abs(change.value) <= noise:
+def verdict(change: collectives.Interval, relative: float, noise: float) -> Change:
+    """Of times: more is slower. ``relative``: the change of the medians, which is shown beside the noise."""
+    if min(abs(change.value), abs(relative)) <= noise:
         return "no difference"
     return "slower" if change.low > 0 else "faster" if change.high < 0 else "no difference"
 
@@ -147,9 +147,10 @@ def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -
     if change is None:
         return replace(_single(name, old.p50, new.p50), counts=counts)
     noise = max(MARGIN, statistics.drift(before), statistics.drift(after))
-    return Compared(
-        what=name, before=old.p50, after=new.p50, change=change, verdict=verdict(change, noise), counts=counts, noise=noise
+    row = Compared(
+        what=name, before=old.p50, after=new.p50, change=change, verdict="unknown", counts=counts, noise=noise
     )  # fmt: skip
+    return replace(row, verdict=verdict(change, row.relative, noise))
 
 
 # --- training -----------------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ def test_prune_removes_what_is_old_and_a_dry_run_only_says_so(ccbed: Desk) -> No
     assert "leftovers 2 of ended runs, 6.0 GiB     see: ccbed prune --dry-run" in ccbed.out
     assert ccbed("prune", "--dry-run") == 0
     assert "1 leftovers, 3.0 GiB, would be removed; 1, 3.0 GiB, kept" in ccbed.out
+    rows = [line.split() for line in ccbed.out.splitlines() if line.startswith("  run ")]
+    assert [(row[1], " ".join(row[7:])) for row in rows] == [("r1", "older than 7 d"), ("r2", "kept")]
     assert "remove run r1" not in ccbed.bed.told
     assert ccbed("prune", "local", "--json") == 0
     assert [entry["leftover"]["name"] for entry in json.loads(ccbed.out)["removed"]] == ["r1"]

@@ -47,6 +47,23 @@ def test_a_recorded_trial_is_not_run_with_a_placeholder(ccbed: Desk) -> None:
     assert ccbed.launched[-1].trial.id != trial.id
 
 
+def test_what_was_secret_in_a_recorded_trial_is_secret_when_it_is_run_again(ccbed: Desk) -> None:
+    ccbed("up", "local.yml")
+    (ccbed.root / "train.py").write_text("print(1)")
+    ccbed(
+        "run", "train.py", "--secret", "ACCOUNT", "--", "--account", "some.body", "--user=other.body", "--epochs", "3"
+    )
+    recorded = ccbed.launched.pop()
+    (ccbed.root / "trial.json").write_text(json.dumps(codec.plain(recorded.trial)))
+    again = ("run", "trial.json", "--", "--account", "third.body", "--user=other.body", "--epochs", "4")
+    ccbed(*again)
+    assert "third.body" not in f"{ccbed.launched[-1].trial} {ccbed.launched[-1].command} {ccbed.out}"
+    (ccbed.root / "plan.json").write_text(json.dumps({"secret_names": ["ACCOUNT", "USER"]}))
+    ccbed(*again)
+    assert "other.body" not in f"{ccbed.launched[-1].trial} {ccbed.launched[-1].command} {ccbed.out}"
+    assert set(ccbed.launched[-1].secret_names) == {"--account", "ACCOUNT", "USER"}
+
+
 def test_the_file_of_a_trial_that_holds_a_secret_is_run_all_the_same(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     (ccbed.root / "train.py").write_text("print(1)")

@@ -77,6 +77,14 @@ def test_a_real_change_is_found() -> None:
     assert not any(row is None or row.slower_than(0.15) for row in found)
 
 
+def test_a_change_of_the_medians_within_the_noise_is_no_difference() -> None:
+    draw = np.random.default_rng(73)
+    row = comparing.of_samples("x", draw.lognormal(0, 0.6, 40), draw.lognormal(0.35, 0.6, 40))
+    assert row is not None and row.change is not None
+    assert row.change.low > 0 and row.relative < row.noise < row.change.value
+    assert row.verdict == "no difference"
+
+
 def test_a_limit_is_passed_with_the_whole_interval_only() -> None:
     interval = Interval(value=0.08, low=0.04, high=0.12)
     row = comparing.Compared(what="x", before=1.0, after=1.08, change=interval, verdict="slower", noise=0.02)
