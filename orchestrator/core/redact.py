@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..model import redaction
+from ..model import redaction, vaulted
 from ..model.errors import UsageError
 from ..model.trial import Trial
 
@@ -19,8 +19,6 @@ _ARGUMENTS = ("args", "exec_")
 _PLAIN = ("file", "cwd", "step_regex")
 #: The option that names a secret: its own value is none.
 OPTION = "--secret"
-#: Shorter values are not looked for in other texts: they would be met by chance.
-SHORTEST = 6
 #: An argument that is one assignment or header: ``--token=a b``, ``Authorization: Basic …``.
 _WHOLE = re.compile(r"(?P<head>(?P<name>(?:--?|\+\+?)?[A-Za-z_][\w.-]*)(?:=|:\s+))(?P<value>.+)", re.DOTALL)
 #: Assignments inside of each other are followed so deep: ``--env=TOKEN=abc``.
@@ -61,7 +59,7 @@ class Redaction:
     def text(self, text: str) -> str:
         """The same text with placeholders for the secrets that are known."""
         for placeholder, secret in self.secrets.items():
-            if len(secret) >= SHORTEST:
+            if len(secret) >= vaulted.SHORTEST:
                 text = text.replace(secret, placeholder)
         return text
 
@@ -134,7 +132,7 @@ def command_line(arguments: Sequence[str]) -> str:
 
 def holds(content: bytes, secrets: Iterable[str]) -> bool:
     """Whether one of the secrets is in ``content``."""
-    return any(len(secret) >= SHORTEST and secret.encode() in content for secret in secrets)
+    return any(len(secret) >= vaulted.SHORTEST and secret.encode() in content for secret in secrets)
 
 
 def reveal(value: Any, secrets: Mapping[str, str]) -> Any:
