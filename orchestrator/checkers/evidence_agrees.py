@@ -28,7 +28,12 @@ def check(run: Run, params: Params) -> Verdict:
         return views.unknown("evidence-agrees", views.NOT_COMPARED)
     agreement = views.agreement(run)
     failures = [*views.identity(run), *agreement.failures, *views.event_times(run.history, _timed_steps(run))]
-    doubts = [*agreement.doubts, *views.unended(run.history), *views.unstarted(run.history)]
+    doubts = [
+        *agreement.doubts,
+        *views.uncertain_times(run.history),
+        *views.unended(run.history),
+        *views.unstarted(run.history),
+    ]
     same = views.by_same_code(run)
     if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
         doubts.append(views.found("the twin is of another trial or another fingerprint"))

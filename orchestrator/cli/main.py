@@ -69,7 +69,10 @@ class Verbs(click.Group):
 def main() -> NoReturn:
     """The program ``ccbed``. It leaves at once with its exit code: all is written and closed, the kernel takes the rest."""
     gc.set_threshold(_LITTER)
-    code = run(sys.argv[1:])
+    try:
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # before there is a session to report it
+        code = errors.EXIT_INTERRUPTED
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()

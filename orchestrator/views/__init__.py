@@ -3,7 +3,7 @@
 from .agreement import Agreement, agreement
 from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
 from .collected import is_collective, measured
-from .event_times import event_times
+from .event_times import event_times, uncertain_times
 from .failovers import failovers, struck
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
@@ -76,6 +76,7 @@ __all__ = [
     "timeline",
     "traces",
     "unasked",
+    "uncertain_times",
     "unended",
     "unfetched",
     "unknown",

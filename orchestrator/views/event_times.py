@@ -25,8 +25,13 @@ def event_times(history: History, records: Sequence[StepRecord] = ()) -> Iterato
     yield from _placed(history)
     yield from _controller(history, times)
     yield from _answers(history, times)
-    yield from _walls(history)
+    yield from _walls(history, edges=False)
     yield from _steps(history, records)
+
+
+def uncertain_times(history: History) -> Iterator[Finding]:
+    """The wall time of a machine's first or last event: a clock that was set right beside it looks like a changed event."""
+    yield from _walls(history, edges=True)
 
 
 def _placed(history: History) -> Iterator[Finding]:
@@ -73,10 +78,11 @@ def _answers(history: History, times: Clocks) -> Iterator[Finding]:
             yield found("the injection began after it had returned", event)
 
 
-def _walls(history: History) -> Iterator[Finding]:
+def _walls(history: History, *, edges: bool) -> Iterator[Finding]:
     """Wall time follows CLOCK_MONOTONIC: it is read right after it, and before the same writer's next event.
 
     A clock that was set shows in all later events of a machine; an event that differs alone was changed.
+    ``edges``: only the first and the last event of each machine, which have neighbours on one side alone; else the others.
     """
     boots: dict[str, list[Event]] = defaultdict(list)
     for event in history.events:
@@ -86,7 +92,8 @@ def _walls(history: History) -> Iterator[Finding]:
         following = _following(events)
         for place, event in enumerate(events):
             others = events[max(0, place - NEIGHBOURS) : place] + events[place + 1 : place + 1 + NEIGHBOURS]
-            if others and _off(event, others, following.get(event.seq)):
+            is_edge = place in (0, len(events) - 1)
+            if others and is_edge is edges and _off(event, others, following.get(event.seq)):
                 yield found(f"the wall time of {event.f} does not fit that of the events around it", event)
 
 

@@ -430,3 +430,14 @@ def test_help_needs_neither_torch_nor_yaml_nor_rich() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "0 []"
     assert all(f"  {verb} " in done.stdout for verb in main.VERBS)
+
+
+def test_an_interruption_while_the_program_loads_is_no_traceback() -> None:
+    program = (
+        "from orchestrator.cli import main\n"
+        "def interrupted(args): raise KeyboardInterrupt\n"
+        "main.run = interrupted\n"
+        "main.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -77,14 +77,20 @@ def test_a_time_that_cannot_be_is_found(run: Run, f: str, type: str, change: Cal
     assert times(changed(run, f, change, type))
 
 
-def test_a_clock_that_was_set_during_a_run_is_no_contradiction(run: Run) -> None:
-    """From one event on, all later ones of the machine have another wall time."""
-    middle = run.history.events[60].at.mono
+@pytest.mark.parametrize("seconds", [30.0, -30.0])
+@pytest.mark.parametrize(("place", "doubts"), [(0, 1), (60, 0), (-2, 1)])
+def test_a_clock_that_was_set_during_a_run_is_no_contradiction(
+    run: Run, place: int, doubts: int, seconds: float
+) -> None:
+    """From one event on, all later ones of the machine have another wall time; beside its first and last one it is unknown."""
+    middle = sorted(event.at.mono for event in run.history.events)[place]
     events = [
-        dataclasses.replace(e, at=dataclasses.replace(e.at, wall=e.at.wall + (30.0 if e.at.mono > middle else 0.0)))
+        dataclasses.replace(e, at=dataclasses.replace(e.at, wall=e.at.wall + (seconds if e.at.mono > middle else 0.0)))
         for e in run.history.events
     ]
-    assert times(dataclasses.replace(run, history=History(tuple(events)))) == []
+    changed = dataclasses.replace(run, history=History(tuple(events)))
+    assert times(changed) == []
+    assert len([*views.uncertain_times(changed.history)]) <= doubts
 
 
 @pytest.mark.parametrize(
