@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, driving
+from .agent import payloads
 from .core import judge, plugin_files, programs
 from .core import plan as planning
 from .model import codec, vaulted
@@ -20,7 +21,7 @@ from .model.plan import LeftOut, Plan
 from .model.provider import Provider
 from .model.trial import Trial
 from .providers import preflight, systems
-from .store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
+from .store import beds, bundle, durable, fingerprint, inputs, paths, secrets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +196,7 @@ def _fingerprint(draft: Draft, plan: Plan, told: Mapping[str, Mapping[str, Any]]
 def _code(draft: Draft) -> str:
     """The digest of the payload."""
     return (
-        str(paths.document(draft.origin, bundle.FINGERPRINT)["code"]) if draft.origin else payload.digest(draft.files)
+        str(paths.document(draft.origin, bundle.FINGERPRINT)["code"]) if draft.origin else payloads.digest(draft.files)
     )
 
 

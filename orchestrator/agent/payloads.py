@@ -36,12 +36,18 @@ def put(directory: Path, content: Mapping[str, bytes]) -> Path:
     return path
 
 
-def payload_hash(content: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
+def digest(content: Mapping[str, bytes]) -> str:
+    """SHA-256 over names and contents, in order of the names."""
+    total = hashlib.sha256()
     for name, data in sorted(content.items()):
-        digest.update(f"{name}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()[:16]
+        total.update(f"{name}\0{len(data)}\0".encode())
+        total.update(data)
+    return total.hexdigest()
+
+
+def payload_hash(content: Mapping[str, bytes]) -> str:
+    """The name of a payload's directory."""
+    return digest(content)[:16]
 
 
 def _write(path: Path, data: bytes, final: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from ..agent import payloads
 from ..model.errors import UsageError
 from ..model.plugin import Catalogue
 from . import inputs
@@ -36,21 +36,12 @@ def collect(package: Path, catalogue: Catalogue, script: Path | None = None, sal
     return files
 
 
-def digest(files: Mapping[str, bytes]) -> str:
-    """SHA-256 over names and contents, in order of the names."""
-    total = hashlib.sha256()
-    for name in sorted(files):
-        total.update(f"{name}\0{len(files[name])}\0".encode())
-        total.update(files[name])
-    return total.hexdigest()
-
-
 @cache
 def controller_digest() -> str:
     """SHA-256 of the code that decides and that computes figures: another version of it may decide otherwise."""
     package = Path(__file__).parents[1]
     files = (path for folder in ("core", "views", "model") for path in (package / folder).rglob("*.py"))
-    return digest({str(path.relative_to(package)): path.read_bytes() for path in files})
+    return payloads.digest({str(path.relative_to(package)): path.read_bytes() for path in files})
 
 
 def _own(package: Path) -> Iterator[Path]:

@@ -20,19 +20,9 @@ from orchestrator.model.run import Run
 from orchestrator.model.verdict import Outcome, Verdict
 
 from ..unit import history
-from ..unit.catalogue import CATALOGUE
+from ..unit.catalogue import ALWAYS, CATALOGUE
 
 CHECKERS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.checkers.items()]
-ALWAYS = {
-    "finished",
-    "fault-verified",
-    "planned-faults-only",
-    "membership",
-    "no-orphans",
-    "bundle-complete",
-    "evidence-agrees",
-    "history-replays",
-}
 #: These do not look at the run but at its twin.
 OF_THE_TWIN = {"baseline-clean"}
 

@@ -20,3 +20,14 @@ def modules(package: object) -> dict[str, Plugin]:
 
 
 CATALOGUE = Catalogue(checkers=modules(checkers), faults=modules(faults))
+#: These judge every run, whatever the trial names.
+ALWAYS = {
+    "finished",
+    "fault-verified",
+    "planned-faults-only",
+    "membership",
+    "no-orphans",
+    "bundle-complete",
+    "evidence-agrees",
+    "history-replays",
+}

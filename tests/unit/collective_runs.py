@@ -12,13 +12,13 @@ from typing import Any
 
 from orchestrator.model import codec
 from orchestrator.model.event import Clock, Event, EventType, History, Source
-from orchestrator.model.run import ChunkRecord, Run, StepRecord
+from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trial, World
 from orchestrator.model.verdict import Verdict
 from orchestrator.store import bundle
 from orchestrator.store.files import CHUNK_FORMAT
 
-from . import simulated
+from . import run_builder, simulated
 
 RUN = "2026-11-21T09-12-44Z-allreduce-51ab"
 WALL = 1795252364.0
@@ -41,38 +41,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Files:
-    """Node files in memory."""
+class Files(run_builder.Files):
+    """Node files in memory, with records of chunks."""
 
-    records: tuple[StepRecord, ...] = ()
     blocks: tuple[tuple[str, int, int, bytes], ...] = ()
-
-    def steps(self) -> Iterator[StepRecord]:
-        return iter(self.records)
-
-    def chunks(self) -> Iterator[ChunkRecord]:
-        return iter(())
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
         return iter(self.blocks)
-
-    def log(self, node: str, rank: int, epoch: int) -> str:
-        return ""
-
-    def paths(self) -> tuple[str, ...]:
-        return ()
-
-    def said(self) -> Iterator[tuple[str, Source]]:
-        return iter(())
-
-    def read(self, path: str) -> bytes:
-        return b""
-
-    def sha256(self, path: str) -> str:
-        return ""
-
-    def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        return iter(())
 
 
 @dataclass

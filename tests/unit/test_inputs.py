@@ -11,6 +11,7 @@ import pytest
 
 import orchestrator
 from orchestrator import plugins
+from orchestrator.agent import payloads
 from orchestrator.model.errors import UsageError
 from orchestrator.model.plan import LeftOut
 from orchestrator.store import inputs, payload, secrets
@@ -104,7 +105,7 @@ def test_a_payload_with_secrets_is_salted_and_one_without_is_not(tmp_path: Path)
     catalogue = plugins.discover(())
 
     def digest(salt: bytes) -> str:
-        return payload.digest(payload.collect(PACKAGE, catalogue, tmp_path / "train.py", salt))
+        return payloads.digest(payload.collect(PACKAGE, catalogue, tmp_path / "train.py", salt))
 
     assert digest(b"1") == digest(b"2")
     (tmp_path / ".env").write_text("PASSWORD=a\n")

@@ -15,18 +15,7 @@ from orchestrator.model.trial import CheckSpec, Liveness, Recovery
 from orchestrator.model.verdict import Outcome, Verdict
 
 from . import history
-from .catalogue import CATALOGUE
-
-ALWAYS = {
-    "finished",
-    "fault-verified",
-    "planned-faults-only",
-    "membership",
-    "no-orphans",
-    "bundle-complete",
-    "evidence-agrees",
-    "history-replays",
-}
+from .catalogue import ALWAYS, CATALOGUE
 
 
 def plugin(**content: Any) -> Plugin:
