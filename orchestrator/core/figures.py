@@ -39,6 +39,8 @@ class Case(TypedDict, total=False):
     iterations: Step
     cost: dict[str, Figure] | None
     gap_ms: Seconds
+    port_bytes: Count
+    uplink_bytes: Count
     shares: list[float]
 
 
@@ -48,6 +50,7 @@ class CollectivePlan(TypedDict, total=False):
     warmup: Count
     world: Annotated[int, Meta(ge=0, le=RANKS)]
     verify: bool
+    bandwidth: str
 
 
 class OfCase(TypedDict, total=False):

@@ -27,6 +27,8 @@ _CODES = {
 }
 #: What a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
+#: Built-in checkers that bundles of format 1 were not judged by.
+NEW_IN_2 = (*SINCE_2, "times-possible")
 #: Why a check that needs a twin is skipped.
 NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
 #: Where the files of a run's plugins are.
@@ -68,7 +70,7 @@ def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedC
 
 def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
     """What can be checked in a bundle of ``format``: format 1 is judged by its own rules, unless more is ``required``."""
-    return tuple(spec for spec in chosen if format >= 2 or required >= 2 or spec.name not in SINCE_2)
+    return tuple(spec for spec in chosen if format >= 2 or required >= 2 or spec.name not in NEW_IN_2)
 
 
 def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
@@ -143,7 +145,10 @@ def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> 
     checker = _checker(plugin)
     try:
         params: Any = codec.build(checker.Params, dict(spec.params))
-        verdict = _valid(dataclasses.replace(checker.check(run, params), check=spec.name))
+        verdict = dataclasses.replace(checker.check(run, params), check=spec.name)
+        if verdict.outcome == "skipped" and plugin.source == BUILT_IN and getattr(checker, "SKIPS", False):
+            return _skipped(verdict, named=any(own.name == spec.name for own in run.trial.checks))
+        verdict = _valid(verdict)
     except errors.CcbedError as error:  # evidence that cannot be read
         return views.unknown(spec.name, str(error))
     except (Exception, SystemExit) as error:  # a plugin may raise anything; the other verdicts are still to be had
@@ -151,6 +156,11 @@ def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> 
     if not _is_changed(spec, plugin):
         return verdict
     return dataclasses.replace(verdict, evidence={**verdict.evidence, JUDGED_BY: ANOTHER_VERSION})
+
+
+def _skipped(verdict: Verdict, *, named: bool) -> Verdict:
+    """A built-in check whose facts are not known is skipped where it is a default, unknown where the trial names it."""
+    return views.unknown(verdict.check, verdict.text) if named else verdict
 
 
 def _valid(verdict: Verdict) -> Verdict:

@@ -102,7 +102,9 @@ def _collectives(run: Run) -> Iterator[Metric]:
             "model": (row.model_s, "s", "lower"), "measured over model": (row.of_model, "1", "lower"),
             "of line rate": (row.of_line, "1", "higher"), "wrong": (None if row.wrong is None else float(row.wrong), "1", "lower"),
         }  # fmt: skip
-        for what, spread in (("time", row.trial), ("chunk", row.chunks)):
+        recorded = found.setting.bandwidth == "mean"
+        spreads = {"time": row.trial, "chunk": row.chunks} | ({"cct": row.cct} if recorded else {})
+        for what, spread in spreads.items():
             for part in ("min", "p50", "p95", "p99", "max") if spread else ():
                 told[f"{what} {part}"] = (getattr(spread, part), "s", "lower")
         for metric, (value, unit, better) in told.items():
@@ -110,8 +112,10 @@ def _collectives(run: Run) -> Iterator[Metric]:
                 yield Metric(
                     trial=run.trial.name, metric=f"{about} {metric}", value=value, unit=unit, better=better, size=case.bytes
                 )  # fmt: skip
-        for number, seconds in enumerate(found.data[case.number][0].times("max_rank")):
-            yield Metric(
-                trial=run.trial.name, metric=f"{about} time", value=float(seconds), unit="s", better="lower", size=case.bytes,
-                rep=number,
-            )  # fmt: skip
+        spans = found.data[case.number][0]
+        for name, over in (("time", "max_rank"), *((("cct", "cct"),) if recorded else ())):
+            for number, seconds in enumerate(spans.times(over)):
+                yield Metric(
+                    trial=run.trial.name, metric=f"{about} {name}", value=float(seconds), unit="s", better="lower",
+                    size=case.bytes, rep=number,
+                )  # fmt: skip

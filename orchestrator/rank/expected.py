@@ -57,6 +57,27 @@ def cost(case: cases.Case, algorithm: model.Chosen, tiers: Uplinks | None = None
     return Cost(formula.rounds, base + (sum(lasting) - sum(ports)) / max(case.count, 1))
 
 
+def port_bytes(case: cases.Case, algorithm: model.Chosen, ports: Sequence[int]) -> int:
+    """Payload bytes that the schedule sends through the busiest port in one direction. ``ports``: the port of each rank."""
+    sent, received = Counter[int](), Counter[int]()
+    for ranks in case.groups:
+        for source, target, size in _messages(case, algorithm, ranks):
+            if ports[source] != ports[target]:
+                sent[ports[source]] += size
+                received[ports[target]] += size
+    return max([*sent.values(), *received.values()], default=0) * cases.DTYPES[case.item.dtype]
+
+
+def _messages(case: cases.Case, algorithm: model.Chosen, ranks: Sequence[int]) -> Iterator[Message]:
+    operation, root = case.item.operation, case.item.root
+    count = algorithm.chunks(operation, case.ranks)
+    for me, rank in enumerate(ranks):
+        sizes = [stop - start for start, stop in buffer.layout(case, ranks, me, count).parts]
+        for step in algorithm.schedule(operation, me, case.ranks, root):
+            for send in step.sends:
+                yield rank, ranks[send.peer], sum(sizes[chunk] for chunk in send.chunks)
+
+
 def _busiest(slot: Sequence[Message] | Iterator[Message]) -> int:
     """Elements through the busiest port, which sends and receives at the same time."""
     out, into = Counter[int](), Counter[int]()

@@ -107,12 +107,22 @@ class Meter:
         told = []
         for case in self._cases:
             algorithm = known.find(case.item.algorithm)
-            told.append(case.told(expected.cost(case, algorithm, self._tiers) if algorithm else None))
+            cost = expected.cost(case, algorithm, self._tiers) if algorithm else None
+            told.append(case.told(cost) | (self._traffic(case, algorithm) if algorithm else {}))
         params = self._params
         return {
             "cases": told, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
-            "verify": params.verify,
+            "verify": params.verify, "bandwidth": "mean",
         }  # fmt: skip
+
+    def _traffic(self, case: cases.Case, algorithm: model.Chosen) -> dict[str, int]:
+        """Bytes on the busiest link of a node and, where there are several switches, on the busiest uplink."""
+        gang, world = self._ctx.gang, self._ctx.world
+        nodes = [rank * gang.nodes // world for rank in range(world)]
+        traffic = {"port_bytes": expected.port_bytes(case, algorithm, nodes)}
+        if len(set(gang.leaves)) > 1:
+            traffic["uplink_bytes"] = expected.port_bytes(case, algorithm, gang.leaves)
+        return traffic
 
     def _in_turn(self, among: tuple[cases.Case, ...]) -> None:
         """Cases that differ in the algorithm alone: all are warm before the first trial of any."""

@@ -23,7 +23,7 @@ class Measuring:
     """How it is measured.
 
     warmup         untimed iterations before each case; at least one is made, so that every edge of the algorithm is warm
-    over           what percentiles are over: chunk | max_rank | mean_rank | cct
+    over           what percentiles are over: chunk | max_rank | mean_rank | cct (first start to last end)
     verify         every result is compared with what it must be, and with that of the other ranks
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
     probe          ping-pong between all pairs first: the alpha and beta of the models
@@ -33,7 +33,7 @@ class Measuring:
     """
 
     warmup: int = 5
-    over: str = "max_rank"
+    over: str = "cct"
     verify: bool = True
     drain: int = BY_LINK
     probe: bool = True

@@ -83,7 +83,12 @@ def _failovers(seen: views.RunView) -> Iterator[Gauge]:
 def _collectives(run: Run) -> Iterator[Gauge]:
     found = views.measured(run)
     rows = found.rows if found else ()
-    each = [({**_case(row.case), "over": "slowest rank"}, row.trial) for row in rows if row.trial]
+    each = [
+        ({**_case(row.case), "over": over}, spread)
+        for row in rows
+        for over, spread in (("slowest rank", row.trial), ("first start to last end", row.cct))
+        if spread
+    ]
     quantiles = [
         ({**labels, "quantile": name}, value)
         for labels, spread in each
@@ -91,7 +96,7 @@ def _collectives(run: Run) -> Iterator[Gauge]:
     ]
     yield _of_cases("seconds", "Time of a collective, percentiles over trials by nearest rank.", quantiles)
     yield _of_cases(
-        "busbw_bytes_per_second", "Bus bandwidth by the median trial.",
+        "busbw_bytes_per_second", "Bus bandwidth by the mean time (older bundles: median of the slowest rank).",
         [(_case(row.case), row.busbw * 1e9 if row.busbw is not None else None) for row in rows],
     )  # fmt: skip
     yield _of_cases(

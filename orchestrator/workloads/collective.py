@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..rank import context
 
 METRICS: Mapping[str, tuple[str, str]] = {}
-CHECKS: tuple[str, ...] = ("results-exact", "no-step-lost", "no-hang")
+CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
 #: What an item calls what the user sets here.
 _NAMES = {"bytes": "sizes", "trials": "iterations"}

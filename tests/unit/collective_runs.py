@@ -99,7 +99,7 @@ def run(
     bed = drawn or Bed(world=world)
     for _, among in itertools.groupby(parts, lambda one: (one.operation, one.bytes, one.iterations, one.about)):
         bed.carry_out(tuple(among))
-    plan = {"cases": bed.cases, "over": over, "warmup": 5, "world": world, "drain": 0}
+    plan = {"cases": bed.cases, "over": over, "warmup": 5, "world": world, "drain": 0, "bandwidth": "mean"}
     nodes = [f"n{rank}" for rank in range(world)]
     lines: list[tuple[EventType, str, str | None, dict[str, Any], float]] = [
         ("note", "run.begin", None, {"run": RUN, "bed": "fabric", "pid": 7, "nodes": _nodes(nodes)}, 0.0),

@@ -74,13 +74,14 @@ def test_the_document_has_the_shape_of_nccl_tests(run: Run) -> None:
     ]  # fmt: skip
     first = value["results"][0]
     assert list(first) == [
-        "size", "count", "type", "redop", "root", "out_of_place", "in_place", "out_of_place_per_iter", "in_place_per_iter",
-        "actual_iterations", "experiment_name",
+        "size", "count", "type", "redop", "root", "out_of_place", "in_place", "in_place_per_iter",
+        "actual_iterations", "experiment_name", "ccbed",
     ]  # fmt: skip
     assert set(first["in_place"]) == {"time", "alg_bw", "bus_bw", "nwrong"}
-    spread = measured(run).rows[0].trial
+    spread = measured(run).rows[0].cct
     assert spread is not None
-    assert first["in_place"]["time"] == pytest.approx(spread.p50 * 1e6)
+    assert first["in_place"]["time"] == pytest.approx(spread.mean * 1e6)
+    assert set(first["ccbed"]) == {"cct_p50_us", "cct_p95_us", "trial_p50_us", "trial_p95_us"}
     assert value["out_of_bounds"] == {"count": 0, "okay": "true"}
 
 

@@ -64,11 +64,10 @@ def own_analyser(data: dict[str, Any], placement: str) -> list[dict[str, Any]]:
     return told
 
 
-@pytest.mark.parametrize("placement", ["out_of_place_per_iter", "in_place_per_iter"])
-def test_its_own_analyser_finds_statistics_stragglers_spikes_and_nodes(made: dict[str, str], placement: str) -> None:
+def test_its_own_analyser_finds_statistics_stragglers_spikes_and_nodes(made: dict[str, str]) -> None:
     data = json.loads(made["nccl-tests.json"])
     assert (data["version"], data["config"]["per_iter_skip"], data["config"]["iterations"]) == (3, 0, 20)
-    told = own_analyser(data, placement)
+    told = own_analyser(data, "in_place_per_iter")
     assert len(told) == 9 and all(one["consistent"] for one in told)
     assert set(told[0]["nodes"]) == {"n0", "n1", "n2", "n3"}
     stopped = told[6]
@@ -117,8 +116,10 @@ def test_names_types_and_nesting_are_those_of_its_writer(made: dict[str, str]) -
     assert [kinds(device) for device in data["config"]["devices"]] == [DEVICE] * 4
     for result in data["results"]:
         assert {name: type(result[name]) for name in TYPES} == TYPES and len(result["root"]) == 6
-        for placement in ("out_of_place", "in_place"):
-            assert kinds(result[placement]) == dict.fromkeys(("time", "alg_bw", "bus_bw", "nwrong"), float)
+        assert kinds(result["in_place"]) == dict.fromkeys(("time", "alg_bw", "bus_bw", "nwrong"), float)
+        assert result["out_of_place"] is None and "out_of_place_per_iter" not in result, (
+            "what is not measured has no figure"
+        )
     assert kinds(data["out_of_bounds"]) == {"count": int, "okay": str}
     assert kinds(data["average_bus_bandwidth"]) == {"bandwidth": float, "okay": str}
 
@@ -134,20 +135,6 @@ def cloudai(text: str) -> list[list[str]]:
     return [row for row in rows if len(row) == 13]
 
 
-def superbench(text: str) -> float:
-    """microsoft/superbenchmark, micro_benchmarks/cuda_nccl_bw_performance.py: the highest bus bandwidth of its lines."""
-    lines = text.splitlines()
-    begin = max(number for number, line in enumerate(lines) if "out-of-place" in line)
-    end = max(number for number, line in enumerate(lines) if "Out of bounds values" in line)
-    highest = -1.0
-    for line in lines[begin + 4 : end]:
-        cells = re.sub(r" +", " ", line.strip(" ")).split(" ")
-        if len(cells) <= 10:
-            break
-        highest = max(highest, float(cells[-6]))
-    return highest
-
-
 def test_readers_of_its_text_find_every_size_of_an_algorithm(run: Run, made: dict[str, str]) -> None:
     assert sorted(made) == [
         "nccl-tests.json", "nccl-tests/all_reduce_perf-library.txt",
@@ -161,11 +148,10 @@ def test_readers_of_its_text_find_every_size_of_an_algorithm(run: Run, made: dic
     ]  # fmt: skip
     mine = [row for row in measured(run).rows if row.case.algorithm == "ring"]
     for cells, row in zip(rows, mine, strict=True):
-        assert row.trial is not None
-        assert float(cells[5]) == float(cells[9]) == pytest.approx(row.trial.p50 * 1e6, rel=1e-4)
-        assert float(cells[7]) == pytest.approx(row.busbw, abs=6e-5), "not 0.01, which says nothing"
-        assert cells[8] == "0"
-    assert superbench(text) == float(rows[-1][7])
+        assert row.cct is not None and cells[5:9] == ["N/A"] * 4
+        assert float(cells[9]) == pytest.approx(row.cct.mean * 1e6, rel=1e-4)
+        assert float(cells[11]) == pytest.approx(row.busbw, abs=6e-5), "not 0.01, which says nothing"
+        assert cells[12] == "0"
 
 
 def test_what_was_not_verified_is_said_as_it_says_it(run: Run) -> None:
@@ -175,7 +161,7 @@ def test_what_was_not_verified_is_said_as_it_says_it(run: Run) -> None:
         setting=replace(found.setting, verify=False),
         rows=tuple(replace(row, wrong=None) for row in found.rows),
     )
-    assert all(row[8] == "N/A" for row in cloudai(nccl_table.texts(blind)["all_reduce_perf-ring.txt"]))
+    assert all(row[12] == "N/A" for row in cloudai(nccl_table.texts(blind)["all_reduce_perf-ring.txt"]))
     assert json.loads(nccl.document(run, blind))["results"][0]["in_place"]["nwrong"] is None
 
 

@@ -47,15 +47,16 @@ def lines(run: Run, found: collectives.Measured) -> list[tuple[str, str]]:
 def figures(found: collectives.Measured) -> Iterator[Figure]:
     """(name, figure, what it means) for the row below the sentence."""
     best = max((row for row in found.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
-    if best is not None and best.trial is not None:
+    if best is not None and best.cct is not None:
         line = f", {wording.percent(best.of_line)} of the line" if best.of_line is not None else ""
         yield (
             "peak bandwidth",
             wording.bandwidth(best.busbw),
             f"GB/s bus bandwidth, {wording.case(best.case)}{line}{_tied(found, best.case)}",
         )
-        yield "p50", f"{wording.milliseconds(best.trial.p50)} ms", f"of {best.trial.count:,} trials of it, slowest rank"
-        yield "p95", f"{wording.milliseconds(best.trial.p95)} ms", f"at most {wording.milliseconds(best.trial.max)} ms"
+        cct = best.cct
+        yield "p50", f"{wording.milliseconds(cct.p50)} ms", f"of {cct.count:,} trials of it, first start to last end"
+        yield "p95", f"{wording.milliseconds(cct.p95)} ms", f"at most {wording.milliseconds(cct.max)} ms"
     models = [row.of_model for row in found.rows if row.of_model is not None]
     if models:
         span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"

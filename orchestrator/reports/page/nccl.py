@@ -1,17 +1,17 @@
 """The results in the shape of nccl-tests' own JSON (``-J`` with ``-I 1``, version 3 of it: its src/util.cu), so that what reads
 that reads this: its own tools/analyze_perf_json.py, for one.
 
-Its names and units: times in microseconds, bandwidths in 10^9 bytes/s, booleans as strings, percentiles as it takes them. What
-it measures as mean time of a loop is here the median trial. There is one placement here, in place; ``out_of_place`` and
-``out_of_place_per_iter`` repeat it for those that read only that. One document holds all operations: ``experiment_name`` says
-which, as the program of nccl-tests would be called.
+Its names and units: times in microseconds, bandwidths in 10^9 bytes/s, booleans as strings, percentiles as it takes them. Its
+time is the mean over the iterations; so is ``time`` here, of the time from first start to last end. Only in place is measured:
+``out_of_place`` is null, and ``out_of_place_per_iter`` is absent. ``ccbed`` holds percentiles of ours. One
+document holds all operations: ``experiment_name`` says which, as the program of nccl-tests would be called.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,7 +39,6 @@ _REDUCES = ("all-reduce", "reduce-scatter", "reduce")
 def document(run: Run, found: Measured) -> str:
     """JSON text."""
     rows = shown(found)
-    average = sum(row.busbw or 0.0 for row in rows) / len(rows) if rows else 0.0
     value = {
         "version": VERSION,
         "start_time": _moment(run, 0),
@@ -52,11 +51,17 @@ def document(run: Run, found: Measured) -> str:
             "count": found.wrong,
             "okay": _bool(found.wrong == 0) if found.setting.verify else "unchecked",
         },
-        "average_bus_bandwidth": {"bandwidth": _figure(average), "okay": "unchecked"},
+        "average_bus_bandwidth": {"bandwidth": _figure(average(rows)), "okay": "unchecked"},
         "errors": [],
         "end_time": _moment(run, -1),
     }
     return json.dumps(value, indent=1) + "\n"
+
+
+def average(rows: Sequence[Row]) -> float:
+    """Of the bus bandwidths that are known; nan where none is."""
+    known = [row.busbw for row in rows if row.busbw is not None]
+    return sum(known) / len(known) if known else math.nan
 
 
 def shown(found: Measured) -> list[Row]:
@@ -95,17 +100,27 @@ def _device(found: Measured, rank: int, node: str) -> Mapping[str, Any]:
 def _result(found: Measured, row: Row) -> dict[str, Any]:
     case, trial = row.case, row.trial
     assert trial is not None
-    iterations = _iterations(found, row)
     return {
         "size": case.bytes,
         "count": count(row),
         **dict(zip(("type", "redop", "root"), about(row), strict=True)),
-        "out_of_place": _body(row),
+        "out_of_place": None,
         "in_place": _body(row),
-        "out_of_place_per_iter": iterations,
-        "in_place_per_iter": iterations,
+        "in_place_per_iter": _iterations(found, row),
         "actual_iterations": trial.count,
         "experiment_name": experiment(row),
+        "ccbed": _robust(row),
+    }
+
+
+def _robust(row: Row) -> dict[str, float | str]:
+    """Percentiles, under names of our own: ``cct`` from first start to last end, ``trial`` of the slowest rank's own duration."""
+    spreads = (("cct", row.cct), ("trial", row.trial))
+    return {
+        f"{name}_{part}_us": _figure(getattr(spread, part) * 1e6)
+        for name, spread in spreads
+        if spread
+        for part in ("p50", "p95")
     }
 
 
@@ -159,9 +174,9 @@ def count(row: Row) -> int:
 
 def _body(row: Row) -> dict[str, Any]:
     return {
-        "time": _figure(row.trial.p50 * 1e6 if row.trial else math.nan),
-        "alg_bw": _figure(row.algbw or 0.0),
-        "bus_bw": _figure(row.busbw or 0.0),
+        "time": _figure(math.nan if row.mean_s is None else row.mean_s * 1e6),
+        "alg_bw": _figure(math.nan if row.algbw is None else row.algbw),
+        "bus_bw": _figure(math.nan if row.busbw is None else row.busbw),
         "nwrong": None if row.wrong is None else float(row.wrong),
     }
 

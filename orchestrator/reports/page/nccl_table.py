@@ -1,7 +1,7 @@
-"""The results as nccl-tests prints them, a text for each operation and algorithm, for what reads its output: cloudai, SuperBench.
+"""The results as nccl-tests prints them, a text for each operation and algorithm, for what reads its output, as cloudai does.
 
 Columns, widths and headings are those of its src/util.cu. Where it has two digits behind the point a small bandwidth is 0.00;
-here as many digits are printed as its columns are wide. Both placements are the one that is measured here, in place.
+here as many digits are printed as its columns are wide. Only in place is measured; the columns of out-of-place are N/A.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from . import nccl
 
 _HEADS = ("size", "count", "type", "redop", "root")
 _FIGURES = ("time", "algbw", "busbw", "#wrong")
+_NONE = "N/A"
 _UNITS = ("(us)", "(GB/s)", "(GB/s)", "")
 
 
@@ -48,7 +49,7 @@ def _lines(found: Measured, name: str, rows: Sequence[Row]) -> Iterator[str]:
     yield from map(_row, rows)
     wrong = sum(row.wrong or 0 for row in rows)
     yield f"# {'Out of bounds values':<20} : {wrong} {'FAILED' if wrong else 'OK'}"
-    yield f"# {'Avg bus bandwidth':<20} : {sum(row.busbw or 0.0 for row in rows) / len(rows):g} "
+    yield f"# {'Avg bus bandwidth':<20} : {nccl.average(rows):g} "
     yield "#"
     yield f"# Collective test concluded: {name}"
 
@@ -61,12 +62,15 @@ def _headings(left: Sequence[str], figures: Sequence[str]) -> str:
 
 def _row(row: Row) -> str:
     kind, operator, root = nccl.about(row)
-    assert row.trial is not None
-    wrong = "   N/A" if row.wrong is None else f"{row.wrong:6g}"
-    figures = (
-        f"  {fitted(row.trial.p50 * 1e6, 7)}  {fitted(row.algbw or 0.0, 6)}  {fitted(row.busbw or 0.0, 6)}  {wrong}"
-    )
-    return f"{row.case.bytes:12}  {nccl.count(row):12}  {kind:>8}  {operator:>6}  {root:>6}{figures * 2}"
+    microseconds = None if row.mean_s is None else row.mean_s * 1e6
+    wrong = _NONE.rjust(6) if row.wrong is None else f"{row.wrong:6g}"
+    figures = f"  {_cell(microseconds, 7)}  {_cell(row.algbw, 6)}  {_cell(row.busbw, 6)}  {wrong}"
+    absent = "".join(f"  {_NONE:>{width}}" for width in (7, 6, 6, 6))
+    return f"{row.case.bytes:12}  {nccl.count(row):12}  {kind:>8}  {operator:>6}  {root:>6}{absent}{figures}"
+
+
+def _cell(value: float | None, width: int) -> str:
+    return f"{_NONE:>{width}}" if value is None else fitted(value, width)
 
 
 def fitted(value: float, width: int) -> str:

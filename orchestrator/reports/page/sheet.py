@@ -71,11 +71,12 @@ def _case(row: Row) -> dict[str, Any]:
         "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "shares": wording.shares(case),
         "over": row.over,
     }  # fmt: skip
-    for name, spread in (("time", row.time), ("trial", row.trial), ("chunk", row.chunks)):
+    for name, spread in (("time", row.time), ("trial", row.trial), ("cct", row.cct), ("chunk", row.chunks)):
         cells |= {f"{name}_count": spread.count if spread else 0}
         for part in ("min", "p50", "p95", "p99", "max", "mean"):
             cells[f"{name}_{part}_s"] = getattr(spread, part) if spread else None
     return cells | {
+        "bandwidth_time_s": row.mean_s,
         "algbw_GBps": row.algbw, "busbw_GBps": row.busbw, "model_s": row.model_s, "measured_over_model": row.of_model,
         "of_line_rate": row.of_line, "wrong": row.wrong, "trials_over_3_p50": row.outliers,
         "chunks_over_3_p50": row.slow_chunks, "trials_missing": row.lost, "transfers": row.transfers, "transfers_due": row.transfers_due,

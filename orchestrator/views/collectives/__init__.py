@@ -1,6 +1,7 @@
 """Collectives measured: cases and links, samples as arrays, statistics, and who was late. numpy is loaded on demand."""
 
 from .blame import Blame
+from .bounds import Bound, least_bytes, lower_bound
 from .fastest import Fastest
 from .habits import Latest, SlowLink
 from .measured import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
@@ -15,6 +16,7 @@ __all__ = [
     "OVER",
     "Auto",
     "Blame",
+    "Bound",
     "Case",
     "Fastest",
     "Interval",
@@ -30,6 +32,8 @@ __all__ = [
     "Spread",
     "change",
     "factor",
+    "least_bytes",
+    "lower_bound",
     "measured",
     "setting",
     "shares",

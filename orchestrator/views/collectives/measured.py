@@ -53,18 +53,21 @@ class SlowChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The figures of a case. ``time``: percentiles over what the run says; ``trial``: of the slowest rank, per trial.
+    """The figures of a case. ``time``: percentiles over what the run says; ``trial``: of the slowest rank's own duration, per
+    trial; ``cct``: from the first start to the last end.
 
-    Bandwidths in 10^9 bytes/s, by the median trial. ``model_s``: by the probe's alpha and beta; ``of_line``: bus bandwidth
-    over the line rate. ``chunks``: of ``transfers``, where all trials together have ``transfers_due``; ``lost``: trials that
-    are not whole; ``wrong``: results. None: not known.
+    Bandwidths in 10^9 bytes/s, by ``mean_s``: the mean of ``cct``, or in older bundles the median of ``trial``. ``model_s``: by
+    the probe's alpha and beta; ``of_line``: bus bandwidth over the line rate. ``chunks``: of ``transfers``, where all trials
+    together have ``transfers_due``; ``lost``: trials that are not whole; ``wrong``: results. None: not known.
     """
 
     case: Case
     over: str
     time: statistics.Spread | None
     trial: statistics.Spread | None
+    cct: statistics.Spread | None
     chunks: statistics.Spread | None
+    mean_s: float | None = None
     algbw: float | None = None
     busbw: float | None = None
     model_s: float | None = None
@@ -159,6 +162,7 @@ class _Case:
         self.local = spans.times("max_rank")
         self.times = spans.times(over) if over in ("cct", "mean_rank") else self.local
         self.trial = statistics.spread(self.local)
+        self.cct = statistics.spread(spans.times("cct"))
         self.outliers = self._outliers()
         self.slow: list[Slow] = []
         self.slow_chunks: list[SlowChunk] = []
@@ -173,15 +177,19 @@ class _Case:
     def row(self, wrong_results: int | None) -> Row:
         case, link, trial = self.case, self.setting.link, self.trial
         chunks = statistics.spread(self.moved.seconds.reshape(-1)) if self.moved is not None else None
-        algbw = case.bytes / trial.p50 / 1e9 if trial and trial.p50 > 0 and case.bytes else None
+        by_mean = self.setting.bandwidth == "mean"
+        usual = self.cct if by_mean else trial
+        mean = (usual.mean if by_mean else usual.p50) if usual else None
+        algbw = case.bytes / mean / 1e9 if mean and mean > 0 and case.bytes else None
         busbw = algbw * factor(case.operation, case.world) if algbw is not None else None
         model = None
         if case.cost and link.alpha_s is not None and link.beta is not None:
             model = case.cost[0] * link.alpha_s + case.cost[1] * case.bytes * link.beta
         time = chunks if self.over == "chunk" else statistics.spread(self.times)
         return Row(
-            case=case, over=self.over, time=time, trial=trial, chunks=chunks, algbw=algbw, busbw=busbw, model_s=model,
-            of_model=trial.p50 / model if trial and model else None,
+            case=case, over=self.over, time=time, trial=trial, cct=self.cct, chunks=chunks, mean_s=mean,
+            algbw=algbw, busbw=busbw, model_s=model,
+            of_model=usual.p50 / model if usual and model else None,
             of_line=busbw * 8e9 / link.rate if busbw is not None and link.rate else None,
             wrong=wrong_results, outliers=len(self.outliers), slow_chunks=self.slow_count, lost=self.spans.lost,
             transfers=chunks.count if chunks else 0,

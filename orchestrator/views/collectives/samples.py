@@ -46,12 +46,17 @@ class Spans:
     lost: int = 0
 
     def times(self, over: str = "max_rank") -> Floats:
-        """One figure per trial: of the slowest rank, the mean rank, or from the first start to the last end (cct)."""
+        """One figure per trial: of the slowest rank, the mean rank, or from the first start to the last end (cct).
+
+        The last never lasts less than one rank's own duration, which an error of the clocks between hosts could suggest.
+        """
+        import numpy as np
+
         local = self.end - self.start
         if local.size == 0:
             return local.reshape(-1)
         if over == "cct":
-            whole: Floats = self.end.max(axis=1) - self.start.min(axis=1)
+            whole: Floats = np.maximum(self.end.max(axis=1) - self.start.min(axis=1), local.max(axis=1))
             return whole
         each: Floats = local.mean(axis=1) if over == "mean_rank" else local.max(axis=1)
         return each

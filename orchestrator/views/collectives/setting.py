@@ -20,7 +20,8 @@ class Case:
     """One (operation, algorithm, size, type, operator, groups). ``bytes``: the size S that bandwidths are computed from.
 
     ``steps`` are its trials, every ``stride``-th one from ``first_step`` on: those between are of algorithms that took turns
-    with it. ``cost``: (rounds, volume) of the model, or None.
+    with it. ``cost``: (rounds, volume) of the model, or None. ``port_bytes``, ``uplink_bytes``: payload that the schedule sends
+    through the busiest link of a node and the busiest uplink, in one direction; 0: not known.
     """
 
     number: int
@@ -42,6 +43,8 @@ class Case:
     gap_ms: float = 0.0
     asked: str = ""
     shares: tuple[float, ...] = ()
+    port_bytes: int = 0
+    uplink_bytes: int = 0
 
     @property
     def steps(self) -> range:
@@ -117,9 +120,11 @@ class Auto:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """The run's plan. ``nodes``: rank -> node; ``clocks``: rank -> (seconds to add to its clock, how uncertain they are).
+    """The run's plan. ``nodes``: rank -> node; ``hosts``: rank -> host;
+    ``clocks``: rank -> (seconds to add to its clock, how uncertain they are).
 
-    ``verify``: whether results were looked at.
+    ``verify``: whether results were looked at. ``bandwidth``: the time that algorithm bandwidth is computed from: the ``mean``
+    time from first start to last end, or, in older bundles, the ``median`` of the slowest rank.
     """
 
     cases: tuple[Case, ...]
@@ -127,9 +132,11 @@ class Setting:
     warmup: int = 0
     world: int = 0
     nodes: Mapping[int, str] = field(default_factory=dict)
+    hosts: Mapping[int, str] = field(default_factory=dict)
     clocks: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     link: Link = Link()
     verify: bool = True
+    bandwidth: str = "median"
     autos: tuple[Auto, ...] = ()
 
     def node(self, rank: int) -> str:
@@ -162,9 +169,11 @@ def setting(run: Run) -> Setting | None:
         warmup=whole(told.value.get("warmup")) or 0,
         world=whole(told.value.get("world")) or len(nodes),
         nodes=nodes,
+        hosts={rank: _host(run, node) for rank, node in nodes.items()},
         clocks=_clocks(run, nodes),
         link=_link(run),
         verify=told.value.get("verify") is not False,
+        bandwidth=str(told.value.get("bandwidth", "median")),
         autos=tuple(_autos(run.history)),
     )
 
@@ -190,7 +199,10 @@ def _case(told: Mapping[str, Any]) -> Case:
     cost = mapping(told.get("cost"))
     rounds, volume = number(cost.get("rounds")), number(cost.get("volume"))
     groups = tuple(tuple(whole(rank) or 0 for rank in listing(group)) for group in listing(told.get("groups")))
-    sizes = {name: whole(told.get(name)) or 0 for name in ("bytes", "per_rank", "total", "count", "root")}
+    sizes = {
+        name: whole(told.get(name)) or 0
+        for name in ("bytes", "per_rank", "total", "count", "root", "port_bytes", "uplink_bytes")
+    }
     return Case(
         number=whole(told.get("case")) or 0,
         operation=str(told.get("operation", "")),
@@ -286,10 +298,15 @@ def _clocks(run: Run, nodes: Mapping[int, str]) -> dict[int, tuple[float, float]
     measured = {str(one.get("host")): one for one in map(mapping, mapping(plan.get("clocks")).values())}
     found = {}
     for rank, node in nodes.items():
-        clock = measured.get(str(mapping(mapping(plan.get("nodes")).get(node)).get("host")))
+        clock = measured.get(_host(run, node))
         if clock is not None:
             found[rank] = (number(clock.get("offset_s")) or 0.0, number(clock.get("uncertainty_s")) or 0.0)
     return found
+
+
+def _host(run: Run, node: str) -> str:
+    """Empty where the plan does not say."""
+    return str(mapping(mapping(_document(run, "plan.json").get("nodes")).get(node)).get("host") or "")
 
 
 def _document(run: Run, name: str) -> Mapping[str, Any]:

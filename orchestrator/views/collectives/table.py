@@ -25,7 +25,9 @@ def table(found: Measured) -> Table:
     p99 = any(row.time and row.time.p99 is not None for row in found.rows)
     counts = sorted({row.time.count for row in found.rows if row.time})
     count = f"n={counts[0]:,}" if len(counts) == 1 else f"n={counts[0]:,}-{counts[-1]:,}" if counts else "n=0"
-    over = {"max_rank": "slowest rank", "mean_rank": "mean rank"}.get(_over(found), _over(found))
+    over = {"max_rank": "slowest rank", "mean_rank": "mean rank", "cct": "first start to last end"}.get(
+        _over(found), _over(found)
+    )
     times = ("min", "p50", "p95", *(["p99"] if p99 else []), "max")
     groups: dict[str, list[Row]] = {}
     for row in found.rows:

@@ -1,0 +1,73 @@
+"""No iteration of a collective took less time than its bytes need on the busiest link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+from ..views import collectives
+from ..views.clock import DRIFT
+from ..views.collectives import wording
+
+ALWAYS = False
+TWIN = False
+#: Where no rate is known there is nothing to compare with.
+SKIPS = True
+NAME = "times-possible"
+#: Rates and clocks are exact to this part.
+TOLERANCE = 0.001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """Nothing to choose."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """Holds the time from the first start to the last end against the bound; clocks between hosts count with their error."""
+    measured = collectives.measured(run)
+    doubts = [*views.unended(run.history), *views.unstarted(run.history)]
+    if measured is None or doubts:
+        return views.conclude(NAME, "", doubts=doubts or [views.found("no rank reported what it measured")])
+    bounds = {row.case.number: collectives.lower_bound(measured.setting, row.case) for row in measured.rows}
+    known = [row for row in measured.rows if bounds[row.case.number] is not None]
+    doubts = [
+        views.found(f"{wording.case(row.case)}: {row.lost} iterations were not recorded") for row in known if row.lost
+    ]
+    failures = [finding for row in known for finding in _too_fast(run, measured, row.case, bounds[row.case.number])]
+    if not known:
+        text = "not checked: no rate of a link is known, or no case has more bytes than a link passes at once"
+        return Verdict(check=NAME, outcome="skipped", text=text)
+    text = (
+        f"{len(known)} of {len(measured.rows)} cases took at least the time that their bytes need on the busiest link"
+    )
+    return views.conclude(NAME, text, failures=failures, doubts=doubts, evidence={"cases": len(known)})
+
+
+def _too_fast(
+    run: Run, measured: collectives.Measured, case: collectives.Case, bound: collectives.Bound | None
+) -> Iterator[views.Finding]:
+    spans = measured.data[case.number][0]
+    if bound is None or not len(spans.trials):
+        return
+    times = spans.times("cct") + _error(run, measured.setting, case, float(spans.start.max()))
+    shortest = int(times.argmin())
+    if times[shortest] < bound.seconds * (1 - TOLERANCE):
+        yield views.found(
+            f"{wording.case(case)}: iteration {spans.trials[shortest]} took {wording.milliseconds(float(times[shortest]))} ms; "
+            f"{bound.payload:,} bytes need at least {wording.milliseconds(bound.seconds)} ms on {bound.link} "
+            f"({wording.rate(bound.rate)}): the time is wrong, or the bytes took another way",
+            run.history.last("collective.plan"),
+        )
+
+
+def _error(run: Run, setting: collectives.Setting, case: collectives.Case, at: float) -> float:
+    """Seconds by which two clocks of the case's ranks may differ from what was measured; 0 where they share one."""
+    readings = {setting.clocks.get(rank, (0.0, 0.0)) for rank in case.ranks}
+    if len(readings) < 2:
+        return 0.0
+    since = abs(at - views.clocks(run.history).mono)
+    return float(sum(sorted(doubt for _, doubt in readings)[-2:]) + 2 * DRIFT * since)
