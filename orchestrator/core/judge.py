@@ -27,8 +27,8 @@ _CODES = {
 }
 #: What a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
-#: Built-in checkers that bundles of format 1 were not judged by.
-NEW_IN_2 = (*SINCE_2, "times-possible")
+#: Checkers that no bundle of format 1 was planned with.
+NEW_IN_2 = ("times-possible",)
 #: Why a check that needs a twin is skipped.
 NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
 #: Where the files of a run's plugins are.
@@ -70,7 +70,8 @@ def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedC
 
 def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
     """What can be checked in a bundle of ``format``: format 1 is judged by its own rules, unless more is ``required``."""
-    return tuple(spec for spec in chosen if format >= 2 or required >= 2 or spec.name not in NEW_IN_2)
+    left_out = () if format >= 2 else NEW_IN_2 if required >= 2 else (*NEW_IN_2, *SINCE_2)
+    return tuple(spec for spec in chosen if spec.name not in left_out)
 
 
 def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
