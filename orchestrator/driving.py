@@ -15,7 +15,7 @@ from . import gathering
 from .core import redact
 from .looking import Looks
 from .loop import Loop
-from .model import codec, vaulted
+from .model import codec, redaction, vaulted
 from .model.errors import CcbedError, InfrastructureError, on_disk
 from .model.event import Command, Event, History, Source
 from .model.launch import Request
@@ -198,6 +198,9 @@ def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str,
         name: (*((file, file) for file in _facts(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
     }
     keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
-    known = (*request.bed.vault, *request.secrets.values())
+    of_nodes = (
+        secret for node in request.bed.nodes for secret in redaction.secret_values(node.env, request.secret_names)
+    )
+    known = (*request.bed.vault, *request.secrets.values(), *of_nodes)
     gathered = gathering.gather(request.provider, wanted, directory, secrets=known)
     return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}

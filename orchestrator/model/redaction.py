@@ -28,6 +28,8 @@ BASE64_BITS, PATH_BITS, BASE64_LENGTH = 4.25, 4.5, 20
 _RUN = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 _HEX = re.compile(r"[0-9a-f]+|[0-9A-F]+")
 _DIGEST = re.compile(r"\bsha(?:1|224|256|384|512):[0-9a-f]{40,128}\b")
+#: An assignment within a value, such as ``Server=h;Password=x``.
+_INNER = re.compile(r"""(?P<head>(?<![\w-])(?P<name>[A-Za-z_][\w.-]{0,99})["']?[=:]["']?)(?P<value>[^\s"',;&=]+)""")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PATH = re.compile(r"(?:^|[=:,])(?:[~.]{0,2}/|\w+://)")
 #: Names of values that are digests or identities by right.
@@ -60,6 +62,15 @@ _PLAIN = re.compile(r"[-+]?\d{1,5}(\.\d*)?|true|false|yes|no|none|null|auto|", r
 def redacted(environ: Mapping[str, str], names: Collection[str] = ()) -> dict[str, str]:
     """A copy of an environment that may be shown. ``names``: variables that the user calls secret."""
     return {name: _shown(name, value, names) for name, value in sorted(environ.items())}
+
+
+def secret_values(environ: Mapping[str, str], names: Collection[str] = ()) -> tuple[str, ...]:
+    """The values of an environment that are secrets by the names of their variables."""
+    return tuple(
+        value
+        for name, value in environ.items()
+        if is_named(name, names) or (is_secret_option(name) and not is_trivial(value, name))
+    )
 
 
 def is_secret_option(name: str, names: Collection[str] = ()) -> bool:
@@ -115,7 +126,12 @@ def _shown(name: str, value: str, names: Collection[str]) -> str:
         return "***"
     if not name.startswith(_OWN) and looks_secret(value, name):
         return "***"
-    return USERINFO.sub("***@", value)
+    return _INNER.sub(_inner, USERINFO.sub("***@", value))
+
+
+def _inner(match: re.Match[str]) -> str:
+    is_secret = is_secret_option(match["name"]) and not is_trivial(match["value"], match["name"])
+    return f"{match['head']}***" if is_secret else match[0]
 
 
 def _is_random(run: str) -> bool:

@@ -139,6 +139,31 @@ def test_trials_with_other_secrets_are_other_trials_and_those_with_equal_ones_ar
     assert first == same != other
 
 
+def test_a_secret_within_a_value_of_an_environment_is_hidden_and_the_rest_of_it_stays() -> None:
+    given = {
+        "DSN": "Server=h;User=sa;Password=abcd",
+        "JSON": '{"lr":0.1,"api_key":"abcd"}',
+        "FLAGS": "-O2 --key-dim=64",
+    }
+    expected = {
+        "DSN": "Server=h;User=sa;Password=***",
+        "JSON": '{"lr":0.1,"api_key":"***"}',
+        "FLAGS": "-O2 --key-dim=64",
+    }
+    assert redaction.redacted(given) == expected
+
+
+def test_values_that_are_secret_by_their_names_are_known() -> None:
+    environ = {
+        "HF_TOKEN": "abcdefg",
+        "TOKENIZERS_PARALLELISM": "false",
+        "SSH_AUTH_SOCK": "/tmp/x",
+        "MINE": "x",
+        "LR": "3",
+    }
+    assert redaction.secret_values(environ, ("mine",)) == ("abcdefg", "x")
+
+
 def test_an_environment_is_redacted_by_name_form_and_entropy() -> None:
     secret = {
         "HF_TOKEN": "x", "SSH_AUTH_SOCK": "/tmp/x", "SENTRY": AWS, "WEBHOOK": HEX, "JWT": "eyJhbGciOiJI.eyJzdWIiOiIx.abc_def",
