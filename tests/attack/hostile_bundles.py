@@ -6,7 +6,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from orchestrator.store import seal
 
 DEEP = b"[" * 10_000 + b"]" * 10_000
 HUGE = 10**400
+#: A bundle of this version; the other bases are of format 1.
+FORMAT_2 = "format-2"
 MIB = 1024**2
 GIB = 1024**3
 #: Contents that are no document, by name.
@@ -50,9 +52,36 @@ class Hostile:
 
 def all_of_them() -> list[Hostile]:
     """Every hostile bundle, each with a name of its own."""
-    made = [*_documents(), *_fields(), *_events(), *_cases(), *_files(), *_seals(), *_trees()]
+    old = [*_documents(), *_fields(), *_events(), *_cases(), *_files(), *_seals(), *_trees()]
+    made = [*old, *(_of_format_2(one) for one in old if one.base == "failover"), *_added_by_format_2()]
     assert len({one.name for one in made}) == len(made)
     return made
+
+
+def _of_format_2(hostile: Hostile) -> Hostile:
+    """The same in a bundle of format 2, whose contents are compared: what passed may fail."""
+    return replace(hostile, name=f"format 2: {hostile.name}", base=FORMAT_2, codes=(*hostile.codes, 1, 2))
+
+
+def _added_by_format_2() -> Iterator[Hostile]:
+    """What format 1 does not have."""
+    for key in ("checks", "workload", "inputs", "inputs_left_out", "secret_names", "umask"):
+        for what, value in VALUES.items():
+            yield Hostile(
+                name=f"format 2: plan.json {key}: {what}", base=FORMAT_2, codes=(0, 1, 2),
+                spoil=_edited("plan.json", lambda document, k=key, v=value: document.update({k: v})),  # type: ignore[misc]
+            )  # fmt: skip
+    for path in ("../../x", "/etc/passwd", "inputs/x", "\x1b[2J", "\u202e"):
+        for what, entry in {
+            "inputs": {path: "0" * 64},
+            "checks": [{"name": path, "params": {}, "sha256": "0" * 64, "source": path}],
+            "workload": {"name": path, "sha256": "0" * 64, "source": path},
+            "inputs_left_out": [{"path": path, "reason": path, "sha256": path}],
+        }.items():
+            yield Hostile(
+                name=f"format 2: plan.json {what} {path!r}", base=FORMAT_2, codes=(1, 2),
+                spoil=_edited("plan.json", lambda document, k=what, v=entry: document.update({k: v})),  # type: ignore[misc]
+            )  # fmt: skip
 
 
 def prepare(hostile: Hostile, directory: Path) -> None:

@@ -17,10 +17,13 @@ import pytest
 from orchestrator.cli import main, session, terminal
 from orchestrator.store import export
 
+from ..e2e import trials
+from ..e2e.conftest import Bed, bed
 from . import scale
-from .hostile_bundles import Hostile, all_of_them, prepare
+from .hostile_bundles import FORMAT_2, Hostile, all_of_them, prepare
 
-pytestmark = pytest.mark.attack
+__all__ = ["bed"]
+pytestmark = [pytest.mark.attack, pytest.mark.e2e]
 
 BUNDLES = Path(__file__).parents[1] / "golden" / "bundles"
 SECONDS, BYTES = 10.0, 1024**3
@@ -32,9 +35,11 @@ VERBS = (
 
 
 @pytest.fixture(scope="module")
-def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Real bundles, unpacked once."""
-    made = {}
+def bases(bed: Bed, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Real bundles: recorded ones of format 1, and a run of this version."""
+    ran = bed.run(trials.dp(trials.crash(2)), inputs={"e2e.yml": b"trial: e2e\n"})
+    made = {FORMAT_2: tmp_path_factory.mktemp("bundles") / FORMAT_2}
+    shutil.copytree(ran.directory, made[FORMAT_2], ignore=shutil.ignore_patterns("report"))
     for base in ("failover", "collective"):
         with export.unpacked(BUNDLES / f"format-1-{base}.tar.gz") as unpacked:
             made[base] = tmp_path_factory.mktemp("bundles") / base
