@@ -64,15 +64,19 @@ def verify(
     if Path(run).is_file():
         with archives.unpacked(Path(run)) as directory:
             problems, name = _verified(directory, allowed_signers, signer, keys)
+            has_signature = (directory / seal.SIGNATURE).exists()
             problems = tuple(problem.replace(f"{directory.parent}/", "") for problem in problems)
     else:
-        problems, name = _verified(index.resolve(run, runs_dir), allowed_signers, signer, keys)
+        directory = index.resolve(run, runs_dir)
+        problems, name = _verified(directory, allowed_signers, signer, keys)
+        has_signature = (directory / seal.SIGNATURE).exists()
     if as_json:
         session.terminal.json({"run": run, "ok": not problems, "problems": list(problems), "signer": name})
     elif problems:
         session.terminal.error(problems, "take the bundle from where it was made")
     else:
-        signed = f", and {name} signed it" if name else ""
+        unchecked = "; its signature was not checked: give --allowed-signers FILE" if has_signature else ""
+        signed = f", and {name} signed it" if name else unchecked
         session.terminal.line(f"{run}: every file is as it was sealed{signed}")
     return EXIT_UNKNOWN if problems else 0
 
