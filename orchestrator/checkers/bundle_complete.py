@@ -69,7 +69,7 @@ def check(run: Run, params: Params) -> Verdict:
 def _inputs(run: Run, present: set[str]) -> Iterator[views.Finding]:
     """The files under ``inputs/`` are those that the plan lists, with the same content. Plans of format 1 list none."""
     listed = views.mapping(run.extras.get("plan.json")).get("inputs")
-    if listed is None and not _lists_inputs(run):
+    if listed is None and run.format < 2:
         return
     sums = {f"inputs/{path}": str(value) for path, value in views.mapping(listed).items()}
     for path in sorted(sums.keys() - present):
@@ -79,12 +79,6 @@ def _inputs(run: Run, present: set[str]) -> Iterator[views.Finding]:
             yield views.found(f"{path} is not listed in plan.json")
         elif run.files.sha256(path) != sums[path]:
             yield views.found(f"{path} has not the content that plan.json lists")
-
-
-def _lists_inputs(run: Run) -> bool:
-    """Whether plans of the bundle's format list the inputs."""
-    number = views.mapping(run.extras.get("bundle.json")).get("format")
-    return isinstance(number, int) and number >= 2
 
 
 def _unheard(run: Run) -> Iterator[views.Finding]:

@@ -111,7 +111,15 @@ class Run:
 
     @property
     def format(self) -> int:
-        """The format of the bundle; 1 where nothing states one."""
+        """The format of the bundle; 1 where nothing states one. The history of a later format states that as well."""
         about = self.extras.get("bundle.json")
         number = about.get("format") if isinstance(about, Mapping) else None
-        return number if isinstance(number, int) else 1
+        stated = number if isinstance(number, int) else 1
+        return 2 if stated == 1 and self._was_written_as_2 else stated
+
+    @property
+    def _was_written_as_2(self) -> bool:
+        """Since format 2 run.begin states the format, and every node confirms run.begin when its ranks start."""
+        begin = self.history.first("run.begin")
+        confirmed = any(event.type == "ok" and "begin" in event.value for event in self.history.of("gang.start"))
+        return confirmed or (begin is not None and "format" in begin.value)

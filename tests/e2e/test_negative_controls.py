@@ -86,6 +86,20 @@ def test_a_later_version_with_more_fields_judges_alike(copy: Path, tmp_path: Pat
     assert (done.returncode, {*outcomes.values()}) == (0, {"pass"}), done.stdout
 
 
+def test_a_bundle_that_calls_itself_format_one_is_judged_by_what_its_history_states(bed: Bed, copy: Path) -> None:
+    about = json.loads((copy / bundle.BUNDLE).read_text())
+    (copy / bundle.BUNDLE).write_text(json.dumps({**about, "format": 1}))
+    assert _bad(_judged(bed, copy)[1])["evidence-agrees"] == "fail"
+    added = {"format", "trial", "twin", "plan", "inputs", "documents", "code"}
+
+    def strip(lines: Lines) -> Lines:
+        value = {name: item for name, item in lines[0]["value"].items() if name not in added}
+        return [{**lines[0], "value": value}, *lines[1:]]
+
+    _rewrite(copy, strip)
+    assert _bad(_judged(bed, copy)[1])["evidence-agrees"] == "fail"
+
+
 def test_any_event_dropped_is_caught(bed: Bed, copy: Path) -> None:
     original = (copy / bundle.HISTORY).read_text()
     for place in range(len(original.splitlines())):
