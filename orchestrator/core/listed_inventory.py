@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..model import vaulted
 from ..model.bed import Host, Inventory
 from ..model.errors import UsageError
 from . import found_places, literal, ssh_options, templates, values, variables
@@ -54,7 +55,14 @@ def sealed(listing: Mapping[str, Any]) -> tuple[str, ...]:
 def secrets(around: Surroundings) -> tuple[str, ...]:
     """Everything that came out of the vault, but for settings that say how many nodes there are and of which kind."""
     found = set(around.opened.values()) | {text for document in around.documents for text in _leaves(document)}
-    return tuple(sorted({form for text in found for form in (text, text.strip()) if form}))
+    return tuple(sorted({form for text in found for form in _forms(text) if form}))
+
+
+def _forms(text: str) -> Iterator[str]:
+    """As it is, without space around it, and each of several lines, as a program prints them."""
+    yield from (text, text.strip())
+    lines = text.strip().splitlines()
+    yield from (line for line in lines if len(lines) > 1 and len(line) >= vaulted.SHORTEST)
 
 
 def _leaves(value: Any) -> Iterator[str]:

@@ -15,6 +15,7 @@ import pytest
 from orchestrator.cli import beds as cli_beds
 from orchestrator.cli import terminal
 from orchestrator.cli.session import Session
+from orchestrator.core import listed_inventory
 from orchestrator.core.diff import diff
 from orchestrator.gathering import gather
 from orchestrator.model import codec, vaulted
@@ -155,3 +156,10 @@ all:
     found = inventory.read(lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)))
     assert found.inventory.hosts[0].variables["ccbed_env"] == {"STATION": "in-its-place", "LINE": "from-a-file"}
     assert found.secrets == ("from-a-file", "in-its-place", "of-the-file")
+
+
+def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
+    around = listed_inventory.Surroundings(path="lab.yml", opened={"c": "first-line\nsecond-line\nend\n"})
+    known = listed_inventory.secrets(around)
+    assert vaulted.hide("rank 0: second-line end", known) == "rank 0: *** end"
+    assert vaulted.hide("first-line\nsecond-line\nend", known) == "***"
