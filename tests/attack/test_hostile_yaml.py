@@ -32,6 +32,8 @@ REJECTED = {
     "mappings as keys": ("? " * 100_000, "a key must be a name or a number"),
     "two documents": ("a: 1\n--- \nb: 1\n", ":2: not valid YAML: but found another document"),
 }  # fmt: skip
+#: An idle core takes under 1.5 s for each text here; before the limits, some took minutes. CPU seconds.
+HANGS_S = 15
 LINES = {
     "a mapping": "{" + ", ".join(f"k{n}: {n}" for n in range(80_000)) + "}",
     "mappings in a list": "[" + ",".join('{"b": 1}' for _ in range(110_000)) + "]",
@@ -49,15 +51,15 @@ def test_a_yaml_text_beyond_the_limits_is_rejected_with_its_place(name: str) -> 
         marked.load(text, "t.yml")
     assert message in str(caught.value)
     assert str(caught.value).startswith("t.yml:")
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < HANGS_S
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_a_megabyte_on_one_line_is_read_within_two_seconds(name: str) -> None:
+def test_a_megabyte_on_one_line_is_read_in_seconds(name: str) -> None:
     assert len(LINES[name]) > 900_000
     started = time.process_time()
     assert marked.load(LINES[name], "t.yml").value
-    assert time.process_time() - started < 2
+    assert time.process_time() - started < HANGS_S
 
 
 def test_what_an_alias_stands_for_keeps_its_lines() -> None:

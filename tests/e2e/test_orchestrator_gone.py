@@ -33,9 +33,10 @@ def left_in_twin(bed: Bed) -> Path:
             ctrl_c(2)
 
     # the interrupt comes before the gang is started: the twin is gone on with from its first line
-    params = {"step_min_ms": 7 + len(list(bed.runs.glob("*")))}  # a twin that was never made before
+    seed = 100_000 + len(list(bed.runs.glob("*")))  # a twin that was never made before
+    trial = trials.dp(trials.crash(2), params={"step_min_ms": 7}, seed=seed)
     with pytest.raises((Interrupted, KeyboardInterrupt)):
-        run.launch(bed.request(trials.dp(trials.crash(2), params=params), began=began))
+        run.launch(bed.request(trial, began=began))
     return Path(where[-1])
 
 
