@@ -42,7 +42,7 @@ SCALE ?= 1
 SEED ?=
 
 attack: .venv/.dev-stamp
-	CCBED_ATTACK_SCALE=$(SCALE) CCBED_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest tests/attack
+	CCBED_ATTACK_SCALE=$(SCALE) CCBED_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest tests/attack tests/e2e/test_killed_at_every_line.py
 
 fuzz: .venv/.dev-stamp
 	CCBED_ATTACK_SCALE=$(SCALE) CCBED_ATTACK_SEED=$(SEED) $(BIN)/python -m pytest tests/attack/test_fuzz.py
