@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
-from ..core import metrics
-from ..core.twin import twin_key
+from ..core.verdict import metrics
+from ..core.verdict.twin import twin_key
 from ..model import codec
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import views
-from ..core import replay
+from ..core.verdict import replay
 from ..model.run import Run
 from ..model.verdict import Verdict
 

@@ -10,7 +10,7 @@ from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import collectives
 from ..views.clock import DRIFT
-from ..views.collectives import wording
+from ..views.collectives import phrases
 
 ALWAYS = False
 TWIN = False
@@ -35,7 +35,7 @@ def check(run: Run, params: Params) -> Verdict:
     bounds = {row.case.number: collectives.lower_bound(measured.setting, row.case) for row in measured.rows}
     known = [row for row in measured.rows if bounds[row.case.number] is not None]
     doubts = [
-        views.found(f"{wording.case(row.case)}: {row.lost} iterations were not recorded") for row in known if row.lost
+        views.found(f"{phrases.case(row.case)}: {row.lost} iterations were not recorded") for row in known if row.lost
     ]
     failures = [finding for row in known for finding in _too_fast(run, measured, row.case, bounds[row.case.number])]
     if not known:
@@ -57,9 +57,9 @@ def _too_fast(
     shortest = int(times.argmin())
     if times[shortest] < bound.seconds * (1 - TOLERANCE):
         yield views.found(
-            f"{wording.case(case)}: iteration {spans.trials[shortest]} took {wording.milliseconds(float(times[shortest]))} ms; "
-            f"{bound.payload:,} bytes need at least {wording.milliseconds(bound.seconds)} ms on {bound.link} "
-            f"({wording.rate(bound.rate)}): the time is wrong, or the bytes took another way",
+            f"{phrases.case(case)}: iteration {spans.trials[shortest]} took {phrases.milliseconds(float(times[shortest]))} ms; "
+            f"{bound.payload:,} bytes need at least {phrases.milliseconds(bound.seconds)} ms on {bound.link} "
+            f"({phrases.rate(bound.rate)}): the time is wrong, or the bytes took another way",
             run.history.last("collective.plan"),
         )
 

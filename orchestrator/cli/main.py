@@ -17,8 +17,9 @@ import click
 
 from .. import __version__
 from ..model import errors
-from . import ahead, terminal
-from . import session as sessions
+from .inputs import prefetch
+from .inputs import session as sessions
+from .render import terminal
 
 #: In the order of a bed's and a run's life, as ``--help`` shows them.
 VERBS = (
@@ -44,7 +45,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        module = importlib.import_module(f".{_stem(cmd_name)}", __package__)
+        module = importlib.import_module(f".verbs.{_stem(cmd_name)}", __package__)
         command: click.Command = module.command
         command.context_settings.setdefault("auto_envvar_prefix", "CCBED")
         return command
@@ -53,15 +54,15 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            from ..core import values
+            from ..core.spec import values
 
             ctx.fail(f"no verb {args[0]}; {values.nearest(args[0], VERBS)}")
         if args and ctx.obj is not None:
-            ahead.begin(ctx.obj, args)
+            prefetch.begin(ctx.obj, args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        here = Path(__file__).parent
+        here = Path(__file__).parent / "verbs"
         with formatter.section("Verbs"):
             formatter.write_dl([(verb, _summary(here / f"{_stem(verb)}.py")) for verb in VERBS])
 
@@ -126,7 +127,7 @@ def _explain(error: Exception, session: sessions.Session) -> int:
 
 
 def _save(state: Path) -> str:
-    from ..core import redact
+    from ..core.spec import redact
 
     text = traceback.format_exc()
     file = state / f"crash-{os.getpid()}.txt"

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core import advice, diagnosis, links
+from ..core.bed import diagnosis, host_errors, links
 from ..model.bed import BedSpec, HostSpec
-from ..providers import fabric
+from ..providers.process import fabric
 from . import facts, hosts, reaching
 
 LOOK_S = 30.0
@@ -64,7 +64,7 @@ def _read(bed: BedSpec, host: HostSpec, way: reaching.Reach) -> diagnosis.Looked
     interpreter = sys.executable if host.connection == "local" else host.python
     answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
     if answer.code:
-        advised = advice.advise(replace(host, python=interpreter), answer.errors, reached=True)
+        advised = host_errors.advise(replace(host, python=interpreter), answer.errors, reached=True)
         return diagnosis.Finding(name="python", outcome="fail", text=advised.text, fix=advised.fix)
     try:
         found: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])

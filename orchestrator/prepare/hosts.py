@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import advice, preparation, seen
+from ..core.bed import host_errors, observed_status, preparation
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..store import prepared, shipped
@@ -40,7 +40,7 @@ class Outcome:
     """``failures``: host, task, what is wrong, what to do next."""
 
     ready: tuple[str, ...]
-    failures: tuple[tuple[str, str, advice.Advice], ...]
+    failures: tuple[tuple[str, str, host_errors.Advice], ...]
     changed: int
 
 
@@ -70,7 +70,7 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
         variables["ccbed_image_ids"] = dict(work.images)
     away, labels = reaching.read([bed.host(one.host) for one in work.due], f"{bed.hostdir}/keeper/keeper.json")
     _refuse_foreign(state, bed, labels)
-    failures = tuple((host, "", advice.Advice(text=text, fix="")) for host, text in away.items())
+    failures = tuple((host, "", host_errors.Advice(text=text, fix="")) for host, text in away.items())
     hosts = [one.host for one in work.due if one.host not in away]
     if not hosts:
         return Outcome(ready=(), failures=failures, changed=0)
@@ -84,11 +84,11 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
 
 def _refuse_foreign(state: Path, bed: BedSpec, labels: Mapping[str, str]) -> None:
     """By the labels of the keepers, as far as they can be read; whoever starts nodes there looks again."""
-    from ..providers import owners, problems
+    from ..providers import host_problems, owners
 
     looks = {host: {"keeper": _json(text)} for host, text in labels.items() if text}
     if looks:
-        problems.refuse_foreign(bed, owners.identity(state), looks)
+        host_problems.refuse_foreign(bed, owners.identity(state), looks)
 
 
 def lost(state: Path, bed: BedSpec, stamps: Mapping[str, str], away: Collection[str]) -> tuple[preparation.Due, ...]:
@@ -109,7 +109,7 @@ def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
         except reaching.UnreachableError:
             return None
         left, machine = ["", "", *said.splitlines()][-2:]  # a shell may say something at log-in
-        return seen.stamp(_json(left), machine)
+        return observed_status.stamp(_json(left), machine)
 
     with ThreadPoolExecutor(max_workers=16) as pool:
         found = dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
@@ -177,17 +177,17 @@ def _remembered(parts: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str,
     return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": found.get("firewall", "")}
 
 
-def _failures(bed: BedSpec, played: playing.Played) -> tuple[tuple[str, str, advice.Advice], ...]:
+def _failures(bed: BedSpec, played: playing.Played) -> tuple[tuple[str, str, host_errors.Advice], ...]:
     return tuple(found for host, step in played.failed.items() for found in _advice(bed.host(host), step))
 
 
-def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, advice.Advice]]:
+def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, host_errors.Advice]]:
     if step.task != "check":
-        yield host.name, step.task, advice.advise(host, step.said, reached=step.state == "failed")
+        yield host.name, step.task, host_errors.advise(host, step.said, reached=step.state == "failed")
         return
     for line in step.said.splitlines():  # the playbooks' own words
         text, _, fix = line.partition("; fix: ")
-        yield host.name, "", advice.Advice(text=text, fix=fix)
+        yield host.name, "", host_errors.Advice(text=text, fix=fix)
 
 
 def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:

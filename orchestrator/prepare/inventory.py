@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..core import parse_inventory
+from ..core.inventory import parse_inventory
 from ..model.bed import Inventory
 from ..model.errors import UsageError
 from ..store import paths

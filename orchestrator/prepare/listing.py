@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..core import found_places, listed_inventory, marked, values
+from ..core.inventory import listed_inventory, variable_positions
+from ..core.spec import source_positions, values
 from ..model.bed import Inventory
 from ..model.errors import UsageError
 from ..store import paths, shipped
@@ -86,7 +87,7 @@ def _documents(path: Path, vault: Vault, options: Sequence[str], encrypted: Sequ
 def _document(text: str) -> Any:
     """As YAML or JSON; of any other file the values of its assignments, and its words."""
     try:
-        value = marked.load(text, "").value
+        value = source_positions.load(text, "").value
     except UsageError:
         value = None
     return value if isinstance(value, dict | list) else re.findall(r"=[ \t]*[\"']?([^\s\"']+)", text)
@@ -119,7 +120,7 @@ def _lines(errors: str) -> Iterator[str]:
             yield found[2].rstrip(".")
 
 
-def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], tuple[str, ...]]:
+def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[str, ...]]:
     """The YAML files that the listing may have come from, and the texts of encrypted ones. Raises UsageError."""
     found = []
     encrypted = []
@@ -132,14 +133,16 @@ def _sources(path: Path) -> tuple[tuple[found_places.Source, ...], tuple[str, ..
         if data.startswith(HEADER):
             encrypted.append(data.decode(errors="replace"))
         elif kind != "inventory" or file.suffix in YAML:
-            found.append(found_places.Source(kind=kind, name=name, document=marked.load(text, str(file))))
+            found.append(
+                variable_positions.Source(kind=kind, name=name, document=source_positions.load(text, str(file)))
+            )
         else:
-            marked.check(text, str(file))  # Ansible reads it as YAML before it tries INI
+            source_positions.check(text, str(file))  # Ansible reads it as YAML before it tries INI
     _refuse_repeated(found)
     return tuple(found), tuple(encrypted)
 
 
-def _refuse_repeated(sources: Iterable[found_places.Source]) -> None:
+def _refuse_repeated(sources: Iterable[variable_positions.Source]) -> None:
     """Raises UsageError for keys that stand twice in one file, of which the last would silently win."""
     wrong = [
         f"{source.document.place(*where)}: {'.'.join(map(str, where))}: stands twice"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from ..model.bed import HostSpec
 
 if TYPE_CHECKING:
-    from ..providers import ssh
+    from ..providers.ssh import ssh_connection
 
 #: What a host says is cut off here.
 LARGEST = 1024 * 1024
@@ -84,11 +84,11 @@ class _Local:
 
 
 class _Ssh:
-    def __init__(self, connection: ssh.Connection) -> None:
+    def __init__(self, connection: ssh_connection.Connection) -> None:
         self._connection = connection
 
     def run(self, argv: list[str], text: str, limit_s: float) -> Answer:
-        from ..providers.refusals import HostError
+        from ..providers.ssh.refusals import HostError
 
         try:
             done = self._connection.run(argv, text.encode(), limit_s)
@@ -98,12 +98,12 @@ class _Ssh:
         return Answer(code=done.code, output=output, errors=errors)
 
 
-def _connect(host: HostSpec) -> ssh.Connection:
+def _connect(host: HostSpec) -> ssh_connection.Connection:
     """Raises UnreachableError."""
-    from ..providers import ssh
-    from ..providers.refusals import HostError
+    from ..providers.ssh import ssh_connection
+    from ..providers.ssh.refusals import HostError
 
     try:
-        return ssh.connect(host)
+        return ssh_connection.connect(host)
     except HostError as error:
         raise UnreachableError(str(error)) from None

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..core import engine_errors
+from ..core.bed import engine_errors
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command, Event
 from ..model.provider import Provider
-from . import asking
+from . import bed_commands
 
 KILL_S = 15.0
 #: So many nodes of a host are started at once: each of them imports torch, which keeps a core busy and reads a lot.
@@ -52,7 +52,7 @@ def apply(
     provider.prepare(bed)
     middle = time.monotonic()
     prepared(middle - start if diff.keeper else 0.0)
-    ask = asking.bound(provider, bed)
+    ask = bed_commands.bound(provider, bed)
     kills = () if _all_anew(diff) else _kills((*diff.of("remove"), *diff.of("replace")), token)
     _all(ask, (kills,), bed, heard)
     _all(ask, _waves(bed, (*diff.of("create"), *diff.of("replace")), token), bed, heard)
@@ -101,7 +101,7 @@ def _start(bed: BedSpec, node: NodeSpec, together: int, token: str) -> Command:
 
 
 def _all(
-    ask: asking.Asking, waves: Iterable[tuple[Command, ...]], bed: BedSpec, heard: Callable[[Event], None]
+    ask: bed_commands.Asking, waves: Iterable[tuple[Command, ...]], bed: BedSpec, heard: Callable[[Event], None]
 ) -> None:
     """Wave after wave, also after failures: nodes that become ready are kept. Raises InfrastructureError."""
     failed: list[tuple[str, str]] = []
@@ -109,7 +109,7 @@ def _all(
     for wave in waves:
         asked = [command for command in wave if not lost.reason(command)]
         answers = ask.all(asked, heard, vain=lost)
-        texts = ((str(one.node), lost.reason(one) or asking.problem(answers.get(one.key), one)) for one in wave)
+        texts = ((str(one.node), lost.reason(one) or bed_commands.problem(answers.get(one.key), one)) for one in wave)
         failed.extend((node, text) for node, text in texts if text)
     if failed:
         raise _refusal(bed, failed)

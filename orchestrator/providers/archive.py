@@ -9,16 +9,16 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..agent import placing
+from ..node.files import atomic_write
 
-PACKAGES = ("model", "agent")
+PACKAGES = ("model", "node")
 #: Any Python can read it, so that one that is too old says so.
 MAIN = b"""import sys
 
 if sys.version_info < (3, 10):
     sys.exit("Python %d.%d is too old: 3.10 or newer is needed" % sys.version_info[:2])
 
-from orchestrator.agent.__main__ import main
+from orchestrator.node.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 """
@@ -51,7 +51,7 @@ def place(directory: Path) -> tuple[Path, str]:
     path = directory / f"agent-{digest(content)}.pyz"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        placing.write(str(path), content)
+        atomic_write.write(str(path), content)
     return path, digest(content)
 
 
@@ -60,5 +60,5 @@ def _sources() -> Iterator[tuple[str, bytes]]:
     yield "__main__.py", MAIN
     yield "orchestrator/__init__.py", (package / "__init__.py").read_bytes()
     for name in PACKAGES:
-        for path in (package / name).glob("*.py"):
-            yield f"orchestrator/{name}/{path.name}", path.read_bytes()
+        for path in (package / name).rglob("*.py"):
+            yield f"orchestrator/{path.relative_to(package)}", path.read_bytes()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ..core import diff
+from ..core.bed import diff
 from ..model.bed import BedSpec, BedStatus
 from ..model.event import Command, Event, History
 from ..model.provider import Provider
-from . import apply, asking
+from . import apply, bed_commands
 
 HEAL_S = 30.0
 STOP_S = 10.0
@@ -42,7 +42,7 @@ def heal(provider: Provider, bed: BedSpec, run: str, history: History, token: st
 
     It is asked in the bed's name: should the run go on, its history shall not hold answers to what it never asked.
     """
-    ask = asking.bound(provider, bed)
+    ask = bed_commands.bound(provider, bed)
     heals = {f"{order.node}: {_fault(order)} healed": order for order in _heals(history, token)}
     answers = dict(ask.all(heals.values()))
     status = provider.observe(bed)  # a node that was paused has only now been found to be busy
@@ -52,7 +52,7 @@ def heal(provider: Provider, bed: BedSpec, run: str, history: History, token: st
 
 
 def _sorted(orders: Mapping[str, Command], answers: Mapping[str, Event | None]) -> Healed:
-    wrong = {text: asking.problem(answers[order.key], order) for text, order in orders.items()}
+    wrong = {text: bed_commands.problem(answers[order.key], order) for text, order in orders.items()}
     idle = {text for text, order in orders.items() if order.f == "gang.stop" and not _killed(answers[order.key])}
     return Healed(
         done=tuple(text for text, problem in wrong.items() if not problem and text not in idle),

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..agent import label
-from ..agent.inbox import place
 from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
+from ..node.files import label
+from ..node.files.inbox import place
 from . import deadlines, files
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class LocalSite:
         self._shared = Path(bed.shared_dir)
 
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
-        from ..agent import host as operations
+        from ..node.hostlink import host as operations
 
         return deadlines.within(deadline_s, op, lambda: operations.OPS[op](**args))
 
@@ -117,9 +117,9 @@ def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
     """The site of a host. Raises OSError where it cannot be reached; ``patient``: it may be reached later as well."""
     if host.connection == "local":
         return LocalSite(bed, host)
-    from . import ssh
-    from .remote import RemoteSite
+    from .ssh import ssh_connection
+    from .ssh.remote_host import RemoteSite
 
     site = RemoteSite(bed, host)
-    site.open(PATIENT_S if patient else ssh.CONNECT_S, patient=patient)
+    site.open(PATIENT_S if patient else ssh_connection.CONNECT_S, patient=patient)
     return site

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from .. import views
-from ..core import sentence
+from ..core.verdict import sentence
 from ..model.run import Run
 from .page import facts, failover, losses, tables, timeline
 

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Mapping
 
 from .. import views
-from ..core import sentence
+from ..core.verdict import sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
 from .page import facts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import views
-from ..core import sentence
+from ..core.verdict import sentence
 from ..model.run import Run
 from .page import facts
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .. import views
-from ..core import sentence
+from ..core.verdict import sentence
 from ..model.run import Run
 from .page import facts, failover, tables
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ..core import documents
+from ..core.documents import decoder
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
@@ -34,7 +34,7 @@ REPORT = "report"
 #: Where the files of the plugins that the run uses are; a folder for ``--plugins``.
 PLUGINS = "inputs/plugins"
 LATEST = "latest"
-EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: documents.Fingerprint, BUNDLE: documents.About}
+EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About}
 #: What is written; 1 is still read: its contents cannot be compared, since its run.begin names no inputs.
 FORMAT = 2
 FORMATS = (1, FORMAT)

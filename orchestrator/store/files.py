@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ..core import documents
-from ..core.figures import RANKS, STEPS, Seconds, Step
+from ..core.documents import decoder
+from ..core.documents.figures import RANKS, STEPS, Seconds, Step
 from ..model.event import Event, History, Source
 from ..model.run import ChunkRecord, StepRecord
 from . import paths, seal
@@ -180,17 +180,17 @@ def incarnations(history: History) -> dict[tuple[str, int], str]:
 def identity(line: bytes) -> tuple[Any, ...] | None:
     """Of the event in a line; None for a line that is no event."""
     try:
-        return documents.event(line).source.identity
-    except documents.DocumentError:
+        return decoder.event(line).source.identity
+    except decoder.DocumentError:
         return None
 
 
 def _check_chunks(content: bytes, path: Path) -> None:
     """Raises TornBundleError for a record whose figures no rank can have written, NaN among them."""
-    limit = documents.SECONDS
+    limit = decoder.SECONDS
     whole = content[: len(content) - len(content) % _FIGURES.size]
     for number, (step, size, start, end) in enumerate(_FIGURES.iter_unpack(whole), start=1):
-        if not (step <= STEPS and size <= documents.LARGEST and -limit <= start <= limit and -limit <= end <= limit):
+        if not (step <= STEPS and size <= decoder.LARGEST and -limit <= start <= limit and -limit <= end <= limit):
             raise paths.TornBundleError(
                 f"{path}: record {number}: no transfer (step {step}, {size} bytes, {start} to {end} s)"
             )
@@ -199,18 +199,18 @@ def _check_chunks(content: bytes, path: Path) -> None:
 def _line(line: bytes, path: Path, number: int) -> Mapping[str, Any]:
     """The JSON object of an event. Raises TornBundleError."""
     try:
-        value: Mapping[str, Any] = documents.parse(line)
-        documents.as_event(value)
+        value: Mapping[str, Any] = decoder.parse(line)
+        decoder.as_event(value)
         return value
-    except documents.DocumentError as error:
+    except decoder.DocumentError as error:
         raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
 
 
 def _event(line: bytes, path: Path, number: int) -> Event:
     """Raises TornBundleError."""
     try:
-        return documents.event(line)
-    except documents.DocumentError as error:
+        return decoder.event(line)
+    except decoder.DocumentError as error:
         raise paths.TornBundleError(f"{path}:{number}: not an event ({error})") from None
 
 

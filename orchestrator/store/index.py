@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core import documents, sentence
+from ..core.documents import decoder
+from ..core.verdict import sentence
 from ..model.errors import UsageError
 from ..model.verdict import Verdict
 from . import bundle, paths
@@ -102,10 +103,10 @@ def _state(path: Path) -> str:
 def _verdicts(file: Path) -> tuple[Verdict, ...] | None:
     """The saved verdicts; None where there are none, and none at all where they cannot be read."""
     try:
-        return documents.convert(tuple[Verdict, ...], documents.parse(paths.read(file)))
+        return decoder.convert(tuple[Verdict, ...], decoder.parse(paths.read(file)))
     except FileNotFoundError:
         return None
-    except (OSError, documents.DocumentError):
+    except (OSError, decoder.DocumentError):
         return ()
 
 
@@ -116,7 +117,7 @@ def _end(history: Path) -> Mapping[str, Any]:
             return {}
         with history.open("rb") as lines:
             lines.seek(max(0, history.stat().st_size - _TAIL_BYTES))
-            event = documents.event(lines.read(_TAIL_BYTES).splitlines()[-1])
+            event = decoder.event(lines.read(_TAIL_BYTES).splitlines()[-1])
         return event.value if event.f == "run.end" else {}
-    except (OSError, documents.DocumentError, IndexError):
+    except (OSError, decoder.DocumentError, IndexError):
         return {}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from ..core import redact
+from ..core.spec import redact
 from ..model import redaction
 from ..model.plan import LeftOut
 from ..model.trial import Trial

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from ..core import documents
+from ..core.documents import decoder
 from ..model import codec, vaulted
 from ..model.errors import InfrastructureError
 from ..model.event import Event, History
@@ -133,8 +133,8 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
     start = whole.rfind(b"\n", 0, -1) + 1 if whole else 0
     try:
         if whole:
-            documents.parse(whole[start:])
-    except documents.DocumentError:
+            decoder.parse(whole[start:])
+    except decoder.DocumentError:
         return data[:start], data[start:]
     return whole, data[end:]
 
@@ -142,8 +142,8 @@ def _split(data: bytes) -> tuple[bytes, bytes]:
 def _events(path: Path, whole: bytes) -> Iterator[Event]:
     for number, line in enumerate(whole.splitlines(), start=1):
         try:
-            yield documents.event(line)
-        except documents.DocumentError as error:
+            yield decoder.event(line)
+        except decoder.DocumentError as error:
             raise InfrastructureError(
                 f"{path}:{number}: not an event of a history ({error})",
                 hint="the file was changed after it was written; restore it from the bundle's copy",

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..agent import leftovers as measuring
-from ..core.prune import Leftover
+from ..core.bed.prune import Leftover
+from ..node.hostlink import leftovers as measuring
 from . import bundle, index
 
 TWIN, CRASH, UNBEGUN, RUN = "twin", "crash report", "run that never began", "run"

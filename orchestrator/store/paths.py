@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from ..core import documents
+from ..core.documents import decoder
 from ..model.errors import EXIT_UNKNOWN, CcbedError
 
 T = TypeVar("T")
@@ -130,8 +130,8 @@ def read(file: Path, limit: int = LIMIT) -> bytes:
 def document(root: Path, path: str) -> Any:
     """A JSON document of the bundle. Raises TornBundleError."""
     try:
-        return documents.parse_document(data(root, path))
-    except documents.DocumentError as error:
+        return decoder.parse_document(data(root, path))
+    except decoder.DocumentError as error:
         raise TornBundleError(f"{root / path}: {error}") from None
 
 
@@ -144,9 +144,9 @@ def built(cls: type[T] | Any, root: Path, path: str) -> T:
 def convert(cls: type[T] | Any, value: Any, file: Path) -> T:
     """A value that came from ``file`` as ``cls``. Raises TornBundleError."""
     try:
-        result: T = documents.convert(cls, value)
+        result: T = decoder.convert(cls, value)
         return result
-    except documents.DocumentError as error:
+    except decoder.DocumentError as error:
         raise TornBundleError(f"{file}: {error}") from None
 
 

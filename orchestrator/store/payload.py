@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from ..agent import payloads
 from ..model.errors import UsageError
 from ..model.plugin import Catalogue
+from ..node.files import payloads
 from . import inputs
 
 SALT = "salt"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..core import twin as twins
+from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.run import Twin
 from . import paths

@@ -2,7 +2,8 @@
 
 from .agreement import Agreement, agreement
 from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
-from .collected import is_collective, measured
+from .collective_runs import is_collective, measured
+from .command_outcomes import Operation, operations, unasked
 from .event_times import event_times, uncertain_times
 from .failovers import failovers, struck
 from .faults import FaultTrace, faults, traces
@@ -11,7 +12,6 @@ from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epo
 from .gathered import excuse, unfetched
 from .identity import NOT_COMPARED, by_same_code, identity
 from .lineage import choices, commits, kept, kept_steps, resume_steps
-from .operations import Operation, operations, unasked
 from .order import disorder
 from .overview import counts_steps, ending, view
 from .progress import caught_up, goodput, lost_steps

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from ..model.event import Event, History
 from ..model.run import StepRecord
 from .clock import Clocks, clocks, number, whole
+from .command_outcomes import operations
 from .findings import Finding, found
-from .operations import operations
 
 #: A clock is read to a microsecond; ``t`` is rounded to one.
 EXACT = 2e-6

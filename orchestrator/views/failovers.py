@@ -11,10 +11,10 @@ from ..model.event import Event, History
 from ..model.run import StepRecord
 from ..model.trial import Trial
 from .clock import Clocks, clocks, listing, mapping, names, whole
+from .command_outcomes import operations
 from .faults import FaultTrace, traces
 from .gangs import Gang, abnormal, epoch_of, gangs
 from .lineage import choices, commits
-from .operations import operations
 from .progress import caught_up, lost_steps
 from .shapes import MILESTONES, PHASES, Failover, Milestone
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..model.event import Event, History
 from ..model.trial import FaultPlan, Trial
 from .clock import clock, listing, mapping, number, text
-from .operations import Operation, operations
+from .command_outcomes import Operation, operations
 from .shapes import FaultView
 
 #: The stages of a fault and the observation that proves each.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..model.event import Event, History
 from .clock import listing, mapping, names, text, whole
-from .operations import Operation, operations
+from .command_outcomes import Operation, operations
 
 #: What tells that something of a gang is gone; recovery starts from nothing else.
 DETECTORS = ("node.exit", "rank.exit", "node.silent", "gang.stalled")

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ..model.event import Event, History
+from .command_outcomes import operations, unasked
 from .findings import Finding, found
 from .gangs import hosts_of
-from .operations import operations, unasked
 
 
 def disorder(history: History) -> tuple[Finding, ...]:

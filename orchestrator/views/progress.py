@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from ..model.event import History
 from ..model.run import StepRecord
 from .clock import clock, mapping, whole
+from .command_outcomes import operations
 from .gangs import gangs
 from .lineage import kept, kept_steps, resume_steps
-from .operations import operations
 
 
 def lost_steps(history: History, records: Sequence[StepRecord], epoch: int, resume: int | None) -> tuple[int, ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model import room
-from ..rank import cases, demand, feasible, known, settings, sizes
-from ..rank.mpi import installed
+from ..rank.collective import cases, feasible, known_algorithms, memory_demand, settings, sizes
+from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
@@ -59,7 +59,7 @@ def check(params: Params) -> list[str]:
     good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in found) else params
     found += [_named(problem) for item in items(good) for problem in cases.problems(item)]
     if params.operation in cases.OPERATIONS:
-        problems = ((text, known.problem(text, params.operation)) for text in params.algorithm)
+        problems = ((text, known_algorithms.problem(text, params.operation)) for text in params.algorithm)
         found += [f"algorithm: {problem} (got {text!r})" for text, problem in problems if problem]
     return list(dict.fromkeys(found))
 
@@ -73,7 +73,7 @@ def fits(params: Params, world: int) -> list[str]:
 
 def memory(params: Params, world: int) -> room.Demand | None:
     """What the largest combination takes on each rank."""
-    return demand.of(items(params), world, params, "--sizes", in_turn=True)
+    return memory_demand.of(items(params), world, params, "--sizes", in_turn=True)
 
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
@@ -93,7 +93,7 @@ def items(params: Params) -> tuple[cases.Item, ...]:
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank."""
-    from ..rank import measure
+    from ..rank.collective import measure
 
     measure.run(ctx, items(ctx.params), in_turn=True)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..model import room
-from ..rank import cases, demand, feasible, itemised, known, settings
-from ..rank.mpi import installed
+from ..rank.collective import cases, feasible, item_parser, known_algorithms, memory_demand, settings
+from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
@@ -53,7 +53,7 @@ def fits(params: Params, world: int) -> list[str]:
 
 def memory(params: Params, world: int) -> room.Demand | None:
     """What the largest item takes on each rank."""
-    return demand.of(items(params), world, params, "items")
+    return memory_demand.of(items(params), world, params, "items")
 
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
@@ -68,22 +68,22 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 def items(params: Params) -> tuple[cases.Item, ...]:
     """The items, their gaps scaled."""
-    return tuple(itemised.item(one, params.gap_scale) for one in params.items)
+    return tuple(item_parser.item(one, params.gap_scale) for one in params.items)
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank."""
-    from ..rank import measure
+    from ..rank.collective import measure
 
     measure.run(ctx, items(ctx.params))
 
 
 def _problems(given: Mapping[str, Any]) -> Iterator[str]:
-    wrong = list(itemised.problems(given))
+    wrong = list(item_parser.problems(given))
     yield from wrong
     if wrong:
         return
-    item = itemised.item(given)
+    item = item_parser.item(given)
     yield from cases.problems(item)
-    if item.operation in cases.OPERATIONS and (problem := known.problem(item.algorithm, item.operation)):
+    if item.operation in cases.OPERATIONS and (problem := known_algorithms.problem(item.algorithm, item.operation)):
         yield f"algorithm: {problem} (got {item.algorithm!r})"

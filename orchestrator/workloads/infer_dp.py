@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import data as rank_data
-from ..rank import training
+from ..rank.reference_models import classifier
+from ..rank.reference_models import datasets as rank_data
 
 if TYPE_CHECKING:
     import torch
 
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {"images_per_s": ("1/s", "higher"), "reference_difference": ("1", "lower")}
 CHECKS = (
@@ -24,7 +24,7 @@ CHECKS = (
     "spare-warm",
 )  # fmt: skip
 #: Answers of one image: a log-probability for each class.
-CLASSES = training.LAYERS[-1]
+CLASSES = classifier.LAYERS[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,30 +53,30 @@ def check(params: Params) -> list[str]:
     found = [
         f"{name}: must be >= 1 (got {value})" for name in ("batch", "passes") if (value := getattr(params, name)) < 1
     ]
-    if params.dataset not in training.DATASETS:
-        found.append(f"dataset: must be one of {', '.join(training.DATASETS)} (got {params.dataset!r})")
+    if params.dataset not in classifier.DATASETS:
+        found.append(f"dataset: must be one of {', '.join(classifier.DATASETS)} (got {params.dataset!r})")
     for name in ("broadcast", "scatter", "gather"):
-        found += training.check_algorithm(name, getattr(params, name), name, library=name == "broadcast")
+        found += classifier.check_algorithm(name, getattr(params, name), name, library=name == "broadcast")
     return found
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
     """The number of batches; None where the data directory cannot be read from here."""
     try:
-        return params.passes * math.ceil(rank_data.count(training.folder(params, data)) / params.batch)
+        return params.passes * math.ceil(rank_data.count(classifier.folder(params, data)) / params.batch)
     except rank_data.DataError:
         return None
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step of ``samples``, of all ranks: float32 images there, answers back."""
-    size = world * samples * training.ELEMENT
-    return {"scatter": size * training.LAYERS[0], "gather": size * CLASSES}
+    size = world * samples * classifier.ELEMENT
+    return {"scatter": size * classifier.LAYERS[0], "gather": size * CLASSES}
 
 
 def once(params: Params, world: int) -> dict[str, int]:
     """Bytes of each operation before the first step, of all ranks: the weights."""
-    return {"broadcast": world * training.parameters() * training.ELEMENT} if world > 1 else {}
+    return {"broadcast": world * classifier.parameters() * classifier.ELEMENT} if world > 1 else {}
 
 
 def run(ctx: context.RankContext) -> None:
@@ -86,10 +86,10 @@ def run(ctx: context.RankContext) -> None:
     import torch
 
     ctx.connect()
-    images = rank_data.load(training.folder(ctx.params, ctx.gang.data), "train").images
+    images = rank_data.load(classifier.folder(ctx.params, ctx.gang.data), "train").images
     per_pass = math.ceil(len(images) / ctx.params.batch)
     ctx.steps = ctx.params.passes * per_pass
-    model = training.weights(ctx, ctx.rank)
+    model = classifier.weights(ctx, ctx.rank)
     ctx.share_weights(model, ctx.params.broadcast)
     ctx.tell_weights(model)
     far, begin = 0.0, time.monotonic()
@@ -106,13 +106,13 @@ def run(ctx: context.RankContext) -> None:
 
 def _batch(ctx: context.RankContext, model: Any, images: torch.Tensor, step: int) -> float:
     """One batch over all ranks; on rank 0 how far the answers are from those of one process, else 0."""
-    from ..rank import share
+    from ..rank.runtime import even_shares
 
     ctx.begin_step(step)
     ctx.samples = len(images)
     passed = ctx.passing("allreduce")
     ctx.phase("data")
-    cuts = share.bounds(len(images), ctx.world)
+    cuts = even_shares.bounds(len(images), ctx.world)
     start, stop = cuts[ctx.rank]
     scaled = rank_data.scaled(images)
     whole = scaled.clone() if ctx.rank == 0 else scaled.new_zeros(scaled.shape)

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..rank import life, training
+from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:
     import torch
 
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {"train_s": ("s", "lower")}
-CHECKS = training.CHECKS
+CHECKS = classifier.CHECKS
 #: Bytes of a token count (int64).
 COUNT = 8
 
@@ -59,7 +59,7 @@ def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
     names = ("tokens", "hidden", "layers", "topk", "steps", "checkpoint_every", "keep")
     problems = [f"{name}: must be >= 1 (got {getattr(params, name)})" for name in names if getattr(params, name) < 1]
-    return problems + training.check_algorithm("algorithm", params.algorithm, "all-to-all")
+    return problems + classifier.check_algorithm("algorithm", params.algorithm, "all-to-all")
 
 
 def fits(params: Params, world: int) -> list[str]:
@@ -74,18 +74,18 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: tokens there and back, twice, and counts; what a rank keeps included."""
-    tokens = 4 * params.tokens * params.topk * params.hidden * training.ELEMENT
+    tokens = 4 * params.tokens * params.topk * params.hidden * classifier.ELEMENT
     return {"all-to-all": world * params.layers * (tokens + world * COUNT)}
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank."""
-    from ..rank import states
+    from ..rank.checkpoint import model_states
 
     ctx.connect()
     ctx.steps = ctx.params.steps
     trainer = _Trainer(ctx)
-    train_s = life.live(ctx, trainer, states.Sharded())
+    train_s = training_loop.live(ctx, trainer, model_states.Sharded())
     ctx.finish(trainer.model, trainer.optimizer, {"train_s": train_s})
 
 
@@ -95,7 +95,8 @@ class _Trainer:
     def __init__(self, ctx: context.RankContext) -> None:
         import torch
 
-        from ..rank import experts, seeds
+        from ..rank.reference_models import experts
+        from ..rank.runtime import seeds
 
         self._ctx = ctx
         torch.default_generator.manual_seed(seeds.derive(ctx.seed, "weights", ctx.rank))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-hang",)
@@ -78,7 +78,7 @@ def run(ctx: context.RankContext) -> None:
 
 def _warm(ctx: context.RankContext, script: str, module: Path) -> None:
     """In this very process, which has torch imported. Raises SystemExit unless its code is 0, and ScriptFailed."""
-    from ..rank import program
+    from ..rank.runtime import program
 
     params: Params = ctx.params
     sys.argv = [script, *params.args]

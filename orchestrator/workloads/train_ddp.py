@@ -9,20 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import life, training
+from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:
     import torch
 
-    from ..rank import context
+    from ..rank.runtime import context
 
-METRICS: Mapping[str, tuple[str, str]] = {**training.METRICS, "accuracy": ("fraction", "higher")}
-CHECKS = (*training.CHECKS, "replicas-identical")
-last_step = training.last_step
+METRICS: Mapping[str, tuple[str, str]] = {**classifier.METRICS, "accuracy": ("fraction", "higher")}
+CHECKS = (*classifier.CHECKS, "replicas-identical")
+last_step = classifier.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(training.Params):
+class Params(classifier.Params):
     """What may be set, beside what every training has.
 
     algorithm         of `ccbed list algorithms`; library: the backend's own
@@ -39,28 +39,28 @@ class Params(training.Params):
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    problems = training.check(params) + training.check_algorithm("algorithm", params.algorithm, "all-reduce")
+    problems = classifier.check(params) + classifier.check_algorithm("algorithm", params.algorithm, "all-reduce")
     return problems + ([] if params.bucket_mb > 0 else [f"bucket_mb: must be > 0 (got {params.bucket_mb:g})"])
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: all gradients once, whatever the buckets."""
-    return {"all-reduce": world * training.parameters() * training.ELEMENT}
+    return {"all-reduce": world * classifier.parameters() * classifier.ELEMENT}
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    life.data_parallel(ctx, _Trainer)
+    training_loop.data_parallel(ctx, _Trainer)
 
 
 class _Trainer:
     """Model, wrapped model, optimizer and data of one rank."""
 
-    def __init__(self, ctx: context.RankContext, batches: training.Batches) -> None:
+    def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         import torch
 
         self._ctx, self._batches = ctx, batches
-        self.model = training.weights(ctx, ctx.rank)
+        self.model = classifier.weights(ctx, ctx.rank)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
         self._passed = ctx.passing("allreduce")
         self._wrapped: Any = torch.nn.parallel.DistributedDataParallel(
@@ -75,10 +75,10 @@ class _Trainer:
         ctx = self._ctx
         self._passed = ctx.passing("allreduce")
         ctx.phase("data")
-        images, labels, total = training.noisy_share(ctx, self._batches, step)
+        images, labels, total = classifier.noisy_share(ctx, self._batches, step)
         ctx.phase("forward")
         self.optimizer.zero_grad()
-        loss = training.loss_sum(self._wrapped, images, labels)
+        loss = classifier.loss_sum(self._wrapped, images, labels)
         ctx.phase("backward")
         # Weighted by the share, so that the mean over ranks is the gradient of the whole batch however it divides.
         (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]

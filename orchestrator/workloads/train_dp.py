@@ -9,21 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import life, training
+from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:
     import torch
 
-    from ..rank import context
+    from ..rank.runtime import context
 
 MODELS = ("mnist-mlp",)
-METRICS: Mapping[str, tuple[str, str]] = {**training.METRICS, "accuracy": ("fraction", "higher")}
-CHECKS = (*training.CHECKS, "replicas-identical")
-last_step = training.last_step
+METRICS: Mapping[str, tuple[str, str]] = {**classifier.METRICS, "accuracy": ("fraction", "higher")}
+CHECKS = (*classifier.CHECKS, "replicas-identical")
+last_step = classifier.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(training.Params):
+class Params(classifier.Params):
     """What may be set, beside what every training has.
 
     model             mnist-mlp
@@ -36,30 +36,30 @@ class Params(training.Params):
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    problems = training.check(params)
+    problems = classifier.check(params)
     if params.model not in MODELS:
         problems.append(f"model: must be one of {', '.join(MODELS)} (got {params.model!r})")
-    return problems + training.check_algorithm("algorithm", params.algorithm, "all-reduce")
+    return problems + classifier.check_algorithm("algorithm", params.algorithm, "all-reduce")
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step, of all ranks: all gradients once."""
-    return {"all-reduce": world * training.parameters() * training.ELEMENT}
+    return {"all-reduce": world * classifier.parameters() * classifier.ELEMENT}
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    life.data_parallel(ctx, Trainer)
+    training_loop.data_parallel(ctx, Trainer)
 
 
 class Trainer:
     """Model, optimizer and data of one rank. Gradients are views of one flat buffer, which is what travels."""
 
-    def __init__(self, ctx: context.RankContext, batches: training.Batches) -> None:
+    def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         import torch
 
         self._ctx, self._batches = ctx, batches
-        self.model = training.weights(ctx, ctx.rank)
+        self.model = classifier.weights(ctx, ctx.rank)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
         self._flat = _flat_gradients(self.model)
 
@@ -67,9 +67,9 @@ class Trainer:
         """One step: every phase of it in order."""
         ctx = self._ctx
         ctx.phase("data")
-        images, labels, total = training.noisy_share(ctx, self._batches, step)
+        images, labels, total = classifier.noisy_share(ctx, self._batches, step)
         ctx.phase("forward")
-        loss = training.loss_sum(self.model, images, labels)
+        loss = classifier.loss_sum(self.model, images, labels)
         ctx.phase("backward")
         self._flat.zero_()
         # Weighted by the share, so that the mean over ranks is the gradient of the whole batch however it divides.

@@ -10,21 +10,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..rank import life, training
+from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:
     import torch
 
-    from ..rank import context
+    from ..rank.runtime import context
 
-METRICS = training.METRICS
-CHECKS = training.CHECKS
-check = training.check
-last_step = training.last_step
+METRICS = classifier.METRICS
+CHECKS = classifier.CHECKS
+check = classifier.check
+last_step = classifier.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(training.Params):
+class Params(classifier.Params):
     """What may be set, beside what every training has.
 
     reshard           parameters are given up after the forward pass and gathered again in the backward pass
@@ -38,27 +38,27 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
     That is ZeRO stage 3, arXiv:1910.02054. Each parameter is padded to a multiple of the world along its rows, as FSDP2 does.
     """
-    rows = zip(training.LAYERS[1:], training.LAYERS, strict=False)
-    size = sum(-(-outputs // world) * world * (inputs + 1) for outputs, inputs in rows) * training.ELEMENT * world
+    rows = zip(classifier.LAYERS[1:], classifier.LAYERS, strict=False)
+    size = sum(-(-outputs // world) * world * (inputs + 1) for outputs, inputs in rows) * classifier.ELEMENT * world
     return {"all-gather": (2 if params.reshard else 1) * size, "reduce-scatter": size}
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    from ..rank import states
+    from ..rank.checkpoint import model_states
 
-    life.data_parallel(ctx, _Trainer, states.Distributed())
+    training_loop.data_parallel(ctx, _Trainer, model_states.Distributed())
 
 
 class _Trainer:
     """One rank's part of the model, its optimizer and its data."""
 
-    def __init__(self, ctx: context.RankContext, batches: training.Batches) -> None:
+    def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         import torch
         from torch.distributed import device_mesh, fsdp
 
         self._ctx, self._batches = ctx, batches
-        whole: Any = training.weights(ctx, ctx.rank)
+        whole: Any = classifier.weights(ctx, ctx.rank)
         ctx.share_weights(whole)
         mesh = device_mesh.init_device_mesh(ctx.device.type, (ctx.world,))
         for layer in whole.children():
@@ -69,15 +69,15 @@ class _Trainer:
 
     def step(self, step: int) -> float:
         """One step: every phase of it in order."""
-        from ..rank import counting
+        from ..rank.exchange import call_counter
 
         ctx = self._ctx
         ctx.phase("data")
-        images, labels, total = training.noisy_share(ctx, self._batches, step)
+        images, labels, total = classifier.noisy_share(ctx, self._batches, step)
         ctx.phase("forward")
         self.optimizer.zero_grad()
-        with counting.Counting(ctx.comm, ctx.passing("allreduce")) as counted:
-            loss = training.loss_sum(self.model, images, labels)
+        with call_counter.Counting(ctx.comm, ctx.passing("allreduce")) as counted:
+            loss = classifier.loss_sum(self.model, images, labels)
             ctx.phase("backward")
             (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]
         counted.passed()

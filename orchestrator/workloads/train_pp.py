@@ -6,22 +6,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..rank import life, share, training
+from ..rank.reference_models import classifier, training_loop
+from ..rank.runtime import even_shares
 
 if TYPE_CHECKING:
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {
-    **training.METRICS,
+    **classifier.METRICS,
     "accuracy": ("fraction", "higher"),
     "reference_difference": ("1", "lower"),
 }
-CHECKS = (*training.CHECKS, "equals-reference")
-last_step = training.last_step
+CHECKS = (*classifier.CHECKS, "equals-reference")
+last_step = classifier.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(training.Params):
+class Params(classifier.Params):
     """What may be set, beside what every training has.
 
     microbatches      into how many parts a batch is cut
@@ -34,7 +35,7 @@ class Params(training.Params):
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    problems = training.check(params)
+    problems = classifier.check(params)
     if not 1 <= params.microbatches <= params.batch:
         problems.append(f"microbatches: must be 1 to the batch of {params.batch} (got {params.microbatches})")
     return problems
@@ -42,18 +43,18 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why so many ranks cannot do it; none: they can."""
-    stages = len(training.LAYERS) - 1
+    stages = len(classifier.LAYERS) - 1
     return [f"the model has {stages} layers: at most {stages} ranks (got {world})"] if world > stages else []
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step of ``samples``, of all ranks: what lies between two stages, and its gradient back."""
-    between = [training.LAYERS[stop] for _, stop in share.bounds(len(training.LAYERS) - 1, world)[:-1]]
-    return {"send-recv": 2 * samples * sum(between) * training.ELEMENT} if between else {}
+    between = [classifier.LAYERS[stop] for _, stop in even_shares.bounds(len(classifier.LAYERS) - 1, world)[:-1]]
+    return {"send-recv": 2 * samples * sum(between) * classifier.ELEMENT} if between else {}
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    from ..rank import pipeline
+    from ..rank.reference_models import pipeline
 
-    life.model_parallel(ctx, pipeline.Trainer)
+    training_loop.model_parallel(ctx, pipeline.Trainer)

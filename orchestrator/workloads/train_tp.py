@@ -11,22 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..rank import life, training
+from ..rank.reference_models import classifier, training_loop
 
 if TYPE_CHECKING:
-    from ..rank import context
+    from ..rank.runtime import context
 
 METRICS: Mapping[str, tuple[str, str]] = {
-    **training.METRICS,
+    **classifier.METRICS,
     "accuracy": ("fraction", "higher"),
     "reference_difference": ("1", "lower"),
 }
-CHECKS = (*training.CHECKS, "equals-reference")
-last_step = training.last_step
+CHECKS = (*classifier.CHECKS, "equals-reference")
+last_step = classifier.last_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Params(training.Params):
+class Params(classifier.Params):
     """What may be set, beside what every training has.
 
     all_reduce, all_gather    of `ccbed list algorithms`; library: the backend's own
@@ -41,21 +41,21 @@ class Params(training.Params):
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
     return [
-        *training.check(params),
-        *training.check_algorithm("all_reduce", params.all_reduce, "all-reduce"),
-        *training.check_algorithm("all_gather", params.all_gather, "all-gather"),
+        *classifier.check(params),
+        *classifier.check_algorithm("all_reduce", params.all_reduce, "all-reduce"),
+        *classifier.check_algorithm("all_gather", params.all_gather, "all-gather"),
     ]
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
     """Bytes of each operation in a step of ``samples``, of all ranks: activations and gradients of layers 2 and 3."""
-    _, _, second, third, _ = training.LAYERS
-    row = world * samples * training.ELEMENT
+    _, _, second, third, _ = classifier.LAYERS
+    row = world * samples * classifier.ELEMENT
     return {"all-reduce": 2 * second * row, "all-gather": third * row}
 
 
 def run(ctx: context.RankContext) -> None:
     """The whole life of one rank of the training."""
-    from ..rank import tensor_parallel
+    from ..rank.reference_models import tensor_parallel
 
-    life.model_parallel(ctx, tensor_parallel.Trainer)
+    training_loop.model_parallel(ctx, tensor_parallel.Trainer)

@@ -55,5 +55,15 @@ def test_the_command_line_starts_light() -> None:
 
 
 def test_a_run_of_no_collectives_loads_none_of_their_views_and_no_library_of_them() -> None:
-    names = ["orchestrator.cli.run", "orchestrator.run", "orchestrator.reports.html", "orchestrator.reports.summary"]
-    assert heavy_after(names, ("orchestrator.views.collectives", "orchestrator.rank.mpi", "orchestrator.cli.up")) == ""
+    names = [
+        "orchestrator.cli.verbs.run",
+        "orchestrator.run",
+        "orchestrator.reports.html",
+        "orchestrator.reports.summary",
+    ]
+    assert (
+        heavy_after(
+            names, ("orchestrator.views.collectives", "orchestrator.rank.open_mpi", "orchestrator.cli.verbs.up")
+        )
+        == ""
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 #: Lines of a file; a test file tells more cases of one idea.
-LINES = {"orchestrator": 350, "tests": 500}
+LINES = {"orchestrator": 500, "tests": 500}
 NO_IDEA = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc", "base"}
 #: Pages that the project may point at; everything else would rot, or be fetched by somebody.
 HOSTS = {

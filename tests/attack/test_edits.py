@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import judge
+from orchestrator.core.verdict import judge
 from orchestrator.model.plugin import Catalogue
 from orchestrator.store import bundle, paths, seal
 

@@ -20,7 +20,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main, session, terminal
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import terminal
 from orchestrator.store import export, seal
 
 from . import scale

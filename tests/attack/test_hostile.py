@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main, session, terminal
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import terminal
 from orchestrator.store import export
 
 from ..e2e import trials

@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main, session, terminal
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import terminal
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, summary
 from orchestrator.store import export

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import marked
+from orchestrator.core.spec import source_positions
 from orchestrator.model.errors import UsageError
 from orchestrator.prepare import inventory, listing
 from orchestrator.prepare.vault import Vault
@@ -48,7 +48,7 @@ def test_a_yaml_text_beyond_the_limits_is_rejected_with_its_place(name: str) -> 
     text, message = REJECTED[name]
     started = time.process_time()
     with pytest.raises(UsageError) as caught:
-        marked.load(text, "t.yml")
+        source_positions.load(text, "t.yml")
     assert message in str(caught.value)
     assert str(caught.value).startswith("t.yml:")
     assert time.process_time() - started < HANGS_S
@@ -58,13 +58,13 @@ def test_a_yaml_text_beyond_the_limits_is_rejected_with_its_place(name: str) -> 
 def test_a_megabyte_on_one_line_is_read_in_seconds(name: str) -> None:
     assert len(LINES[name]) > 900_000
     started = time.process_time()
-    assert marked.load(LINES[name], "t.yml").value
+    assert source_positions.load(LINES[name], "t.yml").value
     assert time.process_time() - started < HANGS_S
 
 
 def test_what_an_alias_stands_for_keeps_its_lines() -> None:
     text = "base: &base\n  gpus: 2\n  mounts: [a, b]\nh1: *base\nh2:\n  *base\n"
-    document = marked.load(text, "i.yml")
+    document = source_positions.load(text, "i.yml")
     assert document.value["h1"] == document.value["h2"] == {"gpus": 2, "mounts": ["a", "b"]}
     assert document.line("h1") == 4 and document.line("h2") == 5
     assert document.line("h1", "gpus") == document.line("h2", "gpus") == 2

@@ -21,10 +21,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import driving, gathering, judging, plugins, rendering
-from orchestrator.agent import mark, processes
-from orchestrator.cli import main, session, terminal
+from orchestrator import plugins
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
+from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.run import collect, drive, judging, reporting
 from orchestrator.store import beds, bundle, durable, fingerprint, journal, seal, twins
 
 from . import scale
@@ -39,15 +42,15 @@ CALLS: dict[str, tuple[Any, str, int]] = {
     "step of the preparation": (durable, "take", 30),
     "link to latest": (bundle, "link_latest", 1),
     "change of the mark": (beds, "change_run", 2),
-    "gathering": (gathering, "gather", 2),
+    "gathering": (collect, "gather", 2),
     "seal": (seal, "seal", 2),
     "verdicts and report": (bundle, "write_derived", 2),
-    "rendering": (rendering, "rendered", 2),
+    "rendering": (reporting, "rendered", 2),
     "judging": (judging, "conclude", 2),
     "twin in the cache": (twins, "put", 1),
     "end of the twin": (beds, "end_twin", 1),
     "end of the run": (beds, "end_run", 1),
-    "driving": (driving, "drive", 2),
+    "driving": (drive, "drive", 2),
 }
 LINES = (
     "run.begin", "store.open", "gang.start", "gang.joined", "rank.step", "checkpoint.commit", "rank.held", "fault.act",
@@ -136,7 +139,7 @@ class Bed:
         return (self.root / "log").read_text()
 
     def processes(self) -> list[int]:
-        tag = f"{mark.tag(self.spec.name, self.spec.workdir)}/"
+        tag = f"{process_tag.tag(self.spec.name, self.spec.workdir)}/"
         return [process.pid for process in processes.scan() if process.mark.startswith(tag)]
 
 
@@ -172,7 +175,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     (root / "two.yml").write_text(INVENTORY)
     (root / "log").touch()
     state = root / "state" / "ccbed"
-    rendering.ahead(plugins.discover(())).join()  # what every process needs is loaded once, here
+    reporting.ahead(plugins.discover(())).join()  # what every process needs is loaded once, here
     fingerprint.take(code="", threads=1, backend="gloo", data=None)
     assert _ccbed(state, f"up {root / 'two.yml'}", root / "log") == 0, (root / "log").read_text()
     spec = beds.read(state, "two")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from orchestrator.rank import record
+from orchestrator.rank.runtime import recorder
 from tests.contract import algorithms
 
 #: To reach.
@@ -26,13 +26,13 @@ def test_all_algorithms_are_proved_in_seconds() -> None:
 
 def test_a_record_costs_microseconds(tmp_path: Path) -> None:
     """As in an exchange: the clock is read, and the record is kept in memory. The best of twenty."""
-    chunks = record.Chunks(str(tmp_path / "chunks.bin"))
+    chunks = recorder.Chunks(str(tmp_path / "chunks.bin"))
     best = min(recorded(chunks, 1000) for _ in range(20))
     print(f"\n{best * 1e6:.2f} us per record; to reach: at most {RECORD_S * 1e6:.0f} us")
     assert best <= RECORD_S
 
 
-def recorded(chunks: record.Chunks, count: int) -> float:
+def recorded(chunks: recorder.Chunks, count: int) -> float:
     """Seconds for one of ``count`` records; they are written outside of the timed part, as in a trial."""
     begin = time.perf_counter()
     for index in range(count):

@@ -20,7 +20,7 @@ OUT = Path(__file__).parent / "out"
 PROGRAM = """
 import json, resource, sys, time
 from pathlib import Path
-from orchestrator import judging, plugins
+from orchestrator.run import judging; from orchestrator import plugins
 begin = time.monotonic()
 judging.conclude(plugins.discover(), Path(sys.argv[1]))
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

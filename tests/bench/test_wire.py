@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.bed import HostSpec
-from orchestrator.providers.follow import whole_lines
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.providers.event_reader import whole_lines
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from ..e2e import sshd
 from . import table

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import judging, plugins, run
-from orchestrator.agent import processes
-from orchestrator.cli import main, session, terminal
+from orchestrator import plugins
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.event import Event
 from orchestrator.model.launch import Request
@@ -22,7 +23,9 @@ from orchestrator.model.plugin import Catalogue
 from orchestrator.model.run import Run
 from orchestrator.model.trial import Trial
 from orchestrator.model.verdict import Verdict
-from orchestrator.providers.process import ProcessProvider
+from orchestrator.node.oslayer import processes
+from orchestrator.providers.process.process_provider import ProcessProvider
+from orchestrator.run import judging, lifecycle
 from orchestrator.store import beds, bundle
 
 from .stage import Stage, warmed
@@ -64,7 +67,7 @@ class Bed:
     catalogue: Catalogue
 
     def run(self, trial: Trial, **more: Any) -> Ran:
-        return ran(run.launch(self.request(trial, **more)).directory, self)
+        return ran(lifecycle.launch(self.request(trial, **more)).directory, self)
 
     def request(self, trial: Trial, **more: Any) -> Request:
         given = {"runs": str(self.runs), "command": "ccbed run (test)", "provider": ProcessProvider(self.state), **more}

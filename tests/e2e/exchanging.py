@@ -20,7 +20,8 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.model import algorithm, schedule
-from orchestrator.rank import exchange, record
+from orchestrator.rank.exchange import exchange
+from orchestrator.rank.runtime import recorder
 from tests.contract import algorithms
 
 #: No chunk count divides them; the last one leaves chunks empty.
@@ -241,7 +242,7 @@ def folded(every: torch.Tensor, operator: Callable[[torch.Tensor, torch.Tensor],
 def records(room: Room, directory: str) -> None:
     """One record for each message with chunks that came in, none for tokens; buffers change from call to call."""
     tree = next(one for one in algorithms.defaults() if one.name == "binomial-tree")
-    chunks = record.Chunks(f"{directory}/chunks-r{room.rank}.bin")
+    chunks = recorder.Chunks(f"{directory}/chunks-r{room.rank}.bin")
     steps = tree.schedule("gather", room.rank, room.world)
     carried = exchange.Exchange(steps, chunks=chunks)
     for step, count in enumerate((1009, 2017), 1):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model.bed import BedSpec, HostSpec
-from orchestrator.providers import ssh
+from orchestrator.providers.ssh import ssh_connection
 
 ADDRESS = "127.0.0.1"
 #: sshd as root wants this directory, and Debian makes it by the service that does not run here.
@@ -143,8 +143,8 @@ def bed(directory: Path, host: HostSpec, name: str = "wire") -> BedSpec:
     )
 
 
-def run(host: HostSpec, *argv: str) -> ssh.Done:
-    connection = ssh.connect(host)
+def run(host: HostSpec, *argv: str) -> ssh_connection.Done:
+    connection = ssh_connection.connect(host)
     try:
         return connection.run(argv)
     finally:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orchestrator.agent import gang as gang_files
 from orchestrator.model import codec, gang
+from orchestrator.node.agent import gang as gang_files
 
 ROOT = Path(__file__).parent.parent.parent
 TEMPLATE = Path(__file__).parent / "template.py"

@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from orchestrator.model import codec
 from orchestrator.model import gang as gang_model
-from orchestrator.rank import main as rank_main
+from orchestrator.rank.runtime import main as rank_main
 
 INCARNATION = "i1"
 

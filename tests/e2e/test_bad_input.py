@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import run
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Event
 from orchestrator.model.trial import Liveness, World
+from orchestrator.run import lifecycle
 from orchestrator.store import beds
 
 from . import trials
@@ -161,14 +161,14 @@ def test_a_journal_that_cannot_be_written_stops_the_gang_heals_and_is_gone_on_wi
 
     request = bed.request(trial, runs=str(disk.path), told=narrow, began=lambda path: where.append(Path(path)))
     with pytest.raises(InfrastructureError) as told:
-        run.launch(request)
+        lifecycle.launch(request)
     directory = where[-1]
     assert "the journal cannot be written: No space left on device" in str(told.value)
     assert f"ccbed resume {directory}" in told.value.hint
     assert "nothing to change" in bed.ccbed("up", bed.spec.inventory)[1]
     assert "busy" not in bed.ccbed("status")[1]
     disk.clear()
-    run.launch(bed.request(trial, resume=str(directory)))
+    lifecycle.launch(bed.request(trial, resume=str(directory)))
     again = ran(str(directory), bed)
     cut_before_the_injection = [bad for bad in again.bad() if bad.startswith("unknown fault-verified")]
     assert again.bad() == cut_before_the_injection, "one that was never sent is not made up for"
@@ -183,7 +183,7 @@ def test_a_run_whose_journal_cannot_be_written_can_be_given_up_on_the_full_disk(
         told=lambda event: disk.fill() if event.f == "rank.held" else None,
     )  # fmt: skip
     with pytest.raises(InfrastructureError):
-        run.launch(request)
+        lifecycle.launch(request)
     code, said = bed.ccbed("heal", "local")
     assert code == 0
     assert "is given up" in said
@@ -194,7 +194,7 @@ def test_a_run_whose_journal_cannot_be_written_can_be_given_up_on_the_full_disk(
 def test_where_nothing_can_be_written_nothing_is_begun(bed: Bed, disk: Disk) -> None:
     disk.fill()
     with pytest.raises(InfrastructureError, match="No space left on device"):
-        run.launch(bed.request(trials.dp(checks=()), twin=False, runs=str(disk.path)))
+        lifecycle.launch(bed.request(trials.dp(checks=()), twin=False, runs=str(disk.path)))
     assert [entry.name for entry in disk.path.iterdir()] == ["filler"]
     assert untouched(bed)
 

@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import processes
 from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.bed import BedSpec, NodeSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.gang import GangSpec
+from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive
-from orchestrator.providers.process import ProcessProvider
+from orchestrator.providers.process.process_provider import ProcessProvider
 
 from .stub import RANK
 
@@ -122,6 +122,8 @@ def _node(name: str, hash: str = "h1") -> NodeSpec:
 
 
 pytestmark = pytest.mark.e2e
+#: A payload needs its packages as well.
+EMPTY_PACKAGES = {f"orchestrator/{name}/__init__.py": b"" for name in ("rank", "rank/runtime")}
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +150,7 @@ def run(bed: Bed, request: pytest.FixtureRequest) -> Iterator[Bed]:
 
 @pytest.fixture
 def payload(run: Bed) -> str:
-    return run.provider.put({"orchestrator/rank/__init__.py": b"", "orchestrator/rank/main.py": RANK.encode()})
+    return run.provider.put({**EMPTY_PACKAGES, "orchestrator/rank/runtime/main.py": RANK.encode()})
 
 
 def test_a_node_is_warm_before_it_is_called_ready(run: Bed) -> None:
@@ -406,7 +408,7 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
     bed = Bed(tmp_path, ("n0", "n1")).up()
     try:
         bed.open("r")
-        files = {"orchestrator/rank/__init__.py": b"", "orchestrator/rank/main.py": RANK.encode()}
+        files = {**EMPTY_PACKAGES, "orchestrator/rank/runtime/main.py": RANK.encode()}
         bare = len(victims) == 1
         bed.gang("n0", bed.provider.put(files), stray=True, bare=bare, until_killed=True)
         status = bed.provider.observe(bed.spec)

@@ -12,8 +12,8 @@ import pytest
 from orchestrator.model import algorithm as model
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
-from orchestrator.rank import itemised, known, support
-from orchestrator.rank.cases import REDUCING
+from orchestrator.rank.collective import backend_support, item_parser, known_algorithms
+from orchestrator.rank.collective.cases import REDUCING
 from orchestrator.views import ending, failovers
 
 from .conftest import Bed, Ran
@@ -32,10 +32,10 @@ def every_item() -> list[dict[str, Any]]:
     """All operations by all that do them, small and uneven; then groups, dtypes, operators, roots, shares, asynchronous."""
     found: list[dict[str, Any]] = []
     for operation in OPERATIONS:
-        names = (*(one.name for one in known.able(operation, 4)), model.LIBRARY, model.AUTO)
+        names = (*(one.name for one in known_algorithms.able(operation, 4)), model.LIBRARY, model.AUTO)
         found += [{"operation": operation, "bytes": 4096, "trials": 2, "algorithm": name} for name in names]
     for operation in ("all-reduce", "reduce", "broadcast", "all-to-all", "send-recv"):
-        names = (*(one.name for one in known.able(operation, 4) if not one.even(operation)), model.LIBRARY)
+        names = (*(one.name for one in known_algorithms.able(operation, 4) if not one.even(operation)), model.LIBRARY)
         found += [{"operation": operation, "bytes": 1036, "trials": 1, "algorithm": name} for name in names]
     for one in [*found]:
         if one["algorithm"] != "auto" and one["bytes"] == 4096 and one["operation"] != "barrier":
@@ -54,10 +54,14 @@ def events(ran: Ran, name: str) -> list[dict[str, Any]]:
 
 
 def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> None:
-    items = [one for one in every_item() if known.find(one["algorithm"]) or one["algorithm"] in ("library", "auto")]
-    items = [one for one in items if one["algorithm"] != "auto" or known.doing(one["operation"])]
+    items = [
+        one
+        for one in every_item()
+        if known_algorithms.find(one["algorithm"]) or one["algorithm"] in ("library", "auto")
+    ]
+    items = [one for one in items if one["algorithm"] != "auto" or known_algorithms.doing(one["operation"])]
     ran = bed.run(trial("emulate", items=items))
-    steps = sum(itemised.item(one).trials for one in items)
+    steps = sum(item_parser.item(one).trials for one in items)
     assert ran.bad() == [] and ran.code == 0
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items)} cases exact, all ranks equal"
     (plan,) = events(ran, "collective.plan")
@@ -149,14 +153,15 @@ def test_what_a_world_cannot_do_is_refused_before_it_starts(bed: Bed) -> None:
 
 
 def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
-    told = support.attempt(
+    told = backend_support.attempt(
         [("all-reduce", "float32", "sum"), ("all-reduce", "float32", "band"), ("broadcast", "int8", "sum")]
     )
     assert [bool(why) for why in told.values()] == [False, True, False]
     with pytest.raises(
-        support.Unsupported, match=r"gloo does no all-reduce band of float32; it does float32 \(sum prod"
+        backend_support.Unsupported, match=r"gloo does no all-reduce band of float32; it does float32 \(sum prod"
     ):
-        support.require(
-            [itemised.item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})], "gloo"
+        backend_support.require(
+            [item_parser.item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})],
+            "gloo",
         )
     assert json.dumps([*map(list, told)])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import containers, engine_errors
+from orchestrator.core.bed import container_requests, engine_errors
 from orchestrator.model import container
 from orchestrator.model.bed import BedSpec, ContainerSpec, NodeSpec
 
@@ -78,7 +78,7 @@ def _request(root: Path, bed: str, spec: ContainerSpec) -> dict[str, Any]:
         name=bed or "t", provider="docker", nodes=(node,), inventory="i", workdir=str(root), hostdir=str(root),
         shared_dir=f"{root}/shared", agent="a", network="private" if bed else "host",
     )  # fmt: skip
-    body = containers.request(
+    body = container_requests.request(
         wanted, node, archive=f"{root}/agent/a.pyz", owner=(1000, 1000), addresses={"n0": ADDRESS}, tag="t-1"
     )
     return container.filled(body, mark="t-1/n0/7c1e", label={"incarnation": "7c1e", "ordinal": 1})
@@ -116,7 +116,7 @@ def test_docker_engine_keeps_limits_and_labels(create: Create) -> None:
     found = create(cpus="0.5", memory="64m", shm_size="32m")
     host = found["HostConfig"]
     assert (host["NanoCpus"], host["Memory"], host["ShmSize"]) == (500_000_000, 64 * 1024**2, 32 * 1024**2)
-    assert host["PidsLimit"] == containers.PIDS
+    assert host["PidsLimit"] == container_requests.PIDS
     assert found["Config"]["Labels"]["ccbed.incarnation"] == "7c1e"
 
 

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from orchestrator.model.bed import HostSpec
-from orchestrator.providers import dial, ssh
-from orchestrator.providers.refusals import HostError
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.providers.docker import engine_over_ssh
+from orchestrator.providers.ssh import ssh_connection
+from orchestrator.providers.ssh.refusals import HostError
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import sshd
 
-SOCKET = Path(dial.DEFAULT)
+SOCKET = Path(engine_over_ssh.DEFAULT)
 
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=sshd.lacking())]
@@ -39,7 +40,7 @@ def site(server: sshd.Sshd, tmp_path: Path) -> Iterator[RemoteSite]:
 
 @pytest.fixture
 def client(site: RemoteSite) -> Iterator[Any]:
-    one = dial.client(lambda: site.connection, site.host)
+    one = engine_over_ssh.client(lambda: site.connection, site.host)
     yield one
     one.close()
 
@@ -54,7 +55,7 @@ def test_the_engine_answers_over_the_connection(client: Any, server: sshd.Sshd) 
 def test_many_calls_at_once_take_few_sessions(client: Any, server: sshd.Sshd) -> None:
     with ThreadPoolExecutor(12) as pool:
         assert all(pool.map(lambda _: client.ping(), range(60)))
-    assert server.sessions() <= 2 * (dial.SESSIONS + 1), "each is a shell that runs the command, at most"
+    assert server.sessions() <= 2 * (engine_over_ssh.SESSIONS + 1), "each is a shell that runs the command, at most"
 
 
 def test_calls_go_on_after_a_cut(client: Any, site: RemoteSite, server: sshd.Sshd) -> None:
@@ -75,12 +76,12 @@ def wait(done: Callable[[], bool]) -> None:
 def test_an_engine_that_is_not_there_is_one_sentence(site: RemoteSite) -> None:
     gone = HostSpec(name="h1", engine="/nowhere/docker.sock")
     with pytest.raises(HostError, match=r"no container engine answers at /nowhere/docker\.sock; there: sudo"):
-        dial.client(lambda: site.connection, gone, 5)
+        engine_over_ssh.client(lambda: site.connection, gone, 5)
 
 
 def test_a_host_without_docker_is_one_sentence(tmp_path: Path) -> None:
     with sshd.running(tmp_path / "sshd", "SetEnv PATH=/nowhere") as own:
-        connection = ssh.connect(own.host())
+        connection = ssh_connection.connect(own.host())
         with pytest.raises(HostError, match="no docker command there; install Docker"):
-            dial.client(lambda: connection, own.host(), 5)
+            engine_over_ssh.client(lambda: connection, own.host(), 5)
         connection.close()

@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator import plugins, run
-from orchestrator.agent import label, processes
+from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.launch import Request
 from orchestrator.model.trial import FaultPlan, Trial, World
-from orchestrator.providers.docker import DockerProvider
+from orchestrator.node.files import label
+from orchestrator.node.oslayer import processes
+from orchestrator.providers.docker.docker_provider import DockerProvider
+from orchestrator.run import lifecycle
 from orchestrator.store import beds, bundle
 
 from . import trials
@@ -236,7 +238,7 @@ def test_a_run_that_nobody_goes_on_with_is_healed(box: Box) -> None:
     told = at("fault.verified", lambda: ctrl_c(2))
     where: list[str] = []
     with pytest.raises(Interrupted):
-        run.launch(box.request(dp(trials.pause(1)), began=where.append, told=told))
+        lifecycle.launch(box.request(dp(trials.pause(1)), began=where.append, told=told))
     assert box.container("n1").status == "paused"
     code, said = box.ccbed("heal", NAME)
     assert code == 0, said

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import door, processes
-from orchestrator.agent import mark as marks
-from orchestrator.providers import archive, helping
+from orchestrator.node.hostlink import fork_server
+from orchestrator.node.oslayer import process_tag as marks
+from orchestrator.node.oslayer import processes
+from orchestrator.providers import archive
+from orchestrator.providers.ssh import helper_start
 
 pytestmark = pytest.mark.e2e
 
@@ -25,8 +27,8 @@ HASH = "0123456789ab"
 KEEPER = """
 import sys
 from pathlib import Path
-from orchestrator.agent.door import Door
-from orchestrator.agent.loop import Loop
+from orchestrator.node.hostlink.fork_server import Door
+from orchestrator.node.oslayer.event_loop import Loop
 loop = Loop()
 door = Door(loop, Path(sys.argv[1]), sys.argv[2])
 loop.on_child(door.reap)
@@ -58,7 +60,7 @@ class Caller:
     """What SSH starts on a host, on pipes."""
 
     def __init__(self, bed: Path, archive_hash: str = HASH) -> None:
-        argv = helping.command(sys.executable, str(bed), "b", [str(bed / "shared")], b"")
+        argv = helper_start.command(sys.executable, str(bed), "b", [str(bed / "shared")], b"")
         argv[argv.index(archive.digest(b""))] = archive_hash
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -126,7 +128,7 @@ def test_without_a_door_that_opens_the_helper_is_started(bed: Path, keeper: subp
         keeper.kill()
         keeper.wait()
     elif state == "none":
-        (bed / marks.KEEPER / door.NAME).unlink()
+        (bed / marks.KEEPER / fork_server.NAME).unlink()
     caller = Caller(bed, "f" * 12 if state == "another version" else HASH)
     assert caller.hears() == {"wanted": 0}
     if state == "stopped":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rank import record
+from orchestrator.rank.runtime import recorder
 
 PROGRAM = Path(__file__).parent / "exchanging.py"
 
@@ -45,6 +45,6 @@ def test_every_algorithm_among_four_beside_the_caller_with_every_operator_and_re
 
 
 def read(path: Path) -> list[tuple[int, ...]]:
-    found = list(record.CHUNK.iter_unpack(path.read_bytes()))
+    found = list(recorder.CHUNK.iter_unpack(path.read_bytes()))
     assert all(row[6] <= row[7] for row in found)
     return [row[:6] for row in found]

@@ -17,13 +17,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.agent import label, processes
-from orchestrator.core import links
+from orchestrator.core.bed import links
 from orchestrator.model import codec
 from orchestrator.model.event import Command
 from orchestrator.model.trial import FaultPlan, Trigger
-from orchestrator.providers import asking, fabric
-from orchestrator.providers.process import ProcessProvider
+from orchestrator.node.files import label
+from orchestrator.node.oslayer import processes
+from orchestrator.providers import bed_commands
+from orchestrator.providers.process import fabric
+from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.store import beds
 
 from . import trials
@@ -232,7 +234,7 @@ def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: 
     assert spec is not None
     provider.prepare(spec)
     order = Command(f="node.apply", key="again/n3", node="n3", deadline_s=30.0, value=codec.plain(spec.node("n3")))
-    answer = asking.bound(provider, spec).all([order])[order.key]
+    answer = bed_commands.bound(provider, spec).all([order])[order.key]
     provider.close()
     assert answer is not None and answer.type == "ok", answer
     assert label.read(Path(spec.workdir) / "nodes" / "n3" / label.NODE)["switch"] == switch

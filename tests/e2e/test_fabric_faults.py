@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.agent import acts, label, processes
-from orchestrator.core import links
-from orchestrator.providers import fabric
+from orchestrator.core.bed import links
+from orchestrator.node.files import label
+from orchestrator.node.keeper import acts
+from orchestrator.node.oslayer import processes
+from orchestrator.providers.process import fabric
 from orchestrator.store import beds
 
 from . import trials

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.model.event import Event
 from orchestrator.model.trial import CheckSpec, World
 from orchestrator.providers import systems
-from orchestrator.providers.process import ProcessProvider
+from orchestrator.providers.process.process_provider import ProcessProvider
 
 from . import trials
 from .conftest import Bed, Ran

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.agent import label
 from orchestrator.model.event import Event
 from orchestrator.model.trial import FaultPlan, Trigger
+from orchestrator.node.files import label
 
 from . import trials
 from .conftest import ROOT, Bed
@@ -75,7 +75,7 @@ def test_a_node_that_was_stopped_by_hand_before_it_is_paused_proves_nothing(bed:
 
 
 def _tree(pid: int) -> list[int]:
-    from orchestrator.agent import processes
+    from orchestrator.node.oslayer import processes
 
     return [pid, *(one.pid for one in processes.descendants(pid))]
 

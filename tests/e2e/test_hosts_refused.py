@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import ssh_options
+from orchestrator.core.inventory import ssh_options
 from orchestrator.model.bed import HostSpec
-from orchestrator.providers import refusals, ssh
-from orchestrator.providers.refusals import Goal, HostError
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.providers.ssh import refusals, ssh_connection
+from orchestrator.providers.ssh.refusals import Goal, HostError
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import sshd
 
@@ -37,8 +37,8 @@ class Place:
     def host(self, **more: Any) -> HostSpec:
         return self.server.host(**more)
 
-    def connect(self, host: HostSpec, deadline_s: float = 5.0) -> ssh.Connection:
-        return ssh.connect(host, deadline_s, config=self.tmp / "no_config")
+    def connect(self, host: HostSpec, deadline_s: float = 5.0) -> ssh_connection.Connection:
+        return ssh_connection.connect(host, deadline_s, config=self.tmp / "no_config")
 
     def open(self, host: HostSpec, hostdir: str = "") -> None:
         bed = sshd.bed(self.tmp / "bed", host)
@@ -162,7 +162,7 @@ def test_the_users_own_configuration_counts(place: Place) -> None:
         f"  IdentityFile {place.server.key}\n  UserKnownHostsFile {place.server.known}\n"
     )
     host = HostSpec(name="h1", connection="ssh", address="h1")
-    connection = ssh.connect(host, 5.0, config=config)
+    connection = ssh_connection.connect(host, 5.0, config=config)
     assert connection.run(["echo", "a; b"]).out == b"a; b\n"
     connection.close()
 

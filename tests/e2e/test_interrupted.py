@@ -16,12 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import plugins, run
-from orchestrator.agent import label, processes
-from orchestrator.agent import mark as marks
+from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
 from orchestrator.model.trial import World
+from orchestrator.node.files import label
+from orchestrator.node.oslayer import process_tag as marks
+from orchestrator.node.oslayer import processes
+from orchestrator.run import lifecycle
 from orchestrator.store import beds
 
 from . import trials
@@ -61,14 +63,14 @@ def ctrl_c(times: int = 1) -> None:
 @pytest.mark.parametrize("moment", ["gang.joined", "rank.held", "fault.act", "node.exit", "recovery.decided"])
 def test_ctrl_c_heals_and_stops_and_the_run_is_gone_on_with(bed: Bed, moment: str) -> None:
     trial = trials.dp(trials.crash(2), params=SLOW)
-    stopped = run.launch(bed.request(trial, told=at(moment, ctrl_c)))
+    stopped = lifecycle.launch(bed.request(trial, told=at(moment, ctrl_c)))
     assert stopped.code == 130
     assert "busy" not in bed.ccbed("status")[1]
     assert "nothing to change" in bed.ccbed("up", bed.spec.inventory)[1]
     code, said = bed.ccbed("run", "dp-ring")
     assert code == 3
     assert stopped.run in said and "ccbed resume" in said
-    run.launch(bed.request(trial, resume=stopped.directory))
+    lifecycle.launch(bed.request(trial, resume=stopped.directory))
     again = ran(stopped.directory, bed)
     assert again.bad() == []
     assert len([event for event in again.of("fault.act") if event.type == "invoke"]) == 1
@@ -80,13 +82,13 @@ def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed
     where: list[str] = []
     request = bed.request(trial, began=where.append, told=at("gang.joined", lambda: ctrl_c(2)))
     with pytest.raises(Interrupted) as told:
-        run.launch(request)
+        lifecycle.launch(request)
     assert told.value.hint == f"ccbed resume {where[-1]}"
     assert "busy" in bed.ccbed("status")[1]
     assert bed.ccbed("watch", where[-1])[0] == 4, "nobody drives it"
     code, said = bed.ccbed("run", "dp-ring")
     assert (code, "whose orchestrator is gone" in said) == (3, True)
-    run.launch(bed.request(trial, resume=where[-1]))
+    lifecycle.launch(bed.request(trial, resume=where[-1]))
     again = ran(where[-1], bed)
     assert again.bad() == []
     assert [event.epoch for event in again.of("gang.joined")] == [0], "the gang was not stopped"
@@ -97,7 +99,7 @@ def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> 
     where: list[str] = []
     told = at("fault.injected", lambda: ctrl_c(2))
     with pytest.raises(Interrupted):
-        run.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told))
+        lifecycle.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told))
     document = json.loads(bed.ccbed("status", "--json")[1])[0]
     assert document["open_run"]["run"] == Path(where[-1]).name
     assert "crash-node" in document["leases"][0]
@@ -114,11 +116,11 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     trial = trials.dp(trials.crash(2), params={"step_min_ms": 23})
     timer = threading.Timer(0.6, ctrl_c)
     with pytest.raises(Interrupted, match="interrupted in the run to compare with") as told:
-        run.launch(bed.request(trial, began=lambda _: timer.start()))
+        lifecycle.launch(bed.request(trial, began=lambda _: timer.start()))
     directory = told.value.hint.removeprefix("ccbed resume ")
     assert "-twin-" not in directory
     assert (bed.runs / "latest").resolve() == Path(directory)
-    run.launch(bed.request(trial, resume=directory))
+    lifecycle.launch(bed.request(trial, resume=directory))
     again = ran(directory, bed)
     assert again.bad() == []
     assert again.outcome("fault-verified") == "pass"

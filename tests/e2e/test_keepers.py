@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.agent import label, processes
 from orchestrator.model.event import Event
+from orchestrator.node.files import label
+from orchestrator.node.oslayer import processes
 from orchestrator.store import beds
 
 from . import trials

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import inotify
+from orchestrator.node.oslayer import inotify
 from orchestrator.store import bundle
 
 from ..attack import scale

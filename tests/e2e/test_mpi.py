@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.core import links
+from orchestrator.core.bed import links
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import Liveness, Recovery, Trial, World
-from orchestrator.providers import fabric
-from orchestrator.rank import cases, feasible, itemised
-from orchestrator.rank.cases import REDUCING
-from orchestrator.rank.mpi import installed, names
+from orchestrator.providers.process import fabric
+from orchestrator.rank.collective import cases, feasible, item_parser
+from orchestrator.rank.collective.cases import REDUCING
+from orchestrator.rank.open_mpi import installed, names
 from orchestrator.store import beds
 
 from .conftest import ROOT, Bed, ccbed
@@ -55,14 +55,14 @@ def every_item() -> list[dict[str, Any]]:
         if operation in ("broadcast", "reduce", "gather", "scatter"):
             found.append({**one, "root": 2})
     found.append({"operation": "all-to-all", "bytes": 4096, "algorithm": "mpi", "shares": [0.25, 0.25, 0.1, 0.4]})
-    return [one for one in found if not list(feasible.of_item(itemised.item(one), 4))]
+    return [one for one in found if not list(feasible.of_item(item_parser.item(one), 4))]
 
 
 def test_every_operation_by_every_algorithm_of_open_mpi_is_exact_on_all_ranks(bed: Bed) -> None:
     items = every_item()
     ran = bed.run(trial("emulate", items=[*items, {"operation": "all-reduce", "bytes": 4096}]))
     assert ran.bad() == [] and ran.code == 0
-    steps = sum(itemised.item(one).trials for one in items) + 1
+    steps = sum(item_parser.item(one).trials for one in items) + 1
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items) + 1} cases exact, all ranks equal"
     assert len(items) > 50 and {one["operation"] for one in items} == set(cases.OPERATIONS)
 

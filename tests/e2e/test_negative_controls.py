@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.judging import conclude
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.run import Run
+from orchestrator.run.judging import conclude
 from orchestrator.store import bundle
 
 from . import trials

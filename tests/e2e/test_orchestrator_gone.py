@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import judging, run
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
+from orchestrator.run import judging, lifecycle
 from orchestrator.store import bundle
 
 from . import trials
@@ -36,7 +36,7 @@ def left_in_twin(bed: Bed) -> Path:
     seed = 100_000 + len(list(bed.runs.glob("*")))  # a twin that was never made before
     trial = trials.dp(trials.crash(2), params={"step_min_ms": 7}, seed=seed)
     with pytest.raises((Interrupted, KeyboardInterrupt)):
-        run.launch(bed.request(trial, began=began))
+        lifecycle.launch(bed.request(trial, began=began))
     return Path(where[-1])
 
 
@@ -81,7 +81,7 @@ def test_one_resume_is_enough_after_a_second_ctrl_c_while_the_first_is_carried_o
 
     request = bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told)
     with pytest.raises(Interrupted):
-        run.launch(request)
+        lifecycle.launch(request)
     code, said = bed.ccbed("resume", where[-1])
     assert code == 0, said
     assert ran(where[-1], bed).bad() == []
@@ -98,7 +98,7 @@ def unjudged(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
         with monkeypatch.context() as patched:
             patched.setattr(judging, "conclude", lambda *args, **named: ctrl_c())
             with pytest.raises(Interrupted):
-                run.launch(request)
+                lifecycle.launch(request)
         return Path(where[-1])
 
     return make
@@ -117,7 +117,7 @@ def test_a_run_that_has_ended_does_not_block_its_bed_and_the_next_command_judges
     assert untouched(bed)
 
     directory, notes = unjudged(), list[str]()
-    result = run.launch(bed.request(trials.dp(checks=()), twin=False, note=notes.append))
+    result = lifecycle.launch(bed.request(trials.dp(checks=()), twin=False, note=notes.append))
     assert result.code == 0
     assert [directory.name in note for note in notes] == [True]
     assert bundle.stage(directory) == "closed"

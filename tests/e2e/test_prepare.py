@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import mark as marks
-from orchestrator.core import assemble, variables
+from orchestrator.core.bed import assemble
+from orchestrator.core.inventory import variables
+from orchestrator.node.oslayer import process_tag as marks
 from orchestrator.prepare import ending, facts, playing
 from orchestrator.store import shipped
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model import gang, trial
-from orchestrator.rank import record
+from orchestrator.rank.runtime import recorder
 
 from .stage import Played, Stage
 
@@ -33,7 +33,7 @@ def test_four_ranks_train_and_leave_complete_records(twin: Played) -> None:
     for rank in range(4):
         assert [line["step"] for line in twin.steps(rank)] == list(range(1, 21))
         assert [value["mark"] for value in twin.of("rank.step") if value["rank"] == rank] == ["first"]
-        rows = list(record.CHUNK.iter_unpack((twin.out / f"n{rank}/chunks-r{rank}.bin").read_bytes()))
+        rows = list(recorder.CHUNK.iter_unpack((twin.out / f"n{rank}/chunks-r{rank}.bin").read_bytes()))
         assert len(rows) == 20 * 6
         assert {row[3] for row in rows} == {(rank - 1) % 4}
         assert sum(row[5] for row in rows if row[0] == 1) == pytest.approx(971_048 * 6 / 4, abs=8)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import redact
+from orchestrator.core.spec import redact
 from orchestrator.store import index, secrets
 
 from .conftest import Bed

@@ -12,7 +12,8 @@ import torch
 from torch.distributed.checkpoint import format_utils
 
 from orchestrator.model import gang
-from orchestrator.rank import digest, training
+from orchestrator.rank.checkpoint import tensor_digest
+from orchestrator.rank.reference_models import classifier
 
 from .stage import Played, Stage
 
@@ -67,11 +68,11 @@ def test_the_librarys_own_tools_read_it_and_one_rank_resumes_what_four_wrote(
     stage, _ = twin
     format_utils.dcp_to_torch_save(stage.checkpoints / "e0-s20", tmp_path / "whole.pt")
     weights = torch.load(tmp_path / "whole.pt", weights_only=True)["model"]
-    model = training.build()
+    model = classifier.build()
     model.load_state_dict(weights)
     alone = stage.play(world=1, epoch=1, resume=stage.resume("e0-s20"), **FSDP)
     assert alone.codes == {0: 0}
-    assert alone.of("rank.restored")[0]["weights"] == digest.model(model)
+    assert alone.of("rank.restored")[0]["weights"] == tensor_digest.model(model)
 
 
 @pytest.mark.parametrize("world", [2, 3, 5])

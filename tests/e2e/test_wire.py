@@ -14,10 +14,10 @@ import pytest
 
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.provider import Cursors
-from orchestrator.providers import ssh
-from orchestrator.providers.asking import BED
-from orchestrator.providers.follow import Follower
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.providers.bed_commands import BED
+from orchestrator.providers.event_reader import Follower
+from orchestrator.providers.ssh import ssh_connection
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import sshd
 
@@ -107,7 +107,7 @@ def latencies(wired: Wired, count: int) -> list[float]:
 
 def test_somebody_new_hears_an_sshd_that_is_there_and_none_that_is_not(tmp_path: Path) -> None:
     with sshd.running(tmp_path / "sshd") as own:
-        connection = ssh.connect(own.host())
+        connection = ssh_connection.connect(own.host())
         assert connection.answers(2.0) is True
         own.process.terminate()
         own.process.wait(10)
@@ -205,7 +205,9 @@ def test_the_wheel_is_taken_again_after_a_cut(wired: Wired) -> None:
     until(lambda: wired.site.connected)
     other = RemoteSite(wired.bed, wired.server.host())
     other.open()
-    with pytest.raises(OSError, match=rf"run {RUN} of {ssh.own_name()} \(pid {os.getpid()}\) drives this bed"):
+    with pytest.raises(
+        OSError, match=rf"run {RUN} of {ssh_connection.own_name()} \(pid {os.getpid()}\) drives this bed"
+    ):
         other.watch("R2", NODES)
     wired.site.watch(BED, NODES)
     wired.site.ping()

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.agent import warmth
 from orchestrator.model.run import Run
 from orchestrator.model.trial import World
+from orchestrator.node import warm_up
 from orchestrator.store import beds
 from tests.e2e import trials
 from tests.e2e.conftest import Bed, ccbed
@@ -26,7 +26,7 @@ INVENTORY = """all:
 #: A process that was warmed up as a keeper is, and a fork of it that uses the GPU.
 FORKED = """
 import os, sys
-from orchestrator.agent import warmth
+from orchestrator.node import warm_up as warmth
 warmth.load()
 pid = os.fork()
 if pid == 0:
@@ -78,7 +78,7 @@ def backends(run: Run) -> set[str]:
 
 def test_gpu_can_be_used_in_a_fork_of_what_was_warmed_up(count: int) -> None:
     env = {
-        **dict.fromkeys(warmth.ONE_THREAD, "1"),
+        **dict.fromkeys(warm_up.ONE_THREAD, "1"),
         "PYTHONPATH": str(Path(__file__).parents[2]),
         "PATH": "/usr/bin:/bin",
     }

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.agent import label
-from orchestrator.agent import mark as marks
 from orchestrator.model import container
+from orchestrator.node.files import label
+from orchestrator.node.oslayer import process_tag as marks
 
 
 def remove(client: Any) -> None:

@@ -35,11 +35,11 @@ def image(engine: Any) -> str:
     import platformdirs
 
     from orchestrator.model.errors import CcbedError
-    from orchestrator.providers import building
+    from orchestrator.providers.node_images import image_build
 
-    recipe = building.Recipe(folder=_HERE / "images", cache=platformdirs.user_cache_path("ccbed"))
+    recipe = image_build.Recipe(folder=_HERE / "images", cache=platformdirs.user_cache_path("ccbed"))
     try:
-        return building.build(engine, recipe, os.environ, print).name
+        return image_build.build(engine, recipe, os.environ, print).name
     except CcbedError as error:
         pytest.skip(f"{error}; {error.hint}")
 

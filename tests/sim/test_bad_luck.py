@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import fold
+from orchestrator.core.engine import fold
 from orchestrator.model.event import Command, Event, EventType, Source
-from orchestrator.providers.fake import FakeBed
-from orchestrator.providers.fake_parts import FakeGang
+from orchestrator.testing.fake import FakeBed
+from orchestrator.testing.fake_parts import FakeGang
 
 from . import world
 

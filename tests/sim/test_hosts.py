@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.model.act import Act
 from orchestrator.model.event import Command, Event
-from orchestrator.providers.fake import FakeBed
-from orchestrator.providers.fake_parts import FakeNode
+from orchestrator.testing.fake import FakeBed
+from orchestrator.testing.fake_parts import FakeNode
 
 from . import world
 

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from orchestrator.core import judge
+from orchestrator.core.verdict import judge
 from orchestrator.model.event import REPEATED, Command, Event, EventType, History
 from orchestrator.model.plan import HostClock
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
-from orchestrator.providers.fake import FakeBed
+from orchestrator.testing.fake import FakeBed
 
 from ..unit.catalogue import CATALOGUE
 from ..unit.synthetic import Files

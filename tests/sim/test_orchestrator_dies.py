@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from orchestrator.core.state import State
+from orchestrator.core.engine.state import State
 from orchestrator.model.act import Act
 from orchestrator.model.plan import Plan
 from orchestrator.model.trial import Trial
-from orchestrator.providers.fake import FakeBed
+from orchestrator.testing.fake import FakeBed
 
 from . import world
 

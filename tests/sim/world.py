@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from orchestrator.core import fold
-from orchestrator.core.state import State
+from orchestrator.core.engine import fold
+from orchestrator.core.engine.state import State
 from orchestrator.faults import cut_link, power_off, stop_engine, stop_ssh
-from orchestrator.loop import Loop
 from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Primitive, Target
 from orchestrator.model.event import Event, Source
 from orchestrator.model.plan import HostClock, Plan, PlanNode
 from orchestrator.model.trial import FaultPlan, Recovery, Trial, Trigger, World
-from orchestrator.providers.fake import FakeBed
+from orchestrator.run.loop import Loop
+from orchestrator.testing.fake import FakeBed
 
 FAULTS: Mapping[str, Any] = {
     "cut-link": cut_link, "power-off": power_off, "stop-engine": stop_engine, "stop-ssh": stop_ssh,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from orchestrator.core import assemble, parse_inventory
+from orchestrator.core.bed import assemble
+from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, NodeSpec, NodeState, NodeStatus
 
 LOCAL = """all:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.agent.asked import Operations
-from orchestrator.agent.follow import Helper
-from orchestrator.providers.link import Link
+from orchestrator.node.hostlink.requests import Operations
+from orchestrator.node.hostlink.streaming import Helper
+from orchestrator.providers.ssh.requests import Link
 
 
 class Pipes:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.bed import BedSpec, HostSpec
-from orchestrator.providers import helping
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.providers.ssh import helper_start
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from .piped import serving
 
@@ -34,7 +34,7 @@ def site(
         agent="", hosts=(host,), hostdir=str(hostdir),
     )  # fmt: skip
     with serving(hostdir) as pipes:
-        patch.setattr(helping, "start", lambda *_: helping.Started(channel=pipes, hello={}, rest=b""))
+        patch.setattr(helper_start, "start", lambda *_: helper_start.Started(channel=pipes, hello={}, rest=b""))
         made = RemoteSite(bed, host, lambda host, deadline_s: _Connection(), now)  # type: ignore[arg-type, return-value]
         yield made
         made.close()

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import acts as acts_module
-from orchestrator.agent import carrying, label, primitives
-from orchestrator.agent.acts import Acts
-from orchestrator.agent.lease import Lease, Leases
-from orchestrator.agent.loop import Loop
 from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
+from orchestrator.node.files import label
+from orchestrator.node.keeper import acts as acts_module
+from orchestrator.node.keeper import primitive_runner, primitives
+from orchestrator.node.keeper.acts import Acts
+from orchestrator.node.keeper.lease import Lease, Leases
+from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.store import beds
 
 ON, OFF = (Primitive(kind="pause", args={"state": state}) for state in ("on", "off"))
@@ -91,7 +92,7 @@ def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Stand:
     monkeypatch.setattr(primitives, "apply", switches.apply)
     monkeypatch.setattr(primitives, "holds", switches.holds)
     monkeypatch.setattr(primitives, "check", lambda wanted, node: None)
-    monkeypatch.setattr(carrying, "PROOF_S", 0.02)
+    monkeypatch.setattr(primitive_runner, "PROOF_S", 0.02)
     monkeypatch.setattr(acts_module, "PROVE_S", 0.02)
     return _Stand(tmp_path, switches)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import forks, processes
-from orchestrator.agent.events import EventLog
-from orchestrator.agent.gang import Gangs
-from orchestrator.agent.loop import Loop
 from orchestrator.model import codec
 from orchestrator.model.gang import GangSpec
+from orchestrator.node.agent.gang import Gangs
+from orchestrator.node.files.event_log import EventLog
+from orchestrator.node.oslayer import forks, processes
+from orchestrator.node.oslayer.event_loop import Loop
 
 #: Beyond every pid that a kernel gives.
 NOBODY = 1 << 23

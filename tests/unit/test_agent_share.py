@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import agent
-from orchestrator.agent.inbox import Item
 from orchestrator.model.event import Command
+from orchestrator.node.agent import agent
+from orchestrator.node.files.inbox import Item
 
 MINE = {"node": "n0", "incarnation": "i"}
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import ahead, terminal
-from orchestrator.cli.session import Session
+from orchestrator.cli.inputs import prefetch
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.store import beds as store
 
@@ -32,7 +33,7 @@ def session(tmp_path: Path) -> Session:
 
 
 def reached(session: Session, line: str) -> list[str]:
-    ahead.begin(session, line.split())
+    prefetch.begin(session, line.split())
     opened = session._opened[0] if session._opened else None
     return opened.told if isinstance(opened, Provider) else []
 

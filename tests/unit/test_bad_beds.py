@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import main, session, terminal
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.store import beds
 

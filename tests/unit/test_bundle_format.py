@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import judging
+from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.main import run
-from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import Terminal
+from orchestrator.cli.render.terminal import Terminal
+from orchestrator.run import judging
 from orchestrator.store import bundle, export, paths, seal
 from orchestrator.views import NOT_COMPARED
 

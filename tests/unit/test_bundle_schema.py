@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.core import documents, event_values
+from orchestrator.core.documents import decoder, event_values
 from orchestrator.model.event import Event
 from orchestrator.model.plan import Plan
 from orchestrator.model.run import Twin
@@ -18,7 +18,7 @@ from orchestrator.model.verdict import Verdict
 from .golden import same_as_golden
 
 DOCUMENTS = {
-    "trial.json": Trial, "plan.json": Plan, "twin.json": Twin, "bundle.json": documents.About, "fingerprint.json": documents.Fingerprint,
+    "trial.json": Trial, "plan.json": Plan, "twin.json": Twin, "bundle.json": decoder.About, "fingerprint.json": decoder.Fingerprint,
     "verdicts.json": tuple[Verdict, ...], "history.jsonl, a line": Event,
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def test_the_schema_of_a_bundle_is_written_down() -> None:
         "values of events": dict(zip(values, found[len(DOCUMENTS) :], strict=True)),
         "$defs": components,
     }
-    same_as_golden("../../orchestrator/core/bundle.schema.json", json.dumps(schema, indent=1, sort_keys=True) + "\n")
+    same_as_golden("../../orchestrator/core/documents/bundle.schema.json", json.dumps(schema, indent=1, sort_keys=True) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,11 @@ def test_the_schema_of_a_bundle_is_written_down() -> None:
     ],
 )
 def test_a_wrong_document_is_rejected_with_its_place(text: str, message: str) -> None:
-    with pytest.raises(documents.DocumentError) as error:
-        documents.convert(Trial, documents.parse_document(text.encode()))
+    with pytest.raises(decoder.DocumentError) as error:
+        decoder.convert(Trial, decoder.parse_document(text.encode()))
     assert message in str(error.value)
 
 
 def test_keys_that_the_model_does_not_know_are_ignored() -> None:
-    trial: Any = documents.convert(Trial, documents.parse_document(b'{"name": "x", "workload": "w", "later": 1}'))
+    trial: Any = decoder.convert(Trial, decoder.parse_document(b'{"name": "x", "workload": "w", "later": 1}'))
     assert trial == Trial(name="x", workload="w")

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import checkpoints, plain
 from orchestrator.model import manifest
+from orchestrator.node.agent import checkpoints
+from orchestrator.node.files import plain_files
 
 
 def _commit(directory: Path, epoch: int, step: int, content: bytes = b"weights") -> str:
@@ -185,7 +186,7 @@ def test_a_share_that_goes_away_during_the_scan_damages_nothing(
         shared.rename(tmp_path / "away")
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
-    monkeypatch.setattr(plain, "read", away)
+    monkeypatch.setattr(plain_files, "read", away)
     with pytest.raises(FileNotFoundError):
         checkpoints.newest(shared, [])
 
@@ -196,14 +197,14 @@ def test_a_file_that_cannot_be_read_is_damaged_only_at_the_last_attempt(
 ) -> None:
     _commit(tmp_path, 0, 5)
     _commit(tmp_path, 0, 10)
-    read = plain.read
+    read = plain_files.read
 
     def failing(path: Path) -> bytes:
         if path.name == "e0-s10.json":
             raise OSError(number, os.strerror(number))
         return read(path)
 
-    monkeypatch.setattr(plain, "read", failing)
+    monkeypatch.setattr(plain_files, "read", failing)
     with pytest.raises(OSError, match=os.strerror(number)):
         checkpoints.newest(tmp_path, [], unreadable_is_damaged=False)
     result = checkpoints.newest(tmp_path, [])

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import down, main, telling, terminal
-from orchestrator.cli.session import Session
+from orchestrator.cli import main
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import live, terminal
+from orchestrator.cli.verbs import down
 from orchestrator.model.bed import NodeStatus
 from orchestrator.model.launch import Request, Result
 from orchestrator.store import beds as store
@@ -110,7 +112,7 @@ def test_a_twin_of_before_is_shown(ccbed: Desk) -> None:
     ccbed("run", "dp-ring")
     ccbed.launched[-1].known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
     out = io.StringIO()
-    here = telling.Teller(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
+    here = live.Teller(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
     here.known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
     assert (
         out.getvalue()

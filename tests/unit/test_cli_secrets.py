@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from orchestrator.core import redact
+from orchestrator.core.spec import redact
 from orchestrator.model import codec
 
 from .test_cli import Desk, ccbed

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.cli import main, terminal
-from orchestrator.cli.session import Session
+from orchestrator.cli import main
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
 
 from .golden import same_as_golden
 

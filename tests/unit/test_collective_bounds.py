@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import judge
-from orchestrator.core import metrics as core_metrics
+from orchestrator.core.verdict import judge
+from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import CheckSpec
-from orchestrator.rank import cases, expected, known
+from orchestrator.rank.collective import cases, expected_cost, known_algorithms
 from orchestrator.views import collectives
 
 from . import collective_runs, verdicts
@@ -155,17 +155,17 @@ def test_bytes_of_a_port_are_those_of_the_schedule(
 ) -> None:
     item = cases.Item(operation=operation, algorithm=algorithm, bytes=MIB)
     (case,) = cases.cases([item], 4)
-    chosen = known.find(algorithm)
+    chosen = known_algorithms.find(algorithm)
     assert chosen is not None
-    assert expected.port_bytes(case, chosen, nodes) == share * MIB
+    assert expected_cost.port_bytes(case, chosen, nodes) == share * MIB
 
 
-@pytest.mark.parametrize("name", known.names())
+@pytest.mark.parametrize("name", known_algorithms.names())
 @pytest.mark.parametrize("world", [2, 3, 4, 7, 8])
 @pytest.mark.parametrize("width", [1, 2])
 def test_no_schedule_sends_less_than_the_operation_needs(name: str, world: int, width: int) -> None:
     """The bound that holds for libraries, against every algorithm: also where sizes do not divide and nodes are unequal."""
-    chosen = known.find(name)
+    chosen = known_algorithms.find(name)
     assert chosen is not None
     operations = [one for one in chosen.operations if one != "barrier" and not chosen.refuses(one, world)]
     for operation in operations:
@@ -178,4 +178,4 @@ def test_no_schedule_sends_less_than_the_operation_needs(name: str, world: int, 
             groups=(tuple(range(world)),), root=world - 1,
         )  # fmt: skip
         least = collectives.least_bytes(view, {rank: f"n{node}" for rank, node in enumerate(nodes)})
-        assert expected.port_bytes(case, chosen, nodes) >= least, operation
+        assert expected_cost.port_bytes(case, chosen, nodes) >= least, operation

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from orchestrator.rank import buffer, cases, pattern
-from orchestrator.rank.cases import Case, Item
+from orchestrator.rank.collective import cases
+from orchestrator.rank.collective.cases import Case, Item
+from orchestrator.rank.exchange import buffer, test_pattern
 
 WORLD = 4
 RANKS = (1, 3, 4, 6)
@@ -23,7 +24,7 @@ def case(operation: str, **more: Any) -> Case:
 
 
 def content(one: Case, segments: tuple[buffer.Segment, ...]) -> list[float]:
-    patterns = pattern.Patterns(RANKS, one.item.operator, one.item.dtype)
+    patterns = test_pattern.Patterns(RANKS, one.item.operator, one.item.dtype)
     return [value for segment in segments for value in patterns.tile(segment).tolist()]
 
 
@@ -97,7 +98,7 @@ def test_broadcast_and_send_recv() -> None:
 def test_ranks_and_places_have_different_contents() -> None:
     """A chunk of the wrong rank, or from the wrong place, is no right result."""
     for name in ("sum", "prod", "band", "bor"):
-        rows = [pattern.source(rank, WORLD, name) for rank in range(WORLD)]
+        rows = [test_pattern.source(rank, WORLD, name) for rank in range(WORLD)]
         for left, right in itertools.combinations(rows, 2):
             assert not torch.equal(left, right)
         assert all(not torch.equal(row, row.roll(1)) for row in rows)
@@ -105,7 +106,7 @@ def test_ranks_and_places_have_different_contents() -> None:
 
 @pytest.mark.parametrize("world", [2, 4, 16, 63, 126])
 def test_sums_stay_exact_in_the_narrowest_dtypes(world: int) -> None:
-    total = sum(pattern.source(rank, world, "sum") for rank in range(world))
+    total = sum(test_pattern.source(rank, world, "sum") for rank in range(world))
     assert isinstance(total, torch.Tensor) and int(total.max()) <= 127
 
 

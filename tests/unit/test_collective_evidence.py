@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.cli import collective, summary, terminal
-from orchestrator.cli.session import Session
-from orchestrator.core import metrics as core_metrics
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import collective, summary, terminal
+from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.event import Event, History
 from orchestrator.model.run import Run
 from orchestrator.reports import collectives as report
@@ -25,8 +25,8 @@ from orchestrator.reports import html
 from orchestrator.reports.page import collective as page
 from orchestrator.reports.page import nccl, sheet
 from orchestrator.store import bundle
-from orchestrator.views import collectives, comparing
-from orchestrator.views.collectives import fastest, samples, statistics, table, wording
+from orchestrator.views import collectives, comparison
+from orchestrator.views.collectives import fastest, phrases, samples, statistics, table
 
 from . import collective_runs, simulated
 from .collective_runs import Part
@@ -79,7 +79,7 @@ def test_a_time_of_nothing_breaks_no_report() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "index.html" in {**report.render(run), **html.render(run)}
-        assert comparing.compare(run, run).rows
+        assert comparison.compare(run, run).rows
 
 
 def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) ->
 def test_what_nobody_verified_is_no_zero() -> None:
     run = planned(collective_runs.run([part()]), verify=False)
     found = measured(run)
-    assert wording.verified(run.history, found) == "not verified"
+    assert phrases.verified(run.history, found) == "not verified"
     assert table.lines(found)[-1].endswith("-")
     (row,) = csv.DictReader(io.StringIO(sheet.cases(found)))
     assert row["wrong"] == ""
@@ -114,15 +114,15 @@ def test_what_nobody_verified_is_no_zero() -> None:
 
 def test_runs_are_compared_by_one_definition_of_a_time() -> None:
     before, after = (collective_runs.run([part()], over=over) for over in ("chunk", "mean_rank"))
-    found = comparing.compare(before, after)
+    found = comparison.compare(before, after)
     assert found.over == "max_rank"
     assert found.rows[0].before == found.rows[0].after
-    assert comparing.compare(after, after).over == "mean_rank"
+    assert comparison.compare(after, after).over == "mean_rank"
 
 
 def test_cases_of_other_shares_are_other_cases() -> None:
     even, uneven = part(operation="all-to-all"), part(operation="all-to-all", about={"shares": [0.1, 0.1, 0.1, 0.7]})
-    found = comparing.compare(collective_runs.run([even]), collective_runs.run([uneven]))
+    found = comparison.compare(collective_runs.run([even]), collective_runs.run([uneven]))
     assert found.rows == ()
     assert len(found.only) == 2
     run = collective_runs.run([even, uneven])
@@ -202,8 +202,8 @@ def test_holms_method_asks_more_of_each_of_many() -> None:
 
 def test_no_iterations_are_recommended_where_chunks_are_counted() -> None:
     few = measured(collective_runs.run([part(iterations=2)], over="chunk"))
-    assert wording.percentiles(few).endswith("p99 needs 100 or more")
-    assert "--iterations 100" in wording.percentiles(measured(collective_runs.run([part()])))
+    assert phrases.percentiles(few).endswith("p99 needs 100 or more")
+    assert "--iterations 100" in phrases.percentiles(measured(collective_runs.run([part()])))
 
 
 BROKEN: list[tuple[str, dict[str, Any]]] = [
@@ -241,4 +241,4 @@ def test_a_wrong_result_that_was_found_again_after_a_restart_counts_once() -> No
     ]
     again = replace(run, history=History(tuple(events)))
     assert measured(again).rows[0].wrong == 1
-    assert wording.verified(again.history, measured(again)).startswith("1 wrong, the first at rank 3")
+    assert phrases.verified(again.history, measured(again)).startswith("1 wrong, the first at rank 3")

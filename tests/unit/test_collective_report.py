@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import collective as terminal
-from orchestrator.core import metrics as core_metrics
+from orchestrator.cli.render import collective as terminal
+from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run
 from orchestrator.reports import collectives as report
 from orchestrator.reports import html, junit, metrics, summary
 from orchestrator.reports.page import collective as told_page
 from orchestrator.reports.page import nccl, sheet
 from orchestrator.views import collectives
-from orchestrator.views.collectives import table, wording
+from orchestrator.views.collectives import phrases, table
 
 from . import collective_runs, simulated
 from .golden import same_as_golden
@@ -49,8 +49,8 @@ def measured(run: Run) -> collectives.Measured:
 def test_the_table_is_as_somebody_read_it(run: Run) -> None:
     found = measured(run)
     told = [
-        wording.link(found.setting), *table.lines(found), *wording.winners(found.fastest), wording.straggler(found),
-        wording.verified(run.history, found), wording.outliers(found), wording.percentiles(found),
+        phrases.link(found.setting), *table.lines(found), *phrases.winners(found.fastest), phrases.straggler(found),
+        phrases.verified(run.history, found), phrases.outliers(found), phrases.percentiles(found),
     ]  # fmt: skip
     same_as_golden("collectives/table.txt", "\n".join(told) + "\n")
 
@@ -184,7 +184,7 @@ def test_a_wrong_result_is_told_with_rank_offset_expected_and_got() -> None:
     run = collective_runs.run([part], notes=[("collective.wrong", wrong)])
     found = measured(run)
     assert found.rows[0].wrong == 1
-    assert wording.verified(run.history, found) == (
+    assert phrases.verified(run.history, found) == (
         "1 wrong, the first at rank 3, step 2, offset 7: expected 6.0, got 5.0"
     )
     assert json.loads(nccl.document(run, found))["out_of_bounds"] == {"count": 1, "okay": "false"}
@@ -226,14 +226,14 @@ def test_operations_without_bytes_and_with_groups_are_told() -> None:
     ("count", "text"), [(4096, "4 KiB"), (1 << 20, "1 MiB"), (971_048, "971,048 B"), (6_438_912, "6,438,912 B"), (512, "512 B")]
 )  # fmt: skip
 def test_sizes_are_said_as_people_say_them(count: int, text: str) -> None:
-    assert wording.size(count) == text
+    assert phrases.size(count) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(2.84e-4, "0.284"), (0.01341, "13.41"), (0.4782, "478.2"), (4.577, "4,577")]
 )
 def test_milliseconds_have_four_digits_that_matter(seconds: float, text: str) -> None:
-    assert wording.milliseconds(seconds) == text
+    assert phrases.milliseconds(seconds) == text
 
 
 def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_page() -> None:
@@ -244,7 +244,7 @@ def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_p
     )
     found = collectives.measured(run)
     assert found is not None and found.outliers == 3
-    assert "(and 2 more slow trials, in the report)" in wording.straggler(found)
+    assert "(and 2 more slow trials, in the report)" in phrases.straggler(found)
     lines = list(terminal.lines(run, Path("runs/x"), whole=True))
     assert sum("trial " in line and "stood still" in line for line in lines) == 3
     told = told_page.values(run)

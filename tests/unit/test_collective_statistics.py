@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from orchestrator.model.run import StepRecord
 from orchestrator.store import files
 from orchestrator.views import collectives
-from orchestrator.views.collectives import curves, fastest, samples, statistics, wording
+from orchestrator.views.collectives import curves, fastest, phrases, samples, statistics
 
 from . import collective_runs, simulated
 from .collective_runs import Part
@@ -138,7 +138,7 @@ def test_too_few_trials_for_any_difference_are_not_judged_and_it_is_said_how_man
             assert {one.needed for one in found} == {needed}
             assert {one.clear for one in found} == {one.judged for one in found} == {count == needed}
     (few,) = race(np.ones(3), 2 * np.ones(3))
-    assert wording.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
+    assert phrases.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
 
 
 def test_trials_are_paired_by_their_number_and_not_by_their_place() -> None:
@@ -157,7 +157,7 @@ def test_algorithms_that_did_not_take_turns_are_not_judged() -> None:
     assert found is not None
     apart = [replace(case, stride=1, first_step=1 + 20 * case.number) for case in found.cases[:2]]
     (told,) = fastest.fastest(apart, {0: timed(np.ones(20)), 1: timed(2 * np.ones(20))})
-    assert not told.clear and wording.winners([told]) == ["not judged: the algorithms did not take turns"]
+    assert not told.clear and phrases.winners([told]) == ["not judged: the algorithms did not take turns"]
 
 
 def test_equal_algorithms_are_told_apart_in_no_more_than_one_run_of_twenty() -> None:
@@ -316,7 +316,7 @@ def test_thinned_points_keep_every_extreme() -> None:
 def test_a_training_run_is_checked_without_arrays() -> None:
     script = (
         "import sys; from tests.unit import run_builder; from orchestrator.reports import collectives, html, summary;"
-        "from orchestrator.core import metrics; run = run_builder.run(); assert collectives.render(run) == {};"
+        "from orchestrator.core.verdict import metrics; run = run_builder.run(); assert collectives.render(run) == {};"
         "html.render(run); summary.render(run); list(metrics.of(run)); print('numpy' in sys.modules)"
     )
     root = Path(__file__).parents[2]

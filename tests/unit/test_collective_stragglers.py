@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.model import algorithm
 from orchestrator.views import collectives
-from orchestrator.views.collectives import habits, wording
+from orchestrator.views.collectives import phrases, repeated_delays
 from tests.contract import algorithms
 
 from . import collective_runs, simulated
@@ -50,8 +50,8 @@ def blamed(found: collectives.Measured, trial: int) -> collectives.Blame | None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_nobody_is_named_where_nothing_is_wrong(name: str) -> None:
     found = measured(Gang(schedules=MAKERS[name]()), iterations=30)
-    assert not wording.names_somebody(found)
-    assert wording.straggler(found).startswith("none")
+    assert not phrases.names_somebody(found)
+    assert phrases.straggler(found).startswith("none")
 
 
 def catalogue(chosen: algorithm.Chosen, operation: str, world: int, uneven: bool = False) -> Schedules:
@@ -72,21 +72,21 @@ def test_no_algorithm_accuses_anybody_by_what_its_ranks_have_to_do(
 ) -> None:
     for one_port in (False, True):
         found = measured(Gang(schedules=catalogue(chosen, operation, world), one_port=one_port), iterations=10)
-        assert not wording.names_somebody(found), wording.straggler(found)
+        assert not phrases.names_somebody(found), phrases.straggler(found)
 
 
 def test_uneven_shares_accuse_nobody() -> None:
     chosen = next(one for one in algorithms.defaults() if one.name == "pairwise")
     schedules = catalogue(chosen, "all-to-all", 4, uneven=True)
     found = measured(Gang(schedules=schedules, one_port=True), iterations=10)
-    assert not wording.names_somebody(found), wording.straggler(found)
+    assert not phrases.names_somebody(found), phrases.straggler(found)
 
 
 def test_rounds_of_one_trial_are_no_independent_evidence() -> None:
     """A rank that was late in two trials out of four, in all of their rounds, may be so by chance."""
-    found = habits.latest(
+    found = repeated_delays.latest(
         [
-            habits.Rounds(
+            repeated_delays.Rounds(
                 hits={0: 70, 1: 0, 2: 35, 3: 35}, trials={0: 2, 1: 0, 2: 1, 3: 1}, waited_s={0: 5.0},
                 expected=dict.fromkeys(range(4), 35.0), count=140, of_trials=4, total_s=10.0,
             )
@@ -150,7 +150,7 @@ def test_a_slow_link_is_named_and_no_rank(name: str) -> None:
     found = measured(Gang(schedules=MAKERS[name](), slow={(1, 2): 0.25}), iterations=12)
     assert [(one.sender, one.receiver) for one in found.links] == [(1, 2)]
     assert found.links[0].factor == pytest.approx(4, rel=0.2)
-    assert "the link n1 to n2 takes" in wording.straggler(found)
+    assert "the link n1 to n2 takes" in phrases.straggler(found)
 
 
 @pytest.mark.parametrize("name", ["ring all-reduce", "recursive doubling"])
@@ -160,7 +160,7 @@ def test_a_rank_that_is_late_again_and_again_is_told_from_chance(name: str) -> N
     assert found.latest.rank == 3
     assert found.latest.straggler
     assert found.latest.share > 0.6  # what it sent was at times still under way: nothing is said of those rounds
-    assert "n3 is late again and again" in wording.straggler(found)
+    assert "n3 is late again and again" in phrases.straggler(found)
 
 
 def test_a_rank_that_is_late_by_next_to_nothing_is_no_straggler() -> None:
@@ -168,7 +168,7 @@ def test_a_rank_that_is_late_by_next_to_nothing_is_no_straggler() -> None:
     assert found.latest is not None
     assert found.latest.p < 0.001
     assert not found.latest.straggler
-    assert "but it costs 1 % of the time" in wording.straggler(found) or "costs 0 %" in wording.straggler(found)
+    assert "but it costs 1 % of the time" in phrases.straggler(found) or "costs 0 %" in phrases.straggler(found)
 
 
 @pytest.mark.parametrize("gather", [False, True])
@@ -178,7 +178,7 @@ def test_the_figures_of_the_origin_name_the_stopped_node(gather: bool) -> None:
     assert found.rows[0].chunks is not None
     assert found.rows[0].chunks.p50 == pytest.approx(0.090 if gather else 0.0136, rel=0.02)
     assert found.rows[0].chunks.max == pytest.approx(4.5, abs=0.1)
-    assert "n2 stood still for 4.4" in wording.straggler(found) or "n2 stood still for 4.5" in wording.straggler(found)
+    assert "n2 stood still for 4.4" in phrases.straggler(found) or "n2 stood still for 4.5" in phrases.straggler(found)
 
 
 def test_two_trials_cannot_tell_what_is_usual() -> None:

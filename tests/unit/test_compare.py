@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from orchestrator.cli import main, terminal
-from orchestrator.cli.session import Session
+from orchestrator.cli import main
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
 from orchestrator.model.errors import EXIT_USAGE
 from orchestrator.model.run import Run
 from orchestrator.store import seal
-from orchestrator.views import comparing
+from orchestrator.views import comparison
 from orchestrator.views.collectives import Interval
 
 from . import collective_runs, run_builder, simulated
@@ -35,15 +36,15 @@ def collective(rate: float, seed: int, sizes: tuple[int, ...] = (4096, 131_072),
 
 
 def test_equal_beds_show_no_difference() -> None:
-    found = comparing.compare(collective(18e6, 1), collective(18e6, 2))
+    found = comparison.compare(collective(18e6, 1), collective(18e6, 2))
     assert [row.verdict for row in found.rows] == ["no difference"] * 2
     assert all(row.change and row.change.low < row.change.value < row.change.high for row in found.rows)
     assert found.differences == ()
 
 
 def test_a_slower_link_is_slower_and_the_other_way_round_faster() -> None:
-    slow = comparing.compare(collective(18e6, 1), collective(16e6, 2)).rows[1]
-    fast = comparing.compare(collective(16e6, 2), collective(18e6, 1)).rows[1]
+    slow = comparison.compare(collective(18e6, 1), collective(16e6, 2)).rows[1]
+    fast = comparison.compare(collective(16e6, 2), collective(18e6, 1)).rows[1]
     assert (slow.verdict, fast.verdict) == ("slower", "faster")
     assert slow.relative == pytest.approx(18 / 16 - 1, abs=0.01)
     assert slow.slower_than(0.05) and slow.change and slow.change.low < slow.relative
@@ -64,7 +65,7 @@ def test_equal_runs_of_ten_cases_are_called_changed_in_no_more_than_one_of_twent
     draw, changed = np.random.default_rng(count), 0
     for _ in range(200):
         pairs = [(trials(draw, count, alike), trials(draw, count, alike)) for _ in range(10)]
-        rows = [comparing.of_samples("x", *pair, comparing.LEVEL / 10) for pair in pairs]
+        rows = [comparison.of_samples("x", *pair, comparison.LEVEL / 10) for pair in pairs]
         changed += any(row and row.verdict in ("slower", "faster") for row in rows)
     assert changed <= 10
 
@@ -72,14 +73,14 @@ def test_equal_runs_of_ten_cases_are_called_changed_in_no_more_than_one_of_twent
 def test_a_real_change_is_found() -> None:
     draw = np.random.default_rng(3)
     steady = [(1 + 0.03 * draw.normal(size=20), 1.1 + 0.033 * draw.normal(size=20)) for _ in range(100)]
-    found = [comparing.of_samples("x", a, b, comparing.LEVEL / 10) for a, b in steady]
+    found = [comparison.of_samples("x", a, b, comparison.LEVEL / 10) for a, b in steady]
     assert sum(row is not None and row.verdict == "slower" for row in found) >= 95
     assert not any(row is None or row.slower_than(0.15) for row in found)
 
 
 def test_a_change_of_the_medians_within_the_noise_is_no_difference() -> None:
     draw = np.random.default_rng(73)
-    row = comparing.of_samples("x", draw.lognormal(0, 0.6, 40), draw.lognormal(0.35, 0.6, 40))
+    row = comparison.of_samples("x", draw.lognormal(0, 0.6, 40), draw.lognormal(0.35, 0.6, 40))
     assert row is not None and row.change is not None
     assert row.change.low > 0 and row.relative < row.noise < row.change.value
     assert row.verdict == "no difference"
@@ -87,18 +88,18 @@ def test_a_change_of_the_medians_within_the_noise_is_no_difference() -> None:
 
 def test_a_limit_is_passed_with_the_whole_interval_only() -> None:
     interval = Interval(value=0.08, low=0.04, high=0.12)
-    row = comparing.Compared(what="x", before=1.0, after=1.08, change=interval, verdict="slower", noise=0.02)
+    row = comparison.Compared(what="x", before=1.0, after=1.08, change=interval, verdict="slower", noise=0.02)
     assert row.slower_than(0.03) and not row.slower_than(0.05)
     assert not replace(row, change=None, verdict="unknown").slower_than(0.0)
 
 
 def test_too_few_samples_are_no_verdict() -> None:
-    row = comparing.of_samples("x", np.ones(2), 2 * np.ones(2))
+    row = comparison.of_samples("x", np.ones(2), 2 * np.ones(2))
     assert row is not None and (row.change, row.verdict, row.counts) == (None, "unknown", (2, 2))
 
 
 def test_what_only_one_of_them_has_is_named() -> None:
-    found = comparing.compare(collective(18e6, 1), collective(18e6, 2, (4096, 8192)))
+    found = comparison.compare(collective(18e6, 1), collective(18e6, 2, (4096, 8192)))
     assert len(found.rows) == 1
     assert [(which, "128 KiB" in what or "8 KiB" in what) for which, what in found.only] == [("A", True), ("B", True)]
 
@@ -107,7 +108,7 @@ def test_other_beds_and_machines_are_named() -> None:
     before = collective(18e6, 1)
     plan = {**before.extras["plan.json"], "bed": "lab", "link": {"rate": 1e9}}
     after = replace(before, extras={**before.extras, "plan.json": plan, "fingerprint.json": {"torch": "2.14.0"}})
-    told = {name: (a, b) for name, a, b in comparing.compare(before, after).differences}
+    told = {name: (a, b) for name, a, b in comparison.compare(before, after).differences}
     assert told["bed"] == ("fabric", "lab")
     assert told["torch"] == ("2.13.0", "2.14.0")
     assert told["link.rate"] == ("145000000", "1000000000.0")
@@ -118,7 +119,7 @@ def test_training_runs_are_compared_by_steps_failover_and_loss() -> None:
     steps = [replace(one, start=1.0, end=1.0 + 0.01 + one.step * 1e-5) for one in run_builder.steps()]
     late = [replace(one, end=one.end * 1.0 + 0.005) for one in steps]
     other = [replace(one, loss="0x1p+0") if one.step == 40 and one.epoch else one for one in late]
-    found = comparing.compare(
+    found = comparison.compare(
         replace(before, files=run_builder.Files(tuple(steps))), replace(before, files=run_builder.Files(tuple(other)))
     )
     assert found.losses is not None
@@ -158,11 +159,11 @@ def test_what_cannot_be_judged_passes_no_limit(tmp_path: Path) -> None:
     """A node at half the rate, and three iterations: the median says +91 %, and nothing says how sure it is."""
     a, b = (sealed(collective(rate, 1, iterations=3), tmp_path / name) for rate, name in ((18e6, "a"), (9e6, "b")))
     code, out, _ = told("compare", a, b, "--fail-over", "5%")
-    least = comparing.compare(collective(18e6, 1), collective(18e6, 2)).least_samples
+    least = comparison.compare(collective(18e6, 1), collective(18e6, 2)).least_samples
     assert code == 2 and "UNKNOWN" in out and "PASS" not in out
     assert f"2 undecided: needs {least} or more iterations of each run     exit 2" in out
     enough = [collective(rate, 1, iterations=least) for rate in (18e6, 9e6)]
-    assert not any(row.undecided for row in comparing.compare(*enough).rows)
+    assert not any(row.undecided for row in comparison.compare(*enough).rows)
     assert told("compare", a, b)[0] == 0, "without a limit nothing is judged"
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import contained, processes
+from orchestrator.node.keeper import container_node
+from orchestrator.node.oslayer import processes
 
 
 class _Calls:
@@ -32,13 +33,13 @@ def calls() -> _Calls:
 
 
 @pytest.fixture
-def node(tmp_path: Path, calls: _Calls) -> contained.Node:
-    made = contained.Node(None, calls, "n0", tmp_path, tmp_path / "n0.json", "ccbed-n0")  # type: ignore[arg-type]
+def node(tmp_path: Path, calls: _Calls) -> container_node.Node:
+    made = container_node.Node(None, calls, "n0", tmp_path, tmp_path / "n0.json", "ccbed-n0")  # type: ignore[arg-type]
     made.label = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
     return made
 
 
-def test_until_the_engine_has_answered_nothing_is_known(node: contained.Node, calls: _Calls) -> None:
+def test_until_the_engine_has_answered_nothing_is_known(node: container_node.Node, calls: _Calls) -> None:
     assert [node.is_paused(True)[0], node.is_paused(False)[0]] == [None, None]
     assert len(calls.asked) == 1, "it is asked once at a time"
     calls.answer(paused=False)
@@ -46,18 +47,18 @@ def test_until_the_engine_has_answered_nothing_is_known(node: contained.Node, ca
 
 
 def test_what_the_engine_said_some_time_ago_is_not_used(
-    node: contained.Node, calls: _Calls, monkeypatch: pytest.MonkeyPatch
+    node: container_node.Node, calls: _Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.is_paused(True)
     calls.answer(paused=False)
-    monkeypatch.setattr(contained, "FRESH_S", 0.0)
+    monkeypatch.setattr(container_node, "FRESH_S", 0.0)
     assert node.is_paused(True)[0] is None
-    monkeypatch.setattr(contained, "FRESH_S", 60.0)
+    monkeypatch.setattr(container_node, "FRESH_S", 60.0)
     calls.answer(paused=True)
     assert node.is_paused(True)[0] is True
 
 
-def test_an_order_makes_what_was_said_before_it_unknown(node: contained.Node, calls: _Calls) -> None:
+def test_an_order_makes_what_was_said_before_it_unknown(node: container_node.Node, calls: _Calls) -> None:
     node.is_paused(True)
     calls.answer(paused=False)
     node.pause(True)

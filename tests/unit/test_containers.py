@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import assemble, containers, devices, parse_inventory
+from orchestrator.core.bed import assemble, container_requests, devices
+from orchestrator.core.inventory import parse_inventory
 from orchestrator.model import container
 from orchestrator.model.bed import BedSpec, ContainerSpec, NodeSpec
 
@@ -39,7 +40,7 @@ def bed(text: str, more: str = "") -> BedSpec:
 
 
 def request(spec: BedSpec, name: str = "n0") -> dict[str, Any]:
-    return containers.request(
+    return container_requests.request(
         spec,
         spec.node(name),
         archive=f"{spec.hostdir}/agent/agent-3fa9c1.pyz",
@@ -249,4 +250,4 @@ def test_only_a_node_that_shall_be_a_container_has_a_request() -> None:
     spec = bed(ONE)
     node = NodeSpec(name="n9", host="localhost", role="node", address="", hash="")
     with pytest.raises(ValueError, match="n9 is not to be a container"):
-        containers.request(spec, node, archive="a", owner=(0, 0), addresses={}, tag="t")
+        container_requests.request(spec, node, archive="a", owner=(0, 0), addresses={}, tag="t")

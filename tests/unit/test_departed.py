@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import bedview, main, session, terminal, up
-from orchestrator.core import assemble, departed, parse_inventory, seen
-from orchestrator.core.diff import diff
+from orchestrator.cli import main
+from orchestrator.cli.inputs import session
+from orchestrator.cli.render import bed_view, terminal
+from orchestrator.cli.verbs import up
+from orchestrator.core.bed import assemble, departed, observed_status
+from orchestrator.core.bed.diff import diff
+from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, HostStatus, NodeStatus
 from orchestrator.model.errors import UnreachedError
 from orchestrator.store import beds as store
@@ -73,7 +77,7 @@ def test_a_name_of_a_host_that_left_is_not_given_to_another() -> None:
 
 def test_a_node_on_the_wrong_host_is_removed_there_and_created_where_it_is_wanted() -> None:
     wanted = bed(h1=1, h2=1)
-    status = seen.bed_status(wanted, {"h1": look(container("n0"), container("n1")), "h2": look()})
+    status = observed_status.bed_status(wanted, {"h1": look(container("n0"), container("n1")), "h2": look()})
     plan = diff(wanted, status)
     assert [(one.node, one.host) for one in plan.of("remove")] == [("n1@h1", "h1")]
     assert [one.node for one in plan.of("create")] == ["n1"]
@@ -81,7 +85,7 @@ def test_a_node_on_the_wrong_host_is_removed_there_and_created_where_it_is_wante
 
 def test_a_host_that_left_is_emptied_and_a_reason_is_given_for_each_of_its_nodes() -> None:
     wanted = bed(bed(h1=1, h2=2), h1=1)
-    status = seen.bed_status(departed.bed_of(wanted), {"h2": look(container("n1"), container("n2", "dead"))})
+    status = observed_status.bed_status(departed.bed_of(wanted), {"h2": look(container("n1"), container("n2", "dead"))})
     changes = departed.changes(wanted, status, {})
     assert [(one.action, one.node, one.host) for one in changes] == [
         ("remove", "n1", "h2"), ("remove", "keeper", "h2"), ("remove", "ended containers", "h2"),
@@ -93,7 +97,7 @@ def test_a_host_that_left_is_emptied_and_a_reason_is_given_for_each_of_its_nodes
 
 def test_a_host_that_left_and_is_empty_is_forgotten_and_one_that_is_away_is_not() -> None:
     wanted = bed(bed(h1=1, h2=1, h3=1), h1=1)
-    status = seen.bed_status(departed.bed_of(wanted), {"h2": look(keeper=False)})
+    status = observed_status.bed_status(departed.bed_of(wanted), {"h2": look(keeper=False)})
     changes = departed.changes(wanted, status, {"h3": "no route"})
     assert [(one.action, one.node) for one in changes] == [("keep", "n2")]
     assert "h3 is no longer in the inventory, and is not reached: no route" in changes[0].reason
@@ -209,6 +213,6 @@ def test_the_plan_groups_what_is_removed_by_its_reason() -> None:
     status = BedStatus(name="lab", nodes=(NodeStatus(name="n1", state="warm", host="h2"),))
     plan = dataclasses.replace(diff(wanted, BedStatus(name="lab")), departed=departed.changes(wanted, status, {}))
     out = io.StringIO()
-    bedview.plan(terminal.Terminal(out=out, err=out), wanted, plan)
+    bed_view.plan(terminal.Terminal(out=out, err=out), wanted, plan)
     assert "1 to create, 0 to change, 1 to remove" in out.getvalue()
     assert "- n1       node   its host h2 is no longer in the inventory" in out.getvalue()

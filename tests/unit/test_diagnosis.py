@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import diagnosis
+from orchestrator.core.bed import diagnosis
 from orchestrator.model.bed import HostSpec
 from orchestrator.prepare import examine, facts
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from orchestrator.core.diff import ADOPTED, diff
+from orchestrator.core.bed.diff import ADOPTED, diff
 from orchestrator.model.bed import BedStatus, NodeStatus
 
 from . import beds

@@ -10,18 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import driving
 from orchestrator.model.errors import InfrastructureError, KeeperGoneError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.launch import Request
 from orchestrator.model.plan import Plan
 from orchestrator.model.provider import Cursors
 from orchestrator.plugins import discover
-from orchestrator.providers import asking, fake
-from orchestrator.providers.process import ProcessProvider
+from orchestrator.providers import bed_commands
+from orchestrator.providers.process.process_provider import ProcessProvider
+from orchestrator.run import drive
 from orchestrator.store import beds as bedfiles
 from orchestrator.store import bundle
 from orchestrator.store.journal import JournalError
+from orchestrator.testing import fake
 
 from ..sim import world
 from . import beds
@@ -59,7 +60,7 @@ def _drive(tmp_path: Path, provider: Bed) -> None:
         trial=TRIAL, bed=spec, provider=provider, catalogue=discover(()), runs=str(tmp_path), state=str(tmp_path),
         command="ccbed run dp-ring",
     )  # fmt: skip
-    driving.drive(request, TRIAL, _plan(), tmp_path / "run")
+    drive.drive(request, TRIAL, _plan(), tmp_path / "run")
 
 
 def _plan() -> Plan:
@@ -124,8 +125,8 @@ def test_who_is_asked_outside_of_a_run_is_not_waited_for_in_vain() -> None:
     provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
     provider.performed, provider.but = KeeperGoneError("the keeper of this bed is gone"), ("node.kill",)
     order = Command(f="node.kill", key="k", node="n0", deadline_s=3600.0)
-    answers = asking.Asking(provider=provider, cursors={}).all([order])
-    assert asking.problem(answers["k"], order) == "the keeper of this bed is gone"
+    answers = bed_commands.Asking(provider=provider, cursors={}).all([order])
+    assert bed_commands.problem(answers["k"], order) == "the keeper of this bed is gone"
 
 
 def test_a_keeper_of_this_machine_that_is_gone_is_seen_at_once(tmp_path: Path) -> None:

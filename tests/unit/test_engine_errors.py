@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core import engine_errors
+from orchestrator.core.bed import engine_errors
 
 SAID = {
     'could not select device driver "" with capabilities: [[gpu]]': "GPUs are asked for, and the engine has no NVIDIA runtime",

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import calls, engine, looking
-from orchestrator.agent.engine import EngineError
-from orchestrator.agent.loop import Loop
+from orchestrator.node.keeper import container_status, engine_calls
+from orchestrator.node.oslayer import engine_api
+from orchestrator.node.oslayer.engine_api import EngineError
+from orchestrator.node.oslayer.event_loop import Loop
 
 OLD = "client version 1.41 is too new. Maximum supported API version is 1.40"
 NEW = "client version 1.41 is too old. Minimum supported API version is 1.44, please upgrade your client to a newer version"
@@ -61,7 +62,7 @@ def answering(path: Path, refusal: str) -> Iterator[list[str]]:
 
 def test_an_engine_that_wants_a_newer_version_is_asked_in_it_from_then_on(tmp_path: Path) -> None:
     with answering(tmp_path / "s", NEW) as asked:
-        one = engine.Engine(str(tmp_path / "s"))
+        one = engine_api.Engine(str(tmp_path / "s"))
         assert one.ask("GET", "/version") == {"Version": "29.0.1"}
         assert one.ask("GET", "/version") == {"Version": "29.0.1"}
     assert asked == ["/v1.41/version", "/v1.44/version", "/v1.44/version"]
@@ -75,7 +76,7 @@ def test_a_keepers_loop_asks_again_too(tmp_path: Path) -> None:
         def told(answer: Any, error: EngineError | None) -> None:
             found.append((answer, error))
 
-        calls.Calls(loop, engine.Engine(str(tmp_path / "s"))).ask("GET", "/version", told)
+        engine_calls.Calls(loop, engine_api.Engine(str(tmp_path / "s"))).ask("GET", "/version", told)
         while not found:
             loop.turn()
     assert found == [({"Version": "29.0.1"}, None)]
@@ -86,12 +87,12 @@ def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) ->
         answering(tmp_path / "s", OLD),
         pytest.raises(EngineError, match=r"too old .*1\.40.*install Docker 20\.10"),
     ):
-        engine.Engine(str(tmp_path / "s")).ask("GET", "/version")
+        engine_api.Engine(str(tmp_path / "s")).ask("GET", "/version")
 
 
 def test_what_answers_with_something_else_than_containers_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.Engine, "ask", lambda self, method, path: "hello")
+    monkeypatch.setattr(engine_api.Engine, "ask", lambda self, method, path: "hello")
     with pytest.raises(
-        engine.EngineError, match=r"/x.sock: what answers there is no container engine; set ccbed_engine"
+        engine_api.EngineError, match=r"/x.sock: what answers there is no container engine; set ccbed_engine"
     ):
-        looking.containers("/bed", "b", "/x.sock")
+        container_status.containers("/bed", "b", "/x.sock")

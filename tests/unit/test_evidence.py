@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from orchestrator import views
-from orchestrator.agent.events import EventLog
-from orchestrator.core import replay
+from orchestrator.core.verdict import replay
 from orchestrator.model.event import Event, History
 from orchestrator.model.run import Run
+from orchestrator.node.files.event_log import EventLog
 from orchestrator.store import bundle, export
 
 BUNDLES = Path(__file__).parents[1] / "golden" / "bundles"

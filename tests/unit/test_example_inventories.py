@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import assemble, containers, parse_inventory, plan
+from orchestrator.core.bed import assemble, container_requests
+from orchestrator.core.inventory import parse_inventory
+from orchestrator.core.spec import plan
 from orchestrator.model.bed import BedSpec, ContainerSpec
 from orchestrator.model.trial import Trial, World
 
@@ -43,7 +45,7 @@ def test_its_trials_run_on_nccl(cluster: BedSpec) -> None:
 
 def test_its_containers_have_every_gpu_rdma_and_the_clusters_nccl(cluster: BedSpec) -> None:
     addresses = {node.name: node.address for node in cluster.nodes}
-    body = containers.request(
+    body = container_requests.request(
         cluster,
         cluster.node("n4"),
         archive="/scratch/ccbed/agent/a.pyz",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import engine, gangs
+from orchestrator.core.engine import engine, gang_commands
 from orchestrator.model.bed import LinkSpec
 from orchestrator.model.gang import GangSpec
 from orchestrator.model.plan import Plan
 from orchestrator.model.schedule import OPERATIONS
-from orchestrator.rank import cases, choice, expected, fit, known
+from orchestrator.rank.collective import algorithm_choice, cases, expected_cost, known_algorithms, link_fit
 
 from . import beds, test_plan
 
@@ -25,10 +25,10 @@ def case(operation: str, world: int = 4, **more: Any) -> cases.Case:
     return cases.cases([cases.Item(operation=operation, bytes=4 * 27720, **more)], world)[0]
 
 
-def volume(one: cases.Case, name: str, tiers: expected.Uplinks | None = None) -> float:
-    algorithm = known.find(name)
+def volume(one: cases.Case, name: str, tiers: expected_cost.Uplinks | None = None) -> float:
+    algorithm = known_algorithms.find(name)
     assert algorithm is not None
-    return expected.cost(one, algorithm, tiers).volume
+    return expected_cost.cost(one, algorithm, tiers).volume
 
 
 @pytest.mark.parametrize("name", ["pairwise", "direct"])
@@ -39,7 +39,7 @@ def test_uneven_shares_cost_what_the_busiest_port_moves(name: str) -> None:
 
 def test_equal_shares_by_the_schedule_cost_what_the_formula_says() -> None:
     """Shares that hardly differ: the schedule is followed, and agrees."""
-    for one in known.able("all-to-all", 4):
+    for one in known_algorithms.able("all-to-all", 4):
         even, nearly = (
             volume(case("all-to-all", shares=shares), one.name) for shares in ((), (0.25, 0.25, 0.2501, 0.2499))
         )
@@ -47,15 +47,15 @@ def test_equal_shares_by_the_schedule_cost_what_the_formula_says() -> None:
 
 
 def test_uplinks_as_wide_as_all_their_ports_change_nothing() -> None:
-    wide = expected.uplinks(LinkSpec(rate=GBIT, groups=2, uplink=1000 * GBIT), (0, 0, 0, 0, 1, 1, 1, 1))
+    wide = expected_cost.uplinks(LinkSpec(rate=GBIT, groups=2, uplink=1000 * GBIT), (0, 0, 0, 0, 1, 1, 1, 1))
     for operation in OPERATIONS:
-        for one in known.able(operation, 8):
+        for one in known_algorithms.able(operation, 8):
             algorithm = one.cost(operation, 8)
-            assert expected.cost(case(operation, 8), one, wide).volume == pytest.approx(algorithm.volume), one.name
+            assert expected_cost.cost(case(operation, 8), one, wide).volume == pytest.approx(algorithm.volume), one.name
 
 
 def test_what_crosses_a_shared_uplink_at_once_takes_longer() -> None:
-    tiers = expected.uplinks(TIERS, IN_ORDER)
+    tiers = expected_cost.uplinks(TIERS, IN_ORDER)
     assert tiers is not None and tiers.groups == (0, 0, 1, 1) and tiers.slower == 1.0
     assert volume(case("all-reduce"), "ring", tiers) == pytest.approx(1.5)
     assert volume(case("all-reduce"), "halving-doubling", tiers) == pytest.approx(2.5)
@@ -64,47 +64,48 @@ def test_what_crosses_a_shared_uplink_at_once_takes_longer() -> None:
 
 
 def test_auto_knows_uplinks_and_says_so() -> None:
-    link = fit.Fit(1e-6, 8 / GBIT, 1.0)
-    one, tiers = case("all-reduce"), expected.uplinks(TIERS, IN_ORDER, 8 / GBIT)
-    found = choice.choose(one, choice.candidates(one), link, tiers)
+    link = link_fit.Fit(1e-6, 8 / GBIT, 1.0)
+    one, tiers = case("all-reduce"), expected_cost.uplinks(TIERS, IN_ORDER, 8 / GBIT)
+    found = algorithm_choice.choose(one, algorithm_choice.candidates(one), link, tiers)
     assert found.seconds["ring"] < found.seconds["halving-doubling"]
     assert found.why.endswith("; ranks 0,1 / 2,3 behind shared uplinks")
-    flat = choice.choose(one, choice.candidates(one), link)
+    flat = algorithm_choice.choose(one, algorithm_choice.candidates(one), link)
     assert "uplinks" not in flat.why and flat.seconds["halving-doubling"] < flat.seconds["ring"]
 
 
 def test_the_model_goes_by_where_the_ranks_are_plugged_in_and_not_by_their_order() -> None:
     """A ring whose neighbours are behind different uplinks crosses them at every step, with two ranks at once."""
-    alternate = expected.uplinks(TIERS, (0, 1, 0, 1))
+    alternate = expected_cost.uplinks(TIERS, (0, 1, 0, 1))
     assert volume(case("all-reduce"), "ring", alternate) == pytest.approx(3.0)
     assert volume(case("all-reduce"), "halving-doubling", alternate) == pytest.approx(2.0)
-    one_leaf_of_three = expected.uplinks(TIERS, (0, 0, 0, 1))
+    one_leaf_of_three = expected_cost.uplinks(TIERS, (0, 0, 0, 1))
     assert volume(case("all-reduce"), "ring", one_leaf_of_three) == pytest.approx(1.5)
     assert volume(case("all-reduce", groups="0,1/2,3"), "ring", alternate) == pytest.approx(2.0)
     assert volume(case("all-reduce", groups="0,2/1,3"), "ring", alternate) == pytest.approx(1.0)
 
 
 def test_auto_chooses_otherwise_where_the_ranks_lie_otherwise() -> None:
-    link, one = fit.Fit(1e-6, 8 / GBIT, 1.0), case("all-reduce")
-    among = [found for found in choice.candidates(one) if found.name in ("ring", "halving-doubling")]
+    link, one = link_fit.Fit(1e-6, 8 / GBIT, 1.0), case("all-reduce")
+    among = [found for found in algorithm_choice.candidates(one) if found.name in ("ring", "halving-doubling")]
     chosen = {
-        leaves: choice.choose(one, among, link, expected.uplinks(TIERS, leaves)) for leaves in (IN_ORDER, (0, 1, 0, 1))
+        leaves: algorithm_choice.choose(one, among, link, expected_cost.uplinks(TIERS, leaves))
+        for leaves in (IN_ORDER, (0, 1, 0, 1))
     }
     assert [found.name for found in chosen.values()] == ["ring", "halving-doubling"]
     assert "; ranks 0,2 / 1,3 behind shared uplinks" in chosen[0, 1, 0, 1].why
 
 
 def test_where_nothing_crosses_an_uplink_the_fabric_is_flat() -> None:
-    assert expected.uplinks(None, IN_ORDER) is expected.uplinks(LinkSpec(rate=GBIT), IN_ORDER) is None
-    assert expected.uplinks(TIERS, (0, 0)) is expected.uplinks(TIERS, ()) is None
+    assert expected_cost.uplinks(None, IN_ORDER) is expected_cost.uplinks(LinkSpec(rate=GBIT), IN_ORDER) is None
+    assert expected_cost.uplinks(TIERS, (0, 0)) is expected_cost.uplinks(TIERS, ()) is None
 
 
 def test_how_much_slower_an_uplink_is_follows_from_both_rates_and_else_from_the_probe() -> None:
-    half = expected.uplinks(LinkSpec(rate=GBIT, groups=2, uplink=GBIT // 2), IN_ORDER, 8 / (0.95 * GBIT))
+    half = expected_cost.uplinks(LinkSpec(rate=GBIT, groups=2, uplink=GBIT // 2), IN_ORDER, 8 / (0.95 * GBIT))
     assert half is not None and half.slower == 2.0, "what frames cost is the same on both"
-    bare = expected.uplinks(LinkSpec(groups=2, uplink=GBIT), IN_ORDER, 8 / (10 * GBIT))
+    bare = expected_cost.uplinks(LinkSpec(groups=2, uplink=GBIT), IN_ORDER, 8 / (10 * GBIT))
     assert bare is not None and bare.slower == pytest.approx(10.0)
-    unprobed = expected.uplinks(LinkSpec(groups=2, uplink=GBIT), IN_ORDER)
+    unprobed = expected_cost.uplinks(LinkSpec(groups=2, uplink=GBIT), IN_ORDER)
     assert unprobed is not None and unprobed.slower == 0.0
 
 
@@ -118,7 +119,7 @@ def gang(plan: Plan, *slots: str) -> GangSpec:
     """What the first of the slots is told when these nodes are the gang."""
     trial = test_plan.trial(f"world: {{nodes: {len(slots)}, ranks_per_node: 2}}")
     made, _ = engine.begin(trial, plan)
-    return gangs._gang_spec(trial, dataclasses.replace(made, slots=slots), slots[0])
+    return gang_commands._gang_spec(trial, dataclasses.replace(made, slots=slots), slots[0])
 
 
 def test_ranks_are_told_which_switch_each_of_them_is_plugged_into() -> None:

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import fabric as making
-from orchestrator.agent import netns, shaping
-from orchestrator.core import assemble, diff, fabric, links, parse_inventory, plan
+from orchestrator.core.bed import assemble, diff, fabric, links
+from orchestrator.core.inventory import parse_inventory
+from orchestrator.core.spec import plan
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, LinkSpec
 from orchestrator.model.errors import InfrastructureError, UsageError
-from orchestrator.providers import fabric as needs
+from orchestrator.node.keeper import fabric as making
+from orchestrator.node.oslayer import namespaces, traffic_control
 from orchestrator.providers import preflight
+from orchestrator.providers.process import fabric as needs
 
 from . import beds
 from .test_plan import CATALOGUE, trial
@@ -99,47 +101,56 @@ def test_names_resolve_to_the_nodes_and_this_machines_other_names_stay() -> None
 
 
 def test_both_ends_of_a_link_are_shaped_and_a_delay_is_on_the_way_once() -> None:
-    assert shaping.port_rate("n3", FAST) == [
-        f"qdisc add dev n3 root handle 1: tbf rate 1000000000bit burst 50000 limit {shaping.QUEUE}"
+    assert traffic_control.port_rate("n3", FAST) == [
+        f"qdisc add dev n3 root handle 1: tbf rate 1000000000bit burst 50000 limit {traffic_control.QUEUE}"
     ]
     slow = LinkSpec(rate=10**6, burst=2000, delay_s=0.0015, loss=0.001)
-    assert shaping.node_rate(slow) == [
-        f"qdisc add dev eth0 root handle 1: tbf rate 1000000bit burst 2000 limit {shaping.QUEUE}",
-        f"qdisc add dev eth0 parent 1:1 netem limit {shaping.PACKETS} delay 1500us loss 0.1%",
+    assert traffic_control.node_rate(slow) == [
+        f"qdisc add dev eth0 root handle 1: tbf rate 1000000bit burst 2000 limit {traffic_control.QUEUE}",
+        f"qdisc add dev eth0 parent 1:1 netem limit {traffic_control.PACKETS} delay 1500us loss 0.1%",
     ]
-    assert len(shaping.port_rate("n3", slow)) == 1
-    assert shaping.node_rate(LinkSpec(loss=0.02)) == [f"qdisc add dev eth0 root netem limit {shaping.PACKETS} loss 2%"]
-    assert shaping.node_rate(LinkSpec()) == shaping.port_rate("n3", LinkSpec()) == shaping.uplinks(FAST) == []
+    assert len(traffic_control.port_rate("n3", slow)) == 1
+    assert traffic_control.node_rate(LinkSpec(loss=0.02)) == [
+        f"qdisc add dev eth0 root netem limit {traffic_control.PACKETS} loss 2%"
+    ]
+    assert (
+        traffic_control.node_rate(LinkSpec())
+        == traffic_control.port_rate("n3", LinkSpec())
+        == traffic_control.uplinks(FAST)
+        == []
+    )
 
 
 def test_a_node_has_the_same_hardware_address_whenever_it_is_started() -> None:
-    assert shaping.cable("n3", "10.77.0.4", 7) == [
+    assert traffic_control.cable("n3", "10.77.0.4", 7) == [
         "link add eth0 address 02:cc:0a:4d:00:04 type veth peer name n3 netns /proc/self/fd/7"
     ]
 
 
 def test_packets_are_smaller_than_the_bucket_so_that_none_is_cut_into_frames() -> None:
     def packets(link: LinkSpec) -> list[str]:
-        return [line for line in shaping.node("10.77.0.4", 16, "t/n3/1", link) if "gso" in line]
+        return [line for line in traffic_control.node("10.77.0.4", 16, "t/n3/1", link) if "gso" in line]
 
     assert packets(LinkSpec(rate=10**9, burst=64_000)) == ["link set dev eth0 gso_max_size 40000"]
-    assert packets(LinkSpec(rate=10**8, burst=1600)) == [f"link set dev eth0 gso_max_size {shaping.PACKET_LEAST}"]
+    assert packets(LinkSpec(rate=10**8, burst=1600)) == [
+        f"link set dev eth0 gso_max_size {traffic_control.PACKET_LEAST}"
+    ]
     assert packets(LinkSpec(rate=10**11, burst=10**7)) == ["link set dev eth0 gso_max_size 65536"]
     assert packets(LinkSpec()) == []
 
 
 def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_a_core() -> None:
     def bridges(link: LinkSpec) -> list[str]:
-        return [line.split()[2] for line in shaping.switch(link, "t/switch") if " type bridge " in line]
+        return [line.split()[2] for line in traffic_control.switch(link, "t/switch") if " type bridge " in line]
 
     assert bridges(FAST) == ["leaf0"]
     assert bridges(TIERS) == ["leaf0", "leaf1", "core"]
-    assert [line.split()[3] for line in shaping.uplinks(TIERS)] == ["up0", "down0", "up1", "down1"]
-    assert all("rate 200000000bit burst 9000 " in line for line in shaping.uplinks(TIERS))
-    assert "link set dev down1 master core alias t/switch/uplink addrgenmode none up" in shaping.switch(
+    assert [line.split()[3] for line in traffic_control.uplinks(TIERS)] == ["up0", "down0", "up1", "down1"]
+    assert all("rate 200000000bit burst 9000 " in line for line in traffic_control.uplinks(TIERS))
+    assert "link set dev down1 master core alias t/switch/uplink addrgenmode none up" in traffic_control.switch(
         TIERS, "t/switch"
     )
-    assert shaping.port("n3", 1, "t/n3/1") == ["link set dev n3 master leaf1 alias t/n3/1 addrgenmode none up"]
+    assert traffic_control.port("n3", 1, "t/n3/1") == ["link set dev n3 master leaf1 alias t/n3/1 addrgenmode none up"]
 
 
 def test_only_what_the_link_asks_for_is_tried() -> None:
@@ -198,15 +209,15 @@ def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
 
 
 def test_a_namespace_that_a_process_does_not_hold_is_not_found() -> None:
-    here = netns.current()
+    here = namespaces.current()
 
     try:
-        again = netns.held(os.getpid(), netns.name(here))
-        assert again >= 0 and netns.name(again) == netns.name(here)
+        again = namespaces.held(os.getpid(), namespaces.name(here))
+        assert again >= 0 and namespaces.name(again) == namespaces.name(here)
         os.close(again)
     finally:
         os.close(here)
-    assert netns.held(os.getpid(), "net:[1]") == -1
+    assert namespaces.held(os.getpid(), "net:[1]") == -1
 
 
 def test_preflight_asks_the_nodes_of_a_fabric_themselves() -> None:

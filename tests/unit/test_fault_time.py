@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import surroundings
-from orchestrator.core import engine, faulting
-from orchestrator.core.state import FaultState
+from orchestrator.core.engine import engine, planned_faults
+from orchestrator.core.engine.state import FaultState
 from orchestrator.faults import cut_link
 from orchestrator.model.act import Primitive
 from orchestrator.model.event import Clock, Event, Source
+from orchestrator.node.keeper import containing_host
 
 from ..sim import world
 
@@ -32,7 +32,7 @@ def test_a_healing_is_due_when_its_time_after_the_injection_is_over(proved: floa
     state, _ = engine.begin(trial, world.plan(trial, acts, world.HOSTS))
     state = replace(state, faults={"f0": FaultState(stage="acting", node="n2")})
     state, _ = engine.step(trial, state, _event("note", "fault.injected", 100.0, value={"id": "f0"}))
-    _, commands = faulting.acted(trial, state, _event("ok", "fault.act", proved, boot, key="f/f0/act"))
+    _, commands = planned_faults.acted(trial, state, _event("ok", "fault.act", proved, boot, key="f/f0/act"))
     assert [(one.f, one.value["after_s"]) for one in commands] == [("timer", left_s)]
 
 
@@ -46,6 +46,6 @@ def test_a_short_cut_is_proved_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(socket, "create_connection", connect)
     for within_s in (0.5, 100.0, 1e-9):
         args = {"state": "down", "of": "host", "address": "198.18.0.9", "port": 22, "within_s": within_s}
-        assert surroundings.holds(Primitive(kind="link", args=args))[0]
+        assert containing_host.holds(Primitive(kind="link", args=args))[0]
     assert patience == [0.25, 0.25, 1.0, 1.0, 0.1, 0.1]
     assert cut_link.PROOF < 1.0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent.events import EventLog, lines
 from orchestrator.model.event import Clock, Event, Source
-from orchestrator.providers import follow
+from orchestrator.node.files.event_log import EventLog, lines
+from orchestrator.providers import event_reader
 
 
 @pytest.fixture
@@ -22,8 +22,8 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _follower(root: Path) -> follow.Follower:
-    return follow.Follower(root, "r1", [root / "runs"], [root / "keeper/events.jsonl"])
+def _follower(root: Path) -> event_reader.Follower:
+    return event_reader.Follower(root, "r1", [root / "runs"], [root / "keeper/events.jsonl"])
 
 
 def test_lines_are_told_once_and_cursors_resume(root: Path) -> None:
@@ -75,7 +75,7 @@ def test_clocks_of_different_boots_are_not_compared() -> None:
 
     one, two, rebooted = said("a", 900.0, 1), said("b", 5.0, 2), said("a", 901.0, 3)
     later = said("c", 1.0, 4)
-    assert follow.in_order([rebooted, later, two, one]) == [one, rebooted, later, two]
+    assert event_reader.in_order([rebooted, later, two, one]) == [one, rebooted, later, two]
 
 
 def test_the_first_line_of_a_new_file_ends_the_wait(root: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.agent import frames
+from orchestrator.node.hostlink import frames
 
 HEADERS = st.dictionaries(st.text(max_size=5).filter(lambda name: name != "size"), st.integers() | st.text(max_size=9))
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import tails
-from orchestrator.agent.asked import Operations
-from orchestrator.providers.link import Link, RefusedError
+from orchestrator.node.hostlink import tails
+from orchestrator.node.hostlink.requests import Operations
+from orchestrator.providers.ssh.requests import Link, RefusedError
 
 from .piped import Heard, serving
 

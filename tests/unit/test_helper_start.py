@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.providers import archive, helping
+from orchestrator.providers import archive
+from orchestrator.providers.ssh import helper_start
 
 #: Less than the largest file of the archive.
 ROOM = 4096
@@ -19,7 +20,7 @@ def test_what_cannot_be_unpacked_is_run_packed_and_leaves_nothing_behind(tmp_pat
     packed = bed / "agent" / f"agent-{archive.digest(content)}.pyz"
     packed.write_bytes(content)
     (bed / "mine").touch()  # the helper leaves a bed's directory that is in use as it is
-    argv = helping.command(sys.executable, str(bed), "b", [], content)
+    argv = helper_start.command(sys.executable, str(bed), "b", [], content)
     small = f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, ({ROOM}, {ROOM})); os.execv(sys.argv[1], sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", small, *argv], stdin=subprocess.DEVNULL, capture_output=True, timeout=30

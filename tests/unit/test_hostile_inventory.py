@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.core import assemble, containers, listed_inventory, literal, parse_inventory, ssh_options, variables
+from orchestrator.core.bed import assemble, container_requests
+from orchestrator.core.inventory import listed_inventory, literal, parse_inventory, ssh_options, variables
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, Inventory
 from orchestrator.model.errors import UsageError
-from orchestrator.providers import goals, helping
+from orchestrator.providers.ssh import destinations, helper_start
 from orchestrator.store import shipped
 
 CANARY = "canary"
@@ -159,13 +160,13 @@ def _strings(value: Any) -> str:
 def _use(bed: BedSpec) -> None:
     """Everything that is made of a bed and handed to a program: each command is run by a real shell that only prints it."""
     for host in bed.hosts:
-        argv = helping.command(host.python, bed.hostdir, bed.name, [bed.shared_dir], b"")
+        argv = helper_start.command(host.python, bed.hostdir, bed.name, [bed.shared_dir], b"")
         for words in (argv, *host.power.values(), *host.ssh_control.values(), *host.engine_control.values()):
             assert _through_a_shell(shlex.join(words)) == list(words)
-        _, way = goals.goal(host, Path("/nonexistent"))
+        _, way = destinations.goal(host, Path("/nonexistent"))
         assert way == "" or _through_a_shell(way)[0] == "ssh"
     for node in (one for one in bed.nodes if one.container):
-        request = containers.request(bed, node, archive="/a.pyz", owner=(0, 0), addresses={}, tag="t")
+        request = container_requests.request(bed, node, archive="/a.pyz", owner=(0, 0), addresses={}, tag="t")
         assert set(node.env.values()) <= {item.partition("=")[2] for item in request["Env"]}
 
 

@@ -12,7 +12,7 @@ import pytest
 from docker.errors import APIError, ImageNotFound
 
 from orchestrator.model.errors import InfrastructureError, UsageError
-from orchestrator.providers import bases, building, wheelhouse
+from orchestrator.providers.node_images import bases, image_build, wheelhouse
 
 
 def engine(*names: str) -> Any:
@@ -106,19 +106,19 @@ def test_wheels_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
 
 def test_cuda_needs_a_base_that_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--kind cuda needs --base"):
-        building.build(engine(), building.Recipe(folder=tmp_path, cache=tmp_path, kind="cuda"), {}, silent)
+        image_build.build(engine(), image_build.Recipe(folder=tmp_path, cache=tmp_path, kind="cuda"), {}, silent)
 
 
 def test_an_image_that_is_made_of_the_same_is_not_built_again(tmp_path: Path) -> None:
     (tmp_path / "cpu.Dockerfile").write_text("FROM scratch\n")
     (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
-    recipe = building.Recipe(folder=tmp_path, cache=tmp_path, base="mine:1")
-    made_of = building.inputs(recipe, "sha256:mine:1")
-    there = SimpleNamespace(id="sha256:1", labels={building.INPUTS: made_of}, attrs={"Size": 5})
+    recipe = image_build.Recipe(folder=tmp_path, cache=tmp_path, base="mine:1")
+    made_of = image_build.inputs(recipe, "sha256:mine:1")
+    there = SimpleNamespace(id="sha256:1", labels={image_build.INPUTS: made_of}, attrs={"Size": 5})
     client = engine("mine:1")
     get = client.images.get
-    client.images.get = lambda name: there if name == building.DEFAULT else get(name)
-    assert not building.build(client, recipe, {}, silent).fresh
+    client.images.get = lambda name: there if name == image_build.DEFAULT else get(name)
+    assert not image_build.build(client, recipe, {}, silent).fresh
     (tmp_path / "cpu.Dockerfile").write_text("FROM scratch\nUSER 1\n")
-    assert building.inputs(recipe, "sha256:mine:1") != made_of
-    assert building.inputs(recipe, "sha256:mine:2") != building.inputs(recipe, "sha256:mine:1")
+    assert image_build.inputs(recipe, "sha256:mine:1") != made_of
+    assert image_build.inputs(recipe, "sha256:mine:2") != image_build.inputs(recipe, "sha256:mine:1")

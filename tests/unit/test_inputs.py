@@ -11,9 +11,9 @@ import pytest
 
 import orchestrator
 from orchestrator import plugins
-from orchestrator.agent import payloads
 from orchestrator.model.errors import UsageError
 from orchestrator.model.plan import LeftOut
+from orchestrator.node.files import payloads
 from orchestrator.store import inputs, payload, secrets
 
 PACKAGE = Path(orchestrator.__file__).parent

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import judge, twin
+from orchestrator.core.verdict import judge, twin
 from orchestrator.model.plugin import Catalogue, Plugin
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Liveness, Recovery

@@ -15,16 +15,18 @@ from typing import Any
 
 import pytest
 
-from orchestrator import judging, plugins
-from orchestrator.cli import summary, terminal
-from orchestrator.cli.session import Session
-from orchestrator.core import judge, plugin_files, sentence
+from orchestrator import plugins
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import summary, terminal
+from orchestrator.core.spec import plugin_files
+from orchestrator.core.verdict import judge, sentence
 from orchestrator.model import codec
 from orchestrator.model.launch import Result
 from orchestrator.model.plan import Plan
 from orchestrator.model.plugin import BUILT_IN, Catalogue
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
+from orchestrator.run import judging
 from orchestrator.store import bundle, paths, payload, seal
 
 from . import history, test_plan

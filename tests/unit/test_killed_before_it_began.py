@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import plugins, preparation, run, settling
-from orchestrator.core import parse_trial
+from orchestrator import plugins
+from orchestrator.core.spec import parse_trial
 from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request
 from orchestrator.model.plugin import Catalogue
 from orchestrator.providers import preflight
+from orchestrator.run import lifecycle, preparation, settling
 from orchestrator.store import beds as marks
 from orchestrator.store import bundle, durable, fingerprint, index, paths
 
@@ -134,7 +135,7 @@ def test_a_run_whose_directory_was_removed_by_hand_is_not_taken_for_one_that_nev
     settling.settle(request.bed, request.provider, catalogue, lambda note: None)
     assert marks.open_run(Path(request.bed.workdir)) is not None
     with pytest.raises(UsageError, match="has an open run"):
-        run.launch(request)
+        lifecycle.launch(request)
 
 
 def test_a_refused_run_leaves_latest_as_it_was(tmp_path: Path, catalogue: Catalogue) -> None:
@@ -144,7 +145,7 @@ def test_a_refused_run_leaves_latest_as_it_was(tmp_path: Path, catalogue: Catalo
     bundle.link_latest(runs, "before")
     request.provider.nodes.clear()  # type: ignore[attr-defined]
     with pytest.raises(Exception, match="not warm"):
-        run.launch(request)
+        lifecycle.launch(request)
     assert bundle.latest(runs) == "before"
     assert [path.name for path in runs.iterdir()] == ["latest"]
     assert marks.open_run(Path(request.bed.workdir)) is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import label
+from orchestrator.node.files import label
 
 from ..lab import abandoned
 

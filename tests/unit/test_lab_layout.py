@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import assemble, parse_inventory
+from orchestrator.core.bed import assemble
+from orchestrator.core.inventory import parse_inventory
 
 from ..lab import layout
 

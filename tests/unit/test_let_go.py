@@ -11,9 +11,9 @@ import pytest
 
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import UnreachedError
-from orchestrator.providers import observe
-from orchestrator.providers.docker import DockerProvider
-from orchestrator.providers.process import ProcessProvider
+from orchestrator.providers.docker.docker_provider import DockerProvider
+from orchestrator.providers.process import observe
+from orchestrator.providers.process.process_provider import ProcessProvider
 
 from . import beds
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from orchestrator.rank import cases, choice, fit, known
+from orchestrator.rank.collective import algorithm_choice, cases, known_algorithms, link_fit
 
 SIZES = (4, 1024, 16384, 65536, 262144, 1048576)
 ALPHA, BETA = 50e-6, 8 / 95.7e6
@@ -17,7 +17,7 @@ def points(alpha: float = ALPHA, beta: float = BETA) -> list[tuple[int, float]]:
 
 
 def test_alpha_and_beta_are_found_again() -> None:
-    found = fit.line(points())
+    found = link_fit.line(points())
     assert found.alpha == pytest.approx(ALPHA) and found.beta == pytest.approx(BETA) and found.r2 == pytest.approx(1)
 
 
@@ -25,45 +25,47 @@ def test_alpha_and_beta_are_found_again() -> None:
 def test_one_size_measured_while_the_machine_was_busy_moves_nothing(place: int) -> None:
     given = points()
     given[place] = (given[place][0], given[place][1] * 5)
-    found = fit.line(given)
+    found = link_fit.line(given)
     assert found.alpha == pytest.approx(ALPHA, rel=0.01) and found.beta == pytest.approx(BETA, rel=0.01)
 
 
 def test_small_errors_of_all_sizes_are_weighed_by_their_share() -> None:
     given = [(n, t * factor) for (n, t), factor in zip(points(), itertools.cycle((1.02, 0.98)), strict=False)]
-    found = fit.line(given)
+    found = link_fit.line(given)
     assert found.alpha == pytest.approx(ALPHA, rel=0.05) and found.beta == pytest.approx(BETA, rel=0.03)
     assert 0.99 < found.r2 < 1
 
 
 def test_an_alpha_below_zero_is_none() -> None:
-    found = fit.line([(n, max(t - 2 * ALPHA, 1e-9)) for n, t in points()][2:])
+    found = link_fit.line([(n, max(t - 2 * ALPHA, 1e-9)) for n, t in points()][2:])
     assert found.alpha == 0.0 and found.beta == pytest.approx(BETA, rel=0.05)
 
 
 def test_one_size_is_no_line() -> None:
     with pytest.raises(ValueError, match="two different sizes"):
-        fit.line([(4, 0.1), (4, 0.2)])
+        link_fit.line([(4, 0.1), (4, 0.2)])
 
 
 @pytest.mark.parametrize("world", range(2, 12))
 def test_every_pair_is_probed_once_and_nobody_twice_at_a_time(world: int) -> None:
-    rounds = fit.rounds(world)
+    rounds = link_fit.rounds(world)
     assert sorted(pair for turn in rounds for pair in turn) == list(itertools.combinations(range(world), 2))
     assert all(len({rank for pair in turn for rank in pair}) == 2 * len(turn) for turn in rounds)
-    assert sorted(pair for turn in fit.turns(world) for pair in turn) == sorted(
+    assert sorted(pair for turn in link_fit.turns(world) for pair in turn) == sorted(
         pair for turn in rounds for pair in turn
     )
 
 
 def test_the_agreed_line_is_the_median_of_the_pairs() -> None:
-    assert fit.agreed([fit.Fit(1, 10, 1), fit.Fit(2, 20, 0.5), fit.Fit(9, 90, 0.9)]) == fit.Fit(2, 20, 0.9)
+    assert link_fit.agreed(
+        [link_fit.Fit(1, 10, 1), link_fit.Fit(2, 20, 0.5), link_fit.Fit(9, 90, 0.9)]
+    ) == link_fit.Fit(2, 20, 0.9)
 
 
 def test_auto_takes_what_the_model_expects_to_be_fastest() -> None:
     (case,) = cases.cases([cases.Item(operation="all-reduce", bytes=1 << 20, algorithm="auto")], 4)
-    among = list(choice.candidates(case))
-    found = choice.choose(case, among, fit.Fit(ALPHA, BETA, 1.0))
+    among = list(algorithm_choice.candidates(case))
+    found = algorithm_choice.choose(case, among, link_fit.Fit(ALPHA, BETA, 1.0))
     costs = {one.name: one.cost("all-reduce", 4).seconds(1 << 20, ALPHA, BETA) for one in among}
     assert "ring" in costs and found.seconds == costs
     near = [name for name, seconds in costs.items() if seconds <= min(costs.values()) * 1.03]
@@ -75,9 +77,9 @@ def test_auto_does_not_follow_the_noise_of_a_probe() -> None:
     """Around the size at which two algorithms cost the same, one probe's rounding must not make another choice."""
     (case,) = cases.cases([cases.Item(operation="all-reduce", bytes=1 << 20, algorithm="auto")], 4)
     names = ("ring", "halving-doubling", "bidirectional-ring")
-    among = [one for one in choice.candidates(case) if one.name in names]
+    among = [one for one in algorithm_choice.candidates(case) if one.name in names]
     alphas = [1e-6 * (1 + step / 50) for step in range(-5, 6)]
-    found = [choice.choose(case, among, fit.Fit(alpha, BETA, 1.0)) for alpha in alphas]
+    found = [algorithm_choice.choose(case, among, link_fit.Fit(alpha, BETA, 1.0)) for alpha in alphas]
     assert {one.name for one in found} == {"bidirectional-ring"}
     assert "no more than 3% from halving-doubling, ring" in found[0].why
 
@@ -86,16 +88,16 @@ def test_auto_leaves_out_what_cannot_do_the_case() -> None:
     (case,) = cases.cases(
         [cases.Item(operation="all-to-all", bytes=4096, algorithm="auto", shares=(0.5, 0.25, 0.25))], 3
     )
-    assert all(not one.even("all-to-all") for one in choice.candidates(case))
+    assert all(not one.even("all-to-all") for one in algorithm_choice.candidates(case))
     with pytest.raises(ValueError, match="no algorithm does all-to-all"):
-        choice.choose(case, [], None)
+        algorithm_choice.choose(case, [], None)
 
 
 def test_every_algorithm_that_is_known_is_found_under_its_name() -> None:
-    assert "ring" in known.names() and "library" not in known.names()
-    for name in known.names():
-        found = known.find(name)
+    assert "ring" in known_algorithms.names() and "library" not in known_algorithms.names()
+    for name in known_algorithms.names():
+        found = known_algorithms.find(name)
         assert found is not None and found.name == name
-    assert known.find("library") is None
+    assert known_algorithms.find("library") is None
     with pytest.raises(ValueError, match="there is no algorithm rong; known: "):
-        known.find("rong")
+        known_algorithms.find("rong")

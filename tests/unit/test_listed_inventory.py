@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import listed_inventory
+from orchestrator.core.inventory import listed_inventory
 from orchestrator.model.bed import Inventory
 from orchestrator.model.errors import UsageError
 from orchestrator.prepare import inventory, listing, programs

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
-from orchestrator.looking import FRESH_S, OVERDUE_S, Looks
 from orchestrator.model.bed import NodeStatus
+from orchestrator.run.probe import FRESH_S, OVERDUE_S, Looks
 
 
 def settled(looks: Looks, node: str) -> str:

@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from orchestrator import plugins
-from orchestrator.core import parse_trial
+from orchestrator.core.spec import parse_trial
 from orchestrator.model.errors import UsageError
 from orchestrator.model.room import Room, available, left
 from orchestrator.model.trial import Trial
-from orchestrator.rank import cases, demand, known, layout, posting, room
+from orchestrator.rank.collective import cases, known_algorithms, memory_check, memory_demand
+from orchestrator.rank.exchange import memory_layout, receive_schedule
 
 from . import test_plan
 
@@ -18,7 +19,7 @@ GIB = float(1 << 30)
 
 
 def need(one: cases.Case, rank: int) -> int:
-    return demand.need((one,), rank)
+    return memory_demand.need((one,), rank)
 
 
 def case(operation: str, size: int, groups: str = "", algorithm: str = "library") -> cases.Case:
@@ -43,39 +44,43 @@ def test_algorithms_that_take_turns_hold_in_common_what_is_alike() -> None:
         items = [cases.Item(operation=operation, bytes=4096, algorithm=name) for name in names]
         return cases.cases(items, 4, in_turn=True)
 
-    assert demand.need(among("all-reduce", "ring", "library", "star"), 0) == 3 * 4096 + 3 * 1024 + 2 * 4096
-    apart = [demand.need(among("all-gather", name), 0) for name in ("ring", "library")]
-    assert demand.need(among("all-gather", "ring", "library"), 0) == sum(apart)  # the library wants its own block apart
+    assert memory_demand.need(among("all-reduce", "ring", "library", "star"), 0) == 3 * 4096 + 3 * 1024 + 2 * 4096
+    apart = [memory_demand.need(among("all-gather", name), 0) for name in ("ring", "library")]
+    assert memory_demand.need(among("all-gather", "ring", "library"), 0) == sum(
+        apart
+    )  # the library wants its own block apart
 
 
-@pytest.mark.parametrize("name", known.doing("all-reduce"))
+@pytest.mark.parametrize("name", known_algorithms.doing("all-reduce"))
 def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None:
     """Of each rank of four, all that its receives get of memory beside the chunks of the buffer."""
     for me in range(4):
-        algorithm = known.find(name)
+        algorithm = known_algorithms.find(name)
         assert algorithm is not None
         schedule = algorithm.schedule("all-reduce", me, 4)
         parts = list(torch.zeros(algorithm.chunks("all-reduce", 4), 64).unbind())
-        rows = layout.rows(schedule, posting.plan(schedule), parts, range(4), torch.device("cpu"))
+        rows = memory_layout.rows(schedule, receive_schedule.plan(schedule), parts, range(4), torch.device("cpu"))
         into = [arrival.into for row in rows for arrival in row.arrivals if arrival.into is not None]
         held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in into}
         held.pop(parts[0].untyped_storage().data_ptr(), None)
-        assert sum(held.values()) <= 1.5 * posting.scratch(schedule) * 64 * 4 + 4, (name, me)
+        assert sum(held.values()) <= 1.5 * receive_schedule.scratch(schedule) * 64 * 4 + 4, (name, me)
 
 
 def test_ranks_of_one_host_share_its_memory() -> None:
     apart = [(1.0, 3 * GIB, 4 * GIB), (2.0, 3 * GIB, 4 * GIB)]
-    assert room.lack(apart, "on one host") == ""
+    assert memory_check.lack(apart, "on one host") == ""
     together = [(9.0, GIB, 2 * GIB), (1.0, 3 * GIB, 4 * GIB), (1.0, 3 * GIB, 4 * GIB)]
-    assert room.lack(together, "on one host") == "2 ranks from rank 1 on need 6 GiB on one host, 4 GiB are free"
-    assert room.lack([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
+    assert memory_check.lack(together, "on one host") == "2 ranks from rank 1 on need 6 GiB on one host, 4 GiB are free"
+    assert memory_check.lack([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
 
 
 def test_sizes_beyond_all_memory_are_refused_and_what_fits_is_not() -> None:
     device = torch.device("cpu")
-    room.require([case("all-reduce", 4096)], 0, 1, device)
-    with pytest.raises(room.TooLarge, match=r"all-reduce library \d+ B float32 sum: rank 0 needs 293 TiB on one host"):
-        room.require([case("all-reduce", 4096), case("all-reduce", 100000 << 30)], 0, 1, device)
+    memory_check.require([case("all-reduce", 4096)], 0, 1, device)
+    with pytest.raises(
+        memory_check.TooLarge, match=r"all-reduce library \d+ B float32 sum: rank 0 needs 293 TiB on one host"
+    ):
+        memory_check.require([case("all-reduce", 4096), case("all-reduce", 100000 << 30)], 0, 1, device)
 
 
 def measured(sizes: str) -> Trial:

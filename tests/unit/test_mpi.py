@@ -8,20 +8,20 @@ from typing import Any, Literal
 
 import pytest
 
-from orchestrator.cli import skipping
+from orchestrator.cli.inputs import missing_libraries
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
-from orchestrator.rank import cases, feasible, known
-from orchestrator.rank.mpi import installed, joined, joining, names
+from orchestrator.rank.collective import cases, feasible, known_algorithms
+from orchestrator.rank.open_mpi import installed, join, mpi_peer, names
 from orchestrator.workloads import collective
 
 from . import beds
 
 PROGRAMS = installed.Programs(mpirun="/opt/bin/mpirun", orted="/opt/bin/orted")
-ONE_HOST = [joining.Place(rank=rank, host="127.0.0.1", directory=f"/d/{rank}", interface="lo") for rank in range(3)]
+ONE_HOST = [join.Place(rank=rank, host="127.0.0.1", directory=f"/d/{rank}", interface="lo") for rank in range(3)]
 INTERLEAVED = [
-    joining.Place(rank=rank, host=f"10.0.0.{rank % 2 + 1}", directory=f"/d/{rank}", interface="eth0") for rank in range(4)
+    join.Place(rank=rank, host=f"10.0.0.{rank % 2 + 1}", directory=f"/d/{rank}", interface="eth0") for rank in range(4)
 ]  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def test_an_algorithm_is_forced_by_the_parameter_of_its_operation(
     text: str, operation: str, expected: tuple[str, int]
 ) -> None:
     assert names.forced(text, operation) == expected
-    assert known.problem(text, operation) == "" and known.find(text) is None
+    assert known_algorithms.problem(text, operation) == "" and known_algorithms.find(text) is None
 
 
 @pytest.mark.parametrize(
@@ -95,29 +95,29 @@ def test_it_moves_what_it_cannot_combine_and_blocks_of_any_size() -> None:
 
 
 def test_ranks_are_started_host_by_host_and_each_is_told_where_its_own_rank_is() -> None:
-    placed = joining.order(reversed(INTERLEAVED))
+    placed = join.order(reversed(INTERLEAVED))
     assert [one.rank for one in placed] == [0, 2, 1, 3]
-    argv = joining.arguments(placed, PROGRAMS, joining.AGENT, "door.py")
+    argv = join.arguments(placed, PROGRAMS, join.AGENT, "door.py")
     assert argv[argv.index("--host") + 1] == "10.0.0.1:2,10.0.0.2:2" and argv[argv.index("-np") + 1] == "4"
     assert argv[-5:] == ["rank", "/d/0", "/d/2", "/d/1", "/d/3"]
-    assert argv[argv.index("plm_rsh_agent") + 1] == joining.AGENT and " " not in joining.AGENT
+    assert argv[argv.index("plm_rsh_agent") + 1] == join.AGENT and " " not in join.AGENT
 
 
 def test_open_mpi_uses_tcp_over_the_interface_alone_and_what_the_user_sets_stays() -> None:
-    found = joining.settings(INTERLEAVED, "eth0", {})
+    found = join.settings(INTERLEAVED, "eth0", {})
     assert found["OMPI_MCA_btl"] == "tcp,self" and found["OMPI_MCA_btl_tcp_if_include"] == "eth0"
     assert found["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1" and found["OMPI_MCA_oob_tcp_if_include"] == "eth0"
-    assert "OMPI_MCA_pml" not in joining.settings(INTERLEAVED, "eth0", {"OMPI_MCA_pml": "cm"})
+    assert "OMPI_MCA_pml" not in join.settings(INTERLEAVED, "eth0", {"OMPI_MCA_pml": "cm"})
     other = [replace(INTERLEAVED[0], interface="ib0"), *INTERLEAVED[1:]]
-    assert "OMPI_MCA_oob_tcp_if_include" not in joining.settings(other, "ib0", {})
-    assert "OMPI_MCA_btl_tcp_if_include" not in joining.settings(ONE_HOST, "", {})
+    assert "OMPI_MCA_oob_tcp_if_include" not in join.settings(other, "ib0", {})
+    assert "OMPI_MCA_btl_tcp_if_include" not in join.settings(ONE_HOST, "", {})
 
 
 def test_of_what_mpirun_wants_run_elsewhere_only_orted_is() -> None:
     command = ["PATH=/x:$PATH ; export PATH ; ", "/x/orted", "-mca", "ess", '"env"']
-    assert joining.orted(command, PROGRAMS) == ["/opt/bin/orted", "-mca", "ess", "env"]
-    with pytest.raises(joining.Failed, match="which is no orted"):
-        joining.orted(["rm", "-rf", "/"], PROGRAMS)
+    assert join.orted(command, PROGRAMS) == ["/opt/bin/orted", "-mca", "ess", "env"]
+    with pytest.raises(join.Failed, match="which is no orted"):
+        join.orted(["rm", "-rf", "/"], PROGRAMS)
 
 
 def program(folder: Path, name: str, says: str) -> None:
@@ -166,7 +166,7 @@ def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -
     told: Any = Told()
     bed = replace(beds.local(), hosts=(HostSpec(name="h1", connection=connection),))
     trial = Trial(name="t", workload="collective", params={"algorithm": list(algorithms), "sizes": ["1K"]})
-    return skipping.available(told, trial, bed), told.warnings
+    return missing_libraries.available(told, trial, bed), told.warnings
 
 
 def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_left(
@@ -193,7 +193,7 @@ def test_a_rank_whose_node_lacks_it_says_so_before_it_joins(monkeypatch: pytest.
     monkeypatch.setattr(installed, "find", lacking)
     item = cases.Item(operation="all-reduce", bytes=4, algorithm="mpi:ring")
     with pytest.raises(installed.Missing, match="not installed here"):
-        joined.wanted([item], "gloo")
+        mpi_peer.wanted([item], "gloo")
     with pytest.raises(installed.Missing, match="with backend gloo"):
-        joined.wanted([item], "nccl")
-    assert not joined.wanted([replace(item, algorithm="ring")], "nccl")
+        mpi_peer.wanted([item], "nccl")
+    assert not mpi_peer.wanted([replace(item, algorithm="ring")], "nccl")

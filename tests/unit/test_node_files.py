@@ -12,17 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import inbox, label, processes
-from orchestrator.agent.lease import Lease, Leases
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
+from orchestrator.node.files import inbox, label
+from orchestrator.node.keeper.lease import Lease, Leases
+from orchestrator.node.oslayer import processes
 from orchestrator.providers import archive, files
 
 
 def test_the_archive_is_the_same_for_the_same_sources_and_holds_no_torch_code() -> None:
     assert archive.build() == archive.build()
     names = zipfile.ZipFile(io.BytesIO(archive.build())).namelist()
-    assert {"__main__.py", "orchestrator/agent/keeper.py", "orchestrator/model/event.py"} <= set(names)
+    assert {"__main__.py", "orchestrator/node/keeper/keeper.py", "orchestrator/model/event.py"} <= set(names)
     assert not [name for name in names if name.startswith(("orchestrator/rank", "orchestrator/providers"))]
 
 
@@ -143,7 +144,7 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys
 from pathlib import Path
-from orchestrator.agent import label, processes
+from orchestrator.node.files import label; from orchestrator.node.oslayer import processes
 at = Path(sys.argv[1])
 label.take(at)
 label.write(at / label.NODE, {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "boot": label.boot_id()})

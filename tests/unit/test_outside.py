@@ -16,19 +16,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import inbox, label, launch, processes, running, surroundings
-from orchestrator.agent import mark as marks
-from orchestrator.agent.acts import Acts
-from orchestrator.agent.lease import Lease, Leases
-from orchestrator.agent.loop import Loop
-from orchestrator.agent.outside import Places
 from orchestrator.faults import stop_ssh
 from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Primitive, Target
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Command, Event
-from orchestrator.providers import follow, outside
+from orchestrator.node.files import inbox, label
+from orchestrator.node.keeper import containing_host, launch, programs
+from orchestrator.node.keeper.acts import Acts
+from orchestrator.node.keeper.external_holder import Places
+from orchestrator.node.keeper.lease import Lease, Leases
+from orchestrator.node.oslayer import process_tag as marks
+from orchestrator.node.oslayer import processes
+from orchestrator.node.oslayer.event_loop import Loop
+from orchestrator.providers import event_reader, external_keeper
 
 #: An "sshd" that is started and stopped by argv: it introduces itself and writes down its pid.
 SSHD = """
@@ -244,7 +246,7 @@ def test_a_program_is_not_marked_as_ours_and_what_it_starts_lives_on(tmp_path: P
     loop, done = Loop(), list[str]()
     os.environ[marks.NAME] = "bed/keeper/x"
     try:
-        running.start(loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem))
+        programs.start(loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem))
     finally:
         del os.environ[marks.NAME]
     while not done:
@@ -272,16 +274,16 @@ def test_a_host_that_refuses_or_has_no_address_is_not_proved_to_be_gone(
         raise error
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    reached, evidence = surroundings.holds(Primitive(kind="power", args=GONE))
+    reached, evidence = containing_host.holds(Primitive(kind="power", args=GONE))
     assert (reached, list(evidence.values())) == (off, [why])
-    assert not surroundings.holds(Primitive(kind="power", args={**GONE, "state": "on"}))[0]
+    assert not containing_host.holds(Primitive(kind="power", args={**GONE, "state": "on"}))[0]
 
 
 def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
     path = tmp_path / "engine.sock"
     on, off = (Primitive(kind="power", args={"state": s, "of": "engine", "socket": str(path)}) for s in ("on", "off"))
-    assert surroundings.holds(off)[0]
-    assert not surroundings.holds(on)[0]
+    assert containing_host.holds(off)[0]
+    assert not containing_host.holds(on)[0]
     script = (
         "import socket, sys\ns = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\nprint(flush=True)\n"
         "while True:\n c, _ = s.accept(); c.recv(99); c.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\nOK'); c.close()\n"
@@ -290,8 +292,8 @@ def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
     assert engine.stdout
     engine.stdout.readline()
     try:
-        assert surroundings.holds(on)[0]
-        assert not surroundings.holds(off)[0]
+        assert containing_host.holds(on)[0]
+        assert not containing_host.holds(off)[0]
     finally:
         engine.kill()
         engine.communicate()
@@ -318,7 +320,7 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
     ]
     mark = marks.padded(marks.mark(marks.tag("b", str(workdir)), marks.KEEPER, "starting"))
     subprocess.run(
-        [sys.executable, "-m", "orchestrator.agent", "keeper", *arguments],
+        [sys.executable, "-m", "orchestrator.node", "keeper", *arguments],
         env={**os.environ, marks.NAME: mark, "PYTHONPATH": str(Path(__file__).parents[2])},
         pass_fds=[write], check=True, timeout=20,
     )  # fmt: skip
@@ -355,10 +357,10 @@ def bed(tmp_path: Path) -> Iterator[BedSpec]:
 def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, bed: BedSpec) -> None:
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act())}
     order = Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
-    assert outside.concerns(order)
-    assert not outside.concerns(Command(f="node.kill", key="k", node="n2"))
-    outside.perform(bed, "r1", order)
-    follower = follow.Follower(Path(bed.workdir), "r1", [], [outside.log(bed)])
+    assert external_keeper.concerns(order)
+    assert not external_keeper.concerns(Command(f="node.kill", key="k", node="n2"))
+    external_keeper.perform(bed, "r1", order)
+    follower = event_reader.Follower(Path(bed.workdir), "r1", [], [external_keeper.log(bed)])
     cursors: Mapping[str, int] = {}
     heard: list[Event] = []
     until = time.monotonic() + 15
@@ -373,11 +375,11 @@ def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, b
         "fault.act",
     ]
     assert {event.source.writer for event in heard} == {"outside"}
-    assert outside.leases(bed) == ("stop-ssh on n2: heals by itself in 120 s",)
+    assert external_keeper.leases(bed) == ("stop-ssh on n2: heals by itself in 120 s",)
     assert host.pid == 0
-    assert len(outside.end(bed)) == 1
+    assert len(external_keeper.end(bed)) == 1
     assert host.pid != 0, "what it still held is given back before it is ended"
-    assert outside.end(bed) == ()
+    assert external_keeper.end(bed) == ()
     assert not (Path(bed.workdir) / "outside").exists()
 
 
@@ -385,12 +387,12 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
     stuck = Primitive(kind="argv", args={"run": ["false"]})
     act = host.act(heal=(stuck,), verify_heal=(stuck,), limit_s=0.3)
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(act)}
-    outside.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
+    external_keeper.perform(bed, "r1", Command(f="fault.act", key="f/f0/act", node="n2", value=value))
     until = time.monotonic() + 10
-    while not outside.leases(bed) and time.monotonic() < until:
+    while not external_keeper.leases(bed) and time.monotonic() < until:
         time.sleep(0.02)
     with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false left with exit code 1"):
-        outside.end(bed)
+        external_keeper.end(bed)
     assert label.holder(Path(bed.workdir) / "outside" / "keeper")
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import host, label, launch
 from orchestrator.model.bed import BedStatus, HostStatus
 from orchestrator.model.errors import OwnedError, UsageError
-from orchestrator.providers import owners, problems
+from orchestrator.node.files import label
+from orchestrator.node.hostlink import host
+from orchestrator.node.keeper import launch
+from orchestrator.providers import host_problems, owners
 
 from . import beds
 
@@ -50,18 +52,18 @@ def test_whoever_is_refused_reads_whose_it_is() -> None:
     bed = beds.local()
     looks = {"h1": {"keeper": {"alive": True, "owner": "ben@desk:/x", "owner_id": "2"}}}
     with pytest.raises(OwnedError, match=r"belongs to ben@desk:/x$"):
-        problems.refuse_foreign(bed, "1", looks)
-    problems.refuse_foreign(bed, "2", looks)
+        host_problems.refuse_foreign(bed, "1", looks)
+    host_problems.refuse_foreign(bed, "2", looks)
 
 
 @pytest.mark.parametrize(("second", "third"), [("b:1:8", ""), ("", ""), ("c:1:7", "b:2:7")])
 def test_hosts_in_places_of_their_own_are_several(second: str, third: str) -> None:
-    problems.refuse_doubled(beds.local(), _placed("b:1:7", second, third))
+    host_problems.refuse_doubled(beds.local(), _placed("b:1:7", second, third))
 
 
 def test_a_host_that_is_another_one_too_is_refused_wherever_it_is_reached() -> None:
     with pytest.raises(UsageError, match=r"^host h3: is the same machine as h1, which has .* already$"):
-        problems.refuse_doubled(beds.local(), _placed("b:1:7", "", "b:1:7"))
+        host_problems.refuse_doubled(beds.local(), _placed("b:1:7", "", "b:1:7"))
 
 
 def _placed(*places: str) -> BedStatus:

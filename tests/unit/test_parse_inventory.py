@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import assemble, parse_inventory
+from orchestrator.core.bed import assemble
+from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.errors import UsageError
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import plugins
-from orchestrator.core import parse_trial
-from orchestrator.core.draft import Override
+from orchestrator.core.spec import parse_trial
+from orchestrator.core.spec.draft import Override
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import CheckSpec, Trial, Trigger

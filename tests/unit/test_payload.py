@@ -19,5 +19,5 @@ def test_a_workload_that_nobody_asked_for_is_sent_and_not_loaded(tmp_path: Path)
     assert {
         "orchestrator/workloads/train_dp.py",
         "orchestrator/algorithms/ring.py",
-        "orchestrator/rank/main.py",
+        "orchestrator/rank/runtime/main.py",
     } <= set(files)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import gang, label, plain
-from orchestrator.agent.events import EventLog
-from orchestrator.providers import files, follow
-from orchestrator.providers.link import Link
+from orchestrator.node.agent import gang
+from orchestrator.node.files import label, plain_files
+from orchestrator.node.files.event_log import EventLog
+from orchestrator.providers import event_reader, files
+from orchestrator.providers.ssh.requests import Link
 
 from .piped import Heard, serving
 from .test_helper import RUN, Served
@@ -56,7 +57,7 @@ def test_neither_steps_nor_events_nor_copies_are_read_from_something_else(tmp_pa
     for name in ("steps-r0.jsonl", "agent.a.jsonl"):
         plant(tmp_path / name)
     assert soon(lambda: gang.last_step(str(tmp_path), 0)) == 0
-    assert soon(lambda: follow.whole_lines(tmp_path / "agent.a.jsonl", 0)) == ([], 0)
+    assert soon(lambda: event_reader.whole_lines(tmp_path / "agent.a.jsonl", 0)) == ([], 0)
     assert soon(lambda: files.fetch([tmp_path], "steps-r0.jsonl", tmp_path / "to", 100)) is not None
     assert not (tmp_path / "to").exists()
 
@@ -94,7 +95,7 @@ def test_what_is_written_takes_the_place_of_what_was_planted(tmp_path: Path, pla
 
 def test_the_end_of_a_long_file_is_its_end(tmp_path: Path) -> None:
     (tmp_path / "agent.log").write_bytes(b"x" * 3_000_000 + b"the reason")
-    assert plain.tail(tmp_path / "agent.log", 10) == b"the reason"
+    assert plain_files.tail(tmp_path / "agent.log", 10) == b"the reason"
 
 
 def test_a_label_of_nonsense_is_none(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator import plugins
-from orchestrator.core import parse_trial, plan
-from orchestrator.core.draft import Override
+from orchestrator.core.spec import parse_trial, plan
+from orchestrator.core.spec.draft import Override
 from orchestrator.model.bed import BedSpec, BedStatus
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.plan import Plan

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import checks
 from orchestrator.model.bed import BedSpec, BedStatus, ContainerSpec, HostSpec, NodeSpec
 from orchestrator.model.plan import HostClock
+from orchestrator.node import preflight_checks
 from orchestrator.providers import preflight
 
 from . import beds
@@ -39,7 +39,7 @@ class Hosts:
             return self.odd[host, op](**args)
         if op == "images":
             return {"ccbed/cpu": "sha256:aa"}
-        answer = checks.OPS[op](**args)
+        answer = preflight_checks.OPS[op](**args)
         if op == "survey":
             number = int(host.removeprefix("h")) + 2
             answer["interfaces"] = {"eth0": f"127.0.0.{number}"}
@@ -48,7 +48,7 @@ class Hosts:
     def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
         self.asked.append((node, f"{op} inside"))
         number = int(node.removeprefix("n"))
-        answer: Any = checks.OPS[op](**args)
+        answer: Any = preflight_checks.OPS[op](**args)
         return {**answer, "interfaces": {"eth0": f"127.0.0.{number + 2}"}} if op == "survey" else answer
 
 
@@ -84,7 +84,7 @@ def examined(of: BedSpec, hosts: Hosts) -> preflight.Checked:
 
 
 def unreachable(*problems: str) -> Answer:
-    return lambda **args: {**checks.meet(**args), "problems": list(problems)}
+    return lambda **args: {**preflight_checks.meet(**args), "problems": list(problems)}
 
 
 def sees(shm: int | str, *, same: bool = True) -> Answer:
@@ -227,7 +227,7 @@ def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_e
             asleep.wait(5)
         raise OSError("no name")
 
-    monkeypatch.setattr(checks, "MAPPED_S", 0.05)
+    monkeypatch.setattr(preflight_checks, "MAPPED_S", 0.05)
     monkeypatch.setattr(socket, "getnameinfo", slow)
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
@@ -243,7 +243,7 @@ def test_a_name_that_leads_elsewhere_is_told(tmp_path: Path) -> None:
     hosts = Hosts()
 
     def survey(**args: Any) -> Any:
-        answer = checks.survey(**args)
+        answer = preflight_checks.survey(**args)
         names = [
             {"address": "127.0.0.3", "name": "n1.lab", "reverse_s": 0.001, "back": ["10.9.9.9"], "forward_s": 0.001}
         ]
@@ -301,7 +301,7 @@ def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_gi
 
 
 def test_what_a_process_sees_is_looked_at_from_outside(tmp_path: Path) -> None:
-    found = checks.inside({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
+    found = preflight_checks.inside({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
     expected = os.statvfs("/dev/shm")
     assert abs(found["own"]["shm"] - expected.f_bavail * expected.f_frsize) < 64 << 20
     assert found["own"]["same"] is True
@@ -322,7 +322,7 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
 
 def test_the_table_of_nvidia_smi_is_read() -> None:
     text = "0, GPU-1, NVIDIA H200, 0, No\n1, GPU-2, NVIDIA H200, 3, No\n2, GPU-3, NVIDIA H200, [N/A], Yes\n"
-    assert checks.gpu_health(text) == {
+    assert preflight_checks.gpu_health(text) == {
         "count": 3,
         "problems": [
             "GPU 1 (NVIDIA H200): ecc.errors.uncorrected.volatile.total is 3",
@@ -353,22 +353,25 @@ def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_pat
 
 
 def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:
-    port, pid, start = checks.hold("127.0.0.1", 30.0)
-    assert checks.connect([["127.0.0.1", port]], 1.0) == [""]
-    checks.let_go([[pid, start]])
-    assert checks.connect([["127.0.0.1", port]], 1.0) == ["Connection refused"]
+    port, pid, start = preflight_checks.hold("127.0.0.1", 30.0)
+    assert preflight_checks.connect([["127.0.0.1", port]], 1.0) == [""]
+    preflight_checks.let_go([[pid, start]])
+    assert preflight_checks.connect([["127.0.0.1", port]], 1.0) == ["Connection refused"]
 
 
 def test_tokens_cannot_leave_their_directory(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no plain name"):
-        checks.write_token(str(tmp_path), "../x", "h0")
+        preflight_checks.write_token(str(tmp_path), "../x", "h0")
     with pytest.raises(ValueError, match="no plain name"):
-        checks.write_token(str(tmp_path), "abc", "../h0")
+        preflight_checks.write_token(str(tmp_path), "abc", "../h0")
 
 
 def test_a_check_says_its_value_or_its_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    assert checks.main("space", {"paths": ["/nowhere/at/all"]}) == 0
-    assert checks.main("meet", {"targets": [["127.0.0.1", "x"]], "limit_s": 1, "shared_dir": "/", "token": "t"}) == 0
+    assert preflight_checks.main("space", {"paths": ["/nowhere/at/all"]}) == 0
+    assert (
+        preflight_checks.main("meet", {"targets": [["127.0.0.1", "x"]], "limit_s": 1, "shared_dir": "/", "token": "t"})
+        == 0
+    )
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith('{"value": {"/nowhere/at/all": ')
     assert second.startswith('{"problem": ')

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import advice, preparation
+from orchestrator.core.bed import host_errors, preparation
 from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
 from orchestrator.prepare import facts, hosts, playing
 from orchestrator.store import prepared, shipped
@@ -163,7 +163,7 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
     ],
 )
 def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, text: str, fix: str) -> None:
-    found = advice.advise(host("h1"), said)
+    found = host_errors.advise(host("h1"), said)
     assert text in found.text
     assert fix in found.fix
 
@@ -186,7 +186,7 @@ def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
 
 
 def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
-    found = advice.advise(host("h1"), "cannot remove /x: Permission denied", reached=True)
+    found = host_errors.advise(host("h1"), "cannot remove /x: Permission denied", reached=True)
     assert found.text == "cannot remove /x: Permission denied"
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent.engine import EngineError
-from orchestrator.cli import preparing, terminal
-from orchestrator.cli.session import Session
+from orchestrator.cli.inputs import prepared_hosts
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedStatus, HostSpec, HostStatus
 from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError
+from orchestrator.node.oslayer.engine_api import EngineError
 from orchestrator.prepare import hosts, playing, reaching
-from orchestrator.providers import owners, problems, refusals
+from orchestrator.providers import host_problems, owners
+from orchestrator.providers.ssh import refusals
 
 from .test_preparation import bed, host
 
@@ -68,41 +70,41 @@ def said(session: Session) -> list[str]:
 
 
 def test_hosts_are_prepared_once(session: Session, ansible: Ansible) -> None:
-    preparing.plan(session, bed())
+    prepared_hosts.plan(session, bed())
     assert said(session) == ["prepare: h1 h2 (never prepared)"]
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     lines = said(session)
     assert lines[:2] == ["  prepare     h1  directory changed", "  prepare     h2  directory changed"]
     assert lines[2].startswith("  prepare     h1 h2 ready, 2 changed")
     assert lines[3:] == ["warning: h1 h2: the clock is not synchronised"]
     assert ansible.played[0].hosts == ["h1", "h2"]
-    preparing.ready(session, bed())
-    preparing.plan(session, bed())
+    prepared_hosts.ready(session, bed())
+    prepared_hosts.plan(session, bed())
     assert (said(session), len(ansible.played)) == ([], 1)
 
 
 def test_it_can_be_asked_for_or_left_out(session: Session, ansible: Ansible) -> None:
-    preparing.ready(session, bed(), wanted=False)
-    preparing.plan(session, bed(), wanted=False)
+    prepared_hosts.ready(session, bed(), wanted=False)
+    prepared_hosts.plan(session, bed(), wanted=False)
     assert (said(session), ansible.played) == ([], [])
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     said(session)
-    preparing.plan(session, bed(), wanted=True)
+    prepared_hosts.plan(session, bed(), wanted=True)
     assert said(session) == ["prepare: h1 h2 (asked for)"]
-    preparing.ready(session, bed(), wanted=True)
+    prepared_hosts.ready(session, bed(), wanted=True)
     assert len(ansible.played) == 2
 
 
 def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansible: Ansible) -> None:
     ansible.failing = {"h2": playing.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
     with pytest.raises(InfrastructureError) as found:
-        preparing.ready(session, bed())
+        prepared_hosts.ready(session, bed())
     assert found.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
     assert found.value.hint.splitlines()[0] == "h2: start sshd there, or set ansible_port"
     assert found.value.hint.splitlines()[1].startswith("h1 is ready and kept; to go on: ccbed up ")
     assert "  prepare     h2  look not reached" in said(session)
     ansible.failing = {}
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     assert ansible.played[1].hosts == ["h2"]
 
 
@@ -111,7 +113,7 @@ def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_p
 ) -> None:
     ansible.away = {"h2": "root@h2 does not answer within 4 s; see the host's power"}
     with pytest.raises(InfrastructureError) as refused:
-        preparing.ready(session, bed())
+        prepared_hosts.ready(session, bed())
     assert list(refused.value.problems) == ["host h2: root@h2 does not answer within 4 s; see the host's power"]
     assert refused.value.hint.startswith("h1 is ready and kept; to go on: ccbed up")
     assert [list(play.hosts) for play in ansible.played] == [["h1"]]
@@ -124,11 +126,11 @@ def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(sess
         "h2": json.dumps({"owner": "ann@desk:/beds/lab", "owner_id": "2"}),
     }
     with pytest.raises(OwnedError) as refused:
-        preparing.ready(session, bed())
+        prepared_hosts.ready(session, bed())
     assert refused.value.problems == ("host h2: bed lab is there already and belongs to ann@desk:/beds/lab",)
     assert (refused.value.exit_code, ansible.played) == (EXIT_USAGE, [])
     ansible.labels = {"h1": ansible.labels["h1"], "h2": ""}
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     assert ansible.played[0].hosts == ["h1", "h2"], "one's own bed, and a host without one"
 
 
@@ -136,7 +138,7 @@ def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session
     text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
     ansible.failing = {"h1": playing.Step(host="h1", task="check", state="failed", said=text)}
     with pytest.raises(InfrastructureError) as found:
-        preparing.ready(session, bed())
+        prepared_hosts.ready(session, bed())
     assert found.value.problems == ("host h1: engine 19.03 is too old", "host h1: no GPU")
     assert found.value.hint.splitlines()[:2] == ["h1: upgrade Docker", "h1: set ccbed_gpus: 0"]
 
@@ -145,45 +147,47 @@ def test_the_interpreter_that_was_found_is_used_unless_the_inventory_names_one(
     session: Session, ansible: Ansible
 ) -> None:
     own = dataclasses.replace(host("h2"), python="/opt/python3")
-    found = preparing.ready(session, bed(hosts=(host("h1"), own)))
+    found = prepared_hosts.ready(session, bed(hosts=(host("h1"), own)))
     assert [one.python for one in found.hosts] == ["/usr/bin/python3.11", "/opt/python3"]
 
 
 def test_after_a_reset_everything_is_prepared_again(session: Session, ansible: Ansible) -> None:
-    preparing.ready(session, bed())
-    preparing.reset(session, bed())
+    prepared_hosts.ready(session, bed())
+    prepared_hosts.reset(session, bed())
     assert (ansible.played[1].playbook, ansible.played[1].hosts) == ("reset", ["h1", "h2"])
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     assert ansible.played[2].hosts == ["h1", "h2"]
 
 
 def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
     session: Session, ansible: Ansible
 ) -> None:
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     ansible.failing = {
         "h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there and belongs to ann")
     }
     with pytest.raises(OwnedError) as refused:
-        preparing.reset(session, bed())
+        prepared_hosts.reset(session, bed())
     assert refused.value.exit_code == EXIT_USAGE
     assert refused.value.problems == ("host h2: bed lab is there and belongs to ann",)
     assert refused.value.hint.endswith("ccbed down lab.yml --reset --force")
     assert ansible.played[1].variables["ccbed_owner"] == owners.text(bed())
-    assert preparing.due(session, bed()) == ()
+    assert prepared_hosts.due(session, bed()) == ()
     ansible.failing = {}
-    preparing.reset(session, bed(), force=True)
+    prepared_hosts.reset(session, bed(), force=True)
     assert ansible.played[2].variables["ccbed_force"] is True
 
 
 def test_a_bed_is_its_owners_also_when_its_keeper_is_dead_and_by_its_containers_where_that_is_gone() -> None:
     dead = {"keeper": {"owner": "ann", "owner_id": "a", "alive": False}}
     own = {"keeper": {"owner": "me, before I was renamed", "owner_id": "b", "alive": False}, "owners": ["me, before"]}
-    problems.refuse_foreign(bed(), "b", {"h1": own, "h2": {"keeper": {"alive": False}, "owners": [owners.text(bed())]}})
+    host_problems.refuse_foreign(
+        bed(), "b", {"h1": own, "h2": {"keeper": {"alive": False}, "owners": [owners.text(bed())]}}
+    )
     with pytest.raises(OwnedError, match="host h2: bed lab is there already and belongs to ann"):
-        problems.refuse_foreign(bed(), "b", {"h1": own, "h2": dead})
+        host_problems.refuse_foreign(bed(), "b", {"h1": own, "h2": dead})
     with pytest.raises(OwnedError, match="host h2: bed lab is there already and belongs to bob"):
-        problems.refuse_foreign(bed(), "b", {"h2": {"keeper": {"alive": False}, "owners": ["bob"]}})
+        host_problems.refuse_foreign(bed(), "b", {"h2": {"keeper": {"alive": False}, "owners": ["bob"]}})
 
 
 def status(**stamps: str) -> BedStatus:
@@ -191,16 +195,16 @@ def status(**stamps: str) -> BedStatus:
 
 
 def test_a_host_that_is_not_the_one_that_was_prepared_is_prepared_again(session: Session, ansible: Ansible) -> None:
-    assert preparing.lost(session, bed(), status(h1="", h2="")) == (), "nothing was prepared yet"
-    preparing.ready(session, bed())
+    assert prepared_hosts.lost(session, bed(), status(h1="", h2="")) == (), "nothing was prepared yet"
+    prepared_hosts.ready(session, bed())
     said(session)
     prints = ansible.played[0].variables["ccbed_fingerprints"]
-    assert preparing.lost(session, bed(), status(**prints)) == ()
-    found = preparing.lost(session, bed(), status(h1=prints["h1"], h2=""))
-    preparing.forget(session, bed(), found)
+    assert prepared_hosts.lost(session, bed(), status(**prints)) == ()
+    found = prepared_hosts.lost(session, bed(), status(h1=prints["h1"], h2=""))
+    prepared_hosts.forget(session, bed(), found)
     gone = "what preparation left there is gone: it was installed anew, or is another machine"
     assert said(session) == [f"warning: h2: {gone}: prepared again"]
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     assert ansible.played[1].hosts == ["h2"]
 
 
@@ -208,7 +212,7 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
     session: Session, ansible: Ansible, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that is stopped is no new machine, a machine without an engine and a stamp is; who is away, is away."""
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     prints = ansible.played[0].variables["ccbed_fingerprints"]
     answers = {"h1": json.dumps({"fingerprint": prints["h1"], "machine": "m"}) + "\nm\n", "h2": "\nm\n"}
 
@@ -228,7 +232,7 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
     monkeypatch.setattr(reaching, "reach", reach)
 
     def lost() -> list[str]:
-        return [one.host for one in preparing.lost(session, bed(), status(), ("h1", "h2"))]
+        return [one.host for one in prepared_hosts.lost(session, bed(), status(), ("h1", "h2"))]
 
     assert lost() == ["h2"]
     answers["h1"] = answers["h1"].replace("\nm", "\nanother")
@@ -244,9 +248,9 @@ def test_only_hosts_that_let_us_in_are_asked_for_their_stamp() -> None:
         "h3": EngineError("the engine at /var/run/docker.sock is not reached"),
         "h4": TimeoutError("no answer"),
     }
-    assert problems.unreached(bed(), wrong, status()).reached == ["h2", "h3"]
+    assert host_problems.unreached(bed(), wrong, status()).reached == ["h2", "h3"]
 
 
 def test_variables_carry_no_more_than_preparation_needs(session: Session, ansible: Ansible) -> None:
-    preparing.ready(session, bed())
+    prepared_hosts.ready(session, bed())
     assert set(ansible.played[0].variables) == {"ccbed_bed", "ccbed_hostdir", "ccbed_addresses", "ccbed_fingerprints"}

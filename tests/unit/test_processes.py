@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from orchestrator.agent import mark, processes
-from orchestrator.agent.processes import Process
+from orchestrator.node.oslayer import process_tag, processes
+from orchestrator.node.oslayer.processes import Process
 
 
 def _process(pid: int, *, ppid: int = 1, session: int = 0, marked: str = "") -> Process:
@@ -64,34 +64,38 @@ def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
     ],
 )
 def test_the_mark_is_read_from_the_bytes_of_an_environment(environ: bytes, expected: str) -> None:
-    assert mark.of_environment(environ) == expected
+    assert process_tag.of_environment(environ) == expected
 
 
 def test_beds_of_the_same_name_in_two_directories_have_different_marks() -> None:
-    assert mark.tag("lab", "/a") != mark.tag("lab", "/b")
+    assert process_tag.tag("lab", "/a") != process_tag.tag("lab", "/b")
 
 
 def test_a_mark_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        mark.mark("b" * 200, "n" * 50, "aa")
+        process_tag.mark("b" * 200, "n" * 50, "aa")
 
 
 def test_a_process_can_change_the_mark_that_others_see_and_its_children_inherit() -> None:
     code = """
 import os, subprocess, sys
-from orchestrator.agent import mark, processes
+from orchestrator.node.oslayer import process_tag as mark, processes
 mark.overwrite("b-1/n1/bb")
 own = open("/proc/self/environ", "rb").read()
 child = subprocess.run(["printenv", "CCBED_NODE"], capture_output=True, text=True).stdout
 assert mark.of_environment(own) == "b-1/n1/bb", own
 assert child == "b-1/n1/bb\\n", child
 """
-    env = {**os.environ, mark.NAME: mark.padded("b-1/keeper/starting"), "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = {
+        **os.environ,
+        process_tag.NAME: process_tag.padded("b-1/keeper/starting"),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 
 def test_an_environment_without_room_is_not_written_over() -> None:
-    code = "from orchestrator.agent import mark; mark.overwrite('b-1/n1/bb')"
-    env = {**os.environ, mark.NAME: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = "from orchestrator.node.oslayer import process_tag as mark; mark.overwrite('b-1/n1/bb')"
+    env = {**os.environ, process_tag.NAME: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode and "room" in done.stderr

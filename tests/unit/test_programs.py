@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import system
-from orchestrator.core import parse_trial, programs
+from orchestrator.core.spec import parse_trial, required_programs
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
+from orchestrator.node.agent import system_facts
 
 from . import beds
 from .test_plan import CATALOGUE
@@ -26,7 +26,7 @@ def trial(algorithms: str, workload: str = "collective") -> Trial:
 
 
 def required(of: Trial, **told: Any) -> None:
-    programs.require(of, beds.local(), CATALOGUE, told)
+    required_programs.require(of, beds.local(), CATALOGUE, told)
 
 
 def test_open_mpi_that_containers_lack_is_refused_with_the_nodes_and_the_way_out() -> None:
@@ -60,6 +60,6 @@ def test_a_node_says_where_its_programs_are_and_which_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "/opt/bin/mpirun" if name == "mpirun" else None)
-    found = system.facts({"node": "n0", "incarnation": "1"}, tmp_path)
+    found = system_facts.facts({"node": "n0", "incarnation": "1"}, tmp_path)
     assert found["mpirun"] == "/opt/bin/mpirun" and found["missing"]["orted"] == "not found"
     assert "mpi4py" in {**found, **found["missing"]}

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import leftovers as on_host
-from orchestrator.core import prune
-from orchestrator.core.prune import Leftover
+from orchestrator.core.bed import prune
+from orchestrator.core.bed.prune import Leftover
+from orchestrator.node.hostlink import leftovers as on_host
 from orchestrator.store import leftovers
 
 DAY = 86_400.0

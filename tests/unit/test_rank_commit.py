@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rank import body, commit
+from orchestrator.rank.checkpoint import commit, contents
 
-WHOLE = body.Whole(data=b"state")
+WHOLE = contents.Whole(data=b"state")
 #: As the ranks told it: file -> content.
 SHARDS = {"__0_0.distcp": b"first", "__1_0.distcp": b"second", ".metadata": b"where"}
 
@@ -26,14 +26,14 @@ def identity(step: int, epoch: int = 0, parent: str | None = None) -> commit.Ide
     return commit.Identity(epoch=epoch, step=step, world=4, parent=parent)
 
 
-def shards(shared: Path, name: str, since: float | None = None) -> body.Shards:
+def shards(shared: Path, name: str, since: float | None = None) -> contents.Shards:
     """What ranks have written of a checkpoint that is not committed yet."""
-    directory = body.unfinished(shared, name)
+    directory = contents.unfinished(shared, name)
     directory.mkdir()
     for file, content in SHARDS.items():
         (directory / file).write_bytes(content)
     told = {file: {"sha256": hashlib.sha256(one).hexdigest(), "bytes": len(one)} for file, one in SHARDS.items()}
-    return body.Shards(files=told, since=since)
+    return contents.Shards(files=told, since=since)
 
 
 def names(shared: Path) -> set[str]:
@@ -151,7 +151,7 @@ def test_a_later_epochs_fence_refuses_a_directory_and_nothing_of_it_stays(shared
 def test_a_file_that_rank_0_does_not_see_whole_is_not_committed(shared: Path, damage: str) -> None:
     """A directory that is not shared between the hosts, or one whose writes have not arrived."""
     told = shards(shared, "e0-s5")
-    file = body.unfinished(shared, "e0-s5") / "__1_0.distcp"
+    file = contents.unfinished(shared, "e0-s5") / "__1_0.distcp"
     file.unlink() if damage == "missing" else file.write_bytes(b"secon")
     with pytest.raises(OSError, match=r"__1_0\.distcp"):
         commit.commit(shared, identity(5), told, keep=3)

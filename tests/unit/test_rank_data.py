@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.data import make_digits
-from orchestrator.rank import data
+from orchestrator.rank.reference_models import datasets
 
 IMAGES = "train-images-idx3-ubyte"
 LABELS = "train-labels-idx1-ubyte"
@@ -23,12 +23,12 @@ def test_the_shipped_files_are_exactly_what_the_script_makes() -> None:
     made = make_digits.files(make_digits.SOURCE.read_bytes())
     assert len(made) == 4
     for name, content in made.items():
-        assert (data.DIGITS / name).read_bytes() == content, name
+        assert (datasets.DIGITS / name).read_bytes() == content, name
 
 
 def test_there_are_1280_and_517_of_them() -> None:
-    assert data.count(data.DIGITS) == 1280
-    assert data.read(data.DIGITS, "t10k-images-idx3-ubyte", 3)[0] == (517, 28, 28)
+    assert datasets.count(datasets.DIGITS) == 1280
+    assert datasets.read(datasets.DIGITS, "t10k-images-idx3-ubyte", 3)[0] == (517, 28, 28)
 
 
 def test_resampling_keeps_flat_areas_and_the_corners() -> None:
@@ -40,8 +40,8 @@ def test_resampling_keeps_flat_areas_and_the_corners() -> None:
 
 def test_gzipped_files_are_read_as_well(tmp_path: Path) -> None:
     (tmp_path / f"{LABELS}.gz").write_bytes(gzip.compress(idx((3,), b"\x01\x02\x03")))
-    assert data.read(tmp_path, LABELS, 1) == ((3,), b"\x01\x02\x03")
-    assert data.count(tmp_path) == 3
+    assert datasets.read(tmp_path, LABELS, 1) == ((3,), b"\x01\x02\x03")
+    assert datasets.count(tmp_path) == 3
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,18 @@ def test_gzipped_files_are_read_as_well(tmp_path: Path) -> None:
 )
 def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / IMAGES).write_bytes(content)
-    with pytest.raises(data.DataError, match=message) as error:
-        data.read(tmp_path, IMAGES, 3)
+    with pytest.raises(datasets.DataError, match=message) as error:
+        datasets.read(tmp_path, IMAGES, 3)
     assert str(tmp_path / IMAGES) in str(error.value)
 
 
 @pytest.mark.parametrize("cut", [5, 30])
 def test_a_truncated_gzip_is_named_too(tmp_path: Path, cut: int) -> None:
     (tmp_path / f"{IMAGES}.gz").write_bytes(gzip.compress(idx((2, 28, 28), bytes(1568)))[:cut])
-    with pytest.raises(data.DataError, match="cannot be read"):
-        data.read(tmp_path, IMAGES, 3)
+    with pytest.raises(datasets.DataError, match="cannot be read"):
+        datasets.read(tmp_path, IMAGES, 3)
 
 
 def test_a_missing_file_says_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(data.DataError, match=r"neither train-images-idx3-ubyte nor .*\.gz is there"):
-        data.read(tmp_path, IMAGES, 3)
+    with pytest.raises(datasets.DataError, match=r"neither train-images-idx3-ubyte nor .*\.gz is there"):
+        datasets.read(tmp_path, IMAGES, 3)

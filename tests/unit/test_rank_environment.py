@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.model import gang
-from orchestrator.rank import environment
+from orchestrator.rank.runtime import environment
 
 GANG = gang.GangSpec(
     run="r1", epoch=2, world_size=8, nodes=4, group_rank=3, ranks=(6, 7), master_addr="127.0.0.1", master_port=29501,

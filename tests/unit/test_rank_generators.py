@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import torch
 
-from orchestrator.rank import checkpoint, generators
+from orchestrator.rank.checkpoint import single_file
+from orchestrator.rank.runtime import random_states
 
 CPU = torch.device("cpu")
 
 
 def test_every_rank_draws_its_own_and_the_same_again() -> None:
-    first, again, other = (generators.Generators(7, rank, CPU) for rank in (0, 0, 1))
+    first, again, other = (random_states.Generators(7, rank, CPU) for rank in (0, 0, 1))
     drawn = [torch.rand(4, generator=one.own).tolist() for one in (first, again, other)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_what_was_kept_is_given_back() -> None:
-    one = generators.Generators(7, 0, CPU)
+    one = random_states.Generators(7, 0, CPU)
     states, digests = {name: state.clone() for name, state in one.states().items()}, one.digests()
     expected = (torch.rand(3), torch.rand(3, generator=one.own))
     assert one.digests() != digests
@@ -29,8 +30,8 @@ def test_what_was_kept_is_given_back() -> None:
 def test_states_of_any_number_and_size_travel_as_one() -> None:
     states = {"torch": torch.arange(5, dtype=torch.uint8), "generator": torch.ones(3, dtype=torch.uint8),
               "cuda": torch.full((16,), 9, dtype=torch.uint8)}  # fmt: skip
-    packed = checkpoint._pack(checkpoint.Personal(states, 0.25))
-    found = checkpoint._unpack(packed, {name: state.numel() for name, state in states.items()})
+    packed = single_file._pack(single_file.Personal(states, 0.25))
+    found = single_file._unpack(packed, {name: state.numel() for name, state in states.items()})
     assert found.loss == 0.25
     assert list(found.states) == list(states)
     assert all(torch.equal(found.states[name], states[name]) for name in states)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.model import gang
-from orchestrator.rank import hold, record
+from orchestrator.rank.runtime import hold, recorder
 
 HOLD = gang.Hold(id="f0", rank=2, step=30, phase="allreduce", limit_s=0.1)
 
@@ -26,7 +26,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def reach(tmp_path: Path, rank: int, fd: int, *points: tuple[int, str]) -> list[tuple[str, Any]]:
     path = tmp_path / "events.jsonl"
-    notes = record.Notes(str(path), node="n2", incarnation="i1", rank=rank, epoch=0)
+    notes = recorder.Notes(str(path), node="n2", incarnation="i1", rank=rank, epoch=0)
     holds = hold.Holds([HOLD], rank, fd, notes)
     for step, phase in points:
         holds.reach(step, phase)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.gang import GangSpec
-from orchestrator.rank import main
+from orchestrator.rank.runtime import main
 
 
 def test_a_rank_of_an_epoch_that_is_fenced_off_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from orchestrator.model.gang import GangSpec
-from orchestrator.rank import body, checkpoint, commit, context
+from orchestrator.rank.checkpoint import commit, contents, single_file
+from orchestrator.rank.runtime import context
 
 
 @dataclass
@@ -76,7 +77,7 @@ def rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rank:
 
 def fail(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> list[Path]:
     """The first ``times`` writes fail; the paths of all that were tried."""
-    write, tried = body.write, list[Path]()
+    write, tried = contents.write, list[Path]()
 
     def failing(path: Path, data: bytes, before_rename: Callable[[], None] = lambda: None) -> None:
         tried.append(path)
@@ -84,7 +85,7 @@ def fail(monkeypatch: pytest.MonkeyPatch, number: int, times: int) -> list[Path]
             raise OSError(number, os.strerror(number))
         write(path, data, before_rename)
 
-    monkeypatch.setattr(body, "write", failing)
+    monkeypatch.setattr(contents, "write", failing)
     return tried
 
 
@@ -140,6 +141,6 @@ def test_an_error_that_is_not_of_the_writing_ends_the_rank(rank: Rank, monkeypat
     def broken(*args: Any) -> bytes:
         raise TypeError("cannot pickle")
 
-    monkeypatch.setattr(checkpoint, "encode", broken)
+    monkeypatch.setattr(single_file, "encode", broken)
     with pytest.raises(TypeError):
         rank.save(5)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import engine, recovery
-from orchestrator.core.state import State
+from orchestrator.core.engine import engine, recovery
+from orchestrator.core.engine.state import State
 
 from ..sim import world
 

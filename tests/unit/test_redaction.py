@@ -10,7 +10,7 @@ import uuid
 
 import pytest
 
-from orchestrator.core import redact
+from orchestrator.core.spec import redact
 from orchestrator.model import redaction
 from orchestrator.model.trial import Trial
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main, terminal
-from orchestrator.cli.session import Session
+from orchestrator.cli import main
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
 from orchestrator.model.errors import InfrastructureError, Interrupted
 from orchestrator.model.launch import Request, Result
 

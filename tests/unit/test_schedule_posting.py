@@ -9,7 +9,7 @@ import pytest
 from orchestrator.algorithms import ring
 from orchestrator.model.algorithm import Chosen
 from orchestrator.model.schedule import Recv, Schedule, Send, Step
-from orchestrator.rank import posting
+from orchestrator.rank.exchange import receive_schedule
 from tests.contract import algorithms
 
 
@@ -20,7 +20,7 @@ def test_nothing_is_posted_twice_late_out_of_order_or_into_what_is_in_use(chosen
             when = posted(schedule)
             assert set(when) == {(at, number) for at, step in enumerate(schedule) for number in range(len(step.recvs))}
             assert all(at <= index for (index, _), at in when.items())
-            assert sorted(per_peer(schedule)) == sorted(per_peer(schedule, posting.plan(schedule)))
+            assert sorted(per_peer(schedule)) == sorted(per_peer(schedule, receive_schedule.plan(schedule)))
             for (index, number), at in when.items():
                 assert not overwritten(schedule, index, number, at)
 
@@ -29,7 +29,7 @@ def overwritten(schedule: Schedule, index: int, number: int, at: int) -> bool:
     """Whether a receive that is not staged could change what a step before its own still uses, or a send of its own."""
     step = schedule[index]
     recv = step.recvs[number]
-    if posting.staged(step, recv):
+    if receive_schedule.staged(step, recv):
         return False
     wanted = set(recv.chunks)
     copied = {
@@ -40,10 +40,10 @@ def overwritten(schedule: Schedule, index: int, number: int, at: int) -> bool:
     return bool(wanted & (copied | sent | got))
 
 
-def per_peer(schedule: Schedule, plan: Any = None) -> list[tuple[int, list[posting.Place]]]:
+def per_peer(schedule: Schedule, plan: Any = None) -> list[tuple[int, list[receive_schedule.Place]]]:
     """For each peer its receives, in the order of the schedule or of the plan."""
     order = plan or [[(at, number) for number in range(len(step.recvs))] for at, step in enumerate(schedule)]
-    found: dict[int, list[posting.Place]] = {}
+    found: dict[int, list[receive_schedule.Place]] = {}
     for places in order:
         for index, number in places:
             found.setdefault(schedule[index].recvs[number].peer, []).append((index, number))
@@ -56,14 +56,14 @@ def test_receives_of_one_peer_keep_their_order() -> None:
         Step(sends=(Send(1, (1,)),), recvs=(Recv(1, (0,)),)),
         Step(recvs=(Recv(1, (2,), reduce=True),)),
     )
-    order = [place for places in posting.plan(schedule) for place in places]
+    order = [place for places in receive_schedule.plan(schedule) for place in places]
     assert order == [(0, 0), (1, 0), (2, 0)]
     assert posted(schedule)[1, 0] == 1
 
 
 def test_added_receives_are_posted_at_once() -> None:
     schedule = ring.schedule("all-reduce", 0, 4)
-    assert posting.plan(schedule)[0][:3] == ((0, 0), (1, 0), (2, 0))
+    assert receive_schedule.plan(schedule)[0][:3] == ((0, 0), (1, 0), (2, 0))
 
 
 def test_what_is_combined_takes_no_more_scratch_than_the_buffer_or_two_messages() -> None:
@@ -79,5 +79,5 @@ def test_two_streams_take_turns() -> None:
     assert all(at == 0 for at in posted(alone).values())
 
 
-def posted(schedule: Schedule) -> dict[posting.Place, int]:
-    return {place: at for at, places in enumerate(posting.plan(schedule)) for place in places}
+def posted(schedule: Schedule) -> dict[receive_schedule.Place, int]:
+    return {place: at for at, places in enumerate(receive_schedule.plan(schedule)) for place in places}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.algorithms import ring
-from orchestrator.rank import share
+from orchestrator.rank.runtime import even_shares
 from tests.contract import symbolic
 
 
@@ -20,7 +20,7 @@ def test_takes_two_p_minus_one_steps_of_one_send_and_one_receive(world: int) -> 
 @pytest.mark.parametrize("world", range(1, 33))
 @pytest.mark.parametrize("total", [242_762, 32 * 5])
 def test_moves_two_p_minus_one_pths_of_the_buffer(world: int, total: int) -> None:
-    sizes = [stop - start for start, stop in share.bounds(total, world)]
+    sizes = [stop - start for start, stop in even_shares.bounds(total, world)]
     schedules = [ring.schedule("all-reduce", rank, world) for rank in range(world)]
     outcome = symbolic.verify("all-reduce", schedules, ring.chunks("all-reduce", world), even=False, causal=False)
     moved = sum(sizes[chunk] for message in outcome.messages for chunk in message.chunks)
@@ -28,7 +28,7 @@ def test_moves_two_p_minus_one_pths_of_the_buffer(world: int, total: int) -> Non
 
 
 def test_the_reference_gradients_make_uneven_chunks_and_lose_no_byte() -> None:
-    sizes = [stop - start for start, stop in share.bounds(242_762, 4)]
+    sizes = [stop - start for start, stop in even_shares.bounds(242_762, 4)]
     assert sizes == [60_691, 60_691, 60_690, 60_690]
     assert 4 * sum(sizes) == 971_048
 

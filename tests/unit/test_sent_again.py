@@ -13,11 +13,15 @@ from typing import Any
 
 import pytest
 
-from orchestrator.agent import agent, checkpoints, frames, inbox, keeper
-from orchestrator.core import again
+from orchestrator.core.engine import duplicates
 from orchestrator.model.event import Command, Event
-from orchestrator.providers import follow, helping, reach
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.node.agent import agent, checkpoints
+from orchestrator.node.files import inbox
+from orchestrator.node.hostlink import frames
+from orchestrator.node.keeper import keeper
+from orchestrator.providers import event_reader
+from orchestrator.providers.ssh import helper_start, reconnect
+from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import piped_site
 from .piped import Pipes, serving
@@ -55,18 +59,18 @@ class Torn:
 def _reconnected(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[RemoteSite, Torn]]:
     """A site whose first connection is torn, and whose second comes when ``torn`` has been waited for and cleared."""
     with serving(tmp_path / "host") as first, piped_site.site(tmp_path / "host", tmp_path / "mirror", patch) as site:
-        second, torn = helping.start, Torn(first)
-        patch.setattr(reach, "BACKOFF_S", (0.0,))
+        second, torn = helper_start.start, Torn(first)
+        patch.setattr(reconnect, "BACKOFF_S", (0.0,))
         channels = iter((torn,))
 
-        def start(*about: Any) -> helping.Started:
+        def start(*about: Any) -> helper_start.Started:
             found = next(channels, None)
             if found is None:
                 _until(lambda: not torn.torn.is_set())
                 return second(*about)
-            return helping.Started(channel=found, hello={}, rest=b"")
+            return helper_start.Started(channel=found, hello={}, rest=b"")
 
-        patch.setattr(helping, "start", start)
+        patch.setattr(helper_start, "start", start)
         site.open()
         yield site, torn
 
@@ -93,7 +97,7 @@ def _written_down(path: Path) -> list[Event]:
     """The events of a file as the history of run R has them."""
     history: list[Event] = []
     for line in path.read_bytes().splitlines():
-        history += [again.noted(event, history) for event in follow.decode(line, "R")]
+        history += [duplicates.noted(event, history) for event in event_reader.decode(line, "R")]
     return history
 
 
@@ -155,13 +159,13 @@ def test_what_says_something_else_or_does_not_say_that_it_is_said_again_is_a_sec
     node._work()
     first = _told(directory / "runs/R/agent.i1.jsonl")
     marked = dataclasses.replace(first, value={**first.value, "repeated": True})
-    assert again.noted(marked, [first]).f == "command.repeated"
-    assert again.noted(marked, []) == marked
-    assert again.noted(first, [first]) == first
+    assert duplicates.noted(marked, [first]).f == "command.repeated"
+    assert duplicates.noted(marked, []) == marked
+    assert duplicates.noted(first, [first]) == first
     other = dataclasses.replace(marked, value={"epoch": 1, "repeated": True})
-    assert again.noted(other, [first]) == other
+    assert duplicates.noted(other, [first]) == other
     failed = dataclasses.replace(marked, type="fail")
-    assert again.noted(failed, [first]) == failed
+    assert duplicates.noted(failed, [first]) == failed
 
 
 def test_an_answer_that_nobody_heard_is_given_to_whoever_asks_again(tmp_path: Path, node: agent.Agent) -> None:

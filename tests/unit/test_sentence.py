@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import sentence
+from orchestrator.core.verdict import sentence
 from orchestrator.model.verdict import Verdict
 
 from . import run_builder

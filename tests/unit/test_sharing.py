@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from orchestrator.core.story import Story
+from orchestrator.cli.render.run_lines import Story
 from orchestrator.model.errors import UsageError
 from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.plan import Gap

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent.events import EventLog
+from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.main import run
-from orchestrator.cli.session import Session
-from orchestrator.cli.terminal import Terminal
+from orchestrator.cli.render.terminal import Terminal
+from orchestrator.node.files.event_log import EventLog
 from orchestrator.store import export, seal
 
 BUNDLE = Path(__file__).parents[1] / "golden" / "bundles" / "format-1-collective.tar.gz"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core import assemble, parse_inventory, ssh_options
+from orchestrator.core.bed import assemble
+from orchestrator.core.inventory import parse_inventory, ssh_options
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import UsageError
-from orchestrator.providers import goals
+from orchestrator.providers.ssh import destinations
 
 INVENTORY = """
 all:
@@ -89,11 +90,11 @@ def test_the_way_of_the_inventory_comes_before_that_of_the_configuration(tmp_pat
     config = tmp_path / "config"
     config.write_text("Host h1\n  ProxyJump elsewhere\n  Port 2022\n")
     host = HostSpec(name="h1", connection="ssh", address="h1", user="ann")
-    assert goals.goal(host, config)[1].endswith("-W h1:2022 -- elsewhere")
+    assert destinations.goal(host, config)[1].endswith("-W h1:2022 -- elsewhere")
     jumping = HostSpec(
         name="h1", address="h1", user="ann", ssh={"proxyjump": ("a:1,bob@b:2",), "config": (str(config),)}
     )
-    assert goals.goal(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
+    assert destinations.goal(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
     told = HostSpec(name="h1", address="h1", user="ann", ssh={"proxycommand": ("nc -x %% %r %h %p",)})
-    assert goals.goal(told, config)[1] == "nc -x % ann h1 2022"
-    assert goals.goal(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""
+    assert destinations.goal(told, config)[1] == "nc -x % ann h1 2022"
+    assert destinations.goal(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core.story import Story
+from orchestrator.cli.render.run_lines import Story
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.sizing import described, layout, memory, traffic
-from orchestrator.rank import training
+from orchestrator.rank.reference_models import classifier
 from orchestrator.workloads import infer_dp, moe_a2a, train_fsdp, train_pp, train_tp
 from tests.unit import history
 from tests.unit.verdicts import ask
@@ -17,7 +17,7 @@ NAMES = ("train_dp", "train_ddp", "train_fsdp", "train_tp", "train_pp", "moe_a2a
 
 
 def test_the_classifier_has_the_parameters_of_the_reference() -> None:
-    assert training.parameters() == 242_762
+    assert classifier.parameters() == 242_762
     assert [(inputs + 1) * outputs * 4 for inputs, outputs in ((64, 10), (128, 64), (256, 128), (784, 256))] == [
         2_600, 33_024, 131_584, 803_840,
     ]  # fmt: skip

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent.tails import Tails
-from orchestrator.agent.trees import Tree
+from orchestrator.node.hostlink.file_trees import Tree
+from orchestrator.node.hostlink.tails import Tails
 
 RUN = "nodes/n0/runs/R"
 LOG = f"{RUN}/i1-e0/rank-0.log"

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import inbox, keeper, label
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.event import Command
-from orchestrator.providers.docker import DockerProvider
+from orchestrator.node.files import inbox, label
+from orchestrator.node.keeper import keeper
+from orchestrator.providers.docker.docker_provider import DockerProvider
 
 from . import beds, piped_site
 

@@ -7,9 +7,10 @@ import dataclasses
 import pytest
 
 from orchestrator import views
-from orchestrator.cli import summary
-from orchestrator.core import engine, metrics, recovery, sentence
-from orchestrator.core.state import State
+from orchestrator.cli.render import summary
+from orchestrator.core.engine import engine, recovery
+from orchestrator.core.engine.state import State
+from orchestrator.core.verdict import metrics, sentence
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trigger
 from orchestrator.reports import html

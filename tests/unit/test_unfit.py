@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import plugins, run
-from orchestrator.core import parse_trial
+from orchestrator import plugins
+from orchestrator.core.spec import parse_trial
 from orchestrator.model.bed import BedSpec, BedStatus
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.launch import Request
 from orchestrator.providers import preflight
+from orchestrator.run import lifecycle
 
 from . import beds
 from .fake_bed import FakeProvider
@@ -39,7 +40,7 @@ def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: py
         command="ccbed run t.yml", twin=False,
     )  # fmt: skip
     with pytest.raises(InfrastructureError, match="preflight: shm: 64 MB free"):
-        run.launch(request)
+        lifecycle.launch(request)
     (told,) = provider.told
     assert told.startswith("forget ")
     assert list((tmp_path / "runs").iterdir()) == []

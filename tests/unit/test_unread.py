@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator import gathering
-from orchestrator.agent import plain
-from orchestrator.agent.asked import Desk
 from orchestrator.model.provider import Fetched
-from orchestrator.providers import files, pulling
-from orchestrator.providers.remote import RemoteSite
+from orchestrator.node.files import plain_files
+from orchestrator.node.hostlink.requests import Desk
+from orchestrator.providers import files
+from orchestrator.providers.ssh import file_fetch
+from orchestrator.providers.ssh.remote_host import RemoteSite
+from orchestrator.run import collect
 
 from . import piped_site
 
@@ -30,7 +31,7 @@ def hostdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (run / "closed").mkdir(parents=True)
     for name in ("i1-e0-can.log", CLOSED, "closed/inside.log"):
         (run / name).write_text(f"{name}\n")
-    opened, scandir = plain.opened, os.scandir
+    opened, scandir = plain_files.opened, os.scandir
 
     def refused(path: object) -> OSError:
         return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -45,7 +46,7 @@ def hostdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             raise refused(path)
         return scandir(path)
 
-    monkeypatch.setattr(plain, "opened", opening)
+    monkeypatch.setattr(plain_files, "opened", opening)
     monkeypatch.setattr(os, "scandir", scanning)
     return tmp_path / "host"
 
@@ -80,7 +81,7 @@ def test_it_is_told_no_more_once_it_is_gone_or_can_be_read(
 def test_the_bundle_lists_it_as_missing(site: RemoteSite, tmp_path: Path) -> None:
     site.watch("R", ["n0"])
     (tmp_path / "bundle").mkdir()
-    told = gathering.gather(site, {"n0": (("runs/R", ""),)}, tmp_path / "bundle")
+    told = collect.gather(site, {"n0": (("runs/R", ""),)}, tmp_path / "bundle")
     assert [(one["node"], one["path"]) for one in told["missing"]] == [("n0", "runs/R")]
     assert f"{CLOSED}: Permission denied" in told["missing"][0]["reason"]
     assert (tmp_path / "bundle/nodes/n0/i1-e0-can.log").exists()
@@ -92,7 +93,7 @@ def _here(hostdir: Path, to: Path) -> Fetched:
 
 def _pulled(hostdir: Path, to: Path) -> Fetched:
     desk = Desk(str(hostdir), [], {})
-    return pulling.pull(
+    return file_fetch.pull(
         lambda asked, body, _: desk.quick[asked["do"]](asked, body), f"{hostdir}/{RUN}", to, 1 << 20, 5.0
     )
 

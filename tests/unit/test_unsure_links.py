@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli import collective
-from orchestrator.core import metrics as core_metrics
+from orchestrator.cli.render import collective
+from orchestrator.core.verdict import metrics as core_metrics
 from orchestrator.model.run import Run
 from orchestrator.reports import collectives as report
 from orchestrator.reports import html, metrics
 from orchestrator.reports.page import sheet
 from orchestrator.reports.page.plots import bandwidth
 from orchestrator.views import collectives
-from orchestrator.views.collectives import wording
+from orchestrator.views.collectives import phrases
 
 from . import collective_runs, simulated
 
@@ -51,7 +51,7 @@ def test_the_terminal_names_the_pair_and_its_spread(run: Run) -> None:
 def test_where_all_are_unsure_nothing_is_left_out(run: Run) -> None:
     setting = measured(run).setting
     pairs = tuple(replace(one, sure=False) for one in setting.link.pairs)
-    text = wording.unsure(replace(setting, link=replace(setting.link, pairs=pairs)))
+    text = phrases.unsure(replace(setting, link=replace(setting.link, pairs=pairs)))
     assert text.startswith("6 of 6 pairs unsure: n0-n1, n0-n2, n0-n3 (spread 93 %, off the line 40 %), n1-n2, 2 more; ")
     assert "left out" not in text
 
@@ -96,7 +96,7 @@ def test_files_for_programs_have_a_line_for_each_pair(run: Run) -> None:
 def test_chunk_figures_say_of_how_many_transfers_they_are(run: Run) -> None:
     found = measured(run)
     assert (found.rows[0].transfers, found.rows[0].transfers_due) == (192, 192)
-    assert "; chunks: 192 of 192 transfers" in wording.percentiles(found)
+    assert "; chunks: 192 of 192 transfers" in phrases.percentiles(found)
 
 
 def test_transfers_that_were_lost_are_missed_in_the_note_and_in_the_sheet() -> None:
@@ -112,7 +112,7 @@ def test_transfers_that_were_lost_are_missed_in_the_note_and_in_the_sheet() -> N
     assert (row.transfers, row.transfers_due) == (72, 192), (
         "a torn trial is not whole, and all trials have as many as the fullest"
     )
-    assert "; chunks: 72 of 192 transfers" in wording.percentiles(found)
+    assert "; chunks: 72 of 192 transfers" in phrases.percentiles(found)
     (cells,) = csv.DictReader(io.StringIO(sheet.cases(found)))
     assert (cells["transfers"], cells["transfers_due"]) == ("72", "192")
 
@@ -120,4 +120,4 @@ def test_transfers_that_were_lost_are_missed_in_the_note_and_in_the_sheet() -> N
 def test_where_nothing_is_recorded_no_count_is_told() -> None:
     gang = simulated.Gang(schedules=simulated.ring(4, SIZE))
     part = collective_runs.Part(operation="all-reduce", algorithm="library", bytes=SIZE, gang=gang, recorded=False)
-    assert "transfers" not in wording.percentiles(measured(collective_runs.run([part])))
+    assert "transfers" not in phrases.percentiles(measured(collective_runs.run([part])))

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import beds as cli_beds
-from orchestrator.cli import terminal
-from orchestrator.cli.session import Session
-from orchestrator.core import listed_inventory
-from orchestrator.core.diff import diff
-from orchestrator.gathering import gather
+from orchestrator.cli.inputs import beds as cli_beds
+from orchestrator.cli.inputs.session import Session
+from orchestrator.cli.render import terminal
+from orchestrator.core.bed.diff import diff
+from orchestrator.core.inventory import listed_inventory
 from orchestrator.model import codec, vaulted
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import InfrastructureError
@@ -25,6 +24,7 @@ from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.provider import Fetched
 from orchestrator.prepare import inventory
 from orchestrator.prepare.vault import Vault
+from orchestrator.run.collect import gather
 from orchestrator.store import beds as store
 from orchestrator.store.journal import Journal
 

@@ -7,14 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator.agent import warmth
+from orchestrator.node import warm_up
 
 ROOT = Path(__file__).parents[2]
 #: What torch is asked about GPUs while it is warmed up, and what it finds in its environment then.
 PROGRAM = """
 import os, sys
 import torch
-from orchestrator.agent import warmth
+from orchestrator.node import warm_up as warmth
 seen = []
 asked = torch.cuda.is_available
 def ask():
@@ -30,7 +30,7 @@ print(torch.cuda.is_initialized())
 
 
 def test_gpus_are_hidden_while_torch_is_warmed_up_and_only_then() -> None:
-    one_thread = dict.fromkeys(warmth.ONE_THREAD, "1")
+    one_thread = dict.fromkeys(warm_up.ONE_THREAD, "1")
     env = {**os.environ, **one_thread, "CUDA_VISIBLE_DEVICES": "3,5", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=env, timeout=120, check=False

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core import assemble, parse_inventory
-from orchestrator.core.diff import diff
+from orchestrator.core.bed import assemble
+from orchestrator.core.bed.diff import diff
+from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, NodeState, NodeStatus
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.event import Command, Event
 from orchestrator.model.provider import Cursors
-from orchestrator.providers import apply, asking
+from orchestrator.providers import apply, bed_commands
 
 from .fake_bed import FakeProvider
 
@@ -58,7 +59,7 @@ class Slow(FakeProvider):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "_LOOK_S", 0.0)
+    monkeypatch.setattr(bed_commands, "_LOOK_S", 0.0)
 
 
 def up(provider: Slow, wanted: BedSpec, status: BedStatus | None = None) -> Any:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.agent import window
-from orchestrator.agent.follow import Helper
-from orchestrator.agent.frames import Decoder
-from orchestrator.agent.window import Window
+from orchestrator.node.hostlink import send_window
+from orchestrator.node.hostlink.frames import Decoder
+from orchestrator.node.hostlink.send_window import Window
+from orchestrator.node.hostlink.streaming import Helper
 
 from .test_helper import RUN
 
@@ -45,8 +45,8 @@ def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], in
 def test_little_is_under_way_on_a_slow_link_and_it_is_used_all_the_same(rate: float, trip_s: float) -> None:
     delays, arrived = _delays(rate, trip_s, 20.0)
     later = sorted(delays[len(delays) // 2 :])
-    assert later[len(later) // 2] < trip_s + 2 * window.WANTED_S
-    assert later[-1] < trip_s + 4 * window.WANTED_S
+    assert later[len(later) // 2] < trip_s + 2 * send_window.WANTED_S
+    assert later[-1] < trip_s + 4 * send_window.WANTED_S
     assert arrived > 0.6 * rate * 20.0
 
 
@@ -61,7 +61,7 @@ def test_it_opens_again_however_far_it_was_narrowed() -> None:
         for mark in filter(None, marks):
             one.got(mark, now)
         assert one.room(events=False)
-    assert one.size == window.LEAST
+    assert one.size == send_window.LEAST
 
 
 def _said(helper: Helper) -> list[dict[str, object]]:
@@ -90,8 +90,8 @@ def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_piec
     kinds = ["beats" if "beats" in one else one.get("id") or one["file"] for one in headers]
     assert kinds[:2] == ["beats", 2]
     assert kinds.index(1) == kinds.index(LOG) - 1 > kinds.index(EVENTS)
-    assert all(int(str(one.get("size", 0))) <= window.START // window.PIECES for one in headers)
-    assert sum(int(str(one["size"])) for one in headers if one.get("file") == LOG) <= window.START
+    assert all(int(str(one.get("size", 0))) <= send_window.START // send_window.PIECES for one in headers)
+    assert sum(int(str(one["size"])) for one in headers if one.get("file") == LOG) <= send_window.START
     helper.close()
 
 
@@ -111,7 +111,7 @@ def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Pa
     """200 kB/s and a buffer of 1 MB, five seconds of it: what was written there before would be heard that much later."""
     import fcntl
 
-    from orchestrator.providers.link import Link
+    from orchestrator.providers.ssh.requests import Link
 
     from .piped import Heard, serving
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import orchestrator.workloads
-from orchestrator.core import meanings
+from orchestrator.core.spec import parameter_docs
 from orchestrator.model import codec
-from orchestrator.rank import share
+from orchestrator.rank.runtime import even_shares
 from orchestrator.rank.user import ccbed_events
 from orchestrator.workloads import script, train_dp
 
@@ -36,7 +36,7 @@ def test_params_have_defaults_and_survive_the_way_to_the_rank(name: str) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_has_a_meaning(name: str) -> None:
     cls = importlib.import_module(f"orchestrator.workloads.{name}").Params
-    told = meanings.of(cls)
+    told = parameter_docs.of(cls)
     assert {field.name for field in fields(cls)} - set(told) == set()
     assert all(text[0].isalnum() and len(text) < 400 for text in told.values())
 
@@ -90,7 +90,7 @@ def test_all_mistakes_are_told_at_once() -> None:
 @pytest.mark.parametrize("total", [64, 7, 3, 0, 242_762])
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 32])
 def test_shares_are_contiguous_complete_and_differ_by_one_at_most(total: int, parts: int) -> None:
-    bounds = share.bounds(total, parts)
+    bounds = even_shares.bounds(total, parts)
     sizes = [stop - start for start, stop in bounds]
     assert bounds[0][0] == 0 and bounds[-1][1] == total and len(bounds) == parts
     assert all(left[1] == right[0] for left, right in itertools.pairwise(bounds))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.rank import posting
+from orchestrator.rank.exchange import receive_schedule
 
 
 @dataclass
@@ -112,7 +112,7 @@ class Fabric:
 
 def _posted(schedule: Any) -> dict[int, deque[int]]:
     found: dict[int, deque[int]] = {}
-    for at, places in enumerate(posting.plan(schedule)):
+    for at, places in enumerate(receive_schedule.plan(schedule)):
         for index, number in places:
             found.setdefault(schedule[index].recvs[number].peer, deque()).append(at)
     return found

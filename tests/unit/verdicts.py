@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.core import judge
+from orchestrator.core.verdict import judge
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec
 from orchestrator.model.verdict import Verdict

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...model import algorithm as algorithms
 from ...model.schedule import Cost
-from .. import values
+from ..spec import values
 from .traffic import Collective
 
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(bit|bits|b|B)(?:/s|ps)?")

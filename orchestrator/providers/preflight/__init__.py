@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.provider import Asker
-from . import around, here
+from . import many_hosts, this_host
 from .finding import Checked, Finding, refused, told
 
 __all__ = ["NOTHING", "Checked", "Finding", "check", "examine", "refused", "told"]
@@ -26,10 +26,10 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker | None = None) -> Chec
     Takes about a millisecond here, some tenths of a second on several hosts.
     """
     if asker:
-        checked = around.examine(bed, status, asker)
+        checked = many_hosts.examine(bed, status, asker)
         if not bed.fabric:
             return checked
-        return replace(checked, findings=(*checked.findings, here.shm()), rooms=here.rooms(bed))
+        return replace(checked, findings=(*checked.findings, this_host.shm()), rooms=this_host.rooms(bed))
     if bed.hosts:
         return NOTHING
-    return Checked(findings=here.check(bed, status), rooms=here.rooms(bed))
+    return Checked(findings=this_host.check(bed, status), rooms=this_host.rooms(bed))

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...agent import checks
-from ...core import containers
+from ...core.bed import container_requests
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import Gap, HostClock
 from ...model.room import Room
+from ...node import preflight_checks
 from .finding import MIB, SHM_NEEDED, Finding, agent, ok, space
 
 DISK_NEEDED = 256 * MIB
@@ -192,10 +192,8 @@ def _names(seen: Seen) -> Iterable[Finding]:
         for one in survey["names"]:
             address, name = one["address"], one["name"]
             slow = max(one["reverse_s"], one.get("forward_s", 0.0))
-            if one.get("mapped_s", 0.0) >= checks.MAPPED_S:
-                text = (
-                    f"{place} takes over {checks.MAPPED_S:g} s to look up ::ffff:{address}, as connections of torch do"
-                )
+            if one.get("mapped_s", 0.0) >= preflight_checks.MAPPED_S:
+                text = f"{place} takes over {preflight_checks.MAPPED_S:g} s to look up ::ffff:{address}, as connections of torch do"
                 fix = f"add a line for ::ffff:{address} to /etc/hosts of {place}, or let its name server answer at once"
                 yield Finding(name="names", outcome="fail", text=text, fix=fix)
             elif slow >= LOOKUP_S:
@@ -237,7 +235,7 @@ def _shm(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     for node, told in seen.inside.items():
         found, spec = told["shm"], bed.node(node).container
         if not isinstance(found, str) or spec:
-            free[node] = containers.shm(spec) if isinstance(found, str) and spec else int(found)
+            free[node] = container_requests.shm(spec) if isinstance(found, str) and spec else int(found)
     if free:
         node = min(free, key=lambda name: free[name])
         fix = f"set ccbed_shm_size of {bed.node(node).host} to more, or free what fills /dev/shm of {node}"

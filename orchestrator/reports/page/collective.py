@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ...core import sentence
+from ...core.verdict import sentence
 from ...model.run import Run
 from ...views import collectives
-from ...views.collectives import table, wording
+from ...views.collectives import phrases, table
 from . import plots
 
 Figure = tuple[str, str, str]
@@ -25,7 +25,7 @@ def values(run: Run) -> dict[str, Any] | None:
         "figures": list(figures(found)),
         "table": table.table(found),
         "lines": lines(run, found),
-        "slow": [wording.slow(one, found.setting) for one in wording.slowest(found)[:SLOW]],
+        "slow": [phrases.slow(one, found.setting) for one in phrases.slowest(found)[:SLOW]],
         "more": found.outliers - len(found.slow[:SLOW]),
         "pairs": len(found.setting.link.pairs),
         "pictures": plots.drawn(found),
@@ -35,12 +35,12 @@ def values(run: Run) -> dict[str, Any] | None:
 def lines(run: Run, found: collectives.Measured) -> list[tuple[str, str]]:
     """(what, text): the same as at the end of a run on the terminal."""
     return [
-        ("link", wording.link(found.setting)),
-        *(("auto", text) for text in wording.autos(found.setting)),
-        *(("fastest", text) for text in wording.winners(found.fastest)),
-        ("straggler", wording.straggler(found)),
-        ("verified", f"{wording.verified(run.history, found)}; {wording.outliers(found)}"),
-        ("percentiles", wording.percentiles(found).removeprefix("percentiles ")),
+        ("link", phrases.link(found.setting)),
+        *(("auto", text) for text in phrases.autos(found.setting)),
+        *(("fastest", text) for text in phrases.winners(found.fastest)),
+        ("straggler", phrases.straggler(found)),
+        ("verified", f"{phrases.verified(run.history, found)}; {phrases.outliers(found)}"),
+        ("percentiles", phrases.percentiles(found).removeprefix("percentiles ")),
     ]
 
 
@@ -48,15 +48,15 @@ def figures(found: collectives.Measured) -> Iterator[Figure]:
     """(name, figure, what it means) for the row below the sentence."""
     best = max((row for row in found.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
     if best is not None and best.cct is not None:
-        line = f", {wording.percent(best.of_line)} of the line" if best.of_line is not None else ""
+        line = f", {phrases.percent(best.of_line)} of the line" if best.of_line is not None else ""
         yield (
             "peak bandwidth",
-            wording.bandwidth(best.busbw),
-            f"GB/s bus bandwidth, {wording.case(best.case)}{line}{_tied(found, best.case)}",
+            phrases.bandwidth(best.busbw),
+            f"GB/s bus bandwidth, {phrases.case(best.case)}{line}{_tied(found, best.case)}",
         )
         cct = best.cct
-        yield "p50", f"{wording.milliseconds(cct.p50)} ms", f"of {cct.count:,} trials of it, first start to last end"
-        yield "p95", f"{wording.milliseconds(cct.p95)} ms", f"at most {wording.milliseconds(cct.max)} ms"
+        yield "p50", f"{phrases.milliseconds(cct.p50)} ms", f"of {cct.count:,} trials of it, first start to last end"
+        yield "p95", f"{phrases.milliseconds(cct.p95)} ms", f"at most {phrases.milliseconds(cct.max)} ms"
     models = [row.of_model for row in found.rows if row.of_model is not None]
     if models:
         span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"
@@ -87,15 +87,15 @@ def pairs(found: collectives.Measured) -> Iterator[tuple[str, str]]:
 
 
 def _straggler(found: collectives.Measured) -> Figure:
-    if not wording.names_somebody(found):
+    if not phrases.names_somebody(found):
         return "straggler", "none", "nobody late beyond chance"
     worst = max((one for one in found.slow if one.blame), key=_late, default=None)
     if worst is None or worst.blame is None:
-        return "straggler", "yes", wording.straggler(found)
+        return "straggler", "yes", phrases.straggler(found)
     why = worst.blame
     who = found.setting.node(why.rank) if why.rank is not None else "a link"
     doubt = "" if why.sure else ", or its peer or link"
-    late = f"{wording.duration(why.late_s)} late in trial {worst.trial} of {wording.case(worst.case)}"
+    late = f"{phrases.duration(why.late_s)} late in trial {worst.trial} of {phrases.case(worst.case)}"
     return "worst straggler", who, late + doubt
 
 

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from ... import views
-from ...core import sentence
+from ...core.verdict import sentence
 from ...model.run import Run
 from ...views import RunView
 

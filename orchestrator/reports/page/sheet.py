@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...views.collectives import Measured, Pair, Row, wording
+from ...views.collectives import Measured, Pair, Row, phrases
 
 
 def cases(found: Measured) -> str:
@@ -29,7 +29,7 @@ def outliers(found: Measured) -> str:
             "seconds": one.seconds, "p50_s": one.usual,
             "blamed_rank": one.blame.rank if one.blame else None,
             "late_s": one.blame.late_s if one.blame else None,
-            "why": wording.blame(one.blame, found.setting) if one.blame else "",
+            "why": phrases.blame(one.blame, found.setting) if one.blame else "",
         }
         for one in found.slow
     ]  # fmt: skip
@@ -68,7 +68,7 @@ def _case(row: Row) -> dict[str, Any]:
         "operation": case.operation, "algorithm": case.algorithm, "asked": case.asked, "bytes": case.bytes,
         "bytes_per_rank": case.per_rank, "bytes_total": case.total, "count": case.count, "dtype": case.dtype,
         "operator": case.operator, "root": case.root, "ranks": case.world, "groups": len(case.groups),
-        "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "shares": wording.shares(case),
+        "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "shares": phrases.shares(case),
         "over": row.over,
     }  # fmt: skip
     for name, spread in (("time", row.time), ("trial", row.trial), ("cct", row.cct), ("chunk", row.chunks)):

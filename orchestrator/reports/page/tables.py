@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...core import sentence
+from ...core.verdict import sentence
 from ...model.event import Event, History
 from ...model.run import Run
 from ...model.trial import Trial

@@ -1,13 +1,13 @@
 """Collectives measured: cases and links, samples as arrays, statistics, and who was late. numpy is loaded on demand."""
 
-from .blame import Blame
+from .attribution import Blame
 from .bounds import Bound, least_bytes, lower_bound
+from .experiment import Auto, Case, Link, Pair, Setting, factor, setting
 from .fastest import Fastest
-from .habits import Latest, SlowLink
-from .measured import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
-from .setting import Auto, Case, Link, Pair, Setting, factor, setting
+from .measurements import OUTLIER, OVER, Measured, Row, Slow, SlowChunk, measured
+from .phrases import shares
+from .repeated_delays import Latest, SlowLink
 from .statistics import DEFINITION, ENOUGH_FOR_P99, Interval, Spread, change
-from .wording import shares
 
 __all__ = [
     "DEFINITION",

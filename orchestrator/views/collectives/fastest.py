@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from . import statistics
-from .setting import Case
+from .experiment import Case
 
 if TYPE_CHECKING:
     from .samples import Timed

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...model.run import NodeFiles, StepRecord
-from .setting import Case, Setting
+from .experiment import Case, Setting
 
 if TYPE_CHECKING:
     import numpy as np

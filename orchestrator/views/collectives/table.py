@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from . import wording
-from .measured import Measured, Row
+from . import phrases
+from .measurements import Measured, Row
 
 Cells = tuple[str, ...]
 
@@ -31,7 +31,7 @@ def table(found: Measured) -> Table:
     times = ("min", "p50", "p95", *(["p99"] if p99 else []), "max")
     groups: dict[str, list[Row]] = {}
     for row in found.rows:
-        groups.setdefault(wording.kind(row.case), []).append(row)
+        groups.setdefault(phrases.kind(row.case), []).append(row)
     return Table(
         bands=(
             ("", 3), (f"time ms, {over}, {count}", len(times)), ("algbw", 1), ("busbw", 1), ("model", 1), ("meas/", 1), ("of", 1),
@@ -70,7 +70,7 @@ def lines(found: Measured) -> list[str]:
 def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
     said = ""
     for row in rows:
-        size = wording.size(row.case.bytes) if row.case.bytes else "-"
+        size = phrases.size(row.case.bytes) if row.case.bytes else "-"
         yield (
             "" if size == said else size,
             _algorithm(row),
@@ -88,18 +88,18 @@ def _algorithm(row: Row) -> str:
 def _times(row: Row, p99: bool) -> Iterator[str]:
     one = row.time
     figures = (one.min, one.p50, one.p95, *((one.p99,) if p99 else ()), one.max) if one else (None,) * (4 + p99)
-    return map(wording.milliseconds, figures)
+    return map(phrases.milliseconds, figures)
 
 
 def _rates(row: Row) -> tuple[str, ...]:
     return (
-        wording.bandwidth(row.algbw),
-        wording.bandwidth(row.busbw),
-        wording.milliseconds(row.model_s),
+        phrases.bandwidth(row.algbw),
+        phrases.bandwidth(row.busbw),
+        phrases.milliseconds(row.model_s),
         "-" if row.of_model is None else f"{row.of_model:.2f}",
-        wording.percent(row.of_line),
-        wording.milliseconds(row.chunks.p50 if row.chunks else None),
-        wording.milliseconds(row.chunks.max if row.chunks else None),
+        phrases.percent(row.of_line),
+        phrases.milliseconds(row.chunks.p50 if row.chunks else None),
+        phrases.milliseconds(row.chunks.max if row.chunks else None),
         "-" if row.wrong is None else str(row.wrong),
     )
 

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.algorithms import ring
-from orchestrator.rank import exchange, record
+from orchestrator.rank.exchange import exchange
+from orchestrator.rank.runtime import recorder
 
 WARM_UP = 5
 
@@ -20,7 +21,7 @@ WARM_UP = 5
 def main(out: str, elements: int, rounds: int) -> None:
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    chunks = record.Chunks(f"{out}.chunks-r{rank}")
+    chunks = recorder.Chunks(f"{out}.chunks-r{rank}")
     steps = ring.schedule("all-reduce", rank, world)
     ours, recorded = exchange.Exchange(steps), exchange.Exchange(steps, chunks=chunks)
     flat = torch.ones(elements)
@@ -46,7 +47,7 @@ def main(out: str, elements: int, rounds: int) -> None:
         Path(out).write_text(json.dumps(found))
 
 
-def recording(chunks: record.Chunks, count: int = 1000) -> float:
+def recording(chunks: recorder.Chunks, count: int = 1000) -> float:
     """Seconds of one record with its reading of the clock, as in an exchange; the best of twenty."""
     best = float("inf")
     for _ in range(20):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
-from ....views.collectives import Measured, wording
+from ....views.collectives import Measured, phrases
 from . import bandwidth, canvas, distributions, trial
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ def pictures(found: Measured) -> Iterator[Picture]:
     if chosen is not None:
         yield Picture(
             name="trial",
-            title=f"One trial: {wording.case(chosen.case)}, trial {chosen.trial}",
-            caption=f"The slowest against its median: {wording.duration(chosen.seconds)}, p50 {wording.duration(chosen.usual)}. "
+            title=f"One trial: {phrases.case(chosen.case)}, trial {chosen.trial}",
+            caption=f"The slowest against its median: {phrases.duration(chosen.seconds)}, p50 {phrases.duration(chosen.usual)}. "
             "A bar is a transfer in its receiver's row, coloured by sender; upright lines: where a rank's timed region begins "
             "and ends.",
             draw=lambda: trial.draw(found, chosen),
@@ -96,7 +96,7 @@ def pictures(found: Measured) -> Iterator[Picture]:
             title="Between each two ranks",
             caption="By the link probe of this run: ping-pong over sizes, a line fitted through one-way times."
             + (
-                f" Crossed out, with a question mark: {wording.unsure(found.setting)}."
+                f" Crossed out, with a question mark: {phrases.unsure(found.setting)}."
                 if found.setting.link.unsure
                 else ""
             ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Measured, Row, factor, wording
+from ....views.collectives import Measured, Row, factor, phrases
 from . import canvas
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def kinds(found: Measured) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = {}
     for row in found.rows:
         if row.busbw:  # one rank alone has none
-            groups.setdefault(wording.kind(row.case), []).append(row)
+            groups.setdefault(phrases.kind(row.case), []).append(row)
     return groups
 
 
@@ -47,7 +47,7 @@ def over_size(found: Measured, rows: list[Row]) -> Figure:
     axes.set_xscale("log", base=2)
     sizes = sorted({row.case.bytes for row in rows})
     shown = sizes[:: max(1, len(sizes) // 10)]
-    axes.set_xticks(shown, [wording.size(size) for size in shown])
+    axes.set_xticks(shown, [phrases.size(size) for size in shown])
     axes.minorticks_off()
     values = [row.busbw for row in rows if row.busbw]
     if max(values) > STEEP * min(values):
@@ -85,7 +85,7 @@ def _line_rate(axes: Axes, found: Measured, *, vertical: bool) -> None:
         return
     value = rate / 8e9
     (axes.axvline if vertical else axes.axhline)(value, color=canvas.STRIKE, linewidth=1.1, linestyle=":")
-    text = f"line rate {wording.rate(rate)}"
+    text = f"line rate {phrases.rate(rate)}"
     look: dict[str, Any] = {"textcoords": "offset points", "color": canvas.STRIKE}
     if vertical:
         axes.set_xlim(right=max(axes.get_xlim()[1], value * 1.25))
@@ -105,8 +105,8 @@ def _bars(found: Measured, rows: list[Row]) -> Figure:
     for spot, row in enumerate(ranked):
         assert row.busbw is not None
         axes.barh([spot], [row.busbw], height=0.62, color=canvas.series(0))
-        text = wording.bandwidth(row.busbw) + (
-            f", model {wording.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
+        text = phrases.bandwidth(row.busbw) + (
+            f", model {phrases.bandwidth(_model_bandwidth(row))}" if row.model_s else ""
         )
         inside = row.busbw > 0.4 * widest
         ink, ground = (canvas.CARD, canvas.series(0)) if inside else (canvas.INK, canvas.CARD)
@@ -117,7 +117,7 @@ def _bars(found: Measured, rows: list[Row]) -> Figure:
             axes.plot([_model_bandwidth(row)] * 2, [spot - 0.4, spot + 0.4], "--", color=canvas.INK, linewidth=1.2)
     axes.set_yticks(range(len(ranked)), [row.case.algorithm for row in ranked])
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"bus bandwidth at {wording.size(rows[0].case.bytes)}, GB/s")
+    axes.set_xlabel(f"bus bandwidth at {phrases.size(rows[0].case.bytes)}, GB/s")
     _line_rate(axes, found, vertical=True)
     return made
 

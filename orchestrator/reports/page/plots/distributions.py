@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Case, Measured, SlowChunk, curves, wording
+from ....views.collectives import Case, Measured, SlowChunk, curves, phrases
 from . import canvas
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _marked(axes: Axes, samples: Floats) -> None:
         axes.plot([value], [height], "o", color=canvas.STRIKE if name == "max" else canvas.INK, markersize=4, zorder=5)
         left = axes.transAxes.inverted().transform(axes.transData.transform((float(value), height)))[0] > 0.8
         shift = (-7 if left else 7, {"p50": -11, "p95": -12, "max": 4}[name])
-        text = f"{name} {wording.milliseconds(float(value) / 1000)} ms"
+        text = f"{name} {phrases.milliseconds(float(value) / 1000)} ms"
         look: dict[str, Any] = {"textcoords": "offset points", "ha": "right" if left else "left", "color": canvas.INK}
         axes.annotate(text, (value, height), xytext=shift, **look)
 
@@ -150,7 +150,7 @@ def _name_outliers(axes: Axes, found: Measured, begin: float) -> list[str]:
 def _told(worst: list[SlowChunk], found: Measured) -> str:
     one, node = worst[0], found.setting.node
     more = f", and {len(worst) - 1} more" if len(worst) > 1 else ""
-    return f"trial {one.trial}: {node(one.peer)} to {node(one.rank)} {wording.duration(one.seconds)}{more}"
+    return f"trial {one.trial}: {node(one.peer)} to {node(one.rank)} {phrases.duration(one.seconds)}{more}"
 
 
 def _series(case: Case) -> str:
@@ -159,4 +159,4 @@ def _series(case: Case) -> str:
 
 def _label(case: Case, found: Measured) -> str:
     several = len({one.operation for one in found.setting.cases}) > 1
-    return f"{case.operation + ' ' if several else ''}{case.algorithm}, {wording.size(case.bytes)}"
+    return f"{case.operation + ' ' if several else ''}{case.algorithm}, {phrases.size(case.bytes)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Blame, Case, Measured, pattern, wording
+from ....views.collectives import Blame, Case, Measured, dependencies, phrases
 from . import canvas
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def draw(found: Measured, chosen: Chosen) -> Figure | None:
     spans, _, moved = found.data[chosen.case.number]
     if moved is None:
         return None
-    seen = pattern.pattern(moved, spans, found.setting.link.beta)
+    seen = dependencies.pattern(moved, spans, found.setting.link.beta)
     if seen is None:
         return None
-    rows = pattern.rows(moved, spans)
+    rows = dependencies.rows(moved, spans)
     row = [int(moved.trials[one]) for one in rows].index(chosen.trial)
     zero = float(seen.begin[row].min())
     sent = seen.sent()[row]
@@ -89,7 +89,7 @@ def draw(found: Measured, chosen: Chosen) -> Figure | None:
     why = next((one.blame for one in found.slow if (one.case, one.trial) == (chosen.case, chosen.trial)), None)
     _labels(axes, found, chosen, seen.ranks, why)
     if why is not None:
-        made.suptitle(wording.blame(why, found.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
+        made.suptitle(phrases.blame(why, found.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
         _stood(axes, why, place, moved, start - zero, end - zero)
     return made
 
@@ -107,7 +107,7 @@ def _lanes(ranks: object, indices: object) -> list[tuple[int, int]]:
     return [(spot, counts[key]) for spot, key in zip(spots, keys, strict=True)]
 
 
-def _ends(axes: Axes, seen: pattern.Pattern, row: int, zero: float) -> None:
+def _ends(axes: Axes, seen: dependencies.Pattern, row: int, zero: float) -> None:
     for spot in range(len(seen.ranks)):
         for moment in (seen.begin[row, spot], seen.finish[row, spot]):
             x = (float(moment) - zero) * 1000
@@ -135,5 +135,5 @@ def _labels(axes: Axes, found: Measured, chosen: Chosen, ranks: tuple[int, ...],
         label.set_fontweight("bold")
     axes.set_ylim(len(ranks) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"ms since the first rank began trial {chosen.trial} of {wording.case(chosen.case)}")
+    axes.set_xlabel(f"ms since the first rank began trial {chosen.trial} of {phrases.case(chosen.case)}")
     canvas.legend(axes, ncols=6)

@@ -1,0 +1,1 @@
+"""From the command line to values: beds, trials, options and prefetching."""

@@ -1,0 +1,280 @@
+"""From the command line of `run` to a document: a built-in trial, a trial's file, or a script of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...core.spec import draft, parameter_docs, parse_faults, parse_trial, redact, source_positions, values
+from ...model import codec
+from ...model.bed import BedSpec
+from ...model.errors import UsageError
+from ...model.plan import Plan
+from ...model.plugin import Catalogue
+from ...model.trial import Trial
+from ...store import bundle, paths
+from . import beds
+
+SCRIPT = "script"
+#: Parameters of the script workload that the command line sets by place, not by option.
+_BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
+#: So begin the parameters that break something, for tests of what finds it out.
+_OF_TESTS = "break_"
+_SUFFIXES = (".py", ".yml", ".yaml", ".json")
+#: Bytes of a trial or script.
+_LARGEST = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """``label``: how errors name it; ``inputs``: the user's files that go into the bundle.
+
+    ``args``: what follows ``--``, where it replaces the arguments of a trial's script.
+    ``secret_names``: options and variables that were redacted when this trial was recorded.
+    """
+
+    document: source_positions.Document
+    label: str
+    inputs: Mapping[str, bytes]
+    args: tuple[str, ...] = ()
+    secret_names: tuple[str, ...] = ()
+
+    @property
+    def workload(self) -> str:
+        return str(self.document.value.get("workload")) if isinstance(self.document.value, dict) else ""
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """What the trial itself sets."""
+        found = self.document.value.get("params") if isinstance(self.document.value, dict) else None
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def is_script(self) -> bool:
+        return self.workload == SCRIPT
+
+
+def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
+    """Raises UsageError for what is neither a built-in trial nor a readable file of one."""
+    if name in catalogue.trials:
+        return _yaml(Path(catalogue.trials[name]), f"{name}.yml", name)
+    path = Path(name)
+    if path.suffix == ".py":
+        return _script(path, args)
+    if path.suffix in _SUFFIXES:
+        source = _yaml(path, name)
+        return replace(source, args=tuple(args), secret_names=_recorded_secrets(source, path.parent))
+    known = ", ".join(sorted(catalogue.trials))
+    near = values.nearest(name, catalogue.trials)
+    raise UsageError(
+        f"no trial {name}; {near}", hint=f"ccbed list trials (built in: {known}), or give FILE.yml or FILE.py"
+    )
+
+
+def _recorded_secrets(source: Source, directory: Path) -> tuple[str, ...]:
+    """What was redacted in the trial, and what the plan beside it calls secret."""
+    try:
+        plan = paths.document(directory, bundle.PLAN)
+    except (paths.TornBundleError, OSError):
+        plan = {}
+    names = plan.get("secret_names") if isinstance(plan, dict) else ()
+    named = names if isinstance(names, list) else ()
+    return tuple(dict.fromkeys((*redact.redacted_options(source.params), *map(str, named))))
+
+
+def peek(args: Sequence[str], params: Iterable[click.Parameter], catalogue: Catalogue) -> str | None:
+    """The trial among the arguments, before its own options are known."""
+    takes = {o for p in params if isinstance(p, click.Option) and not p.is_flag for o in p.opts}
+    bare: list[str] = []
+    skip = False
+    for arg in args:
+        if skip:
+            skip = False
+        elif arg.startswith("-"):
+            skip = arg in takes
+        elif arg in catalogue.trials or Path(arg).suffix in _SUFFIXES:
+            return arg
+        else:
+            bare.append(arg)
+    return bare[0] if bare else None
+
+
+def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
+    """One option per field of the workload's Params, with its meaning and what the trial sets; those of `run` itself win."""
+    workload = source.workload
+    if workload not in catalogue.workloads:
+        return []
+    names = set(taken)
+    cls = catalogue.workloads[workload].module.Params
+    told, kinds, found = parameter_docs.of(cls), parameter_docs.kinds(cls), []
+    for field in fields(cls):
+        flag = f"--{field.name.strip('_').replace('_', '-')}"
+        if flag in names or field.name in _BY_PLACE.get(workload, ()):
+            continue
+        value = parameter_docs.shown(source.params.get(field.name, field.default))
+        text = told.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
+        variable = f"CCBED_{field.name.strip('_').upper()}"
+        found.append(
+            click.Option(
+                [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name],
+                hidden=field.name.startswith(_OF_TESTS),
+            )
+        )  # fmt: skip
+    return found
+
+
+def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[draft.Override]:
+    """The options of `run`, each for its place in the trial. ``name``: what the user calls it."""
+    places = {
+        "nodes": ("world", "nodes"),
+        "ranks_per_node": ("world", "ranks_per_node"),
+        "backend": ("world", "backend"),
+        "recovery": ("recovery", "policy"),
+        "max_restarts": ("recovery", "max_restarts"),
+        "seed": ("seed",),
+        "wall": ("liveness", "wall_s"),
+    }
+    found = [
+        draft.Override(path=place, value=given[name], source=f"--{name.replace('_', '-')}")
+        for name, place in places.items()
+        if given.get(name) is not None
+    ]
+    for name, value in workload_values.items():
+        option = f"--{name.strip('_').replace('_', '-')}"
+        found.append(draft.Override(path=("params", name), value=value, source=option))
+    return [*found, *_faults(name, given.get("fail_node") or (), given.get("at") or ())]
+
+
+def proofs(document: source_positions.Document, fail_node: Sequence[str]) -> list[draft.Override]:
+    """A node that is killed on purpose must be detected in time, unless the trial says more about that itself."""
+    checks = document.value.get("checks") or ()
+    if not fail_node or any("detected-within" in check for check in checks if isinstance(check, str | dict)):
+        return []
+    return [draft.Override(path=("checks",), value={"detected-within": "2s"}, source="--fail-node", append=True)]
+
+
+def fitting(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:
+    """Raises UsageError where the bed has too few nodes; fewer ranks are only suggested where the trial can do with them."""
+    count = sum(node.role == "node" for node in bed.nodes)
+    if trial.world.nodes <= count:
+        return
+    module: Any = catalogue.workloads[trial.workload].module
+    fewer = replace(trial.world, nodes=count)
+    params = codec.build(module.Params, dict(trial.params))
+    unfit = [*module.fits(params, fewer.size)] if hasattr(module, "fits") else []
+    held = [fault for fault in trial.faults if isinstance(fault.node, int) and fault.node >= count]
+    where = beds.shown(bed.inventory)
+    more = f"ask for more in {where} (ccbed_nodes) and: ccbed up {where}"
+    less = [] if unfit or held or not count else [f"ccbed run {source.document.name} --nodes {count}"]
+    raise UsageError(
+        f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {count} (spares are never counted)",
+        hint="\n".join([*less, f"or {more}" if less else more]),
+    )
+
+
+def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[draft.Override]:
+    """One crash-node per --fail-node. ``at``: none, one trigger for all of them, or one for each, in order."""
+    if at and not nodes:
+        raise UsageError("--at goes with --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at[0]}")
+    if len(at) not in (0, 1, len(nodes)):
+        raise UsageError(
+            f"--at: needs one for all, or one per --fail-node (got {len(at)} for {len(nodes)})",
+            hint=f"ccbed run {name} --fail-node 1 --at step=20 --fail-node 2 --at step=40",
+        )
+    triggers = [{"at": at[index % len(at)]} if at else {} for index in range(len(nodes))]
+    return [
+        draft.Override(
+            path=("faults",), value={"crash-node": {"node": node, **trigger}}, source=f"--fail-node {node}", append=True
+        )
+        for node, trigger in zip(nodes, triggers, strict=True)
+    ]
+
+
+def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
+    """The lines at the head of a run: the trial and its faults."""
+    params = trial.params
+    picked = [str(params[name]) for name in ("model",) if params.get(name)]
+    if isinstance(params.get("algorithm"), str):
+        ours = params["algorithm"] != parse_trial.LIBRARY
+        picked.append(f"our {params['algorithm']}" if ours else "the library's all-reduce")
+    if params.get("operation"):
+        picked.append(f"{params['operation']} by {', '.join(params['algorithm'])}")
+    if params.get("items"):
+        picked.append(f"{len(params['items'])} collectives replayed")
+    if trial.workload == SCRIPT:
+        picked.append(" ".join([str(params.get("file") or ""), *params.get("args", ())]).strip())
+    world = f"{trial.world.nodes} x {trial.world.ranks_per_node} ranks"
+    steps = [f"{last_step} steps"] if last_step else []
+    steps += [f"batch {params['batch']}"] if "batch" in params else []
+    steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
+    seed = "" if trial.workload == SCRIPT else f"seed {trial.seed}"
+    told = " · ".join(part for part in (*picked, world, ", ".join(steps), seed) if part)
+    yield f"trial  {trial.name}: {told}"
+    for fault in trial.faults:
+        where = f"node {fault.node}" if isinstance(fault.node, int) else fault.node
+        yield f"fault  {fault.fault} {where} {_when(fault.at)}"
+
+
+def notes(trial: Trial, catalogue: Catalogue) -> Iterable[str]:
+    """What the workload says of its values before it begins."""
+    module: Any = catalogue.workloads[trial.workload].module
+    if hasattr(module, "notes"):
+        yield from (f"note   {text}" for text in module.notes(codec.build(module.Params, dict(trial.params))))
+
+
+def planned(trial: Trial, plan: Plan) -> Iterable[str]:
+    """The lines of a dry run: what was decided beyond the trial's own words."""
+    threads = f"{plan.threads} thread{'s' * (plan.threads != 1)} each"
+    yield f"ranks  {plan.backend}, {threads} · recovery {', '.join(plan.policy)}"
+    if plan.data:
+        yield f"data   {plan.data}"
+    for fault in trial.faults:
+        node = plan.slots[fault.node] if isinstance(fault.node, int) else fault.node
+        act = plan.acts[fault.id][node]
+        done = ", ".join(" ".join([one.kind, *map(str, one.args.values())]) for one in act.inject)
+        yield f"act    {fault.id} on {node}: {done} · heals by itself after {act.lease_s:g} s"
+    yield "nothing was started     every value of trial and plan: --json"
+
+
+def _when(at: Any) -> str:
+    if at.after_s is not None:
+        return f"{at.after_s:g} s after the gang joined, once, observed"
+    if at.on is not None:
+        return f"on {at.on}, once, observed"
+    point = f"phase {at.phase}" if at.phase in parse_faults.LIFE_PHASES else f"step {at.step}, phase {at.phase}"
+    return f"at {point}, once, exact"
+
+
+def _yaml(path: Path, label: str, asked: str = "") -> Source:
+    content = _read(path)
+    text = content.decode(errors="replace")
+    document = replace(parse_trial.open_document(text, label), asked=asked)
+    return Source(document=document, label=label, inputs={path.name: content})
+
+
+def _script(path: Path, args: Sequence[str]) -> Source:
+    content = _read(path)
+    value = {
+        "trial": _trial_name(path.stem),
+        "workload": SCRIPT,
+        "params": {"file": str(path.resolve()), "args": list(args), "cwd": str(Path.cwd())},
+        "recovery": {"policy": "none"},
+    }
+    document = source_positions.Document(path=str(path), value=value)
+    return Source(document=document, label=str(path), inputs={path.name: content})
+
+
+def _trial_name(stem: str) -> str:
+    name = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "-" for letter in stem)
+    return name.strip("._-")[:60] or SCRIPT
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return paths.read(path, _LARGEST)
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}", hint="ccbed list trials") from None

@@ -1,0 +1,284 @@
+"""Events -> the lines that tell a run to a person while it happens, and again when it is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...model.event import Event
+from ...model.trial import INSIDE, Trial
+
+_BY = {
+    "node.exit": "by exit watch",
+    "rank.exit": "by exit watch",
+    "node.silent": "by heart-beat",
+    "gang.stalled": "by step clock",
+}
+
+#: A fault that takes longer to inject is told with its beginning: what it broke may have been detected in between.
+SLOW_S = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """``t``: seconds since the run began; ``label``: the first column; ``passing``: of interest until the next one."""
+
+    t: float
+    label: str
+    text: str
+    passing: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.t:7.3f}  {self.label:<9} {self.text}"
+
+
+@dataclass(kw_only=True)
+class Story:
+    """Remembers what later lines refer to. Feed it the events in order. ``slots``: group rank -> node, as planned."""
+
+    trial: Trial
+    slots: tuple[str, ...] = ()
+    _epoch: int = 0
+    _last: str = ""
+    _stopping: bool = False
+    _held: dict[str, Event] = field(default_factory=dict)
+    _inside: dict[str, set[int]] = field(default_factory=dict)
+    _first: dict[int, set[int]] = field(default_factory=dict)
+    _hit: set[int] = field(default_factory=set)
+    _accused: set[object] = field(default_factory=set)
+    _gone: set[tuple[int, str | None]] = field(default_factory=set)
+
+    def feed(self, event: Event) -> tuple[Line, ...]:
+        """The lines that follow from one event, mostly none."""
+        suffix = {"note": "", "invoke": "_asked"}.get(event.type, "_answer")
+        tell = getattr(self, f"_{event.f.replace('.', '_')}{suffix}", None)
+        return tuple(tell(event)) if tell else ()
+
+    def _line(self, event: Event, label: str, text: str, *, passing: bool = False) -> Line:
+        return Line(t=event.t, label=label, text=text, passing=passing)
+
+    def _run_begin(self, event: Event) -> Iterator[Line]:
+        nodes = event.value.get("nodes", {})
+        members = [name for name, node in nodes.items() if node.get("role") != "spare"]
+        self.slots = self.slots or tuple(members[: self.trial.world.nodes])
+        for spare, reason in event.value.get("left_out", {}).items():
+            yield self._line(event, "left out", f"spare {spare}: {reason}")
+
+    def _run_resumed(self, event: Event) -> Iterator[Line]:
+        self._stopping = False
+        torn = event.value.get("torn_bytes")
+        repaired = f"; {torn} torn bytes were cut off the journal" if torn else ""
+        yield self._line(event, "resumed", f"by pid {event.value.get('pid')}{repaired}")
+
+    def _run_interrupted(self, event: Event) -> Iterator[Line]:
+        self._stopping = True
+        yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
+
+    def _gang_joined(self, event: Event) -> Iterator[Line]:
+        epoch = self._epoch = event.epoch or 0
+        where = "again on" if epoch else "on"
+        yield self._line(event, f"epoch {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
+
+    def _rank_held(self, event: Event) -> Iterator[Line]:
+        self._held[str(event.value["hold"])] = event
+        return iter(())
+
+    def _rank_inside(self, event: Event) -> Iterator[Line]:
+        self._inside.setdefault(str(event.value["hold"]), set()).add(int(event.value["rank"]))
+        return iter(())
+
+    def _hold_expired(self, event: Event) -> Iterator[Line]:
+        yield self._line(
+            event, "expired", f"the hold of rank {event.value.get('rank')} on {event.node}: nobody released it"
+        )
+
+    def _fault_target(self, event: Event) -> Iterator[Line]:
+        """The fault acts now: where everybody is."""
+        id = str(event.value["id"])
+        self._hit.add(self._epoch)
+        held, inside = self._held.pop(id, None), self._inside.pop(id, set())
+        if held is None:
+            return
+        phase, step = held.value.get("phase"), held.value.get("step")
+        who = " ".join(self._node_of(rank) for rank in sorted(inside))
+        verb = "are" if len(inside) > 1 else "is"
+        rest = f"; {who} {verb} inside the same collective" if inside and phase in INSIDE else ""
+        yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
+
+    def _fault_injected(self, event: Event) -> Iterator[Line]:
+        done, began = _evidence(event.value.get("evidence")), event.value.get("began")
+        took = event.at.mono - began if isinstance(began, float) else 0.0
+        slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
+        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}{slow}")
+
+    def _fault_verified(self, event: Event) -> Iterator[Line]:
+        proof = _evidence(event.value.get("evidence"))
+        yield self._line(event, "verified", f"{self._fault(event)} on {event.node}{f': {proof}' if proof else ''}")
+
+    def _fault_act_answer(self, event: Event) -> Iterator[Line]:
+        if event.type != "ok":
+            yield self._line(event, "FAULT", f"on {event.node} is not proved: {_reason(event)}")
+
+    def _fault(self, event: Event) -> str:
+        id = event.value.get("id")
+        return next((fault.fault for fault in self.trial.faults if fault.id == id), "fault")
+
+    def _fault_unreached(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "unreached", f"fault {event.value.get('id')}: {event.value.get('reason')}")
+
+    def _fault_heal_answer(self, event: Event) -> Iterator[Line]:
+        how = "verified" if event.type == "ok" else f"not proved: {_reason(event)}"
+        yield self._line(event, "healed", f"{event.node}; {how}")
+
+    def _node_exit(self, event: Event) -> Iterator[Line]:
+        code = event.value.get("code")
+        yield from self._found(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
+
+    def _node_ended(self, event: Event) -> Iterator[Line]:
+        """Only what was not told by then."""
+        if event.value.get("oom"):
+            yield self._line(event, "memory", f"{event.node} was ended by the kernel: its container was out of memory")
+
+    def _node_silent(self, event: Event) -> Iterator[Line]:
+        yield from self._found(event, f"node.silent {event.node}, for {event.value.get('silent_s', 0):.1f} s")
+
+    def _gang_stalled(self, event: Event) -> Iterator[Line]:
+        yield from self._found(event, f"gang.stalled, no step for {event.value.get('since_s', 0):.1f} s")
+
+    def _timer_answer(self, event: Event) -> Iterator[Line]:
+        self._stopping = self._stopping or event.key == "wall"
+        return iter(())
+
+    def _store_retried(self, event: Event) -> Iterator[Line]:
+        taken = ", ".join(map(str, event.value.get("taken", ())))
+        yield self._line(event, "store", f"port {taken} of {event.node} is taken; {event.value.get('port')} it is")
+
+    def _rank_exit(self, event: Event) -> Iterator[Line]:
+        """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
+        old = event.epoch not in (None, self._epoch) or self._stopping
+        if event.value.get("code") and not old and not any(epoch == self._epoch for epoch, _ in self._gone):
+            what = f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
+            yield from self._found(event, what)
+
+    def _found(self, event: Event, what: str) -> Iterator[Line]:
+        where = (self._epoch, event.node)
+        if where not in self._gone:
+            self._gone.add(where)
+            yield self._line(event, "detected", f"{what}, {_BY[event.f]}")
+
+    def _node_suspect(self, event: Event) -> Iterator[Line]:
+        yield self._line(
+            event, "suspect", f"{event.node} silent for {event.value.get('silent_s', 0):.1f} s", passing=True
+        )
+
+    def _controller_late(self, event: Event) -> Iterator[Line]:
+        late = event.value.get("late_s", 0)
+        yield self._line(
+            event, "late", f"this machine kept the controller waiting for {late:.1f} s; limits are scaled up"
+        )
+
+    def _recovery_refused(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "refused", f"no recovery: {event.value.get('reason')}")
+
+    def _recovery_decided(self, event: Event) -> Iterator[Line]:
+        self._epoch = event.epoch or self._epoch
+        before, self.slots = self.slots, tuple(event.value.get("slots", self.slots))
+        moved = [(r, new) for r, (old, new) in enumerate(zip(before, self.slots, strict=False)) if old != new]
+        lost = ", ".join(event.value.get("lost", ()))
+        failed = ", ".join(f"rank {rank}" for rank in event.value.get("failed", ()))
+        policy = ", ".join(sorted(set(event.value.get("policy", {}).values()))) or "restart in place"
+        where = "; ".join(f"rank {rank} is now on {node}" for rank, node in moved)
+        text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
+        yield self._line(event, f"epoch {event.epoch}", text)
+
+    def _checkpoint_skipped(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "skipped", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+
+    def _checkpoint_failed(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "lost", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+
+    def _checkpoint_refused(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "refused", f"a commit of an old epoch: {event.value.get('name')}")
+
+    def _resume_chosen(self, event: Event) -> Iterator[Line]:
+        step, sha = event.value.get("step", 0), str(event.value.get("sha256", ""))[:4]
+        if event.epoch:
+            own = self.trial.workload == "script"
+            fresh = "from what the script itself loads" if own else "from the beginning: no checkpoint yet"
+            text = f"from checkpoint {step} (sha256 {sha}…)" if step else fresh
+            yield self._line(event, "resume", text)
+
+    def _rank_step(self, event: Event) -> Iterator[Line]:
+        epoch = event.epoch or 0
+        done = self._first.setdefault(epoch, set())
+        done.add(int(event.value["rank"]))
+        if epoch and len(done) == self.trial.world.size:
+            self._first[epoch] = set()
+            yield self._line(event, f"step {event.value['step']}", f"first step of epoch {epoch} done on all ranks")
+
+    def _progress(self, event: Event) -> Iterator[Line]:
+        self._last = _progress(event.value)
+        yield self._line(event, f"step {event.value.get('step')}", self._last, passing=True)
+
+    def _rank_error(self, event: Event) -> Iterator[Line]:
+        """Only where no fault of ours and no loss explains it."""
+        if self._epoch in self._hit or any(epoch == self._epoch for epoch, _ in self._gone):
+            return
+        culprit = event.value.get("culprit")
+        if culprit is not None:
+            if culprit in self._accused:
+                return
+            self._accused.add(culprit)
+        rank, node = event.value.get("rank"), event.node
+        where = f"rank {rank} on {node}" if culprit in (None, rank) else self._node_of(int(culprit))
+        yield self._line(
+            event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'), 160)}"
+        )
+
+    def _lease_over(self, event: Event) -> Iterator[Line]:
+        yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")
+
+    def _rank_finished(self, event: Event) -> Iterator[Line]:
+        """The last loss that is told is the mean over ranks."""
+        mean, steps = event.value.get("loss_mean"), event.value.get("steps")
+        if isinstance(mean, float):
+            self._last = _progress({"step": steps, "steps": steps, "loss": mean})
+        return iter(())
+
+    def _run_end(self, event: Event) -> Iterator[Line]:
+        text = str(event.value.get("reason") or self._last or "every rank has left")
+        yield self._line(event, str(event.value.get("outcome")), text)
+
+    def _node_of(self, rank: int) -> str:
+        slot = rank // max(1, self.trial.world.ranks_per_node)
+        return self.slots[slot] if slot < len(self.slots) else f"rank {rank}"
+
+
+def _progress(value: Mapping[str, Any]) -> str:
+    steps, loss = value.get("steps"), value.get("loss")
+    done = f"{value.get('step')}/{steps}" if steps else str(value.get("step"))
+    return f"{done} · loss {loss:.4f}" if isinstance(loss, float) else done
+
+
+def _evidence(value: Any) -> str:
+    """``{"killed": [41, 42]}`` -> killed 2; ``{"left": []}`` -> left 0."""
+    if not isinstance(value, Mapping):
+        return _short(value)
+    return ", ".join(f"{name} {_amount(item)}" for name, item in value.items())
+
+
+def _amount(item: Any) -> str:
+    """How many of a list; the distinct values of a mapping, such as the states of processes."""
+    if isinstance(item, list):
+        return str(len(item))
+    return "/".join(sorted(set(map(str, item.values())))) if isinstance(item, Mapping) else str(item)
+
+
+def _short(value: Any, limit: int = 100) -> str:
+    text = " ".join(str(value or "").split())
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _reason(event: Event) -> str:
+    return str(event.value.get("reason") or "no answer")

@@ -1,0 +1,71 @@
+"""Judge a run again from its bundle, anywhere, without its bed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from ...model.errors import InfrastructureError
+from ...run import judging
+from ...store import bundle, index, paths, seal
+from ..inputs import beds, options
+from ..inputs.session import Session
+from ..render import summary
+
+
+@options.command()
+@click.argument("run", default="latest")
+@click.option(
+    "--require-format",
+    type=click.IntRange(min(bundle.FORMATS), max(bundle.FORMATS)),
+    default=1,
+    help="A bundle of an older format is unknown (exit 2), because its contents cannot be compared.",
+)
+@options.runs_dir
+@options.as_json
+@click.option(
+    "--accept-changed",
+    is_flag=True,
+    help="Judge by a check of --plugins although its file has changed since the run was planned.",
+)
+@click.pass_obj
+def command(
+    session: Session, run: str, require_format: int, runs_dir: Path, as_json: bool, accept_changed: bool
+) -> int:
+    """Verify the seal of RUN (a directory, `latest`, or the end of its name), judge it again, print the verdicts.
+
+    The sealed plan lists the checks. Code of the bundle is loaded only where you ask for it:
+
+    \b
+    ccbed --plugins runs/latest/inputs/plugins check
+    """
+    directory = index.resolve(run, runs_dir)
+    verify(directory)
+    result = judging.conclude(
+        session.catalogue, directory, require_format=require_format, accept_changed=accept_changed, read_only=True
+    )
+    return summary.show(session, result, as_json=as_json)
+
+
+def verify(directory: Path) -> None:
+    """Raises TornBundleError when the evidence is not as it was sealed, InfrastructureError when it never was."""
+    if not bundle.is_sealed(directory):
+        _unsealed(directory)
+    problems = seal.verify_evidence(directory)
+    if problems:
+        hint = "nothing can be concluded from changed evidence: take the bundle from where it was made"
+        raise paths.TornBundleError(*problems, hint=hint)
+
+
+def _unsealed(directory: Path) -> NoReturn:
+    """Raises what fits: the run goes on, or it has ended and its seal is gone."""
+    where = beds.shown(directory)
+    if bundle.read_history(directory).last("run.end"):
+        hint = (
+            f"if it was interrupted while it sealed: ccbed resume {where}; else take the bundle from where it was made"
+        )
+        raise paths.TornBundleError(f"{where}: not sealed: it has no {seal.MANIFEST}", hint=hint)
+    hint = f"wait for it: ccbed watch {where}; or, if its orchestrator is gone: ccbed resume {where}"
+    raise InfrastructureError(f"{where}: the run has not ended", hint=hint)

@@ -1,0 +1,85 @@
+"""List faults, checkers, algorithms, workloads, reports, trials, runs, beds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ...model.errors import CcbedError
+from ...model.plugin import Plugin
+from ...plugins import KINDS, summary
+from ...store import beds as store
+from ...store import index
+from ..inputs import beds, options
+from ..inputs.session import Session
+
+_WHAT = (*sorted(KINDS), "trials", "runs", "beds")
+
+
+@options.command()
+@click.argument("what", required=False, type=click.Choice(_WHAT))
+@options.runs_dir
+@options.as_json
+@click.pass_obj
+def command(session: Session, what: str | None, runs_dir: Path, as_json: bool) -> int:
+    """List what there is: faults, checkers, algorithms, workloads, reports, trials, runs or beds; without WHAT all plugins."""
+    kinds = (what,) if what else tuple(kind for kind in _WHAT if kind not in ("runs", "beds"))
+    found = {kind: _rows(session, kind, runs_dir) for kind in kinds}
+    if as_json:
+        session.terminal.json(found[what] if what else found)
+        return 0
+    for kind, rows in found.items():
+        _show(session, kind, rows, titled=what is None)
+    return 0
+
+
+def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
+    if kind == "runs":
+        entries = index.runs(runs_dir)
+        return [{"run": e.run, "trial": e.trial, "state": e.state, "directory": str(e.directory)} for e in entries]
+    if kind == "beds":
+        return [_bed(session, name) for name in store.names(session.state)]
+    if kind == "trials":
+        return [{"name": name, "summary": summary(Path(path))} for name, path in session.catalogue.trials.items()]
+    folder: Mapping[str, Plugin] = getattr(session.catalogue, kind)
+    return [_plugin(folder, name) for name in folder]
+
+
+def _bed(session: Session, name: str) -> dict[str, Any]:
+    bed = beds.read(session, name)
+    nodes = len(bed.nodes) if bed else 0
+    return {"name": name, "nodes": nodes, "inventory": beds.shown(bed.inventory) if bed else ""}
+
+
+def _plugin(folder: Mapping[str, Plugin], name: str) -> dict[str, Any]:
+    try:
+        plugin = folder[name]
+    except CcbedError as error:
+        return {"name": name, "summary": f"broken: {error}", "settings": []}
+    params = getattr(plugin.module, "Params", None)
+    return {
+        "name": name,
+        "summary": plugin.summary,
+        "settings": [field.name for field in fields(params)] if params else [],
+    }
+
+
+def _show(session: Session, kind: str, rows: list[dict[str, Any]], *, titled: bool) -> None:
+    terminal = session.terminal
+    if titled:
+        terminal.line(terminal.style(kind, "head"))
+    if not rows:
+        terminal.line(f"  no {kind}")
+        return
+    columns = [name for name in rows[0] if name not in ("settings", "directory")]
+    if columns == ["name", "summary"]:
+        width = max(len(row["name"]) for row in rows)
+        for row in rows:
+            settings = f" [{', '.join(row['settings'])}]" if row.get("settings") else ""
+            terminal.line(f"  {row['name']:<{width}}  {row['summary']}{settings}")
+    else:
+        terminal.table([name.upper() for name in columns], [[row[name] for name in columns] for row in rows])

@@ -1,0 +1,149 @@
+"""Remove what ended runs have left: files and checkpoints on nodes, payloads, cached twins; bundles when asked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...core.bed import prune as limits_of
+from ...core.spec import values
+from ...model import codec
+from ...model.bed import BedSpec
+from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS, CcbedError, UsageError
+from ...store import beds as store
+from ..inputs import options
+from ..inputs.session import Session
+from ..render.terminal import age, size
+
+if TYPE_CHECKING:
+    from ...model.provider import Provider
+    from ...run.pruning import Limits, Report
+
+_DAY = 86_400.0
+
+
+@options.command()
+@click.argument("bed", required=False)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed and what is kept, and stop.")
+@click.option("--older-than", default="7d", show_default=True, metavar="TIME", help="Remove what is older: 7d, 12h.")
+@click.option("--keep-size", default="20g", show_default=True, metavar="SIZE", help="Keep so much in each place.")
+@click.option("--runs", is_flag=True, help="Also remove sealed bundles and closed runs of the runs directory.")
+@options.runs_dir
+@options.as_json
+@click.pass_obj
+def command(
+    session: Session, bed: str | None, dry_run: bool, older_than: str, keep_size: str, runs: bool, runs_dir: Path,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Remove what ended runs have left on BED (all beds without one), in the state directory, and beside runs.
+
+    Never removed: what an open run needs, and, without --runs, any run.
+    """
+    from ...run.pruning import Limits
+
+    limits = Limits(older_than_s=_older_than(older_than), keep_bytes=_size(keep_size), age=age, size=size)
+    report = prune(session, _beds(session, bed), limits, runs_dir, runs=runs, dry_run=dry_run)
+    if as_json:
+        session.terminal.json({**codec.plain(_document(report)), "dry_run": dry_run})
+    else:
+        _show(session, report, dry_run=dry_run)
+    return EXIT_INFRASTRUCTURE if report.problems else EXIT_PASS
+
+
+def automatic(session: Session, bed: BedSpec, runs_dir: Path | None = None, *, quiet: bool = False) -> None:
+    """After `up`, and after a run on this machine: by the stated limits, and told only where something was removed."""
+    from ...run.pruning import Limits
+
+    report = prune(session, (bed,), Limits(age=age, size=size), runs_dir)
+    if report.removed and not quiet:
+        count, total = _sum(removal.leftover for removal in report.removed)
+        session.terminal.line(f"pruned {count} leftovers of ended runs, {total}     limits: ccbed prune --help")
+
+
+def prune(
+    session: Session, beds: Iterable[BedSpec], limits: Limits, runs_dir: Path | None = None, *, runs: bool = False,
+    dry_run: bool = False,
+) -> Report:  # fmt: skip
+    """What was removed, or in a dry run would be."""
+    from ...run import pruning
+    from ...store import leftovers
+
+    report, now = pruning.Report(), time.time()
+    for bed in beds:
+        pruning.prune_bed(report, bed, session.provider(bed), limits, dry_run=dry_run)
+    found = [*leftovers.of_state(session.state, now)]
+    if runs_dir is not None:
+        found += leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=runs)
+    pruning.prune_local(report, found, limits, dry_run=dry_run)
+    return report
+
+
+def kept(bed: BedSpec, provider: Provider) -> dict[str, int] | None:
+    """``{count, size_bytes}`` of what ended runs have left on a bed; None where that is not known."""
+    from ...run import pruning
+
+    try:
+        found = pruning.of_bed(bed, provider)
+    except (CcbedError, OSError, ValueError, RuntimeError):
+        return None
+    return {"count": len(found), "size_bytes": sum(leftover.size_bytes for leftover in found)}
+
+
+def _beds(session: Session, name: str | None) -> tuple[BedSpec, ...]:
+    specs = (store.read(session.state, known) for known in ((name,) if name else store.names(session.state)))
+    found = tuple(spec for spec in specs if spec is not None)
+    if name and not found:
+        raise UsageError(
+            f"no bed {name} is up; {values.nearest(name, store.names(session.state))}", hint="ccbed status"
+        )
+    return found
+
+
+def _open_runs(session: Session) -> set[str]:
+    specs = (store.read(session.state, name) for name in store.names(session.state))
+    found = (store.open_run(Path(spec.workdir)) for spec in specs if spec is not None)
+    return {name for run in found if run is not None for name in run.names}
+
+
+def _older_than(text: str) -> float:
+    try:
+        return float(text[:-1]) * _DAY if text.endswith("d") else values.seconds(text)
+    except ValueError:
+        raise UsageError(f"--older-than: must be a time such as 7d or 12h (got {text})") from None
+
+
+def _size(text: str) -> int:
+    try:
+        return values.size(text)
+    except ValueError as error:
+        raise UsageError(f"--keep-size: {error} (got {text})") from None
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {"removed": report.removed, "kept": report.kept, "problems": report.problems}
+
+
+def _show(session: Session, report: Report, *, dry_run: bool) -> None:
+    session.terminal.lines(_row(removal.leftover, removal.reason) for removal in report.removed)
+    if dry_run:
+        session.terminal.lines(_row(leftover, leftover.in_use or "kept") for leftover in report.kept)
+    for problem in report.problems:
+        session.terminal.warn(problem)
+    count, total = _sum(removal.leftover for removal in report.removed)
+    left, rest = _sum(report.kept)
+    verb = "would be removed" if dry_run else "removed"
+    session.terminal.line(f"{count} leftovers, {total}, {verb}; {left}, {rest}, kept")
+
+
+def _row(leftover: limits_of.Leftover, reason: str) -> str:
+    columns = f"{leftover.kind:<14} {leftover.name:<44} {size(leftover.size_bytes):>9}  {age(leftover.age_s):>6}"
+    return f"  {columns}  {leftover.place}: {reason}"
+
+
+def _sum(found: Iterable[limits_of.Leftover]) -> tuple[int, str]:
+    sizes = [leftover.size_bytes for leftover in found]
+    return len(sizes), size(sum(sizes))

@@ -1,0 +1,86 @@
+"""Go on with a run whose orchestrator was interrupted or died."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from ...model.errors import UsageError
+from ...model.launch import Request
+from ...run import judging
+from ...store import bundle, index, paths
+from ..inputs import abandon, beds, options
+from ..inputs.session import Session
+from ..render import live, summary
+from . import check
+
+
+@options.command()
+@click.argument("run", default="latest")
+@options.runs_dir
+@options.as_json
+@click.pass_obj
+def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
+    """Go on with RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
+    directory = _asked_for(index.resolve(run, runs_dir))
+    history = bundle.read_history(directory)
+    end = history.last("run.end")
+    if end is not None and end.value.get("outcome") == "interrupted":
+        raise UsageError(
+            f"{beds.shown(directory)}: the run was given up: {end.value.get('reason')}",
+            hint=f"again: ccbed run {beds.shown(directory)}/trial.json",
+        )
+    trial = bundle.load_trial(directory)
+    plan = bundle.load_plan(directory)
+    bed = beds.read(session, plan.bed)
+    if bundle.stage(directory) == "closed":
+        check.verify(directory)
+        if bed is not None:
+            abandon.settle(session, bed)
+        result = judging.conclude(session.catalogue, directory, read_only=True)
+        return summary.show(session, result, as_json=as_json)
+    if bed is None and end is not None:
+        return summary.show(session, judging.finish(session.catalogue, directory), as_json=as_json)
+    if bed is None:
+        raise UsageError(
+            f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"
+        )
+    teller = live.Teller(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
+    teller.recall(history.events)
+    result = session.launch(
+        Request(
+            trial=trial,
+            bed=bed,
+            provider=session.provider(bed),
+            catalogue=session.catalogue,
+            runs=str(directory.parent),
+            state=str(session.state),
+            command=shlex.join(["ccbed", *session.argv]),
+            data_dir=plan.data,
+            resume=str(directory),
+            began=teller.begun,
+            told=teller.tell,
+            known=teller.known,
+            note=teller.note,
+        )
+    )
+    return summary.show(session, result, as_json=as_json)
+
+
+def _asked_for(directory: Path) -> Path:
+    """The run itself, or the run that it is the twin of: a twin shows nothing of what was asked for.
+
+    Raises UsageError where that is not there any more.
+    """
+    origin = paths.document(directory, bundle.BUNDLE).get("twin_of") if (directory / bundle.BUNDLE).exists() else None
+    if not origin:
+        return directory
+    asked = directory.parent / Path(str(origin)).name
+    if bundle.stage(asked) == "none":
+        raise UsageError(
+            f"{beds.shown(directory)}: the twin of {origin}, which is not there any more",
+            hint=f"judge the twin itself: ccbed check {beds.shown(directory)}",
+        )
+    return asked

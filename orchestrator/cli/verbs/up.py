@@ -1,0 +1,203 @@
+"""Bring the nodes of an inventory up, warm; a second `up` changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ...core.bed import departed
+from ...model.bed import BedSpec, BedStatus, Change, Diff
+from ...model.errors import UnpreparedError, UnreachedError, UsageError
+from ...model.event import Event
+from ...model.provider import Provider
+from ...store import beds as store
+from ..inputs import abandon, beds, options, prepared_hosts
+from ..inputs.session import Session
+from ..render import bed_view, headline, remaining
+from . import prune
+
+if TYPE_CHECKING:
+    from ...core.bed.preparation import Due
+
+
+@options.command()
+@click.argument("inventory", type=click.Path(path_type=Path))
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@click.option("--prepare/--no-prepare", default=None, help="Prepare all hosts, or none; as it is: those that changed.")
+@options.force("Also while a run is open on the bed: it is ended.")
+@options.vault
+@click.pass_obj
+def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | None, force: bool) -> int:
+    """Bring the nodes of INVENTORY up, warm; a second `up` changes nothing."""
+    bed = beds.wanted(session, inventory)
+    if dry_run:
+        prepared_hosts.plan(session, bed, wanted=prepare)
+        status, diff, _ = compare(session, bed)
+        if prepare is None:
+            prepared_hosts.tell(session, prepared_hosts.lost(session, bed, status))
+        bed_view.plan(session.terminal, bed, diff)
+        return 0
+    code = up(session, bed, force=force, prepare=prepare)
+    prune.automatic(session, bed)
+    return code
+
+
+def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
+    """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
+    with store.lock(session.state, bed.name):
+        if not force:
+            abandon.settle(session, bed)
+        bed, (status, diff, provider) = _prepared(session, bed, prepare)
+        bed = departed.remembered(bed, diff.departed)
+        bed_view.away(session.terminal, bed, diff)
+        if diff.empty:
+            store.write(session.state, bed)
+            if store.doubted(session.state, bed.name):
+                _preflight(session, bed, status, provider)
+            if not quiet:
+                session.terminal.line(_unchanged(session, bed, status))
+            return 0
+        if not force:
+            beds.refuse_open(session, bed, "up has changes to make and")
+        store.write(session.state, bed)
+        store.doubt(session.state, bed.name)
+        with remaining.told(bed, provider):
+            _change(session, bed, status, diff, provider, mend=prepare is not False)
+    return 0
+
+
+def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedSpec, tuple[BedStatus, Diff, Provider]]:
+    """The bed with its hosts prepared, and what is there. A host that turns out not to be the one that was is prepared again."""
+    bed = prepared_hosts.ready(session, bed, wanted=wanted)
+    lost: tuple[Due, ...] = ()
+    try:
+        found = compare(session, bed, settle=True)
+        if wanted is not False:
+            lost = prepared_hosts.lost(session, bed, found[0])
+        if not lost:
+            return bed, found
+    except UnreachedError as error:
+        if wanted is not False:
+            lost = prepared_hosts.lost(session, bed, error.status, error.reached)
+        if not lost:
+            raise
+    prepared_hosts.forget(session, bed, lost)
+    bed = prepared_hosts.ready(session, bed)
+    return bed, compare(session, bed, settle=True)
+
+
+def compare(session: Session, bed: BedSpec, *, settle: bool = False) -> tuple[BedStatus, Diff, Provider]:
+    """What exists, what is to be done about it, and the provider that can do it. ``settle``: nodes that start are waited for."""
+    from ...core.bed import diff
+    from ...providers import apply, host_problems
+
+    before = beds.read(session, bed.name)
+    if before is not None:
+        _refuse_moved(bed, before)
+    provider = session.provider(bed)
+    status = provider.observe(bed)
+    if settle:
+        status = apply.settle(provider, bed, status)
+    host_problems.refuse_doubled(bed, status)
+    found = diff.diff(bed, status, before)
+    return status, replace(found, departed=_departed(provider, bed)), provider
+
+
+def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
+    """Raises UsageError where what is up would not be met any more."""
+    for was, now in (
+        (before.workdir, bed.workdir),
+        (before.hostdir or before.workdir, bed.hostdir or bed.workdir),
+        (f"provider {before.provider}", f"provider {bed.provider}"),
+    ):
+        if was != now:
+            raise UsageError(
+                f"bed {bed.name} is up in {was}; the inventory now says {now}",
+                hint=f"ccbed down {bed.name}, then: ccbed up {beds.shown(bed.inventory)}",
+            )
+
+
+def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
+    """What is left on the hosts that are no longer in the inventory."""
+    if not bed.departed:
+        return ()
+    try:
+        return departed.changes(bed, provider.observe(departed.bed_of(bed)), {})
+    except UnreachedError as error:
+        return departed.changes(bed, error.status, error.hosts)
+
+
+def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provider: Provider, *, mend: bool) -> None:
+    """``mend``: hosts that turn out to lack what preparation brings are prepared again, once."""
+    from ...providers import apply
+
+    terminal = session.terminal
+    terminal.line(headline.of(bed, status))
+    bed_view.plan(terminal, bed, diff)
+    count = len(diff.of("create")) + len(diff.of("replace"))
+    ready: list[str] = []
+
+    def heard(event: Event) -> None:
+        if event.f == "node.apply" and event.type == "ok":
+            ready.append(str(event.node))
+            terminal.status(f"  nodes       {len(ready)}/{count} warm")
+
+    def prepared(seconds: float) -> None:
+        if diff.keeper and len(bed.hosts) > 1:
+            terminal.line(f"  keepers     {len(bed.hosts)} of {prepared_hosts.counted(bed)}{'':<20} {seconds:.2f} s")
+        elif diff.keeper:
+            terminal.lines(headline.keepers(bed, provider.observe(bed), seconds))
+
+    terminal.status(headline.preparing(bed))
+    work = functools.partial(apply.apply, provider, bed, diff, heard=heard, prepared=prepared)
+    try:
+        done = work(token=secrets.token_hex(3))
+    except UnpreparedError as error:
+        if not mend:
+            raise
+        prepared_hosts.again(session, bed, error)
+        done = work(token=secrets.token_hex(3))
+    _clear(session, bed, diff, provider)
+    status = provider.observe(bed)
+    terminal.line(f"  nodes       {bed_view.count(bed, status)}{'':<21} {done.nodes_s:.2f} s")
+    _preflight(session, bed, status, provider)
+    terminal.line()
+    bed_view.table(terminal, bed, status)
+    again = f"undo: ccbed down {bed.name}"
+    terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {again}")
+
+
+def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
+    """End what is on hosts that are no longer in the inventory; those that are empty afterwards are not remembered."""
+    hosts = departed.to_clear(bed, diff.departed)
+    if not hosts:
+        return
+    ended = provider.clear(bed, hosts)
+    store.write(session.state, departed.remembered(bed, _departed(provider, bed)))
+    listed = prepared_hosts.names(host.name for host in hosts)
+    session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, nothing is left")
+
+
+def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Provider) -> None:
+    from ...providers import preflight
+
+    findings = preflight.check(bed, status, provider.asker(bed))
+    session.terminal.line(f"  preflight   {preflight.told(findings)}")
+    for finding in findings:
+        if finding.outcome == "warn":
+            session.terminal.warn(f"{finding.name}: {finding.text}; {finding.fix}")
+    refused = preflight.refused(findings)
+    if refused:
+        raise refused
+    store.fit(session.state, bed.name)
+
+
+def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:
+    run = store.open_run(Path(bed.workdir))
+    busy = f", run {run.run} is open" if run else ""
+    return f"bed {bed.name}: nothing to change, {bed_view.count(bed, status)}{busy} ({session.took()})"

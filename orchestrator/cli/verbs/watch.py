@@ -1,0 +1,82 @@
+"""Follow a run while it goes on, or tell one that has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import click
+
+from ...model.errors import InfrastructureError
+from ...model.event import Event
+from ...model.plan import Plan
+from ...store import beds as store
+from ...store import bundle, index, seal
+from ..inputs import beds, options
+from ..inputs.session import Session
+from ..render import live, summary
+from . import check
+
+_LOOK_S = 0.1
+#: A run that has ended is judged and sealed within this time.
+_SEAL_S = 60.0
+
+
+@options.command()
+@click.argument("run", default="latest")
+@options.runs_dir
+@click.option("--timeout", type=click.FloatRange(min=0), default=None, help="Stop watching after so many seconds.")
+@click.pass_obj
+def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -> int:
+    """Tell RUN as it happens, until it has ended; its exit code tells its verdict."""
+    directory = index.resolve(run, runs_dir)
+    if bundle.is_sealed(directory):
+        check.verify(directory)
+    trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
+    session.terminal.line(f"run    {beds.shown(directory)}")
+    teller = live.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
+    until = time.monotonic() + timeout if timeout is not None else float("inf")
+    for event in _events(directory, until, lambda: _driven(session, plan)):
+        teller.tell(event)
+    if not _judged(directory, until):
+        session.terminal.line(f"still open     go on: ccbed watch {beds.shown(directory)}")
+        return 0
+    return summary.show(session, summary.saved(directory))
+
+
+def _driven(session: Session, plan: Plan) -> bool:
+    """Whether an orchestrator is at work on the run."""
+    bed = beds.read(session, plan.bed)
+    return bed is not None and store.driver(Path(bed.workdir)) != 0
+
+
+def _events(directory: Path, until: float, driven: Callable[[], bool]) -> Iterator[Event]:
+    """The events so far and those to come, each once. Raises InfrastructureError when none will come."""
+    told = 0
+    while True:
+        alive = driven()
+        events = bundle.read_history(directory).events
+        yield from events[told:]
+        told = len(events)
+        if _over(directory, events) or time.monotonic() > until:
+            return
+        if not alive:
+            raise InfrastructureError(
+                f"{beds.shown(directory)}: the run has not ended, and nobody drives it",
+                hint=f"go on: ccbed resume {beds.shown(directory)}",
+            )
+        time.sleep(_LOOK_S)
+
+
+def _over(directory: Path, events: tuple[Event, ...]) -> bool:
+    return any(event.f == "run.end" for event in events) or (directory / seal.MANIFEST).exists()
+
+
+def _judged(directory: Path, until: float) -> bool:
+    limit = min(until, time.monotonic() + _SEAL_S)
+    while not (directory / seal.DERIVED).exists():
+        if time.monotonic() > limit:
+            return False
+        time.sleep(_LOOK_S)
+    return True

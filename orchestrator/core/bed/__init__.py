@@ -1,0 +1,1 @@
+"""Beds: nodes and resources assembled from an inventory, differences, status and diagnosis."""

@@ -1,0 +1,188 @@
+"""JSON of a bundle -> the model's dataclasses: types, ranges and depth are checked here, once, and nowhere else.
+
+Readers behind this border may rely on the types; ``bundle.schema.json`` beside this file states them. Keys that the model does
+not know are ignored, because a later version may add some without a new format number; `ccbed run X/trial.json` rejects them,
+because people edit that file. Numbers are finite and at most ``LARGEST``, values nest at most ``DEPTH`` levels, and a key
+stands once in an object of a document. Numbers that are no JSON (NaN, Infinity) are rejected; ccbed writes them as text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict, TypeVar
+
+import msgspec
+
+from ...model.event import Event
+from ...model.plan import Plan
+from ...model.trial import Trial
+from . import event_values
+from .figures import RANKS, STEPS, TABLE
+
+T = TypeVar("T")
+
+DEPTH = 32
+LARGEST = 10**18
+#: Seconds that a clock may show, or a limit may last.
+SECONDS = 10**11
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
+_PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
+
+
+class About(TypedDict, total=False):
+    """``bundle.json``."""
+
+    format: int
+    run: str
+    ccbed: str
+    bed: str
+    command: str
+    reason: str
+    twin: bool
+    chunks: dict[str, Any]
+
+
+class Fingerprint(TypedDict, total=False):
+    """``fingerprint.json``: facts by name, and those that differ between nodes."""
+
+    mixed: dict[str, dict[str, Any]]
+    untold: list[str]
+    code: str
+    data: str
+    backend: str
+
+
+class DocumentError(ValueError):
+    """``place: reason`` within the document."""
+
+
+def parse(data: bytes) -> Any:
+    """The value of a JSON text, within the limits. Raises DocumentError."""
+    try:
+        value = msgspec.json.decode(data)
+    except RecursionError:
+        raise DocumentError(f"nested more than {DEPTH} levels deep") from None
+    except ValueError as error:  # msgspec's errors and UnicodeDecodeError
+        raise DocumentError(f"not valid JSON: {error}") from None
+    excess = _excess(value, "", 0)
+    if excess:
+        raise DocumentError(excess)
+    return value
+
+
+def parse_document(data: bytes) -> Any:
+    """As ``parse``, for a whole file: a key that stands twice in one object is rejected too."""
+    value = parse(data)
+    repeated: list[str] = []
+
+    def once(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated.extend(key for key in dict.fromkeys(keys) if keys.count(key) > 1)
+
+    json.loads(data, object_pairs_hook=once)
+    if repeated:
+        raise DocumentError(f"{repeated[0]}: stands twice in one object")
+    return value
+
+
+def convert(cls: type[T] | Any, value: Any) -> T:
+    """``value`` of ``parse`` as ``cls``, a type that msgspec knows. Raises DocumentError with the place of the first wrong part."""
+    try:
+        result = msgspec.convert(value, type=cls)
+    except (msgspec.ValidationError, RecursionError) as error:
+        raise DocumentError(_told(str(error))) from None
+    for check in _RANGES.get(cls, ()):
+        problem = check(result)
+        if problem:
+            raise DocumentError(problem)
+    return result
+
+
+def event(line: bytes) -> Event:
+    """A line of a history, or of the event file of a node. Raises DocumentError."""
+    return as_event(parse(line))
+
+
+def as_event(value: Any) -> Event:
+    """Raises DocumentError."""
+    result: Event = convert(Event, value)
+    schema = event_values.SCHEMAS.get((result.f, result.type))
+    if schema is not None:
+        try:
+            msgspec.convert(result.value, type=schema)
+        except msgspec.ValidationError as error:
+            raise DocumentError(f"{result.f}: value.{_told(str(error))}") from None
+    if result.f == "collective.plan":
+        _check_cases(result.value)
+    return result
+
+
+def _told(message: str) -> str:
+    """msgspec's ``Expected `int`, got `str` - at `$.world.nodes``` -> ``world.nodes: expected int, got str``."""
+    match = _PLACE.fullmatch(message)
+    reason, place = (match[1], match[2]) if match else (message, "")
+    reason = reason[:1].lower() + reason[1:].replace("`", "")
+    return f"{place}: {reason}" if place else reason
+
+
+def _excess(value: Any, place: str, depth: int) -> str:
+    """What exceeds a limit, with its place; empty if nothing does."""
+    kind = type(value)
+    if kind is dict or kind is list:
+        if depth >= DEPTH:
+            return f"{place}: nested more than {DEPTH} levels deep"
+        for key, item in value.items() if kind is dict else enumerate(value):
+            inner = type(item)
+            if (inner is int or inner is float) and not -LARGEST <= item <= LARGEST:
+                return f"{place}.{key}: a number beyond ±10^18".lstrip(".")
+            if (inner is dict or inner is list) and item and (found := _excess(item, f"{place}.{key}", depth + 1)):
+                return found.lstrip(".")
+    return "a number beyond ±10^18" if kind in (int, float) and not -LARGEST <= value <= LARGEST else ""
+
+
+def _event_range(event: Event) -> str:
+    """The figures of an event that are not in its value."""
+    if not (abs(event.t) <= SECONDS and abs(event.at.mono) <= SECONDS and abs(event.at.wall) <= SECONDS):
+        return f"t, at: no time of a clock (more than {SECONDS:,} s)"
+    if event.epoch is not None and not 0 <= event.epoch <= STEPS:
+        return f"epoch: must be 0 to {STEPS:,} (got {event.epoch})"
+    return "" if event.seq >= 0 and event.source.n >= 0 else "seq, source.n: must be >= 0"
+
+
+def _check_cases(plan: Mapping[str, Any]) -> None:
+    """Raises DocumentError for more steps x ranks than readers hold a table of."""
+    cases = plan.get("cases", [])
+    last = max(
+        (case.get("first_step", 1) + case.get("iterations", 0) * case.get("stride", 1) for case in cases), default=0
+    )
+    ranks = max(
+        [plan.get("world", 0), *(rank + 1 for case in cases for group in case.get("groups", []) for rank in group)]
+    )
+    if last * max(ranks, 1) > TABLE or sum(case.get("iterations", 0) for case in cases) > TABLE:
+        raise DocumentError(f"collective.plan: more than {TABLE:,} iterations x ranks")
+
+
+def _trial_range(trial: Trial) -> str:
+    world = trial.world
+    if not (world.nodes >= 1 and world.ranks_per_node >= 1 and world.size <= RANKS):
+        return f"world: must have 1 to {RANKS:,} ranks (got {world.nodes} x {world.ranks_per_node})"
+    return ""
+
+
+def _plan_range(plan: Plan) -> str:
+    if plan.last_step is not None and not 0 <= plan.last_step <= STEPS:
+        return f"last_step: must be 0 to {STEPS:,} (got {plan.last_step})"
+    for field, name in (("run", plan.run), ("bed", plan.bed)):
+        if not _NAME.fullmatch(name):
+            return f"{field}: must be a name of letters, digits, . _ and -"
+    return "" if len(plan.slots) <= RANKS else f"slots: must be at most {RANKS:,}"
+
+
+_RANGES: Mapping[type, tuple[Callable[[Any], str], ...]] = {
+    Event: (_event_range,),
+    Trial: (_trial_range,),
+    Plan: (_plan_range,),
+}

@@ -1,0 +1,340 @@
+"""What follows from each event of a run: ``begin`` and ``step``, pure. The life of an epoch, read top-down.
+
+prepare (fence, checkpoint, store, nodes) -> start (fork, join) -> run -> close, or on the first abnormal event:
+stop the gang -> settle: wait for every node's answer, exit or silence -> only then decide -> prepare the next epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ...model import codec
+from ...model.event import Event
+from ...model.plan import Plan
+from ...model.trial import Trial
+from . import gang_commands, planned_faults, recovery, resumption, shutdown
+from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
+
+Handler = Callable[[Trial, State, Event], Result]
+
+
+def begin(trial: Trial, plan: Plan) -> Result:
+    """The first state and commands of a run."""
+    state = State(
+        plan=plan,
+        stage="prepare",
+        slots=plan.slots,
+        spares=plan.spares,
+        nodes={n.name: Node(incarnation=n.incarnation, ordinal=n.ordinal) for n in plan.nodes.values()},
+        faults={fault.id: FaultState() for fault in trial.faults},
+    )
+    opening = (*planned_faults.planned(trial), resumption.wall(trial, state))
+    return then((state, opening), lambda s: gang_commands.prepare(trial, s))
+
+
+def step(trial: Trial, state: State, event: Event) -> Result:
+    """The state after ``event`` and the commands that follow from it. Unknown and late events change nothing."""
+    if state.stage == "done" or event.type == "invoke" or forged(event):
+        return state, ()
+    handler = _OBSERVATIONS.get(event.f) if event.type == "note" else _OUTCOMES.get(event.f)
+    result: Result = handler(trial, state, event) if handler else (state, ())
+    if result[0].over or result[0].ending:
+        return result
+    return then(result, lambda s: planned_faults.on_event(trial, s, event))
+
+
+# --- the gang ---------------------------------------------------------------------------------------------------------
+
+
+def _rank_started(trial: Trial, state: State, event: Event) -> Result:
+    if not _current(state, event):
+        return state, ()
+    state = replace(state, started=state.started | {int(event.value["rank"])})
+    return planned_faults.after_start(trial, state) if len(state.started) == trial.world.size else (state, ())
+
+
+def _rank_joined(trial: Trial, state: State, event: Event) -> Result:
+    if not _current(state, event):
+        return state, ()
+    state = replace(state, joined=state.joined | {int(event.value["rank"])})
+    if len(state.joined) < trial.world.size:
+        return state, ()
+    return replace(state, stage="run"), (note("gang.joined", f"e{state.epoch}/joined", {}, epoch=state.epoch),)
+
+
+def _rank_step(trial: Trial, state: State, event: Event) -> Result:
+    return reached(state, [event.value.get("step")]), ()
+
+
+def _rank_finished(trial: Trial, state: State, event: Event) -> Result:
+    if not _current(state, event):
+        return state, ()
+    return replace(state, finished=state.finished | {int(event.value["rank"])}), ()
+
+
+def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
+    state = reached(state, [event.value.get("last_step")])
+    if not _current(state, event):
+        return state, ()
+    rank, code = int(event.value["rank"]), event.value.get("code")
+    if code != 0:
+        return abnormal(trial, replace(state, failed=state.failed | {rank}), event)
+    state = replace(state, exited=state.exited | {rank})
+    if len(state.exited) < trial.world.size:
+        return state, ()
+    return shutdown.close(trial, state, Ending(outcome="finished"))
+
+
+def _rank_error(trial: Trial, state: State, event: Event) -> Result:
+    """A rank's last word."""
+    told = event.epoch == state.epoch and (state.active or state.stage == "stop")
+    return (recovery.without_hope(state, event.value), ()) if told else (state, ())
+
+
+def _held(trial: Trial, state: State, event: Event) -> Result:
+    return planned_faults.held(trial, state, event) if _current(state, event) else (state, ())
+
+
+def _inside(trial: Trial, state: State, event: Event) -> Result:
+    return planned_faults.inside(trial, state, event) if _current(state, event) else (state, ())
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+def _node_exit(trial: Trial, state: State, event: Event) -> Result:
+    name = str(event.node)
+    known = state.nodes.get(name)
+    if known is None or event.source.incarnation not in (known.incarnation, None) or not known.alive:
+        return state, ()
+    state = _with_node(state, name, replace(known, alive=False, reachable=False))
+    expected = gang_commands.kill_key(state, name) in state.awaited
+    return (state, ()) if expected else _lost(trial, state, event, name)
+
+
+def _node_silent(trial: Trial, state: State, event: Event) -> Result:
+    name = str(event.node)
+    if not state.nodes[name].usable:
+        return state, ()
+    seen = event.value.get("seen")
+    cut_off = seen == "unreachable"
+    node = replace(state.nodes[name], reachable=False, cut_off=cut_off, looked_at=bool(seen) and not cut_off)
+    state = _with_node(state, name, node)
+    return _lost(trial, state, event, name)
+
+
+def _node_suspect(trial: Trial, state: State, event: Event) -> Result:
+    return _beating(state, event, suspect=True), ()
+
+
+def _node_heard(trial: Trial, state: State, event: Event) -> Result:
+    """What is silent stays so until the run is closed: nobody knows what its ranks did meanwhile."""
+    return _beating(state, event, suspect=False), ()
+
+
+def _beating(state: State, event: Event, *, suspect: bool) -> State:
+    name = str(event.node)
+    known = state.nodes.get(name)
+    return (
+        _with_node(state, name, replace(known, suspect=suspect, cut_off=known.cut_off and suspect)) if known else state
+    )
+
+
+def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
+    if state.ending:
+        return shutdown.without(trial, state, name)
+    if state.stage == "stop":
+        return _settle(trial, replace(state, awaited=state.awaited - {gang_commands.stop_key(state, name)}))
+    return abnormal(trial, state, event) if name in state.slots else (state, ())
+
+
+def _stalled(trial: Trial, state: State, event: Event) -> Result:
+    return abnormal(trial, state, event) if _current(state, event) else (state, ())
+
+
+def abnormal(trial: Trial, state: State, event: Event) -> Result:
+    """The first abnormal event of an epoch: stop the gang at once, decide nothing yet."""
+    if state.ending or state.stage in ("stop", "suspended"):
+        return state, ()
+    state = replace(planned_faults.let_go(state), stage="stop", detector=event.f)
+    return then(gang_commands.stop(trial, state, dump=event.f == "gang.stalled"), lambda s: _settle(trial, s))
+
+
+def _settle(trial: Trial, state: State) -> Result:
+    """Everybody has answered, is gone or is silent: now decide."""
+    return (state, ()) if state.awaited else _recover(trial, state)
+
+
+def _recover(trial: Trial, state: State) -> Result:
+    decision = recovery.decide(trial, state)
+    lost = tuple(name for name in state.slots if not state.usable(name))
+    if decision.refused:
+        why = {"reason": decision.refused, "lost": lost, "failed": sorted(state.failed), "detector": state.detector}
+        refused = note("recovery.refused", f"e{state.epoch}/refused", why, epoch=state.epoch)
+        return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision.refused)))
+    what = {
+        "lost": lost, "failed": sorted(state.failed), "detector": state.detector, "policy": dict(decision.policies),
+        "slots": decision.slots, "best_step": state.best_step,
+    }  # fmt: skip
+    decided = note("recovery.decided", f"e{state.epoch + 1}/decided", what, epoch=state.epoch + 1)
+    state = replace(
+        gang_commands.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
+        slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,
+    )  # fmt: skip
+    return then((state, (decided,)), lambda s: gang_commands.prepare(trial, s))
+
+
+# --- outcomes of commands ---------------------------------------------------------------------------------------------
+
+
+def _prepared(trial: Trial, state: State, event: Event) -> Result:
+    """An answer that the preparation, or the closing, of an epoch waits for."""
+    if state.ending:
+        return shutdown.answered(trial, state, event)
+    if state.stage != "prepare" or event.key not in state.awaited:
+        return _applied_late(state, event), ()
+    if event.type == "info":
+        return _unanswered(trial, state, event)
+    if event.type == "fail":
+        return _unprepared(trial, state, event)
+    return gang_commands.prepared(trial, state, event)
+
+
+def _applied_late(state: State, event: Event) -> State:
+    """A node that was started for an epoch that is over is still there; a silent one may be ended late."""
+    name = str(event.node)
+    if event.type != "ok" or name not in state.nodes:
+        return state
+    if event.f == "node.kill" and state.nodes[name].silent:
+        return _with_node(state, name, replace(state.nodes[name], alive=False))
+    return gang_commands.applied(state, event) if event.f == "node.apply" else state
+
+
+def _unanswered(trial: Trial, state: State, event: Event) -> Result:
+    """The keeper is gone where it answers nothing: its nodes cannot be started again. Else the agent is."""
+    if event.f in ("node.apply", "node.kill"):
+        return _unprepared(trial, state, event)
+    return _node_silent(trial, state, event)
+
+
+def _unprepared(trial: Trial, state: State, event: Event) -> Result:
+    if event.f == "node.kill" and event.node not in state.slots:
+        return gang_commands.prepared(trial, state, event)
+    if event.f in ("node.apply", "node.kill"):
+        state = replace(state, unrestartable=state.unrestartable | {str(event.node)})
+        return abnormal(trial, state, event)
+    reason = f"{event.f} on {event.node} failed: {event.value.get('reason', event.type)}"
+    return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
+
+
+def _gang_started(trial: Trial, state: State, event: Event) -> Result:
+    if event.type == "ok" or not _current(state, event):
+        return state, ()
+    if event.type == "info":
+        return _node_silent(trial, state, event)
+    reason = f"gang.start on {event.node} failed: {event.value.get('reason', '')}"
+    return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
+
+
+def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
+    state = reached(state, list(event.value.get("last_step", {}).values()))
+    if state.ending:
+        return shutdown.answered(trial, state, event)
+    if state.stage != "stop" or event.key not in state.awaited:
+        return state, ()
+    state = replace(state, awaited=state.awaited - {str(event.key)})
+    if event.type != "ok":
+        name = str(event.node)
+        state = _with_node(state, name, replace(state.nodes[name], reachable=False))
+    return _settle(trial, state)
+
+
+def _acted(trial: Trial, state: State, event: Event) -> Result:
+    if state.ending:
+        return shutdown.answered(trial, planned_faults.settled(state, event), event)
+    if event.type == "info" and event.value.get("gone"):
+        reason = f"{event.f} on {event.node} was {event.value.get('reason')}; ccbed up brings it back"
+        ending = Ending(outcome="failed", reason=reason, kind="infrastructure")
+        return shutdown.close(trial, planned_faults.settled(state, event), ending)
+    return planned_faults.acted(trial, state, event)
+
+
+def _healed(trial: Trial, state: State, event: Event) -> Result:
+    result = planned_faults.healed(state, event)
+    return then(result, lambda s: shutdown.answered(trial, s, event)) if state.ending else result
+
+
+def _injected(trial: Trial, state: State, event: Event) -> Result:
+    return planned_faults.injected(state, event), ()
+
+
+def _timer(trial: Trial, state: State, event: Event) -> Result:
+    key = str(event.key)
+    if key == resumption.wall_key(state) and not state.ending:
+        reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
+        return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
+    if key.startswith("f/") and not state.ending:
+        return planned_faults.fired(trial, state, event)
+    if key == gang_commands.settle_key(state) and state.stage == "stop":
+        return _settled_by_time(trial, state)
+    return state, ()
+
+
+def _settled_by_time(trial: Trial, state: State) -> Result:
+    for name in state.slots:
+        if gang_commands.stop_key(state, name) in state.awaited:
+            state = _with_node(state, name, replace(state.nodes[name], reachable=False))
+    return _settle(trial, replace(state, awaited=frozenset()))
+
+
+def _run_begin(trial: Trial, state: State, event: Event) -> Result:
+    return replace(state, begin=codec.digest(event.value)), ()
+
+
+def _run_end(trial: Trial, state: State, event: Event) -> Result:
+    return replace(state, stage="done"), ()
+
+
+def _current(state: State, event: Event) -> bool:
+    return state.active and event.epoch in (None, state.epoch)
+
+
+def _with_node(state: State, name: str, node: Node) -> State:
+    return replace(state, nodes={**state.nodes, name: node})
+
+
+_OBSERVATIONS: dict[str, Handler] = {
+    "rank.start": _rank_started,
+    "rank.joined": _rank_joined,
+    "rank.step": _rank_step,
+    "progress": _rank_step,
+    "rank.held": _held,
+    "rank.inside": _inside,
+    "rank.finished": _rank_finished,
+    "rank.error": _rank_error,
+    "rank.exit": _rank_exit,
+    "fault.injected": _injected,
+    "node.exit": _node_exit,
+    "node.silent": _node_silent,
+    "node.suspect": _node_suspect,
+    "node.heard": _node_heard,
+    "gang.stalled": _stalled,
+    "run.interrupted": resumption.interrupted,
+    "run.resumed": resumption.resumed,
+    "run.begin": _run_begin,
+    "run.end": _run_end,
+}
+_OUTCOMES: dict[str, Handler] = {
+    "fence.write": _prepared,
+    "checkpoint.scan": _prepared,
+    "store.open": _prepared,
+    "node.apply": _prepared,
+    "node.kill": _prepared,
+    "gang.start": _gang_started,
+    "gang.stop": _gang_stopped,
+    "fault.act": _acted,
+    "fault.heal": _healed,
+    "gather": shutdown.answered,
+    "timer": _timer,
+}

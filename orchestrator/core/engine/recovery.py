@@ -1,0 +1,116 @@
+"""Who replaces a lost node: the policies, in the order that the trial gives, and the hosts that can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ...model.trial import Trial
+from . import planned_faults
+from .state import Ending, State
+
+#: So many recoveries in a row without a step that was never done before are a crash loop.
+STALE_LIMIT = 2
+#: Kinds of rank.error that no restart cures, and why.
+_HOPELESS: Mapping[str, str] = {
+    "wrong result": "a wrong result is not measured again",
+    "memory": "another start would end there again",
+}
+#: Of these: the hosts do not suit the run; it says nothing about the system under test.
+_UNFIT = ("memory",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The slots of the next epoch and the policy per lost node, or why there is none (``refused``)."""
+
+    slots: tuple[str, ...] = ()
+    spares: tuple[str, ...] = ()
+    policies: Mapping[str, str] = field(default_factory=dict)
+    refused: str = ""
+
+
+def decide(trial: Trial, state: State) -> Decision:
+    """What to do about the slots whose nodes are not usable; ranks that failed on live nodes restart in place."""
+    if refused := _refusal(trial, state):
+        return Decision(refused=refused)
+    slots, spares, policies = list(state.slots), [name for name in state.spares if state.usable(name)], {}
+    for slot, name in enumerate(state.slots):
+        if state.usable(name):
+            continue
+        chosen = _choice(state, name, spares)
+        if chosen is None:
+            return Decision(refused=f"no policy of {list(state.plan.policy)} can replace {name}")
+        policies[name], slots[slot] = chosen
+        if chosen[0] == "spare":
+            spares.remove(chosen[1])
+    return Decision(slots=tuple(slots), spares=tuple(spares), policies=policies)
+
+
+def without_hope(state: State, error: Mapping[str, Any]) -> State:
+    """The state after a rank ended by ``error``, the value of rank.error. The first that says something counts."""
+    kind = str(error.get("kind"))
+    if kind not in _HOPELESS or state.hopeless:
+        return state
+    return replace(state, hopeless=f"{error.get('message')}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)
+
+
+def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
+    """A finding about the system under test, unless a node was lost that no planned fault was aimed at.
+
+    What no restart would cure says it all.
+    """
+    unplanned = state.unfit or [name for name in lost if name not in planned_faults.targets(state)]
+    ranks = ", ".join(map(str, sorted(state.failed)))
+    what = f"lost {', '.join(lost)}" if lost else f"rank{'s' * (len(state.failed) > 1)} {ranks} failed"
+    reason = state.hopeless if state.hopeless and not lost else f"{what}; {refused}"
+    return Ending(outcome="failed", reason=reason, kind="infrastructure" if unplanned else "finding")
+
+
+def _refusal(trial: Trial, state: State) -> str:
+    if state.plan.policy == ("none",):
+        return "the recovery policy is none"
+    if state.hopeless:
+        return state.hopeless
+    if state.restarts >= trial.recovery.max_restarts:
+        return f"the budget of {trial.recovery.max_restarts} restarts is spent"
+    if stale(trial, state) >= STALE_LIMIT:
+        return f"crash loop: {STALE_LIMIT} starts in a row reached no new step (the last new one is {state.best_step})"
+    return ""
+
+
+def stale(trial: Trial, state: State) -> int:
+    """How many gangs in a row, this one included, reached no step that was never reached before.
+
+    A gang that a planned fault ended is not counted: it shows nothing about the workload. 0 where the number of steps is
+    not planned and none was reported: then the budget of restarts is the only limit.
+    """
+    uncounted = state.plan.last_step is None and not state.best_step
+    if uncounted or state.best_step > state.step_at_start:
+        return 0
+    return state.stale + (not planned_faults.ended_attempt(trial, state))
+
+
+def _choice(state: State, name: str, spares: Sequence[str]) -> tuple[str, str] | None:
+    """The policy for a lost node and who takes its place. A restart on a silent host only where nothing else is left."""
+    may_restart = "restart" in state.plan.policy and name not in state.unrestartable
+    there = not state.silent_host(state.host(name))
+    for policy in state.plan.policy:
+        if policy == "spare" and (spare := _spare(state, name, spares)):
+            return policy, spare
+        if policy == "restart" and may_restart and there:
+            return policy, name
+    return ("restart", name) if may_restart else None
+
+
+def _spare(state: State, lost: str, spares: Sequence[str]) -> str | None:
+    """The best warm spare: on the same host where only this node has exited there, else on another; never on a silent host."""
+    mine = state.host(lost)
+    gone = [name for name, node in state.nodes.items() if state.host(name) == mine and not node.usable]
+    near = gone == [lost] and not state.nodes[lost].alive
+
+    def rank(name: str) -> tuple[bool, bool]:
+        return state.nodes[name].suspect, (state.host(name) == mine) is not near
+
+    return min((name for name in spares if not state.silent_host(state.host(name))), key=rank, default=None)

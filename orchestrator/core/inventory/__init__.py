@@ -1,0 +1,1 @@
+"""Inventories: hosts and variables from YAML and Ansible, each with its source position."""

@@ -1,0 +1,176 @@
+"""Values of an inventory that reach a host: readers that accept plain data only, and reject everything else with a reason.
+
+What passes means the same to a shell, to ssh, to Ansible's templates, to an engine and in a path. Every use quotes it as
+well. Each reader raises ValueError.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..spec import values
+
+#: Letters and digits of any script; no space, quote, bracket, dollar, backslash, percent sign or control character.
+_COMPONENT = re.compile(r"[\w.+@=,-]{1,255}")
+#: With ``keeper-`` before it, a host's name is the name of a directory.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,239}")
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}\$?")
+_NUMBERED_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,63})?")
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@-]{0,14}")
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*([/:@][A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/=+-]{0,127}")
+_HOP = re.compile(r"(?:([^@]*)@)?(?:\[([^\]]+)\]|([^:]+))(?::(.*))?")
+LONGEST_PATH, LONGEST_IMAGE = 1024, 255
+#: Names that Ansible itself gives to groups.
+_GROUPS = ("all", "ungrouped")
+
+
+def text(value: Any) -> str:
+    """Any text that a program can be given as an argument."""
+    if not isinstance(value, str | int | float) or isinstance(value, bool) or value == "":
+        raise ValueError("must be text")
+    if "\0" in str(value):
+        raise ValueError("must not contain a NUL character")
+    return str(value)
+
+
+def path(value: Any) -> str:
+    """An absolute path, or one below the user's home (``~/``), without ``..``."""
+    found = _plain_path(value)
+    return found if found.startswith("~/") else absolute_path(found)
+
+
+def absolute_path(value: Any) -> str:
+    found = _plain_path(value)
+    if not found.startswith("/"):
+        raise ValueError("must be an absolute path")
+    if {"..", "."} & set(found.split("/")):
+        raise ValueError("must be a path without . and ..")
+    return found
+
+
+def file(value: Any) -> str:
+    """The path of a file on this machine; it may be relative."""
+    return _plain_path(value, relative=True)
+
+
+def host_name(value: Any) -> str:
+    """Of a host in an inventory: it is part of paths, and of Ansible's patterns."""
+    found = str(value)
+    if not _is_numeric(found) and (not _NAME.fullmatch(found) or ".." in found):
+        raise ValueError("must be 1 to 240 letters, digits, . _ and -, begin with a letter or digit, and have no ..")
+    if found in _GROUPS:
+        raise ValueError("is the name of a group of Ansible's own; give the host another one")
+    return found
+
+
+def address(value: Any) -> str:
+    """Where a host is reached: a name or a numeric address."""
+    found = text(value)
+    if not _is_numeric(found) and (not _NAME.fullmatch(found) or ".." in found):
+        raise ValueError("must be a host name or a numeric address")
+    return found
+
+
+def numeric_address(value: Any) -> str:
+    if not isinstance(value, str) or not _is_numeric(value):
+        raise ValueError("must be a numeric address such as 127.0.0.1")
+    return str(ipaddress.ip_address(value))
+
+
+def user(value: Any) -> str:
+    return _matching(_USER, value, "must be the name of a user")
+
+
+def container_user(value: Any) -> str:
+    return _matching(_NUMBERED_USER, value, "must be a user such as 1000 or 1000:1000")
+
+
+def interface(value: Any) -> str:
+    return _matching(_INTERFACE, value, "must be the name of a network interface such as eth0")
+
+
+def image(value: Any) -> str:
+    found = _matching(_IMAGE, value, "must be the name of an image such as ccbed/cpu:2.13.0")
+    if len(found) > LONGEST_IMAGE:
+        raise ValueError(f"must have at most {LONGEST_IMAGE} characters")
+    return found
+
+
+def device(value: Any) -> str:
+    return _matching(_DEVICE, value, "must be the name of a device: an index, a UUID, or a CDI name")
+
+
+def program(value: Any) -> str:
+    """A program's name or path, without arguments."""
+    if str(value).startswith("/"):
+        return absolute_path(value)
+    return _matching(_NAME, value, "must be a program's name or absolute path, without arguments")
+
+
+def port(value: Any) -> int:
+    number = values.whole(value, 1)
+    if number > 65535:
+        raise ValueError("must be <= 65535")
+    return number
+
+
+def jump(value: Any) -> str:
+    """A host of ssh's ProxyJump, or several: ``[user@]host[:port],…``."""
+    for hop in text(value).removeprefix("ssh://").split(","):
+        parts = _HOP.fullmatch(hop)
+        if not parts:
+            raise ValueError("must be [user@]host[:port]")
+        if parts[1] is not None:
+            user(parts[1])
+        address(parts[2] or parts[3])
+        if parts[4] is not None:
+            port(parts[4])
+    return str(value)
+
+
+def _connection(value: Any) -> str:
+    return _matching(_NAME, value, "must be ssh or local")
+
+
+def _is_numeric(value: str) -> bool:
+    try:
+        found = ipaddress.ip_address(value)
+    except ValueError:
+        return False
+    scope = getattr(found, "scope_id", None)
+    return not scope or _INTERFACE.fullmatch(scope) is not None
+
+
+def _plain_path(value: Any, *, relative: bool = False) -> str:
+    found = value if isinstance(value, str) else ""
+    if not relative and not found.startswith(("/", "~/")):
+        raise ValueError("must be an absolute path")
+    kept = found.rstrip("/")
+    parts = kept.removeprefix("~/").removeprefix("/").split("/")
+    if kept.startswith("-") or not all(_COMPONENT.fullmatch(part) for part in parts):
+        raise ValueError("must be a path of letters, digits and . _ + @ = , -")
+    if len(found) > LONGEST_PATH:
+        raise ValueError(f"must have at most {LONGEST_PATH} characters")
+    return kept
+
+
+def _matching(pattern: re.Pattern[str], value: Any, otherwise: str) -> str:
+    found = text(value)
+    if not pattern.fullmatch(found):
+        raise ValueError(otherwise)
+    return found
+
+
+#: Variables of Ansible's own that ccbed reads as well. ssh's arguments have a reader of their own (``ssh_options``).
+ANSIBLE: Mapping[str, Callable[[Any], Any]] = {
+    "ansible_connection": _connection,
+    "ansible_host": address,
+    "ansible_port": port,
+    "ansible_user": user,
+    "ansible_ssh_private_key_file": file,
+    "ansible_python_interpreter": program,
+}

@@ -1,0 +1,111 @@
+"""Where a variable of a host stands among the YAML files of an inventory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..spec import source_positions
+
+_RANGE = re.compile(r"\[[^\]]*:[^\]]*\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A file of an inventory: one of hosts and groups, or the variables of the host or group ``name``."""
+
+    kind: Literal["inventory", "group_vars", "host_vars"]
+    name: str
+    document: source_positions.Document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """``text`` as in an error: ``file:line: hosts.h2.ccbed_gpus``. ``line`` 0: not found in any file."""
+
+    file: str
+    line: int
+    text: str
+
+
+def members(listing: Mapping[str, Any], group: str) -> tuple[str, ...]:
+    """The hosts of a group and of the groups in it, each once."""
+    return tuple(dict.fromkeys(_members(listing, group, ())))
+
+
+def groups(listing: Mapping[str, Any], host: str) -> tuple[str, ...]:
+    """The groups that a host is in, the smallest first: the nearest is the likelier place of a variable."""
+    found = {name: members(listing, name) for name in listing if name != "_meta"}
+    return tuple(sorted((name for name in found if host in found[name]), key=lambda name: len(found[name])))
+
+
+def variable(sources: Sequence[Source], groups: Iterable[str], host: str, key: str, value: Any) -> Place | None:
+    """The place of ``key``; of several the one that has this value, else the nearest to the host."""
+    candidates = [*_of_host(sources, host, key)]
+    for group in groups:
+        candidates += _of_group(sources, group, key)
+    same = [one for one in candidates if str(_at(one[0], one[1])).strip() == str(value).strip()]
+    best = next(iter(same or candidates), None)
+    return _place(*best) if best else None
+
+
+def host(sources: Sequence[Source], name: str) -> str:
+    """Where a host is named; empty if nowhere in a YAML file."""
+    for source in (one for one in sources if one.kind == "inventory"):
+        for where in source.document.lines:
+            if len(where) > 1 and where[-2] == "hosts" and _names(str(where[-1]), name):
+                return _place(source, where).text
+    return ""
+
+
+def _members(listing: Mapping[str, Any], group: str, seen: tuple[str, ...]) -> Iterator[str]:
+    if group in seen:
+        return
+    body = listing.get(group, {})
+    yield from body.get("hosts", ())
+    for child in body.get("children", ()):
+        yield from _members(listing, child, (*seen, group))
+
+
+def _of_host(sources: Sequence[Source], host: str, key: str) -> Iterator[tuple[Source, source_positions.Path]]:
+    for source in sources:
+        if source.kind == "host_vars" and source.name == host and (key,) in source.document.lines:
+            yield source, (key,)
+        if source.kind == "inventory":
+            for where in source.document.lines:
+                if len(where) > 2 and where[-1] == key and where[-3] == "hosts" and _names(str(where[-2]), host):
+                    yield source, where
+
+
+def _of_group(sources: Sequence[Source], group: str, key: str) -> Iterator[tuple[Source, source_positions.Path]]:
+    for source in sources:
+        if source.kind == "group_vars" and source.name == group and (key,) in source.document.lines:
+            yield source, (key,)
+        if source.kind == "inventory":
+            for where in source.document.lines:
+                if len(where) > 2 and where[-1] == key and where[-2] == "vars" and where[-3] == group:
+                    yield source, where
+
+
+def _names(written: str, host: str) -> bool:
+    """Whether ``h[1:3]`` may mean ``h2``."""
+    if not _RANGE.search(written):
+        return written == host
+    pattern = ".+".join(re.escape(part) for part in _RANGE.split(written))
+    return re.fullmatch(pattern, host) is not None
+
+
+def _at(source: Source, where: source_positions.Path) -> Any:
+    value = source.document.value
+    for part in where:
+        value = value[part]
+    return value
+
+
+def _place(source: Source, where: source_positions.Path) -> Place:
+    document = source.document
+    parts = [str(part) for part in where]
+    dotted = ".".join(parts[1:] if parts[:1] == ["all"] and len(parts) > 1 else parts)
+    return Place(file=document.path, line=document.line(*where), text=f"{document.place(*where)}: {dotted}")

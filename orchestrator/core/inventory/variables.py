@@ -1,0 +1,221 @@
+"""The ccbed_* variables of an inventory: their types and the providers that honour them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ...model import codec
+from ...model.act import SAFETY_ORDER
+from ..bed import links
+from ..spec import values
+from . import literal
+
+PREFIX = "ccbed_"
+#: The providers of this version.
+PROVIDERS = ("process", "docker")
+PROCESS = ("process",)
+DOCKER = ("docker",)
+#: Those that the design knows, so that a right inventory for a later version is told apart from a typing error.
+LATER_PROVIDERS = ("slurm",)
+#: Nobody means more nodes, spares or GPUs on one host than this; a slip of the finger shall not fork them.
+MOST = 1024
+LONGEST_START_S = 3600.0
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variable:
+    """How a value is read (``read`` raises ValueError), whether all hosts of a bed must agree, and who honours it."""
+
+    read: Callable[[Any], Any]
+    bed_wide: bool = False
+    honoured_by: tuple[str, ...] = PROVIDERS
+
+
+def bed_name(value: Any) -> str:
+    """Raises ValueError for a name that is no safe part of a path."""
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError("must be 1 to 40 of a-z 0-9 . _ - and begin with a letter or digit")
+    return value
+
+
+def _provider(value: Any) -> str:
+    if value in PROVIDERS:
+        return str(value)
+    if value in LATER_PROVIDERS:
+        raise ValueError(f"not available in this version; available: {', '.join(PROVIDERS)}")
+    raise ValueError(f"unknown provider; {values.nearest(str(value), PROVIDERS + LATER_PROVIDERS)}")
+
+
+def _count(value: Any) -> int:
+    number = values.whole(value)
+    if number > MOST:
+        raise ValueError(f"must be <= {MOST}")
+    return number
+
+
+def _gpus(value: Any) -> int | tuple[str, ...]:
+    """A count, or the devices: indices, UUIDs, CDI names, or ``all``."""
+    if value == "all":
+        return ("all",)
+    if isinstance(value, list):
+        devices = tuple(literal.device(item) for item in value)
+        if len(set(devices)) < len(devices):
+            raise ValueError("names a device twice")
+        return devices
+    return _count(value)
+
+
+def _environment(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("must be a mapping of names to values")
+    wrong = [name for name in value if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name)]
+    if wrong:
+        raise ValueError(f"{wrong[0]!r} is no name of an environment variable")
+    nested = [name for name, item in value.items() if isinstance(item, dict | list) or item is None]
+    if nested:
+        raise ValueError(f"{nested[0]} must be text")
+    if cut := [name for name, item in value.items() if "\0" in str(item)]:
+        raise ValueError(f"{cut[0]} must not contain a NUL character")
+    return {
+        name: ("true" if item else "false") if isinstance(item, bool) else str(item) for name, item in value.items()
+    }
+
+
+def _start_timeout(value: Any) -> float:
+    limit = values.seconds(value)
+    if not 1.0 <= limit <= LONGEST_START_S:
+        raise ValueError(f"must be a time from 1s to {LONGEST_START_S / 60:.0f}m")
+    return limit
+
+
+def _safety(value: Any) -> str:
+    if value not in SAFETY_ORDER:
+        raise ValueError(f"must be one of {', '.join(SAFETY_ORDER)}")
+    return str(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _isolation(value: Any) -> str:
+    if value not in ("none", "namespace"):
+        raise ValueError("must be none or namespace")
+    return str(value)
+
+
+def _cpus(value: Any) -> str:
+    """A number of cores, also a part of one."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if isinstance(value, bool) or not 0 < number <= MOST:
+        raise ValueError("must be a number of cores such as 2 or 0.5")
+    return f"{number:g}"
+
+
+def _size(value: Any) -> str:
+    values.size(str(value))
+    return str(value)
+
+
+def _list(value: Any) -> tuple[str, ...]:
+    items = value if isinstance(value, list) else [value]
+    return tuple(literal.text(item) for item in items)
+
+
+def _mounts(value: Any) -> tuple[str, ...]:
+    """``source:target`` or ``source:target:ro``, both absolute."""
+    found = _list(value)
+    for mount in found:
+        source, _, rest = mount.partition(":")
+        target, _, mode = rest.partition(":")
+        if not (source.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
+            raise ValueError(f"{values.show(mount)}: must be /source:/target or /source:/target:ro")
+        for path in (source, target):
+            literal.absolute_path(path)
+    return found
+
+
+def _network(value: Any) -> str:
+    if value not in ("host", "private"):
+        raise ValueError("must be host or private")
+    return str(value)
+
+
+def _switch(value: Any) -> Any:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def _switched(value: Any) -> Any:
+    return [_switch(item) for item in value] if isinstance(value, list) else value
+
+
+def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
+    """A reader of a mapping from each of ``states`` to the argv that brings it about.
+
+    YAML reads a bare ``off`` or ``on`` as a truth value, as a key and as an argument; it is what it says here.
+    """
+
+    def read(value: Any) -> dict[str, tuple[str, ...]]:
+        value = {_switch(key): _switched(item) for key, item in value.items()} if isinstance(value, dict) else value
+        if not isinstance(value, dict) or sorted(value) != sorted(states):
+            raise ValueError(f"must be a mapping with {' and '.join(states)}, each a list: a program and its arguments")
+        found = {state: _list(value[state]) for state in states}
+        if empty := [state for state, argv in found.items() if not argv]:
+            raise ValueError(f"{empty[0]}: must be a program and its arguments")
+        return found
+
+    return read
+
+
+def _link(value: Any) -> dict[str, Any]:
+    """As plain values; see ``links``."""
+    return dict(codec.plain(links.parse(value)))
+
+
+KNOWN: Mapping[str, Variable] = {
+    "bed": Variable(read=bed_name, bed_wide=True),
+    "provider": Variable(read=_provider, bed_wide=True),
+    "nodes": Variable(read=_count),
+    "spares": Variable(read=_count),
+    "gpus": Variable(read=_gpus),
+    "address": Variable(read=literal.numeric_address),
+    "interface": Variable(read=literal.interface),
+    "workdir": Variable(read=literal.path, bed_wide=True),
+    "shared_dir": Variable(read=literal.path, bed_wide=True),
+    "data_dir": Variable(read=literal.path, bed_wide=True),
+    "env": Variable(read=_environment),
+    "isolation": Variable(read=_isolation, bed_wide=True, honoured_by=PROCESS),
+    "link": Variable(read=_link, bed_wide=True, honoured_by=PROCESS),
+    "allow_faults": Variable(read=_safety, bed_wide=True),
+    "start_timeout": Variable(read=_start_timeout, bed_wide=True),
+    "standby": Variable(read=_count, honoured_by=DOCKER),
+    "image": Variable(read=literal.image, honoured_by=DOCKER),
+    "mounts": Variable(read=_mounts, honoured_by=DOCKER),
+    "user": Variable(read=literal.container_user, honoured_by=DOCKER),
+    "rdma": Variable(read=_boolean, honoured_by=DOCKER),
+    "cpus": Variable(read=_cpus, honoured_by=DOCKER),
+    "memory": Variable(read=_size, honoured_by=DOCKER),
+    "shm_size": Variable(read=_size, honoured_by=DOCKER),
+    "network": Variable(read=_network, bed_wide=True, honoured_by=DOCKER),
+    "engine": Variable(read=literal.absolute_path, honoured_by=DOCKER),
+    "engine_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
+    "power": Variable(read=_control("off", "on"), honoured_by=DOCKER),
+    "ssh_control": Variable(read=_control("start", "stop"), honoured_by=DOCKER),
+    "switch_port": Variable(read=_control("down", "up"), honoured_by=DOCKER),
+    "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
+    "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
+}
+#: Counts, sizes and words of a closed list: no secrets, also where the file around them is encrypted.
+PUBLIC = (
+    "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
+    "shm_size", "start_timeout", "network", "ssh_first_contact",
+)  # fmt: skip

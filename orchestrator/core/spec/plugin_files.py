@@ -1,0 +1,41 @@
+"""The plugins that a run uses, and where their files stand in its bundle. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ...model.plan import PluginFile
+from ...model.plugin import BUILT_IN, Catalogue, Plugin
+from ...model.trial import CheckSpec, Trial
+
+
+def described(plugin: Plugin) -> PluginFile:
+    return PluginFile(name=plugin.name, sha256=plugin.sha256, source=plugin.source)
+
+
+def sources(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> dict[str, bytes]:
+    """Path under ``inputs/`` -> code, of every plugin of the user's own folders that the run uses."""
+    return {plugin.source: plugin.code for plugin in _used(trial, checks, catalogue) if plugin.source != BUILT_IN}
+
+
+def _used(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> Iterator[Plugin]:
+    """Every report of the catalogue renders every run; an algorithm is used where a parameter names it."""
+    algorithms = {text.partition(":")[0] for text in _texts(trial.params)}
+    wanted = (
+        (catalogue.checkers, [check.name for check in checks]),
+        (catalogue.workloads, [trial.workload]),
+        (catalogue.faults, [fault.fault for fault in trial.faults]),
+        (catalogue.algorithms, sorted(algorithms)),
+        (catalogue.reports, list(catalogue.reports)),
+    )
+    yield from (plugins[name] for plugins, names in wanted for name in names if name in plugins)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from (text for item in value.values() for text in _texts(item))
+    elif isinstance(value, list | tuple):
+        yield from (text for item in value for text in _texts(item))

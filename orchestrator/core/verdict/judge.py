@@ -1,0 +1,196 @@
+"""From a finished run to verdicts, and from verdicts to an exit code. Pure; a checker that breaks proves nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from ... import views
+from ...model import codec, errors
+from ...model.plan import PlannedCheck
+from ...model.plugin import BUILT_IN, Catalogue, Checker, Plugin
+from ...model.run import Run
+from ...model.trial import CheckSpec, Trial
+from ...model.verdict import Verdict
+from . import sentence
+
+#: Checkers that compare what bundles state since format 2.
+SINCE_2 = ("evidence-agrees", "history-replays")
+_CODES = {
+    "interrupted": errors.EXIT_INTERRUPTED,
+    "broken": errors.EXIT_INFRASTRUCTURE,
+    "fail": errors.EXIT_FINDING,
+    "unknown": errors.EXIT_UNKNOWN,
+    "pass": errors.EXIT_PASS,
+}
+#: What a checker may return.
+OUTCOMES = ("pass", "fail", "unknown")
+#: Checkers that no bundle of format 1 was planned with.
+NEW_IN_2 = ("times-possible",)
+#: Why a check that needs a twin is skipped.
+NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
+#: Where the files of a run's plugins are.
+FROM_BUNDLE = "the bundle has it: --plugins inputs/plugins"
+#: What the evidence of a verdict says where the file of the check has changed since the run was planned.
+JUDGED_BY, ANOTHER_VERSION = "judged_by", "another version of the check than the run was planned with"
+
+
+def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
+    """What is checked: the checkers that always run, those of the workload, those of the trial, each once.
+
+    Where one is named twice, the later, more special, wins; the order is that of the first mention.
+    """
+    always = (name for name, plugin in catalogue.checkers.items() if _checker(plugin).ALWAYS)
+    workload = catalogue.workloads.get(trial.workload)
+    usual: Iterable[str] = getattr(workload.module, "CHECKS", ()) if workload else ()
+    chosen = {name: CheckSpec(name=name) for name in (*always, *usual)}
+    for spec in trial.checks:
+        chosen[spec.name] = spec
+    return tuple(chosen.values())
+
+
+def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:
+    """Whether one of the checkers compares with an uninterrupted run."""
+    known = (catalogue.checkers.get(spec.name) for spec in chosen)
+    return any(_checker(plugin).TWIN for plugin in known if plugin)
+
+
+def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedCheck, ...]:
+    """What judges a run of this trial, as its plan lists it.
+
+    Without a twin, checks that need one are skipped where they are only a default; the trial's own are made all the same.
+    """
+    own = {spec.name for spec in trial.checks}
+    chosen = specs(trial, catalogue)
+    skipped = [] if twin else [s.name for s in chosen if s.name not in own and needs_twin((s,), catalogue)]
+    return tuple(_planned(spec, catalogue, NO_TWIN if spec.name in skipped else "") for spec in chosen)
+
+
+def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
+    """What can be checked in a bundle of ``format``: format 1 is judged by its own rules, unless more is ``required``."""
+    left_out = () if format >= 2 else NEW_IN_2 if required >= 2 else (*NEW_IN_2, *SINCE_2)
+    return tuple(spec for spec in chosen if spec.name not in left_out)
+
+
+def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
+    """What a plan lists; what the trial names, and what shows whether the plan was edited, is judged in any case.
+
+    Only a check that needs a twin, and that the trial does not name, is skipped.
+    """
+    own = {spec.name for spec in trial.checks}
+    kept = [
+        c if c.name not in own and needs_twin((c,), catalogue) else dataclasses.replace(c, skipped="") for c in checks
+    ]
+    names = {check.name for check in kept}
+    owed = (*trial.checks, *(CheckSpec(name=name) for name in SINCE_2))
+    return (*kept, *(spec for spec in owed if spec.name not in names))
+
+
+def unlisted(run: Run, catalogue: Catalogue, before: Iterable[str]) -> tuple[CheckSpec, ...]:
+    """What judges a bundle of format 1, whose plan lists nothing: what the catalogue chooses now, and what judged before.
+
+    A workload that is not loaded may name more checks, so that it stands among them as one that cannot be made.
+    """
+    twin = bool(views.mapping(run.extras.get("bundle.json")).get("twin", True))
+    chosen = planned(run.trial, catalogue, twin=twin)
+    workload = f"workload {run.trial.workload}"
+    names = {*before} - {workload} - {check.name for check in chosen}
+    missing = () if run.trial.workload in catalogue.workloads else (workload,)
+    return (*chosen, *(CheckSpec(name=name) for name in (*sorted(names), *missing)))
+
+
+def obstacles(chosen: Iterable[CheckSpec], catalogue: Catalogue, *, accept_changed: bool = False) -> dict[str, str]:
+    """Check -> why the checker that the run was planned with cannot judge it now.
+
+    A built-in checker of another version judges; a plugin whose file has changed does only where it is accepted.
+    """
+    reasons: dict[str, str] = {}
+    for check in chosen:
+        plugin = catalogue.checkers.get(check.name)
+        if plugin is None:
+            reasons[check.name] = _absent(check)
+        elif _is_changed(check, plugin) and not (accept_changed or _both_built_in(check, plugin)):
+            reasons[check.name] = f"the file of the check is not the one that the run was planned with ({FROM_BUNDLE})"
+    return reasons
+
+
+def judge(
+    run: Run, catalogue: Catalogue, chosen: Iterable[CheckSpec], *, accept_changed: bool = False
+) -> tuple[Verdict, ...]:
+    """The verdict of every chosen check, in order."""
+    chosen = tuple(chosen)
+    reasons = obstacles(chosen, catalogue, accept_changed=accept_changed)
+    return tuple(_verdict(run, catalogue, spec, reasons.get(spec.name, "")) for spec in chosen)
+
+
+def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str, tuple[str, str]]:
+    """Check -> (outcome before, outcome now) where they differ; nothing where nothing was judged before."""
+    now = {verdict.check: verdict.outcome for verdict in verdicts}
+    names = [name for name in dict.fromkeys((*before, *now)) if before and before.get(name) != now.get(name)]
+    return {name: (before.get(name, "not listed"), now.get(name, "not listed")) for name in names}
+
+
+def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
+    """Of how the run came out. ``outcome`` and ``kind`` are those of ``run.end``."""
+    return _CODES[sentence.overall(verdicts, outcome, kind)]
+
+
+def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> Verdict:
+    if isinstance(spec, PlannedCheck) and spec.skipped:
+        return Verdict(check=spec.name, outcome="skipped", text=spec.skipped)
+    if obstacle:
+        return views.unknown(spec.name, obstacle)
+    plugin = catalogue.checkers[spec.name]
+    checker = _checker(plugin)
+    try:
+        params: Any = codec.build(checker.Params, dict(spec.params))
+        verdict = dataclasses.replace(checker.check(run, params), check=spec.name)
+        if verdict.outcome == "skipped" and plugin.source == BUILT_IN and getattr(checker, "SKIPS", False):
+            return _skipped(verdict, named=any(own.name == spec.name for own in run.trial.checks))
+        verdict = _valid(verdict)
+    except errors.CcbedError as error:  # evidence that cannot be read
+        return views.unknown(spec.name, str(error))
+    except (Exception, SystemExit) as error:  # a plugin may raise anything; the other verdicts are still to be had
+        return views.unknown(spec.name, f"the checker failed: {type(error).__name__}: {error}")
+    if not _is_changed(spec, plugin):
+        return verdict
+    return dataclasses.replace(verdict, evidence={**verdict.evidence, JUDGED_BY: ANOTHER_VERSION})
+
+
+def _skipped(verdict: Verdict, *, named: bool) -> Verdict:
+    """A built-in check whose facts are not known is skipped where it is a default, unknown where the trial names it."""
+    return views.unknown(verdict.check, verdict.text) if named else verdict
+
+
+def _valid(verdict: Verdict) -> Verdict:
+    """Raises ValueError or TypeError for an outcome that does not exist, and for what cannot be saved."""
+    if verdict.outcome not in OUTCOMES:
+        raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)} (got {verdict.outcome!r})")
+    json.dumps(codec.plain(verdict))
+    return dataclasses.replace(verdict, text=str(verdict.text))
+
+
+def _planned(spec: CheckSpec, catalogue: Catalogue, skipped: str) -> PlannedCheck:
+    check = PlannedCheck(name=spec.name, params=spec.params, skipped=skipped)
+    plugin = catalogue.checkers.get(spec.name)
+    return dataclasses.replace(check, sha256=plugin.sha256, source=plugin.source) if plugin else check
+
+
+def _absent(check: CheckSpec) -> str:
+    if isinstance(check, PlannedCheck) and check.source != BUILT_IN:
+        return f"the plugin of this check is not loaded ({FROM_BUNDLE})"
+    return "neither this version of ccbed nor a folder of --plugins has it"
+
+
+def _is_changed(check: CheckSpec, plugin: Plugin) -> bool:
+    return isinstance(check, PlannedCheck) and check.sha256 not in ("", plugin.sha256)
+
+
+def _both_built_in(check: CheckSpec, plugin: Plugin) -> bool:
+    return isinstance(check, PlannedCheck) and check.source == plugin.source == BUILT_IN
+
+
+def _checker(plugin: Plugin) -> Checker:
+    return cast(Checker, plugin.module)

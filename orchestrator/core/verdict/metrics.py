@@ -1,0 +1,121 @@
+"""The figures of a run, one per line of ``metrics.jsonl``: failovers, goodput, what ranks reported, collectives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ... import views
+from ...model.run import Run
+
+if TYPE_CHECKING:
+    from ...views import collectives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One figure. ``better``: higher | lower. ``size``: bytes, for collectives; ``rep``: the repetition, from 0."""
+
+    trial: str
+    metric: str
+    value: float
+    unit: str
+    better: str
+    epoch: int | None = None
+    node: str | None = None
+    rank: int | None = None
+    size: int | None = None
+    rep: int = 0
+
+
+def of(run: Run) -> Iterator[Metric]:
+    """The failovers' times, the goodput, and what the ranks reported when they finished."""
+    seen = views.view(run.trial, run.history, run.files.steps())
+    name = run.trial.name
+    yield Metric(trial=name, metric="duration", value=seen.duration_s, unit="s", better="lower")
+    if seen.goodput is not None:
+        yield Metric(trial=name, metric="goodput", value=seen.goodput, unit="1", better="higher")
+    for failover in seen.failovers:
+        yield from _failover(name, failover, counted=seen.step is not None)
+    yield from _collectives(run)
+    for event in run.history.of("rank.finished"):
+        for metric, value in views.mapping(event.value.get("metrics")).items():
+            told = views.mapping(value)
+            figure = views.number(told.get("value"))
+            if figure is not None:
+                unit, better = str(told.get("unit", "")), str(told.get("better", ""))
+                rank = views.whole(event.value.get("rank"))
+                yield Metric(
+                    trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node, rank=rank
+                )  # fmt: skip
+
+
+def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator[Metric]:
+    told = {"detect": failover.detect_s, "ttr": failover.ttr_s, "caught-up": failover.caught_up_s}
+    told |= {f"phase {phase}": seconds for phase, seconds in failover.phases}
+    for metric, seconds in told.items():
+        if seconds is not None:
+            yield Metric(
+                trial=name, metric=metric, value=seconds, unit="s", better="lower", epoch=failover.epoch, rep=failover.index
+            )  # fmt: skip
+    if counted:
+        yield Metric(
+            trial=name, metric="lost steps", value=float(len(failover.lost_steps)), unit="1", better="lower",
+            epoch=failover.epoch, rep=failover.index,
+        )  # fmt: skip
+
+
+def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
+    """What the probe found between each two ranks, and how sure it is of it."""
+    for one in setting.link.pairs:
+        told: dict[str, tuple[float | None, str, str]] = {
+            "alpha": (one.alpha_s, "s", "lower"), "beta": (one.beta, "s/byte", "lower"), "spread": (one.spread, "1", "lower"),
+            "off": (one.off, "1", "lower"), "sure": (float(one.sure), "1", "higher"),
+        }  # fmt: skip
+        for metric, (value, unit, better) in told.items():
+            if value is not None:
+                name = f"link {one.a}-{one.b} {metric}"
+                yield Metric(
+                    trial=trial, metric=name, value=value, unit=unit, better=better,
+                    node=setting.nodes.get(one.a), rank=one.a,
+                )  # fmt: skip
+
+
+def _collectives(run: Run) -> Iterator[Metric]:
+    """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
+    found = views.measured(run)
+    if found is None:
+        return
+    from ...views import collectives
+
+    yield from _pairs(run.trial.name, found.setting)
+    for row in found.rows:
+        case = row.case
+        about = " ".join(
+            part
+            for part in (case.operation, case.algorithm, case.dtype, case.operator, collectives.shares(case))
+            if part
+        )
+        told: dict[str, tuple[float | None, str, str]] = {
+            "algbw": (row.algbw, "GB/s", "higher"), "busbw": (row.busbw, "GB/s", "higher"),
+            "model": (row.model_s, "s", "lower"), "measured over model": (row.of_model, "1", "lower"),
+            "of line rate": (row.of_line, "1", "higher"), "wrong": (None if row.wrong is None else float(row.wrong), "1", "lower"),
+        }  # fmt: skip
+        recorded = found.setting.bandwidth == "mean"
+        spreads = {"time": row.trial, "chunk": row.chunks} | ({"cct": row.cct} if recorded else {})
+        for what, spread in spreads.items():
+            for part in ("min", "p50", "p95", "p99", "max") if spread else ():
+                told[f"{what} {part}"] = (getattr(spread, part), "s", "lower")
+        for metric, (value, unit, better) in told.items():
+            if value is not None:
+                yield Metric(
+                    trial=run.trial.name, metric=f"{about} {metric}", value=value, unit=unit, better=better, size=case.bytes
+                )  # fmt: skip
+        spans = found.data[case.number][0]
+        for name, over in (("time", "max_rank"), *((("cct", "cct"),) if recorded else ())):
+            for number, seconds in enumerate(spans.times(over)):
+                yield Metric(
+                    trial=run.trial.name, metric=f"{about} {name}", value=float(seconds), unit="s", better="lower",
+                    size=case.bytes, rep=number,
+                )  # fmt: skip

@@ -1,0 +1,148 @@
+"""The one sentence that says how a run ended, for the terminal and every report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ... import views
+from ...model.trial import Trial
+from ...model.verdict import Outcome, Verdict
+
+#: From the worst to the best.
+PRECEDENCE: tuple[Outcome, ...] = ("fail", "unknown", "pass")
+#: Workloads whose steps have another name.
+MEASURED = {"collective": "timed trial", "emulate": "timed trial", "infer-dp": "batch"}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Outcome:
+    """The worst outcome, skipped checks aside. Without a verdict it is ``unknown``: nothing was proved."""
+    outcomes = {verdict.outcome for verdict in verdicts} - {"skipped"}
+    if "fail" in outcomes:
+        return "fail"
+    return "pass" if outcomes == {"pass"} else "unknown"
+
+
+def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
+    """How the run came out, for its exit code and every report: interrupted, broken, fail, unknown or pass.
+
+    ``outcome`` and ``kind`` are those of ``run.end``. A planned fault that was not recovered from is a finding about the
+    system under test, not a failure of the bed.
+    """
+    if outcome == "interrupted":
+        return "interrupted"
+    if kind == "infrastructure":
+        return "broken"
+    found = "fail" if outcome == "failed" else worst(verdicts)
+    return "unknown" if found == "pass" and outcome != "finished" else found
+
+
+def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
+    """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
+    parts = [*_story(trial, run), *_ending(trial, run), *_proof(verdicts), *_finding(verdicts, run.reason)]
+    text = "; ".join(part.rstrip(".") for part in parts)
+    return text[:1].upper() + text[1:] + "."
+
+
+def seconds(value: float) -> str:
+    """For people: 0.4 ms, 0.16 s, 4.2 s, 2 min 05 s."""
+    if value < 0.01:
+        return f"{value * 1000:.1f} ms"
+    if value < 1:
+        return f"{value:.2g} s" if value < 0.995 else "1.0 s"
+    if value < 59.95:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def count(number: int, noun: str) -> str:
+    """``4 steps``, ``1 step``."""
+    many = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else many}"
+
+
+def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int | None:
+    """The step in which the failover began; None if it cannot be told."""
+    names = {fault.id for fault in run.faults if failover.fault in (fault.id, fault.fault)}
+    planned = (fault.at.step for fault in trial.faults if fault.id in names and fault.at.step)
+    return next(planned, max(failover.lost_steps, default=-1) + 1 or None)
+
+
+def _story(trial: Trial, run: views.RunView) -> list[str]:
+    if not run.failovers:
+        return []
+    if len(run.failovers) == 1:
+        one = run.failovers[0]
+        return [_loss(trial, run, one), returned(run, one), *_redone(run)]
+    each = ", ".join(f"{_loss(trial, run, one)} ({returned(run, one)})" for one in run.failovers)
+    return [f"{len(run.failovers)} failovers: {each}", *_redone(run)]
+
+
+def _loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
+    step = lost_step(trial, run, failover)
+    return _who(failover) + (f" at step {step:,}" if step else "")
+
+
+def _who(failover: views.Failover) -> str:
+    if failover.lost:
+        return f"node{'s' * (len(failover.lost) > 1)} {_series(failover.lost)} lost"
+    if failover.failed_ranks:
+        ranks = [str(rank) for rank in failover.failed_ranks]
+        return f"rank{'s' * (len(ranks) > 1)} {_series(ranks)} failed"
+    return f"training stopped ({failover.detector})" if failover.detector else "training stopped"
+
+
+def _series(names: Sequence[str]) -> str:
+    return " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else names[0]
+
+
+def returned(run: views.RunView, failover: views.Failover) -> str:
+    """Where no steps are reported, no first step shows the return: that the run finished is all that is known of it."""
+    if failover.ttr_s is not None:
+        return f"back in {seconds(failover.ttr_s)}"
+    if run.outcome == "finished":
+        return "back and finished"
+    return "not back" if run.step is not None else "whether it came back is not known"
+
+
+def _redone(run: views.RunView) -> list[str]:
+    lost = sum(len(failover.lost_steps) for failover in run.failovers)
+    if lost:
+        return [f"{count(lost, 'step')} redone"]
+    return []
+
+
+def _ending(trial: Trial, run: views.RunView) -> list[str]:
+    at = "" if run.step is None else f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
+    where = "" if run.step is None else f" at {at}" if run.step else " before its first step was done"
+    if run.outcome == "finished":
+        return [] if run.failovers else [_clean(trial, run)]
+    if run.outcome == "interrupted":
+        return [f"interrupted{where}"]
+    if run.outcome == "running":
+        return [f"not finished: {at}" if at else "not finished"]
+    return [f"the run failed{where}" + (f": {run.reason}" if run.reason else "")]
+
+
+def _clean(trial: Trial, run: views.RunView) -> str:
+    done = f"{count(run.step, MEASURED.get(trial.workload, 'step'))} " if run.step else ""
+    return f"{done}finished on {count(len(run.slots), 'node')} in {seconds(run.duration_s)}; no node lost"
+
+
+def _proof(verdicts: Sequence[Verdict]) -> list[str]:
+    texts = {"pass": "weights equal to the twin", "fail": "weights differ from the twin"}
+    found = [verdict.outcome for verdict in verdicts if verdict.check == "bit-exact"]
+    return [texts[outcome] for outcome in found[:1] if outcome in texts]
+
+
+def _finding(verdicts: Sequence[Verdict], told: str) -> list[str]:
+    """The first verdict that is not a pass, unless it only says again why the run failed (``told``)."""
+    outcome = worst(verdicts)
+    bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
+    if not bad:
+        return [] if verdicts else ["no verdicts yet"]
+    word = "fails" if outcome == "fail" else "is unknown"
+    more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    if bad[0].check == "finished" and told and told.split("; ", maxsplit=1)[0] in bad[0].text:
+        return [f"{bad[0].check} {word}{more}"]
+    return [f"{bad[0].check} {word}: {bad[0].text}{more}"]

@@ -1,0 +1,86 @@
+"""A twin: an uninterrupted run of the same trial, as the measure of what a failover must not change. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ... import views
+from ...model import codec
+from ...model.event import Event
+from ...model.run import Run, Twin
+from ...model.trial import Trial
+
+#: These parts of a trial do not change what is computed.
+LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness")
+
+
+def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:
+    """What two runs must share to be compared bit by bit: the trial without what disturbs or judges it, and the fingerprint."""
+    content = {name: value for name, value in codec.plain(trial).items() if name not in LEFT_OUT}
+    text = json.dumps(
+        {"trial": content, "fingerprint": codec.plain(fingerprint)}, sort_keys=True, separators=(",", ":")
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def make_twin(run: Run) -> Twin | None:
+    """The twin that a finished run can be to others; None if anything disturbed it or if it did not record enough."""
+    gangs = views.gangs(run.history)
+    outcome, _, _ = views.ending(run.history)
+    if outcome != "finished" or len(gangs) != 1 or _disturbed(run):
+        return None
+    ends = gangs[0].by_rank("rank.finished")
+    losses = _losses(run)
+    digests = {str(rank): dict(views.mapping(event.value.get("digest"))) for rank, event in ends.items()}
+    ranks = {str(rank) for rank in gangs[0].ranks}
+    if set(losses) != ranks or set(digests) != ranks or not all(digests.values()):
+        return None
+    fingerprint = views.mapping(run.extras.get("fingerprint.json"))
+    return Twin(
+        key=twin_key(run.trial, fingerprint), run=_name(run), losses=losses, digests=digests,
+        steps=max(len(steps) for steps in losses.values()), faults=0, restarts=0, final_loss=_final_loss(ends),
+    )  # fmt: skip
+
+
+def incomplete(twin: Twin, ranks: int) -> str:
+    """What a twin of so many ranks lacks to be compared with; empty: nothing."""
+    for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
+        missing = [str(rank) for rank in range(ranks) if not by_rank.get(str(rank))]
+        if missing:
+            return f"it has no {name} of rank {', '.join(missing)}"
+    return ""
+
+
+def _disturbed(run: Run) -> bool:
+    """Whether a fault was planned, or anything was lost, recovered, paused or interrupted."""
+    marks = (
+        "fault.planned",
+        "fault.injected",
+        "recovery.decided",
+        "recovery.refused",
+        "run.interrupted",
+        "node.silent",
+    )
+    losses = any(views.abnormal(event) for event in run.history.events if event.type == "note")
+    return bool(run.trial.faults) or bool(run.history.of(*marks)) or losses
+
+
+def _losses(run: Run) -> dict[str, dict[str, str]]:
+    losses: dict[str, dict[str, str]] = {}
+    for record in run.files.steps():
+        losses.setdefault(str(record.rank), {})[str(record.step)] = record.loss
+    return losses
+
+
+def _name(run: Run) -> str:
+    begin = run.history.first("run.begin")
+    return str(begin.value.get("run", "")) if begin else ""
+
+
+def _final_loss(ends: Mapping[int, Event]) -> float:
+    """The mean over ranks, as the terminal shows it; rank 0's where the ranks told no mean."""
+    told = ends[min(ends)].value
+    return views.number(told.get("loss_mean")) or views.number(told.get("loss")) or 0.0

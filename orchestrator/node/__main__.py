@@ -1,0 +1,83 @@
+"""Entry of the archive, one role each: ``keeper`` and ``follow`` on a host, ``node`` in a container."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Become what is asked for. Each role imports only what it needs."""
+    os.umask(0o077)
+    parser = argparse.ArgumentParser(prog="agent.pyz")
+    roles = parser.add_subparsers(dest="role", required=True)
+    _keeper_options(roles.add_parser("keeper"))
+    _follow_options(roles.add_parser("follow"))
+    roles.add_parser("node").add_argument("--directory", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    performed = {"keeper": _keep, "follow": _follow, "node": _node}
+    result: int = performed[options.role](options)
+    return result
+
+
+def _keeper_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--bed", required=True)
+    parser.add_argument("--archive", required=True)
+    parser.add_argument("--ready", type=int, required=True)
+    parser.add_argument("--backend", choices=["processes", "containers", "outside"], default="processes")
+    parser.add_argument("--engine", default="/var/run/docker.sock")
+    parser.add_argument("--owner", default="", help="for people")
+    parser.add_argument("--owner-id", default="")
+
+
+def _follow_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hostdir", required=True)
+    parser.add_argument("--bed", required=True, help="for whoever looks at the processes of a host")
+    parser.add_argument("--root", action="append", default=[], help="another directory that may be read and written")
+
+
+def _keep(options: argparse.Namespace) -> int:
+    """Detach, then become the keeper. The exit code is the launcher's: 0 once the keeper runs on its own."""
+    from .keeper import keeper
+    from .oslayer import forks
+
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    os.chdir(options.workdir)
+    forks.redirect(options.workdir / "keeper" / "keeper.log")
+    return keeper.main(
+        options.workdir,
+        options.bed,
+        options.archive,
+        lambda: _say_ready(options.ready),
+        backend=options.backend,
+        engine=options.engine,
+        owner=options.owner,
+        owner_id=options.owner_id,
+    )
+
+
+def _follow(options: argparse.Namespace) -> int:
+    from .hostlink import streaming
+
+    return streaming.main(options.hostdir, options.root)
+
+
+def _node(options: argparse.Namespace) -> int:
+    from .agent import container_main
+
+    return container_main.main(options.directory)
+
+
+def _say_ready(fd: int) -> None:
+    os.write(fd, b"ready\n")
+    os.close(fd)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

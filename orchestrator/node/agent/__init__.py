@@ -1,0 +1,1 @@
+"""Inside a node: the agent that forks ranks and answers commands."""

@@ -1,0 +1,1 @@
+"""Files of a node: event logs, payloads, labels and atomic writes."""

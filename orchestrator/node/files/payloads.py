@@ -1,0 +1,59 @@
+"""Payloads: what ranks import, placed on a host under the hash of its content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import py_compile
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+
+from . import plain_files
+
+
+def put(directory: Path, content: Mapping[str, bytes]) -> Path:
+    """Place a payload under the hash of its content, byte-compiled; the path. A second time nothing is written."""
+    for name in content:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise ValueError(f"payload: {name!r} leaves its directory")
+    path = directory / payload_hash(content)
+    if path.is_dir():
+        os.utime(path)  # it is in use: its age counts from now
+        return path
+    temporary = directory / f".{path.name}.{secrets.token_hex(4)}"
+    try:
+        for name, data in content.items():
+            _write(temporary / name, data, path / name)
+    except OSError:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    try:
+        os.rename(temporary, path)
+    except OSError:  # somebody else put the same
+        shutil.rmtree(temporary)
+    return path
+
+
+def digest(content: Mapping[str, bytes]) -> str:
+    """SHA-256 over names and contents, in order of the names."""
+    total = hashlib.sha256()
+    for name, data in sorted(content.items()):
+        total.update(f"{name}\0{len(data)}\0".encode())
+        total.update(data)
+    return total.hexdigest()
+
+
+def payload_hash(content: Mapping[str, bytes]) -> str:
+    """The name of a payload's directory."""
+    return digest(content)[:16]
+
+
+def _write(path: Path, data: bytes, final: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(plain_files.made(path), "wb") as file:
+        file.write(data)
+    if path.suffix == ".py":
+        mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+        py_compile.compile(str(path), dfile=str(final), doraise=False, quiet=2, invalidation_mode=mode)

@@ -1,0 +1,1 @@
+"""The operating system: processes, network namespaces, traffic control, inotify, engine sockets."""

@@ -1,0 +1,1 @@
+"""Nodes as containers of Docker engines, here or over SSH."""

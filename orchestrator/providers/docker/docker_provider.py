@@ -1,0 +1,355 @@
+"""Nodes as containers, on one engine or on those of several hosts; on each host a keeper starts them and sees them exit."""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from ...core.bed import container_requests, observed_status
+from ...model import container as names
+from ...model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeState, NodeStatus
+from ...model.errors import KeeperGoneError
+from ...model.event import Command, Event
+from ...model.provider import Cursors, Fetched
+from ...node.files import inbox, label
+from ...node.oslayer import process_tag as marks
+from ...node.warm_up import HUGE_PAGES
+from .. import archive, external_keeper, host_problems, owners, run_leftovers, sites
+from ..bed_commands import BED
+from ..event_reader import Follower
+from ..preflight import asker
+from ..sites import Site
+from . import engines, site_connections
+
+if TYPE_CHECKING:
+    import docker
+
+CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
+KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+#: Right however late they come. What begins something must not come after its time: it counts as not answered then.
+ENDS = ("node.kill", "gang.stop", "fault.heal")
+KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
+#: A host that takes longer to say what it has is not there, while a run is on. And so many hosts are asked at once.
+LOOK_S, AT_ONCE = 0.7, 16
+
+T = TypeVar("T")
+
+
+class DockerProvider:
+    """See model.provider.Provider. ``connect``: how a host is reached; while a run is on, one that is away may come later."""
+
+    def __init__(
+        self,
+        state: Path,
+        connect: Callable[[BedSpec, HostSpec, bool], Site] = sites.connect,
+        engine: Callable[[HostSpec, docker.DockerClient | None], engines.Engine] = engines.Engine,
+    ) -> None:
+        self._state = state
+        self._connect = connect
+        self._engine = engine
+        self._bed: BedSpec | None = None
+        self._run = BED
+        self._follower: Follower | None = None
+        self._cursors: Cursors = {}
+        self._links = site_connections.Sites()
+        self._connections: dict[str, int] = {}
+        self._requests: dict[str, Mapping[str, Any]] = {}
+        self._away: host_problems.Problems = {}
+        self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        return CAPABILITIES
+
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
+        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds.
+
+        A run goes on without a host that does not answer; before one, that is a failure. Raises UnreachedError, OwnedError.
+        """
+        free = self._run == BED
+        looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
+        host_problems.refuse_foreign(bed, owners.identity(self._state), looks)
+        open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
+        status = observed_status.bed_status(bed, looks, host_problems.texts(self._away))
+        status = replace(status, leases=(*status.leases, *external_keeper.leases(bed)), open_run=str(open_run))
+        if free and self._away:
+            raise host_problems.unreached(bed, self._away, status)
+        return status
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        host = bed.host(bed.node(node).host)
+        try:
+            return observed_status.bed_status(bed, {host.name: self._look(bed, host, LOOK_S, memory=False)}).node(node)
+        except (OSError, ValueError, RuntimeError) as error:
+            state: NodeState = "starting" if self._answering(bed, host) else "unreachable"
+            return NodeStatus(name=node, state=state, reason=str(error))
+
+    def _answering(self, bed: BedSpec, host: HostSpec) -> bool:
+        """Whoever answers, though not over the connection that there was, is soon connected again."""
+        with suppress(OSError):
+            return self._site(bed, host).answering
+        return False
+
+    def _look(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
+        about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
+        return self._site(bed, host).ask("look", deadline_s, **about)
+
+    def asker(self, bed: BedSpec) -> asker.SiteAsker:
+        return asker.SiteAsker(bed, lambda host: self._site(bed, bed.host(host)))
+
+    def prepare(self, bed: BedSpec) -> None:
+        """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
+        Path(bed.workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        content = archive.build()
+        path = f"{bed.hostdir}/agent/agent-{archive.digest(content)}.pyz"
+
+        def ready(host: HostSpec) -> dict[str, Any]:
+            nodes = [node for node in bed.nodes if node.host == host.name]
+            site = self._site(bed, host)
+            wanted = [node.container for node in nodes if node.container]
+            absent = partial(host_problems.absent, host)
+            found = self._with_engine(
+                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.ask("routes"), absent)
+            )
+            listed = [node.name for node in nodes]
+            owner = site.ask("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
+            requests = {node.name: _request(bed, node, path, (owner["uid"], owner["gid"]), found) for node in nodes}
+            site.ask("place", path=path, data=content)
+            site.ask("keeper", KEEPER_S, **self._keeper(bed, host, path))
+            return requests
+
+        for requests in self._each(bed, ready).values():
+            self._requests.update(requests)
+
+    def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        """Keepers and containers, networks, then directories. What was away a moment ago is not waited for again."""
+        first = external_keeper.end(bed)
+        ended = self._end(bed)
+        self.close()
+        run_leftovers.remove_bed(bed)
+        return tuple(sorted((*first, *ended)))
+
+    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+        """The keepers, containers and directories on some hosts alone, and what is mirrored of them here."""
+        ended = self._end(replace(bed, hosts=tuple(hosts)))
+        run_leftovers.remove_mirrors(bed, hosts)
+        return ended
+
+    def _end(self, bed: BedSpec) -> tuple[int, ...]:
+        def end(host: HostSpec) -> list[int]:
+            if host.name in self._away:
+                raise self._away[host.name]
+            site = self._site(bed, host)
+            ended: list[int] = site.ask("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
+            if bed.network == "private":
+                self._with_engine(bed, host, lambda engine: engine.remove_network(bed))
+            site.ask("remove", END_S, hostdir=bed.hostdir)
+            return ended
+
+        return tuple(pid for pids in self._each(bed, end).values() for pid in pids)
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        """Bind to a run. Events of the keepers count from now on, those of the run's own files from their beginning.
+
+        Outside of runs the nodes' own files count, from now on as well.
+        """
+        if self._follower and run != BED and (bed, run) == (self._bed, self._run):
+            return self._cursors
+        self._stop_following()
+        self._bed, self._run = bed, run
+        workdir = Path(bed.workdir)
+        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
+        keepers = [workdir / sites.keeper_directory(host) for host in bed.hosts]
+        logs = [
+            *(path / "events.jsonl" for path in (*keepers, *(nodes if run == BED else ()))),
+            external_keeper.log(bed),
+        ]
+        directories = [] if run == BED else [node / "runs" / run for node in nodes]
+        for directory in (*(log.parent for log in logs), *directories):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        names = {host.name: [node.name for node in bed.nodes if node.host == host.name] for host in bed.hosts}
+        self._each(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
+        for log in logs:
+            log.touch(mode=0o600)
+        self._follower = Follower(workdir, run, directories, logs)
+        self._cursors = {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+        return self._cursors
+
+    def ahead(self, bed: BedSpec) -> None:
+        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none.
+
+        What it takes is imported first: nothing else is to be waited for until the hosts have been asked.
+        """
+        elsewhere = any(host.connection != "local" for host in bed.hosts)
+        if elsewhere:
+            from ..ssh import remote_host  # noqa: F401
+        for host in bed.hosts:
+            self._links.begin(host, lambda host=host: self._connect(bed, host, self._run != BED))  # type: ignore[misc]
+        if elsewhere:
+            archive.build()
+
+    def close(self) -> None:
+        self._stop_following()
+        self._links.close()
+        self._connections, self._run = {}, BED
+
+    def _stop_following(self) -> None:
+        if self._follower:
+            self._follower.close()
+        self._follower = None
+
+    def put(self, content: Mapping[str, bytes]) -> str:
+        bed = self._bound
+        return next(iter(self._each(bed, lambda host: self._site(bed, host).put(content)).values()))
+
+    def perform(self, command: Command) -> None:
+        """Into the inbox of the node, or of its host's keeper; what starts a node carries its create request."""
+        bed, node = self._bound, str(command.node)
+        request = self._requests.get(node)
+        if command.f == "node.apply" and "hash" in command.value and request:
+            command = _with(command, request=request)
+        if external_keeper.concerns(command):
+            external_keeper.perform(bed, self._run, command)
+            return
+        host = bed.host(str((command.f == "node.kill" and command.value.get("host")) or bed.node(node).host))
+        self._refuse_vain(host, command)
+        directory = f"{bed.hostdir}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
+        path = f"{directory}/{inbox.file_name(self._run, command.key)}"
+        within_s = math.inf if command.f in ENDS else command.deadline_s
+        self._site(bed, host).write(path, inbox.encoded(self._run, command), within_s)
+
+    def _refuse_vain(self, host: HostSpec, command: Command) -> None:
+        """Of a keeper on this machine it is seen at once that it is gone. Raises KeeperGoneError."""
+        keeper = Path(self._bound.hostdir) / marks.KEEPER
+        if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.holder(keeper):
+            raise KeeperGoneError("the keeper of this bed is gone")
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        if self._follower is None:
+            raise RuntimeError("open() comes before poll()")
+        return self._follower.poll(cursors, timeout_s)
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        self._greet(self._bound)
+        found = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
+        return {name: beat for beats in found for name, beat in beats.items()}
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
+        return self._site_of(node).fetch(node, path, to, limit)
+
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return self._site_of(node).fetch_all(node, wanted, limit)
+
+    def forget(self, bed: BedSpec, run: str) -> None:
+        """On a host that does not answer just now it stays until the bed goes down: no run fails by that."""
+
+        def forget(host: HostSpec) -> None:
+            self._site(bed, host).ask("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
+
+        self._tried(bed, forget)
+
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        found = self._each(bed, lambda host: run_leftovers.listed(bed, self._site(bed, host)))
+        return [(host, entry) for host, entries in found.items() for entry in entries]
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+        self._each(bed, lambda host: run_leftovers.remove(bed, host, self._site(bed, host), entries))
+        run_leftovers.remove_mirrored(bed, entries)
+
+    def _greet(self, bed: BedSpec) -> None:
+        """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""
+        for host in bed.hosts:
+            connections = self._site(bed, host).connections
+            if connections > self._connections.get(host.name, connections):
+                path = f"{bed.hostdir}/agent/agent-{bed.agent}.pyz"
+                threading.Thread(target=self._revive, args=(bed, host, path), daemon=True).start()
+            self._connections[host.name] = connections
+
+    def _revive(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
+        """A host that is only just up is asked again; what goes wrong to the end is seen by what is then not answered."""
+        for pause_s in PAUSES_S:
+            with suppress(OSError, ValueError, RuntimeError):
+                self._site(bed, host).ask("keeper", KEEPER_S, **self._keeper(bed, host, archive))
+                return
+            time.sleep(pause_s)
+
+    @property
+    def _bound(self) -> BedSpec:
+        if self._bed is None:
+            raise RuntimeError("open() comes before everything that acts on a bed")
+        return self._bed
+
+    def _site_of(self, node: str) -> Site:
+        bed = self._bound
+        return self._site(bed, bed.host(bed.node(node).host))
+
+    def _site(self, bed: BedSpec, host: HostSpec) -> Site:
+        return self._links.get(host, lambda: self._connect(bed, host, self._run != BED))
+
+    def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
+        """Do it on all hosts at once. Raises InfrastructureError with a line for each on which it went wrong."""
+        done, wrong = self._tried(bed, work)
+        host_problems.refuse(bed, wrong)
+        return done
+
+    def _tried(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> tuple[dict[str, T], host_problems.Problems]:
+        """Do it on all hosts at once: what came of it, and what went wrong, by host."""
+        done: dict[str, T] = {}
+        wrong: dict[str, Exception] = {}
+
+        def one(host: HostSpec) -> None:
+            try:
+                done[host.name] = work(host)
+            except (OSError, ValueError, RuntimeError) as error:
+                wrong[host.name] = error
+
+        if len(bed.hosts) == 1:
+            one(bed.hosts[0])
+        else:
+            list(self._pool.map(one, bed.hosts))
+        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
+
+    def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
+        given = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
+        return {**given, "python": _python(host), "owner": owners.text(bed), "owner_id": owners.identity(self._state)}
+
+    def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
+        engine = self._engine(host, self._site(bed, host).client())
+        try:
+            return work(engine)
+        finally:
+            engine.close()
+
+
+def _request(
+    bed: BedSpec, node: NodeSpec, archive: str, owner: tuple[int, int], found: engines.Ready
+) -> Mapping[str, Any]:
+    image = found.images.get(node.container.image, "") if node.container else ""
+    return container_requests.request(
+        bed,
+        node,
+        archive=archive,
+        owner=owner,
+        addresses=found.addresses,
+        tag=marks.tag(bed.name, bed.hostdir),
+        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: found.version},
+        whose=owners.text(bed),
+    )
+
+
+def _with(command: Command, **more: Any) -> Command:
+    return replace(command, value={**command.value, **more})
+
+
+def _python(host: HostSpec) -> str:
+    """Here it is the one that runs this, where the inventory names no other."""
+    return sys.executable if host.connection == "local" and host.python == "python3" else host.python

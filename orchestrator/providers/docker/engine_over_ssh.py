@@ -1,0 +1,132 @@
+"""The docker SDK over an SSH connection that is open already: `docker system dial-stdio` there, few sessions, deadlines."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+from collections.abc import Callable
+from typing import Any
+
+import docker
+from docker.transport import SSHHTTPAdapter
+from docker.transport.sshconn import SSHConnection, SSHConnectionPool
+from docker.utils import version_lt
+
+from ...model.bed import HostSpec
+from ..ssh.helper_start import NOT_FOUND
+from ..ssh.refusals import HostError
+from ..ssh.ssh_connection import Connection
+
+BASE = "http+docker://ssh"
+#: sshd allows ten sessions on a connection by default; one is the helper's.
+SESSIONS = 3
+CALL_S = 30
+#: The API that the newest version of the SDK is known to speak with, and the oldest that is spoken here.
+NEWEST, OLDEST = "1.44", "1.41"
+#: An inventory that says nothing means the host's own default, DOCKER_HOST there included.
+DEFAULT = HostSpec(name="").engine
+
+Connected = Callable[[], Connection]
+
+
+class _Dialled(SSHConnection):  # type: ignore[misc]
+    """One session on the transport, on whose other end an engine listens."""
+
+    def __init__(self, connected: Connected, argv: list[str], timeout: float) -> None:
+        super().__init__(timeout=timeout)
+        self._connected = connected
+        self._argv = argv
+
+    def connect(self) -> None:
+        channel = self._connected().start(self._argv, self.timeout)
+        channel.settimeout(self.timeout)
+        self.sock = channel
+
+    @property
+    def usable(self) -> bool:
+        channel = self.sock
+        if channel is None:
+            return True
+        transport = channel.get_transport()
+        return not (channel.closed or channel.eof_received) and bool(transport and transport.is_active())
+
+
+class _Pool(SSHConnectionPool):  # type: ignore[misc]
+    """At most SESSIONS at once; whoever wants more waits. A session that ended is dialled again."""
+
+    def __init__(self, connected: Connected, argv: list[str], timeout: float) -> None:
+        super().__init__(timeout=timeout, maxsize=SESSIONS)
+        self.block = True
+        self._connected = connected
+        self._argv = argv
+
+    def _new_conn(self) -> _Dialled:
+        return _Dialled(self._connected, self._argv, self.timeout)
+
+    def _get_conn(self, timeout: float | None = None) -> Any:
+        try:
+            found = self.pool.get(block=True, timeout=timeout or self.timeout)
+        except queue.Empty:
+            raise TimeoutError(f"{SESSIONS} calls of the engine are still under way") from None
+        if found is not None and not found.usable:
+            with contextlib.suppress(OSError):
+                found.close()
+            found = None
+        return found or self._new_conn()
+
+
+class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
+    """The SDK's own adapter without its own connection."""
+
+    def __init__(self, connected: Connected, argv: list[str], timeout: float) -> None:
+        super().__init__("ssh://host", timeout=timeout, shell_out=True)
+        self._pool = _Pool(connected, argv, timeout)
+
+    def get_connection(self, url: str, proxies: Any = None) -> _Pool:
+        return self._pool
+
+    def close(self) -> None:
+        super().close()
+        self._pool.close()
+
+
+def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> docker.DockerClient:
+    """A client of the host's engine. ``connected`` gives the connection to use now. Raises HostError."""
+    at = _at(host)
+    found = docker.DockerClient(base_url="http://localhost:1", version=OLDEST, timeout=timeout_s)
+    adapter = _Adapter(connected, ["docker", *at, "system", "dial-stdio"], timeout_s)
+    api = found.api
+    api.mount(BASE, adapter)
+    api._custom_adapter = adapter
+    api.base_url = BASE
+    try:
+        theirs = str(api.version(api_version=False)["ApiVersion"])
+    except OSError as error:  # the SDK's own errors of connections are such
+        found.close()
+        raise HostError(host.name, _why(connected(), host), lasting=True) from error
+    if version_lt(theirs, OLDEST):
+        found.close()
+        text = (
+            f"the container engine is too old (its API is {theirs}, {OLDEST} is needed): install Docker 20.10 or newer"
+        )
+        raise HostError(host.name, text, lasting=True)
+    api._version = NEWEST if version_lt(NEWEST, theirs) else theirs
+    return found
+
+
+def _why(connection: Connection, host: HostSpec) -> str:
+    """Why no engine answers, by what its command line says there."""
+    done = connection.run(["docker", *_at(host), "version"], deadline_s=CALL_S)
+    said = done.err.decode(errors="replace").strip()
+    if done.code == NOT_FOUND:
+        return "no docker command there; install Docker 20.10 or newer"
+    if "permission denied" in said.lower():
+        user = connection.goal.user
+        return f"{user} may not use the container engine; there: sudo usermod -aG docker {user}, then log in anew"
+    if "cannot connect" in said.lower() or "daemon running" in said.lower():
+        return f"no container engine answers at {host.engine}; there: sudo systemctl start docker, or set ccbed_engine"
+    return f"the container engine does not answer: {said[-300:] or 'it says nothing'}"
+
+
+def _at(host: HostSpec) -> list[str]:
+    return [] if host.engine == DEFAULT else ["-H", f"unix://{host.engine}"]

@@ -1,0 +1,175 @@
+"""A host's container engine through the docker SDK: its version, images, and the private network of a bed."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...core.bed import devices
+from ...model import container as names
+from ...model.bed import BedSpec, ContainerSpec, HostSpec
+from ...node.oslayer import process_tag as marks
+from .. import owners
+
+if TYPE_CHECKING:
+    import docker
+
+#: Where private networks are looked for: a part of 10/8 in which neither engines nor clusters have their defaults.
+POOL = ipaddress.IPv4Network("10.212.0.0/14")
+#: The first addresses of a network are its gateway's and the engine's own.
+FIRST = 10
+CALL_S = 10.0
+
+
+class EngineProblem(OSError):
+    """What the engine said, or why it cannot be used."""
+
+
+class Engine:
+    """One engine. ``base_url``: its socket's, or that of a transport to it."""
+
+    def __init__(self, host: HostSpec, client: docker.DockerClient | None = None) -> None:
+        self._host = host
+        self._client = client
+
+    @property
+    def client(self) -> docker.DockerClient:
+        """Raises EngineProblem."""
+        import docker
+
+        from ...node.oslayer import engine_api as protocol
+
+        if self._client is None:
+            url = f"unix://{self._host.engine}"
+            self._client = docker.DockerClient(
+                base_url=url, version=protocol.spoken(self._host.engine), timeout=int(CALL_S)
+            )
+        return self._client
+
+    def version(self) -> str:
+        """Raises EngineProblem where the engine is not there, or too old."""
+        from ...node.oslayer import engine_api as protocol
+
+        if self._client is None:
+            protocol.Engine(self._host.engine).ask("GET", "/_ping")
+        found = str(self.client.version().get("Version", ""))
+        if protocol.is_old(found):
+            raise EngineProblem(f"container engine {found} is too old: install Docker {protocol.OLDEST} or newer")
+        return found
+
+    def images(self, wanted: Sequence[str]) -> Mapping[str, str]:
+        """The id of each image that is there."""
+        import docker.errors
+
+        found = {}
+        for name in dict.fromkeys(wanted):
+            try:
+                found[name] = str(self.client.images.get(name).id)
+            except docker.errors.ImageNotFound:
+                continue
+        return found
+
+    def network(self, bed: BedSpec, routes: Sequence[str]) -> str:
+        """The subnet of the bed's private network, which is made unless it is there. Raises EngineProblem."""
+        present = self._network(bed)
+        if present is not None:
+            return str(present.attrs["IPAM"]["Config"][0]["Subnet"])
+        return self._make_network(bed, routes)
+
+    def remove_network(self, bed: BedSpec) -> None:
+        present = self._network(bed)
+        if present is not None:
+            present.remove()
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+        self._client = None
+
+    def _network(self, bed: BedSpec) -> Any:
+        """Raises EngineProblem where another's has the name."""
+        found = self.client.networks.list(names=[names.network_name(bed.name)])
+        named = [one for one in found if one.name == names.network_name(bed.name)]
+        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != marks.tag(bed.name, bed.hostdir):
+            raise EngineProblem(_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
+        return named[0] if named else None
+
+    def _make_network(self, bed: BedSpec, routes: Sequence[str]) -> str:
+        import docker.errors
+        import docker.types
+
+        refused = ""
+        for subnet in _free(len(bed.nodes), routes):
+            pool = docker.types.IPAMPool(subnet=str(subnet))
+            try:
+                self.client.networks.create(
+                    names.network_name(bed.name),
+                    driver="bridge",
+                    ipam=docker.types.IPAMConfig(pool_configs=[pool]),
+                    labels={names.BED: marks.tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
+                )
+                return str(subnet)
+            except docker.errors.APIError as error:
+                refused = str(error.explanation or error)
+                if "overlap" not in refused.lower():
+                    break
+        raise EngineProblem(f"no private network can be made: {refused or 'no free subnet'}")
+
+
+def _taken(bed: BedSpec, theirs: str) -> str:
+    name = names.network_name(bed.name)
+    if theirs:
+        return f"there is another bed {bed.name} on this engine, {theirs}; end it there, or choose another ccbed_bed"
+    return (
+        f"network {name} is not of this bed: docker network rm {name} if nobody needs it, or choose another ccbed_bed"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """An engine that can have a bed's containers: its version, the id of each image by name, the addresses of nodes."""
+
+    version: str
+    images: Mapping[str, str]
+    addresses: Mapping[str, str]
+
+
+def ready(
+    engine: Engine,
+    bed: BedSpec,
+    wanted: Sequence[ContainerSpec],
+    routes: Callable[[], Sequence[str]],
+    absent: Callable[[Sequence[str]], EngineProblem],
+) -> Ready:
+    """See that it can have these containers, and make the network of the bed. Raises EngineProblem."""
+    version = engine.version()
+    for spec in wanted:
+        if reason := devices.unfit(spec, version):
+            raise EngineProblem(reason)
+    images = [spec.image for spec in wanted]
+    there = engine.images(images)
+    missing = [image for image in dict.fromkeys(images) if image not in there]
+    if missing:
+        raise absent(missing)
+    if bed.network == "private":
+        found = addresses(bed, engine.network(bed, routes()))
+    else:
+        found = {node.name: node.address for node in bed.nodes if node.address}
+    return Ready(version=version, images=there, addresses=found)
+
+
+def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:
+    """The address of every node: by its place in the bed, so that a node that is made anew keeps its own."""
+    network = ipaddress.ip_network(subnet)
+    return {node.name: str(network[FIRST + index]) for index, node in enumerate(bed.nodes)}
+
+
+def _free(nodes: int, routes: Sequence[str]) -> Iterator[ipaddress.IPv4Network]:
+    """Subnets with room for so many nodes that no route of the host leads to."""
+    taken = [ipaddress.IPv4Network(route, strict=False) for route in routes]
+    prefix = 32 - (nodes + FIRST + 2).bit_length()
+    for subnet in POOL.subnets(new_prefix=min(24, prefix)):
+        if not any(subnet.overlaps(route) for route in taken):
+            yield subnet

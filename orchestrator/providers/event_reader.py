@@ -1,0 +1,100 @@
+"""Event files followed by byte offset: whole lines only, woken by inotify, resumable from any cursor."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..core.documents import decoder
+from ..model.event import Event
+from ..model.provider import Cursors
+from ..node.files import plain_files
+from ..node.oslayer import inotify
+from .bed_commands import BED
+
+#: Most bytes taken from one file at once; what is beyond comes with the next poll.
+CHUNK = 4 << 20
+#: They serve runs and the bed alike.
+KEEPERS = ("keeper", "outside")
+
+
+class Follower:
+    """Watches files and directories below ``root``; cursors name files relative to it."""
+
+    def __init__(self, root: Path, run: str, directories: Iterable[Path], files: Iterable[Path]) -> None:
+        self._root = root
+        self._run = run
+        self._directories = tuple(directories)
+        self._files = tuple(files)
+        self._watcher = inotify.Watcher()
+        for path in self._directories:
+            self._watcher.watch(str(path), inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO)
+        for path in self._files:
+            self._watcher.watch(str(path), inotify.MODIFY)
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[list[Event], Cursors]:
+        """Events after the cursors, by their writers' clocks; waits for the first one."""
+        self._watcher.drain()
+        events, after = self._read(cursors)
+        if not events and timeout_s > 0:
+            select.select([self._watcher.fd] if self._watcher.fd >= 0 else [], [], [], timeout_s)
+            events, after = self._read(cursors)
+        return in_order(events), after
+
+    def close(self) -> None:
+        """The kernel takes ten milliseconds and more to end its watches: nobody waits for it."""
+        threading.Thread(target=self._watcher.close, daemon=True, name="ccbed-unwatch").start()
+
+    def _read(self, cursors: Cursors) -> tuple[list[Event], dict[str, int]]:
+        after = dict(cursors)
+        events: list[Event] = []
+        for path in self._paths():
+            name = str(path.relative_to(self._root))
+            lines, after[name] = whole_lines(path, after.get(name, 0))
+            events += [event for line in lines for event in decode(line, self._run)]
+        return events, after
+
+    def _paths(self) -> Iterator[Path]:
+        yield from self._files
+        for directory in self._directories:
+            yield from directory.glob("*.jsonl")
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By the clocks of their writers; clocks of different boots say nothing of each other, so each boot's stay together."""
+    boots: dict[str, list[Event]] = {}
+    for event in events:
+        boots.setdefault(event.at.boot, []).append(event)
+    return [event for each in boots.values() for event in sorted(each, key=lambda event: event.at.mono)]
+
+
+def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """The whole lines of a file from an offset, and the offset after the last of them."""
+    try:
+        with open(plain_files.opened(path), "rb") as file:
+            if file.seek(0, os.SEEK_END) <= offset:
+                return [], offset
+            file.seek(offset)
+            data = file.read(CHUNK)
+    except OSError:
+        return [], offset
+    end = data.rfind(b"\n") + 1
+    return data[:end].splitlines(), offset + end
+
+
+def decode(line: bytes, run: str) -> list[Event]:
+    """The event of a line; none where it is of another run, or is no event (a torn write of a writer that was killed).
+
+    What a keeper notes without a run (a node's exit) is for all to know; what it answers without one was asked for the bed.
+    """
+    try:
+        content: Any = decoder.parse(line)
+        event = decoder.as_event(content)
+        answers_bed = event.source.writer in KEEPERS and event.type != "note"
+        return [event] if content.get("run", BED if answers_bed else run) == run else []
+    except decoder.DocumentError:
+        return []

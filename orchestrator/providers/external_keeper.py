@@ -1,0 +1,102 @@
+"""The keeper outside of all hosts: started on this machine when a fault takes a host away, and there until the bed is ended."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from ..model import codec
+from ..model.act import Act
+from ..model.bed import BedSpec
+from ..model.errors import InfrastructureError
+from ..model.event import Command
+from ..node.files import inbox, label
+from ..node.keeper import external_holder, launch, lease
+from ..node.oslayer import process_tag as marks
+from . import archive
+from .bed_commands import BED
+
+EVENTS = "events.jsonl"
+
+
+def concerns(command: Command) -> bool:
+    """Is it an injection, or a healing, that the host's own keeper could not hear of, or could not undo?"""
+    act = command.value.get("act") if command.f in ("fault.act", "fault.heal") else None
+    return bool(act) and codec.build(Act, act).outside
+
+
+def log(bed: BedSpec) -> Path:
+    """Where it writes its events."""
+    return _keeper(bed) / EVENTS
+
+
+def perform(bed: BedSpec, run: str, command: Command) -> None:
+    """Hand it a command; it is started if it is not there, which takes a fifth of a second."""
+    for part in ("inbox", "done"):
+        (_keeper(bed) / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+    path, digest = archive.place(Path(bed.workdir) / "agent")
+    try:
+        launch.ensure(_directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_holder.OUTSIDE))
+    except RuntimeError as error:
+        first, *rest = str(error).splitlines()
+        raise InfrastructureError(f"bed {bed.name}: outside of its hosts {first}", *rest) from None
+    inbox.post(_keeper(bed), run, command)
+
+
+def leases(bed: BedSpec) -> tuple[str, ...]:
+    """The leases in force, for people."""
+    return lease.texts(_keeper(bed) / "leases")
+
+
+def end(bed: BedSpec) -> tuple[int, ...]:
+    """Give back what it still holds, end it and remove what it has left; its pid, if it was there.
+
+    Raises InfrastructureError, and leaves it there, where a host could not be given back.
+    """
+    _give_back(bed)
+    pid = launch.end(_keeper(bed)) if label.holder(_keeper(bed)) else 0
+    shutil.rmtree(_directory(bed), ignore_errors=True)
+    return (pid,) if pid else ()
+
+
+def _give_back(bed: BedSpec) -> None:
+    """Heal what is in force, all at once."""
+    orders = [
+        Command(
+            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{one.id}", node=one.node,
+            value={"id": one.id, "fault": one.fault, "act": codec.plain(one.act)}, deadline_s=one.act.limit_s + 5.0,
+        )
+        for one in lease.Leases(_keeper(bed) / "leases").all()
+    ]  # fmt: skip
+    for order in orders:
+        perform(bed, BED, order)
+    answers = {order.key: _answer(bed, order) for order in orders}
+    wrong = [
+        f"{order.value['fault']} on the host of {order.node}: {answers[order.key]}"
+        for order in orders
+        if answers[order.key]
+    ]
+    if wrong:
+        raise InfrastructureError(*wrong, hint="give the host back by hand, then again")
+
+
+def _answer(bed: BedSpec, order: Command) -> str:
+    """What went wrong; empty once it is healed."""
+    path = _keeper(bed) / "done" / inbox.file_name(BED, order.key)
+    until = time.monotonic() + order.deadline_s
+    while not (outcome := label.read(path)):
+        if time.monotonic() > until:
+            return f"no answer within {order.deadline_s:g} s"
+        time.sleep(0.01)
+    return "" if outcome["type"] == "ok" else str(outcome["value"].get("reason", "not healed"))
+
+
+def _directory(bed: BedSpec) -> Path:
+    return Path(bed.workdir) / external_holder.OUTSIDE
+
+
+def _keeper(bed: BedSpec) -> Path:
+    return _directory(bed) / marks.KEEPER

@@ -1,0 +1,1 @@
+"""Images for nodes: base image, build and wheels."""

@@ -1,0 +1,195 @@
+"""Builds the image of nodes on an engine, once: what it was made of is written on it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import docker
+from docker.errors import APIError, DockerException, ImageNotFound
+from requests.exceptions import RequestException
+
+from ...model.errors import InfrastructureError, UsageError
+from . import bases, wheelhouse
+from .bases import Say
+
+INPUTS = "ccbed.image.inputs"
+STAGE = "ccbed.image.stage"
+#: What a bed is made of where its inventory names no image.
+DEFAULT = "ccbed/cpu:2.13.0"
+_DEFAULT_CUDA = "ccbed/cuda:2.13.0"
+_BUILD_S = 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is wanted. ``folder`` holds the Dockerfiles; ``wheels``: the user's own; ``cache``: where downloaded ones are kept."""
+
+    folder: Path
+    cache: Path
+    kind: Literal["cpu", "cuda"] = "cpu"
+    tag: str | None = None
+    base: str | None = None
+    wheels: Path | None = None
+
+    @property
+    def name(self) -> str:
+        return self.tag or (DEFAULT if self.kind == "cpu" else _DEFAULT_CUDA)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    """An image that is there now; ``fresh`` where this call built it."""
+
+    name: str
+    id: str
+    base: str
+    inputs: str
+    fresh: bool
+    bytes: int
+
+
+def connect() -> Any:
+    """This machine's engine, or the one of DOCKER_HOST. Raises InfrastructureError."""
+    try:
+        client = docker.from_env(timeout=_BUILD_S)
+        client.ping()
+    except (DockerException, RequestException) as error:
+        where = os.environ.get("DOCKER_HOST", "/var/run/docker.sock")
+        raise InfrastructureError(
+            f"no container engine answers at {where}: {error}",
+            hint="start it (sudo systemctl start docker; without systemd: sudo dockerd &) and see that you may use its"
+            " socket (group docker), or name another in DOCKER_HOST",
+        ) from error
+    return client
+
+
+def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say) -> Built:
+    """Idempotent. Raises UsageError or InfrastructureError; the image of before stays what it was then."""
+    _check(recipe)
+    base = bases.find(client, recipe.base, say)
+    made_of = inputs(recipe, client.images.get(base).id)
+    found = _found(client, recipe.name)
+    if found is not None and found.labels.get(INPUTS) == made_of:
+        return _built(found, recipe.name, base, made_of, fresh=False)
+    wheels = recipe.wheels
+    if wheels is None and recipe.kind == "cpu":
+        python = _python(client, base)
+        wheels = wheelhouse.collect(recipe.cache, recipe.folder / "requirements.txt", python, environment, say)
+    say(f"building {recipe.name} on {base}")
+    args = {"BASE": base, "TORCH_INDEX": environment.get("TORCH_INDEX", "")}
+    try:
+        with tempfile.TemporaryFile(prefix="ccbed-context-") as file:
+            _context(file, recipe, wheels)
+            _send(client, file, recipe, args, made_of, say)
+    finally:
+        _tidy(client)
+    return _built(client.images.get(recipe.name), recipe.name, base, made_of, fresh=True)
+
+
+def listed(client: Any) -> Iterable[Built]:
+    """Images of this engine that were built here."""
+    for image in client.images.list(filters={"label": INPUTS}):
+        for name in image.tags:
+            yield _built(image, name, "", image.labels[INPUTS], fresh=False)
+
+
+def _check(recipe: Recipe) -> None:
+    if recipe.kind == "cuda" and not recipe.base:
+        raise UsageError(
+            "--kind cuda needs --base: a stock CUDA PyTorch image that fits your driver",
+            hint="ccbed image build --kind cuda --base pytorch/pytorch:<tag>",
+        )
+    if recipe.wheels is not None:
+        wheelhouse.given(recipe.wheels)
+
+
+def _dockerfile(recipe: Recipe) -> Path:
+    return recipe.folder / f"{recipe.kind}.Dockerfile"
+
+
+def inputs(recipe: Recipe, base: str) -> str:
+    """Everything that makes the image what it is. Wheels that the requirements alone decide are not looked at."""
+    parts = [_dockerfile(recipe).read_text(), (recipe.folder / "requirements.txt").read_text(), base]
+    if recipe.wheels is not None:
+        parts += [f"{one.name} {one.stat().st_size}" for one in sorted(recipe.wheels.glob("*.whl"))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def _found(client: Any, name: str) -> Any:
+    try:
+        return client.images.get(name)
+    except ImageNotFound:
+        return None
+
+
+def _python(client: Any, base: str) -> str:
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    try:
+        out = client.containers.run(base, ["python3", "-c", code], entrypoint="", network_mode="none", remove=True)
+    except DockerException as error:
+        raise InfrastructureError(
+            f"base image {base}: python3 does not run in it: {error}", hint="a base needs Python 3.11 or newer"
+        ) from error
+    version: str = out.decode().strip()
+    if tuple(int(part) for part in version.split(".")) < (3, 11):
+        raise InfrastructureError(
+            f"base image {base}: its Python is {version}, 3.11 or newer is needed", hint="another --base"
+        )
+    return version
+
+
+def _context(file: BinaryIO, recipe: Recipe, wheels: Path | None) -> None:
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        archive.add(_dockerfile(recipe), arcname="Dockerfile")
+        archive.add(recipe.folder / "requirements.txt", arcname="requirements.txt")
+        for wheel in sorted(wheels.glob("*.whl")) if wheels else ():
+            archive.add(wheel, arcname=f"wheelhouse/{wheel.name}")
+    file.seek(0)
+
+
+def _send(client: Any, file: BinaryIO, recipe: Recipe, args: Mapping[str, str], inputs: str, say: Say) -> None:
+    """In the host's network: an engine may have no other, and an index is reached as from here."""
+    told: list[str] = []
+    try:
+        lines = client.api.build(
+            fileobj=file, custom_context=True, tag=recipe.name, buildargs=dict(args), labels={INPUTS: inputs},
+            rm=True, forcerm=True, network_mode="host", decode=True, timeout=_BUILD_S,
+        )  # fmt: skip
+        for line in lines:
+            text = str(line.get("stream", "")).strip()
+            told += [text] if text else []
+            if text.startswith("Step "):
+                say(text[:100])
+            if "error" in line:
+                raise InfrastructureError(*_failure(recipe, str(line["error"]), told), hint=_NEXT)
+    except (APIError, RequestException) as error:
+        raise InfrastructureError(f"{recipe.name}: the engine refused the build: {error}", hint=_NEXT) from error
+
+
+_NEXT = "docker info and docker system df say how the engine is; then again: what was done is kept"
+
+
+def _failure(recipe: Recipe, error: str, told: list[str]) -> list[str]:
+    reasons = [line for line in told if "ERROR" in line or "rror:" in line][-3:] or told[-3:]
+    code = error.rsplit("returned a non-zero code:", 1)[-1].strip() if "returned a non-zero code" in error else ""
+    return [f"{recipe.name}: {f'a step failed with code {code}' if code else error}", *reasons]
+
+
+def _tidy(client: Any) -> None:
+    """The stage that the wheels were unpacked in: as large as the image, and of no use any more."""
+    for image in client.images.list(filters={"label": STAGE, "dangling": True}):
+        try:
+            client.images.remove(image.id)
+        except APIError:
+            continue
+
+
+def _built(image: Any, name: str, base: str, inputs: str, *, fresh: bool) -> Built:
+    return Built(name=name, id=image.id, base=base, inputs=inputs, fresh=fresh, bytes=image.attrs["Size"])

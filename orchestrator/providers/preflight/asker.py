@@ -1,0 +1,65 @@
+"""Asks hosts of a bed of containers, and its containers where they have a network of their own, what preflight wants to know."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ...model.bed import BedSpec
+from ...model.event import Command
+from ...node.files import inbox
+from ..bed_commands import BED
+from ..sites import Site
+
+AGAIN_S = 0.01
+LIMIT = 1 << 20
+
+
+class SiteAsker:
+    """See preflight.Asker. ``site``: name of a host -> its site."""
+
+    def __init__(self, bed: BedSpec, site: Callable[[str], Site]) -> None:
+        self._bed = bed
+        self._site = site
+
+    def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
+        return self._site(host).ask(op, deadline_s, **args)
+
+    def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
+        """In the container: a fork of its agent does it, and what that prints is fetched."""
+        site, directory = self._site(self._bed.node(node).host), f"{self._bed.hostdir}/nodes/{node}"
+        key = f"check/{op}-{secrets.token_hex(4)}"
+        out = f"exec/{key.partition('/')[2]}"
+        value = {"check": {"op": op, "args": args}, "out": f"{directory}/{out}"}
+        name = inbox.file_name(BED, key)
+        order = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
+        site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, order), deadline_s)
+        until = time.monotonic() + deadline_s
+        with tempfile.TemporaryDirectory() as here:
+            _awaited(site, node, f"done/{name}", Path(here) / "done", until)
+            said = _awaited(site, node, f"{out}/stdout", Path(here) / "stdout", until)
+        return _value(node, op, said)
+
+
+def _awaited(site: Site, node: str, path: str, to: Path, until: float) -> str:
+    """The text of a file of a node as soon as it is there. Raises TimeoutError."""
+    while site.fetch(node, path, to, LIMIT).reason:
+        if time.monotonic() > until:
+            raise TimeoutError(f"{node} does not answer")
+        time.sleep(AGAIN_S)
+    return to.read_text()
+
+
+def _value(node: str, op: str, said: str) -> Any:
+    try:
+        told = json.loads(said)
+    except ValueError:
+        raise RuntimeError(f"{node}: {op} said nothing that can be read: {said[-200:]}") from None
+    if "problem" in told:
+        raise RuntimeError(told["problem"])
+    return told["value"]

@@ -1,0 +1,132 @@
+"""What a trial needs of this machine, where all nodes are its processes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from ...model.bed import BedSpec, BedStatus
+from ...model.room import Room
+from ...node import preflight_checks
+from .finding import MIB, SHM_NEEDED, Finding, agent, space
+
+DISK_NEEDED = 256 * MIB
+#: A peer's name that takes longer to look up delays every start of a gang.
+LOOKUP_S = 0.5
+_PORTS = 8
+
+
+def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
+    """All findings; takes about a millisecond, at most ``LOOKUP_S`` where names are looked up slowly."""
+    return (
+        *_addresses(bed),
+        *_ports(bed),
+        shm(),
+        _space("disk", _there(Path(bed.workdir)), DISK_NEEDED, "free space, or set ccbed_workdir to another disk"),
+        agent(bed, status),
+        *_lookups(bed),
+    )
+
+
+def rooms(bed: BedSpec) -> tuple[Room, ...]:
+    """The memory of this machine, as far as this process may have it."""
+    free = preflight_checks.memory()
+    return (Room(place="this machine", nodes=tuple(node.name for node in bed.nodes), free=free),) if free else ()
+
+
+def shm() -> Finding:
+    """What processes of this machine share memory in."""
+    return _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it")
+
+
+def _addresses(bed: BedSpec) -> Iterable[Finding]:
+    for address, interface in sorted({(node.address, node.interface) for node in bed.nodes}):
+        reason = _bind(address, 0) or _no_interface(interface)
+        fix = "set ccbed_address and ccbed_interface to those of this machine (ip addr)"
+        name, ok = f"address {interface}", not reason
+        yield Finding(name=name, outcome="ok" if ok else "fail", text=reason or "ok", fix="" if ok else fix)
+
+
+def _ports(bed: BedSpec) -> Iterable[Finding]:
+    """A store and a few connections per rank need free ports."""
+    for address in sorted({node.address for node in bed.nodes}):
+        held = [sock for sock in (_listen(address) for _ in range(_PORTS)) if sock]
+        for sock in held:
+            sock.close()
+        if len(held) == _PORTS:
+            yield Finding(name="ports", outcome="ok", text="ok")
+        else:
+            fix = "see what holds them: ss -tlnp; or widen net.ipv4.ip_local_port_range"
+            yield Finding(name="ports", outcome="fail", text=f"{len(held)} of {_PORTS} free on {address}", fix=fix)
+
+
+def _space(name: str, path: Path, needed: int, fix: str) -> Finding:
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return Finding(name=name, outcome="warn", text=f"{path}: {error.strerror}", fix=fix)
+    return space(name, found.f_bavail * found.f_frsize, needed, fix)
+
+
+def _lookups(bed: BedSpec) -> Iterable[Finding]:
+    for address in sorted({node.address for node in bed.nodes}):
+        took = _timed(lambda address=address: socket.getnameinfo((address, 0), 0), LOOKUP_S)  # type: ignore[misc]
+        if took >= LOOKUP_S:
+            fix = f"add {address} with a name to /etc/hosts"
+            yield Finding(name="names", outcome="warn", text=f"{address} takes over {LOOKUP_S:g} s to look up", fix=fix)
+
+
+def _timed(work: Callable[[], object], limit: float) -> float:
+    """How long ``work`` took, at most ``limit``; it is not waited for any longer."""
+    start = time.monotonic()
+
+    def quietly() -> None:
+        try:
+            work()
+        except OSError:
+            return
+
+    thread = threading.Thread(target=quietly, daemon=True)
+    thread.start()
+    thread.join(limit)
+    return limit if thread.is_alive() else time.monotonic() - start
+
+
+def _bind(address: str, port: int) -> str:
+    try:
+        _socket(address, port).close()
+    except OSError as error:
+        return f"{address}: {error.strerror or error}"
+    return ""
+
+
+def _listen(address: str) -> socket.socket | None:
+    try:
+        return _socket(address, 0)
+    except OSError:
+        return None
+
+
+def _socket(address: str, port: int) -> socket.socket:
+    sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    try:
+        sock.bind((address, port))
+        sock.listen(1)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _no_interface(name: str) -> str:
+    known = {interface for _, interface in socket.if_nameindex()}
+    return "" if name in known else f"no interface {name}; there are: {', '.join(sorted(known))}"
+
+
+def _there(path: Path) -> Path:
+    """The nearest directory on the way to ``path`` that exists."""
+    return next(place for place in (path, *path.parents) if place.exists())

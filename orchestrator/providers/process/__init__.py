@@ -1,0 +1,1 @@
+"""Nodes as process groups on this machine."""

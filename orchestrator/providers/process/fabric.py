@@ -1,0 +1,89 @@
+"""What an emulated fabric needs of this machine, tried before anything is made; and the hosts file of its nodes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ...core.bed import fabric
+from ...core.bed.fabric import Lack
+from ...model.bed import BedSpec, LinkSpec
+from ...model.errors import InfrastructureError
+from ...node.keeper import fabric as making
+
+HOSTS = Path("/etc/hosts")
+_TRY_S = 10.0
+_PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+
+
+def refuse(bed: BedSpec) -> None:
+    """Raises InfrastructureError with a line for each thing that is not there, before anything is made of the bed."""
+    if found := lacking(bed.link):
+        hint = "\n".join(dict.fromkeys(lack.fix for lack in found))
+        places = (_place(bed) if lack.asked else f"bed {bed.name}" for lack in found)
+        raise InfrastructureError(
+            *(f"{place}: {lack.text}" for place, lack in zip(places, found, strict=True)), hint=hint
+        )
+
+
+def _place(bed: BedSpec) -> str:
+    """Where the inventory asks for the link: ``file:line: ccbed_link``; without the line where it is not in that file."""
+    try:
+        lines = Path(bed.inventory).read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    found = next((n for n, line in enumerate(lines, 1) if line.lstrip(" -").startswith("ccbed_link")), None)
+    return f"{bed.inventory}{f':{found}' if found else ''}: ccbed_link"
+
+
+def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
+    """What is not there; the first that keeps the rest from being tried is told alone."""
+    if os.geteuid():
+        text = f"ccbed_isolation: namespace needs root (this is uid {os.geteuid()})"
+        return (Lack(text=text, fix="the same with sudo; without root: ccbed up inventories/local.yml"),)
+    absent = [name for name in _PACKAGES if making.program(name) is None]
+    if absent:
+        return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
+    if not HOSTS.exists():
+        return (Lack(text=f"there is no {HOSTS}, over which the nodes' own is mounted", fix=f"touch {HOSTS}"),)
+    found = (lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
+    return tuple(dict.fromkeys(found))
+
+
+def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
+    """Let the program do it in namespaces of its own, which end with it."""
+    if not lines:
+        return
+    argv = [making.program("unshare"), "--net", "--mount", "--uts", making.program(program), "-force", "-batch", "-"]
+    try:
+        done = subprocess.run(
+            [str(one) for one in argv],
+            input="".join(f"{line}\n" for line in lines.values()),
+            capture_output=True,
+            text=True,
+            timeout=_TRY_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        yield Lack(text=f"{program} does not answer within {_TRY_S:g} s", fix="see what it waits for")
+        return
+    yield from fabric.untried(done.returncode, done.stderr, list(lines), platform.release())
+
+
+def write_hosts(bed: BedSpec) -> None:
+    """In place: nodes that run see the new lines at once, for they have mounted the file itself."""
+    try:
+        own = HOSTS.read_text(errors="replace").splitlines()
+    except OSError:
+        own = []
+    text = fabric.hosts({node.name: node.address for node in bed.nodes}, own).encode()
+    fd = os.open(Path(bed.workdir) / making.HOSTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.fchmod(fd, 0o644)
+        os.pwrite(fd, text, 0)
+        os.ftruncate(fd, len(text))
+    finally:
+        os.close(fd)

@@ -1,0 +1,91 @@
+"""What exists of a bed of local processes: labels, locks and /proc, not what anybody remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model.bed import BedSpec, BedStatus, NodeState, NodeStatus
+from ...node.files import label
+from ...node.keeper import lease
+from ...node.oslayer import process_tag as marks
+from ...node.oslayer import processes
+from ...node.oslayer.processes import Process
+
+
+def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
+    """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds for each process."""
+    workdir = Path(bed.workdir)
+    keeper = label.living(workdir / marks.KEEPER, label.KEEPER)
+    everyone = processes.scan()
+    wanted = [node.name for node in bed.nodes]
+    found = [_node(bed, name, everyone, memory=memory) for name in _names(workdir, wanted)]
+    return BedStatus(
+        name=bed.name,
+        nodes=tuple(one for one in found if _counts(one, wanted)),
+        keeper_pid=int(keeper.get("pid", 0)),
+        keeper_hash=str(keeper.get("agent", "")),
+        leases=lease.texts(workdir / marks.KEEPER / "leases"),
+        open_run=str(label.read(workdir / "open-run.json").get("run", "")),
+    )
+
+
+def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
+    """All processes of a bed, whoever of keeper and agents still lives."""
+    workdir = Path(bed.workdir)
+    directories = [(workdir / marks.KEEPER, label.KEEPER), *((d, label.NODE) for d in (workdir / "nodes").glob("*"))]
+    found = [content for content in (label.read(directory / name) for directory, name in directories) if content]
+    told = [(one.get("pid"), one.get("start")) for one in found if one.get("boot") == label.boot_id()]
+    leaders = [(pid, start) for pid, start in told if isinstance(pid, int) and isinstance(start, int)]
+    return processes.select(everyone, f"{marks.tag(bed.name, bed.workdir)}/", processes.sessions(leaders))
+
+
+def _names(workdir: Path, wanted: list[str]) -> list[str]:
+    present = sorted(path.name for path in (workdir / "nodes").glob("*"))
+    return list(dict.fromkeys([*wanted, *present]))
+
+
+def _counts(node: NodeStatus, wanted: list[str]) -> bool:
+    """A node that is neither wanted nor alive is history."""
+    return node.name in wanted or node.state not in ("dead", "absent") or bool(node.reason)
+
+
+def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> NodeStatus:
+    directory = Path(bed.workdir) / "nodes" / name
+    content = label.living(directory)
+    prefix = f"{marks.tag(bed.name, bed.workdir)}/{name}/"
+    if not content:
+        return _gone(directory, name, processes.select(everyone, prefix))
+    mine = processes.select(everyone, prefix, {int(content["pid"])})
+    pages = [processes.memory(one.pid) for one in mine] if memory else []
+    return NodeStatus(
+        name=name,
+        state=_state(mine),
+        own_mib=round(sum(own for own, _ in pages), 1),
+        shared_mib=round(max((shared for _, shared in pages), default=0.0), 1),
+        **_identity(content),
+    )
+
+
+def _gone(directory: Path, name: str, left: list[Process]) -> NodeStatus:
+    content = label.read(directory / label.NODE)
+    reason = f"{len(left)} processes left without an agent" if left else ""
+    if not content:
+        return NodeStatus(name=name, state="dead" if left else "absent", reason=reason)
+    return NodeStatus(name=name, state="dead", reason=reason, **_identity(content))
+
+
+def _state(mine: list[Process]) -> NodeState:
+    if all(one.state == processes.STOPPED for one in mine):
+        return "paused"
+    return "busy" if len(mine) > 1 else "warm"
+
+
+def _identity(content: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "spec_hash": str(content["spec_hash"]),
+        "incarnation": str(content["incarnation"]),
+        "ordinal": int(content["ordinal"]),
+        "pid": int(content["pid"]),
+    }

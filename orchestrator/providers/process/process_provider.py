@@ -1,0 +1,169 @@
+"""Nodes as detached process groups on this machine: no root, no Docker; a keeper forks warm agents."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
+from ...model.errors import InfrastructureError, KeeperGoneError
+from ...model.event import Command, Event
+from ...model.provider import Cursors, Fetched
+from ...node.files import inbox, label
+from ...node.hostlink import host, leftovers
+from ...node.keeper import launch
+from ...node.oslayer import process_tag as marks
+from ...node.oslayer import processes
+from ...node.warm_up import HUGE_PAGES
+from .. import archive, files, sites
+from ..event_reader import Follower
+from ..preflight import asker
+from . import fabric, observe
+
+CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
+KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
+EVENTS = "events.jsonl"
+#: The name under which commands go out that belong to no run.
+NO_RUN = "bed"
+END_S = 10.0
+
+
+class ProcessProvider:
+    """See model.provider.Provider. ``python``: the interpreter that has torch."""
+
+    def __init__(self, state: Path, python: str = sys.executable) -> None:
+        self._state = state
+        self._python = python
+        self._bed: BedSpec | None = None
+        self._run = NO_RUN
+        self._follower: Follower | None = None
+
+    def ahead(self, bed: BedSpec) -> None:
+        """Nothing of it takes long."""
+
+    def capabilities(self, host: str) -> frozenset[str]:
+        return CAPABILITIES
+
+    def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
+        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
+        return observe.bed_status(bed, memory=memory and self._run == NO_RUN)
+
+    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+        return self.observe(bed).node(node)
+
+    def asker(self, bed: BedSpec) -> asker.SiteAsker | None:
+        """Nodes with a network of their own are asked themselves."""
+        if not bed.fabric:
+            return None
+        return asker.SiteAsker(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
+
+    def prepare(self, bed: BedSpec) -> None:
+        """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
+        workdir = Path(bed.workdir)
+        for part in ("keeper/inbox", "keeper/done", "payloads", *(f"nodes/{node.name}/inbox" for node in bed.nodes)):
+            (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
+        Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if bed.fabric:
+            fabric.write_hosts(bed)
+        path, digest = archive.place(workdir / "agent")
+        try:
+            launch.ensure(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)
+        except RuntimeError as error:
+            first, *rest = str(error).splitlines()
+            raise InfrastructureError(f"bed {bed.name}: {first}", *rest) from None
+
+    def retire(self, bed: BedSpec) -> tuple[int, ...]:
+        """The keeper first, so that it starts nothing anew; then all else, until none is left."""
+        keeper = label.holder(Path(bed.workdir) / marks.KEEPER)
+        ended: set[int] = set()
+        until = time.monotonic() + END_S
+        while left := observe.belonging(bed, processes.scan()):
+            if time.monotonic() > until:
+                pids = ", ".join(str(one.pid) for one in left)
+                raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
+            ended.update(processes.kill(sorted(left, key=lambda one: one.pid != keeper)))
+            time.sleep(0.002)
+        self.close()
+        host.remove(bed.workdir)
+        return tuple(sorted(ended))
+
+    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+        """All of its nodes are on this machine."""
+        return ()
+
+    def open(self, bed: BedSpec, run: str) -> Cursors:
+        """Bind to a run. Events of the keeper count from now on, those of the run's own files from their beginning.
+
+        Outside of runs (NO_RUN) the nodes' own files count, from now on as well.
+        """
+        self.close()
+        workdir = Path(bed.workdir)
+        nodes = [workdir / "nodes" / node.name for node in bed.nodes]
+        logs = [workdir / marks.KEEPER / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
+        directories = [] if run == NO_RUN else [node / "runs" / run for node in nodes]
+        for directory in (*(log.parent for log in logs), *directories):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for log in logs:
+            log.touch(mode=0o600)
+        self._bed, self._run = bed, run
+        self._follower = Follower(workdir, run, directories, logs)
+        return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
+
+    def put(self, content: Mapping[str, bytes]) -> str:
+        return str(files.put(self._workdir / "payloads", content))
+
+    def perform(self, command: Command) -> None:
+        keeper = command.f in KEEPER_COMMANDS
+        directory = self._workdir / ("keeper" if keeper else f"nodes/{command.node}")
+        if keeper and not label.holder(directory):
+            raise KeeperGoneError("the keeper of this bed is gone")
+        inbox.post(directory, self._run, command)
+
+    def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
+        if self._follower is None:
+            raise RuntimeError("open() comes before poll()")
+        return self._follower.poll(cursors, timeout_s)
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        nodes = self._bed.nodes if self._bed else ()
+        found = {node.name: label.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
+        return {name: beat for name, beat in found.items() if beat}
+
+    def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
+        """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
+        roots = [self._workdir / "nodes" / node]
+        if self._bed:
+            roots.append(Path(self._bed.shared_dir))
+        return files.fetch(roots, path, to, limit)
+
+    def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
+        return files.each(self.fetch, node, wanted, limit)
+
+    def forget(self, bed: BedSpec, run: str) -> None:
+        """Node files, checkpoints and kept outcomes."""
+        workdir = Path(bed.workdir)
+        for directory in (*workdir.glob(f"nodes/*/runs/{run}"), Path(bed.shared_dir) / run):
+            shutil.rmtree(directory, ignore_errors=True)
+        for outcome in (*workdir.glob(f"nodes/*/done/{run}.*"), *workdir.glob(f"keeper/done/{run}.*")):
+            outcome.unlink(missing_ok=True)
+
+    def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        return [("", entry) for entry in leftovers.listed(bed.workdir, bed.shared_dir)]
+
+    def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+        leftovers.removed(bed.workdir, bed.shared_dir, [(kind, name) for _, kind, name in entries])
+
+    @property
+    def _workdir(self) -> Path:
+        if self._bed is None:
+            raise RuntimeError("open() comes before everything that acts on a bed")
+        return Path(self._bed.workdir)
+
+    def close(self) -> None:
+        if self._follower:
+            self._follower.close()
+        self._follower, self._run = None, NO_RUN

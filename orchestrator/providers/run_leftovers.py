@@ -1,0 +1,54 @@
+"""What runs and beds of containers leave on hosts, and of it on this machine; and its removal."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..model.bed import BedSpec, HostSpec
+from ..node.hostlink import leftovers
+from ..node.hostlink.host import OURS
+from . import sites
+
+#: A large tree on a slow disk takes its time, in seconds.
+PRUNE_S = 120.0
+
+
+def listed(bed: BedSpec, site: sites.Site) -> list[dict[str, Any]]:
+    """See agent.leftovers. Raises OSError, ValueError or RuntimeError."""
+    found: list[dict[str, Any]] = site.ask("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
+    return found
+
+
+def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tuple[str, str, str]]) -> None:
+    """Those of (host, kind, name) that are on this host."""
+    chosen = [[kind, name] for place, kind, name in entries if place == host.name]
+    if chosen:
+        about = {"hostdir": bed.hostdir, "shared_dir": bed.shared_dir, "entries": chosen}
+        site.ask("remove_leftovers", PRUNE_S, **about)
+
+
+def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
+    """What lies on this machine of nodes on other hosts."""
+    if bed.workdir != bed.hostdir:
+        leftovers.removed(bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries])
+
+
+def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:
+    """What is mirrored here of the keepers of some hosts."""
+    for host in hosts:
+        shutil.rmtree(Path(bed.workdir) / sites.keeper_directory(host), ignore_errors=True)
+
+
+def remove_bed(bed: BedSpec) -> None:
+    """What of the bed is on this machine and is not a host's own."""
+    workdir = Path(bed.workdir)
+    for path in (workdir / name for name in (*OURS, *(sites.keeper_directory(host) for host in bed.hosts))):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if workdir.is_dir() and not any(workdir.iterdir()):
+        workdir.rmdir()

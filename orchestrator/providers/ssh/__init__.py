@@ -1,0 +1,1 @@
+"""Connections to hosts over SSH: keys, proxies, files and requests."""

@@ -1,0 +1,91 @@
+"""Where a connection goes and by which way: what the inventory says, then what ssh's own configuration does."""
+
+from __future__ import annotations
+
+import getpass
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ...core.inventory import ssh_options
+from ...model.bed import HostSpec
+from . import host_keys, paramiko_import
+from .paramiko_import import paramiko
+from .refusals import Goal
+
+CONFIG = Path("~/.ssh/config")
+_WAYS = ("proxycommand", "proxyjump")
+
+
+def goal(host: HostSpec, config: Path | None = None) -> tuple[Goal, str]:
+    """(where to go, the command that stands for a socket, if any). ``config``: ssh's, if not the user's own."""
+    named = ssh_options.first(host.ssh, "config")
+    file = Path(named) if named else (config or CONFIG.expanduser())
+    found = {**_configured(file, host.address or host.name), **{name: text[0] for name, text in host.ssh.items()}}
+    port = host.port if host.port != paramiko.config.SSH_PORT else int(found.get("port", host.port))
+    goal = Goal(
+        host=host,
+        address=str(found.get("hostname", host.address or host.name)),
+        port=port,
+        user=host.user or str(found.get("user", getpass.getuser())),
+        keys=_keys(host, found),
+        known=host_keys.files(host.known_hosts, shlex.split(str(found.get("userknownhostsfile", "")))),
+    )
+    return goal, _way(goal, found, named)
+
+
+def _keys(host: HostSpec, found: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of the inventory; without any, those of the configuration."""
+    more = host.ssh.get("identityfile", ())
+    if host.key:
+        return tuple(dict.fromkeys((host.key, *_present(more))))
+    return tuple(_present([] if more else found.get("identityfile", [])))
+
+
+def _way(goal: Goal, found: Mapping[str, Any], config: str) -> str:
+    """The first that is named counts, and the inventory before the configuration."""
+    given = [name for name in goal.host.ssh if name in _WAYS] or [name for name in _WAYS if name in found]
+    text = str(found[given[0]]) if given else "none"
+    if text == "none":
+        return ""
+    if given[0] == "proxycommand":
+        return _filled(goal, text)
+    files = ["-F", config] if config else []
+    return shlex.join(["ssh", "-o", "BatchMode=yes", *files, "-W", f"{goal.address}:{goal.port}", *_jumps(text)])
+
+
+def _filled(goal: Goal, command: str) -> str:
+    """With ssh's tokens filled in; those of a configuration are already."""
+    tokens = {
+        "h": goal.address,
+        "p": str(goal.port),
+        "r": goal.user,
+        "n": goal.host.address or goal.host.name,
+    }
+    quoted = {name: shlex.quote(text) for name, text in tokens.items()}
+    return re.sub(r"%(.)", lambda match: {**quoted, "%": "%"}.get(match[1], match[0]), command)
+
+
+def _jumps(text: str) -> list[str]:
+    *first, last = text.split(",")
+    name, _, port = last.rpartition(":") if ":" in last and "://" not in last else (last, "", "")
+    return [*(["-J", ",".join(first)] if first else []), *(["-p", port] if port else []), "--", name]
+
+
+def _configured(file: Path, name: str) -> Mapping[str, Any]:
+    if str(file) == "none":
+        return {}
+    try:
+        text = file.read_text()
+    except OSError:
+        return {}
+    if "exec" in text.lower():
+        paramiko_import.with_programs()
+    config = paramiko.SSHConfig.from_text(text)
+    return dict(config.lookup(name))
+
+
+def _present(names: Sequence[str]) -> list[str]:
+    return [str(path) for name in names if (path := Path(name).expanduser()).exists()]

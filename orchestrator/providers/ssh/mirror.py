@@ -1,0 +1,84 @@
+"""The files of remote nodes as they lie on this machine: the same bytes, written as they come in."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ...node.hostlink import tails
+from ...node.hostlink.file_trees import Tree
+from ...node.oslayer.process_tag import KEEPER
+
+Have = dict[str, tuple[int, str]]
+
+
+class Mirror:
+    """What of one host lies below ``root``: nodes/<n>/… as there, and the keeper's as keeper-<host>/…."""
+
+    def __init__(self, root: Path, host: str) -> None:
+        self.root = root
+        self._keeper = f"{KEEPER}-{host}"
+        self._lock = threading.Lock()
+
+    def path(self, name: str) -> Path:
+        """Where a file of the host lies here. Raises ValueError for a name that leads elsewhere."""
+        parts = PurePosixPath(name).parts
+        if not parts or ".." in parts or parts[0] not in (KEEPER, "nodes"):
+            raise ValueError(f"{name!r} is no file of a bed")
+        return self.root.joinpath(self._keeper if parts[0] == KEEPER else parts[0], *parts[1:])
+
+    def have(self, trees: Iterable[Tree]) -> Have:
+        """(size, hash of the end) of each file that is here already."""
+        found: Have = {}
+        for tree in trees:
+            top = self.path(tree.path)
+            for file in top.rglob("*") if tree.deep else top.glob("*"):
+                if file.is_file() and not file.name.startswith("."):
+                    found[f"{tree.path}/{file.relative_to(top).as_posix()}"] = self._end(file)
+        return found
+
+    def at(self, name: str) -> tuple[int, str]:
+        """The same of one file."""
+        return self._end(self.path(name))
+
+    def write(self, header: Mapping[str, Any], data: bytes) -> bool:
+        """Append the bytes of a frame; False where they do not fit on what is here. Raises OSError where they cannot be written."""
+        name, offset = str(header["file"]), int(header["at"])
+        path = self.path(name)
+        with self._lock:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if offset == 0 and header.get("end") and name.endswith(tails.REPLACED):
+                temporary = path.with_name(f".{path.name}.new")
+                temporary.write_bytes(data)
+                os.replace(temporary, path)
+                return True
+            return _append(path, offset, data)
+
+    def _end(self, path: Path) -> tuple[int, str]:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return -1, ""
+        return size, tails.end_hash(str(path), size)
+
+
+def _append(path: Path, offset: int, data: bytes) -> bool:
+    """All of the bytes or none: what was written in part is taken back."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if offset == 0 else 0), 0o600)
+    try:
+        if os.fstat(fd).st_size != offset:
+            return False
+        left, place = memoryview(data), offset
+        try:
+            while left:
+                written = os.pwrite(fd, left, place)
+                left, place = left[written:], place + written
+        except OSError:
+            os.ftruncate(fd, offset)
+            raise
+        return True
+    finally:
+        os.close(fd)

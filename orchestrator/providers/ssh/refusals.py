@@ -1,0 +1,138 @@
+"""Why a host cannot be reached over SSH, each in one sentence that ends with what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...model.bed import HostSpec
+from . import host_keys, proxy
+from .paramiko_import import paramiko
+
+#: The oldest Python that runs the agent.
+PYTHON = (3, 10)
+_NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+
+
+class HostError(OSError):
+    """A host that cannot be used now: one sentence, without its name, which whoever lists several puts before it.
+
+    ``lasting``: trying again is of no use before somebody did something about it. ``reached``: it lets this user in.
+    """
+
+    def __init__(self, host: str, text: str, *, lasting: bool = False, reached: bool = False) -> None:
+        super().__init__(text)
+        self.host = host
+        self.lasting = lasting
+        self.reached = reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Where a connection goes, once the inventory and ssh's own configuration were read."""
+
+    host: HostSpec
+    address: str
+    port: int
+    user: str
+    keys: tuple[str, ...]
+    known: tuple[Path, ...]
+
+    @property
+    def place(self) -> str:
+        return f"{self.user}@{self.address}" + ("" if self.port == paramiko.config.SSH_PORT else f":{self.port}")
+
+
+def explained(goal: Goal, error: BaseException, deadline_s: float) -> HostError:
+    """The error as a sentence for people."""
+    text, lasting = _keys(goal, error) or _login(goal, error) or _network(goal, error, deadline_s)
+    return HostError(goal.host.name, text, lasting=lasting)
+
+
+def _keys(goal: Goal, error: BaseException) -> tuple[str, bool] | None:
+    known, name = goal.known[0], host_keys.known_as(goal.address, goal.port)
+    if isinstance(error, host_keys.UnknownHostKeyError):
+        scan = f"ssh-keyscan -p {goal.port} {goal.address} >> {known}"
+        return (
+            f"{goal.place} shows a host key that is not known ({host_keys.fingerprint(error.key)}); if it is the "
+            f"right one: {scan}, or set ccbed_ssh_first_contact: true to accept keys of new hosts"
+        ), True
+    if isinstance(error, paramiko.BadHostKeyException):
+        shown, wanted = host_keys.fingerprint(error.key), host_keys.fingerprint(error.expected_key)
+        return (
+            f"{goal.place} shows another host key than the known one ({shown}, not {wanted}): somebody may be in "
+            f"between; if the host was installed anew: ssh-keygen -R '{name}' -f {known}, then accept the new key"
+        ), True
+    return None
+
+
+def _login(goal: Goal, error: BaseException) -> tuple[str, bool] | None:
+    keys = ", ".join(goal.keys) or "your agent's keys and those in ~/.ssh"
+    set_key = "set ansible_ssh_private_key_file, or load a key into your agent: ssh-add"
+    if isinstance(error, paramiko.PasswordRequiredException):
+        return f"{goal.place}: the key {keys} has a passphrase; load it into your agent: ssh-add {keys}", True
+    if isinstance(error, FileNotFoundError):
+        return f"{goal.place}: there is no key {error.filename}; set ansible_ssh_private_key_file to one", True
+    if isinstance(error, PermissionError) and error.filename:
+        return f"{goal.place}: the key {error.filename} may not be read by you; see its owner and mode", True
+    if isinstance(error, paramiko.BadAuthenticationType):
+        ways = ", ".join(error.allowed_types)
+        return f"{goal.place} does not take keys (it offers {ways}); allow PubkeyAuthentication there", True
+    if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
+        return (
+            f"{goal.place} refuses this user with {keys}; add the public key to authorized_keys of {goal.user} there, "
+            f"or set ansible_user and ansible_ssh_private_key_file"
+        ), True
+    if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
+        return f"{goal.place}: no key to log in with; {set_key}", True
+    return None
+
+
+def _network(goal: Goal, error: BaseException, deadline_s: float) -> tuple[str, bool]:
+    place = goal.place
+    if isinstance(error, proxy.ProxyError):
+        return f"{place} is not reached by its proxy: {error}; see ansible_ssh_common_args, or ~/.ssh/config", False
+    if isinstance(error, socket.gaierror):
+        return f"the name {goal.address} does not resolve; set ansible_host to its address", True
+    if isinstance(error, ConnectionRefusedError):
+        return f"{place} refuses connections: no sshd listens on port {goal.port}; start it, or set ansible_port", False
+    if isinstance(error, OSError) and error.errno in _NO_WAY:
+        return f"{place} cannot be reached: {error.strerror}; see the host's power, its link and ansible_host", False
+    if isinstance(error, TimeoutError) or "timed out" in str(error).lower() or "timeout" in str(error).lower():
+        return f"{place} does not answer within {deadline_s:g} s; see the host's power, its link and firewall", False
+    if isinstance(error, paramiko.ConfigParseError):
+        return f"~/.ssh/config cannot be read: {error}", True
+    if isinstance(error, paramiko.SSHException | OSError | EOFError):
+        what = str(error) or type(error).__name__
+        return f"{place} ends the connection ({what}); see the log of its sshd", False
+    raise error
+
+
+def python_missing(host: HostSpec) -> HostError:
+    text = f"no {host.python} there; install Python {_version(PYTHON)} or newer, or set ansible_python_interpreter"
+    return HostError(host.name, text, lasting=True, reached=True)
+
+
+def python_old(host: HostSpec, version: str) -> HostError:
+    text = (
+        f"{host.python} is Python {version}, {_version(PYTHON)} or newer is needed; install one beside it "
+        f"(python3.11, say) and set ansible_python_interpreter"
+    )
+    return HostError(host.name, text, lasting=True, reached=True)
+
+
+def directory_refused(host: HostSpec, path: str, reason: str) -> HostError:
+    text = f"{path} cannot be made or written by {host.user or 'this user'}: {reason}; see it, or set ccbed_workdir"
+    return HostError(host.name, text, lasting=True, reached=True)
+
+
+def helper_ended(host: HostSpec, said: str) -> HostError:
+    return HostError(
+        host.name, f"the helper there did not start: {said.strip()[-400:] or 'it said nothing'}", reached=True
+    )
+
+
+def _version(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,326 @@
+"""A host behind SSH: its operations asked, its files mirrored here, and the connection made again when it was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...model.bed import BedSpec, HostSpec
+from ...model.provider import Fetched
+from ...node.hostlink.file_trees import Tree
+from .. import files
+from ..bed_commands import BED
+from . import clocks, file_fetch, helper_start, ssh_connection
+from .clocks import Reading
+from .mirror import Mirror
+from .reconnect import Reach
+from .refusals import HostError
+from .requests import Link
+
+if TYPE_CHECKING:
+    import docker
+
+#: The most that is streamed of what one node writes in a run; what is gathered at the end has the same cap.
+NODE_CAP = 256 << 20
+#: How long what was written may take to arrive before the connection is closed all the same.
+FLUSH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A file that is to be placed. ``until``: afterwards nobody wants it there any more."""
+
+    content: bytes
+    until: float
+
+
+class RemoteSite:
+    """See sites.Site. ``connect`` is called for each new connection; ``open`` makes the first one or raises HostError.
+
+    ``trouble``: what went wrong last while nobody waited for it. ``capped``: the nodes of which not all bulk is streamed.
+    """
+
+    def __init__(
+        self,
+        bed: BedSpec,
+        host: HostSpec,
+        connect: Callable[[HostSpec, float], ssh_connection.Connection] = ssh_connection.connect,
+        now: Callable[[], float] = time.monotonic,
+    ):
+        roots = [root for root in (bed.shared_dir, bed.data_dir) if root]
+        self.host = host
+        self.root = Path(bed.workdir)
+        self.trouble = ""
+        self.connections = 0
+        self.capped: set[str] = set()
+        self._bed = bed
+        self._now = now
+        self._mirror = Mirror(self.root, host.name)
+        self._reach = Reach(
+            host.name,
+            connect=lambda deadline_s: connect(host, deadline_s),
+            start=lambda connection, deadline_s: helper_start.start(
+                connection, bed.hostdir, bed.name, roots, deadline_s
+            ),
+            handle=self._frame,
+            greet=self._resume,
+            up=self._send_all,
+            turn=self._retry_astray,
+        )
+        self._token = secrets.token_hex(8)
+        self._wheel: Mapping[str, Any] | None = None
+        self._trees: dict[str, Tree] = {}
+        self._nodes: dict[str, None] = {}
+        self._beats: dict[str, tuple[str, int]] = {}
+        self._unsent: dict[str, _Order] = {}
+        self._astray: set[str] = set()
+        self._clock: Reading | None = None
+
+    def open(self, deadline_s: float = ssh_connection.CONNECT_S, *, patient: bool = False) -> None:
+        """Connect, and stay connected from now on. Raises HostError where the host cannot be used. ``patient``: see Reach."""
+        self._follow([Tree(path="keeper", node="")])
+        self._reach.open(deadline_s, patient=patient)
+
+    @property
+    def connected(self) -> bool:
+        return self._reach.link is not None
+
+    @property
+    def answering(self) -> bool:
+        return self._reach.answering
+
+    @property
+    def reason(self) -> str:
+        """Why it is not connected."""
+        return self._reach.reason
+
+    @property
+    def connection(self) -> ssh_connection.Connection:
+        """For whatever else goes over the same connection, an engine's client, say. Raises HostError where it is lost."""
+        return self._reach.connection
+
+    @property
+    def clock(self) -> Reading | None:
+        """The best reading of this host's clock on this connection."""
+        return self._clock
+
+    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+        """An operation of the host. Raises OSError, ValueError or RuntimeError with the host's own sentence.
+
+        One argument may be bytes, which go as they are.
+        """
+        raw = next((name for name, value in args.items() if isinstance(value, bytes)), "")
+        body = bytes(args.pop(raw)) if raw else b""
+        return self._reach.ask({"do": "op", "op": op, "args": args, "raw": raw}, body, deadline_s)[0]
+
+    def ping(self, deadline_s: float = 10.0) -> Reading:
+        """Ask for the host's clock."""
+        before = time.monotonic()
+        found, _ = self._reach.ask({"do": "ping"}, b"", deadline_s)
+        reading = clocks.reading(found, before, time.monotonic(), time.time())
+        self._clock = clocks.better(self._clock, reading)
+        return reading
+
+    def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
+        """Place a file; returns at once. Without a connection it goes out with the next one, unless that comes too late."""
+        order = _Order(content, self._now() + within_s)
+        with self._reach.state:
+            self._unsent[path] = order
+            if self._reach.link:
+                self._send(self._reach.link, path, order)
+
+    def put(self, content: Mapping[str, bytes], deadline_s: float = 60.0) -> str:
+        path = f"{self._bed.hostdir}/payloads/{files.payload_hash(content)}"
+        if self._reach.ask({"do": "has", "path": path}, b"", deadline_s)[0]:
+            return path
+        listed = [[name, len(data)] for name, data in content.items()]
+        return str(self._reach.ask({"do": "put", "files": listed}, b"".join(content.values()), deadline_s)[0])
+
+    def watch(self, run: str, nodes: Sequence[str], deadline_s: float = 10.0) -> None:
+        """Follow these nodes' files of a run from now on. The events that are there already are here on return."""
+        trees = [Tree(path="keeper", node="")]
+        for node in nodes:
+            trees.append(Tree(path=f"nodes/{node}", node=node))
+            path = f"nodes/{node}/exec" if run == BED else f"nodes/{node}/runs/{run}"
+            trees.append(Tree(path=path, node=node, deep=True, cap=NODE_CAP))
+        self._nodes.update(dict.fromkeys(nodes))
+        self._follow(trees)
+        for tree in trees:
+            self._mirror.path(tree.path).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if run == BED:
+            self.leave()
+        else:
+            self.drive(run)
+        with contextlib.suppress(HostError):  # what is not there now comes with the next connection
+            self._reach.ask(self._watching(trees), b"", deadline_s)
+
+    def settle(self, path: str = "", deadline_s: float = 10.0) -> Mapping[str, Any]:
+        """Wait until everything below a path is here that is there now; {files, there, capped}."""
+        return self._settled((path,), deadline_s)[path]
+
+    def _settled(self, paths: Sequence[str], deadline_s: float) -> Mapping[str, Mapping[str, Any]]:
+        """The same of several paths at once."""
+        found: Mapping[str, Mapping[str, Any]] = self._reach.ask({"do": "sync", "paths": paths}, b"", deadline_s)[0]
+        return found
+
+    def drive(self, run: str) -> None:
+        """Take the wheel for a run on this host, and again on every new connection. Raises OSError that names who has it."""
+        content = {"run": run, "owner": ssh_connection.own_name(), "pid": os.getpid(), "token": self._token}
+        try:
+            self._reach.ask({"do": "drive", "content": content}, b"", 10.0)
+        except HostError:
+            pass  # it is taken with the next connection
+        self._wheel = content
+
+    def leave(self) -> None:
+        """Let go of the wheel."""
+        held, self._wheel = self._wheel, None
+        if held and (link := self._reach.link):
+            link.request({"do": "leave"})
+
+    def heartbeats(self) -> Mapping[str, tuple[str, int]]:
+        return dict(self._beats)
+
+    def fetch(self, node: str, path: str, to: Path, limit: int, deadline_s: float = 30.0) -> Fetched:
+        """A file or a tree of a node's directory, or of a directory of the bed on this host (absolute).
+
+        A host that is not reached gives what is mirrored already, and says what is missing.
+        """
+        return self.fetch_all(node, [(path, to)], limit, deadline_s)[0]
+
+    def fetch_all(
+        self, node: str, wanted: Sequence[tuple[str, Path]], limit: int, deadline_s: float = 30.0
+    ) -> list[Fetched]:
+        """See model.provider.Provider: what is mirrored is waited for once."""
+        mirrored = {path: f"nodes/{node}/{path}" for path, _ in wanted if self._is_mirrored(node, path)}
+        found: Mapping[str, Mapping[str, Any]] | OSError = {}
+        try:
+            found = self._settled(list(mirrored.values()), deadline_s) if mirrored else {}
+        except OSError as error:
+            found = error
+
+        def one(node: str, path: str, to: Path, limit: int) -> Fetched:
+            if path in mirrored:
+                return self._copied(node, path, to, limit, found)
+            place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
+            return file_fetch.pull(self._reach.ask, place, to, limit, deadline_s)
+
+        return files.each(one, node, wanted, limit)
+
+    def _is_mirrored(self, node: str, path: str) -> bool:
+        return not path.startswith("/") and (self._followed(f"nodes/{node}/{path}") or self._reach.link is None)
+
+    def _copied(
+        self, node: str, path: str, to: Path, limit: int, settled: Mapping[str, Mapping[str, Any]] | OSError
+    ) -> Fetched:
+        """From the mirror. ``settled``: what the host says of it, or why it says nothing."""
+        found = None if isinstance(settled, OSError) else settled[f"nodes/{node}/{path}"]
+        if found and not found["there"]:
+            return Fetched(path=path, size=0, reason="not there")
+        got = files.fetch([self._mirror.path(f"nodes/{node}")], path, to, limit)
+        if found is None:
+            reason = f"{settled}; what had come before is here" if got.size else str(settled)
+            return Fetched(path=path, size=got.size, capped=got.capped, reason=reason)
+        reason = "; ".join(part for part in (got.reason, _unread(found)) if part)
+        return Fetched(path=path, size=got.size, capped=got.capped or bool(found["capped"]), reason=reason)
+
+    def client(self) -> docker.DockerClient:
+        """A client of the host's engine over the same connection. Raises HostError."""
+        from ..docker import engine_over_ssh
+
+        return engine_over_ssh.client(lambda: self.connection, self.host)
+
+    def close(self) -> None:
+        """End the connection and with it the helper, once what was written has arrived. The mirror stays."""
+        reach = self._reach
+        with reach.state:
+            reach.state.wait_for(lambda: not self._unsent or not reach.link, FLUSH_S)
+        reach.close()
+
+    def _resume(self, link: Link, deadline_s: float) -> None:
+        """Bring a new helper to where the last one was."""
+        self._clock = None
+        self.connections += 1
+        if self._wheel:
+            link.request({"do": "drive", "content": self._wheel}).result(deadline_s)
+        link.request(self._watching(list(self._trees.values()))).result(deadline_s)
+
+    def _send_all(self, link: Link) -> None:
+        for path, order in list(self._unsent.items()):
+            if self._now() > order.until:
+                del self._unsent[path]
+                self.trouble = f"{path}: not sent, its time was over"
+            else:
+                self._send(link, path, order)
+
+    def _send(self, link: Link, path: str, order: _Order) -> None:
+        """A file that was placed is forgotten; one whose answer was lost goes out again: the same name, the same bytes."""
+
+        def placed(future: Any) -> None:
+            error = future.exception()
+            if isinstance(error, ConnectionError):
+                return
+            with self._reach.state:
+                if self._unsent.get(path) is order:
+                    del self._unsent[path]
+                    self._reach.state.notify_all()
+            if error is not None:
+                self.trouble = f"{path}: {error}"
+
+        link.request({"do": "write", "path": path}, order.content).add_done_callback(placed)
+
+    def _followed(self, name: str) -> bool:
+        parent = name.rpartition("/")[0]
+        inside = ((f"{name}/".startswith(f"{tree.path}/"), tree) for tree in self._trees.values())
+        return any(found and (tree.deep or tree.path == parent) for found, tree in inside)
+
+    def _follow(self, trees: Sequence[Tree]) -> None:
+        for tree in trees:
+            self._trees.setdefault(tree.path, tree)
+
+    def _watching(self, trees: Sequence[Tree]) -> Mapping[str, Any]:
+        listed = [{"path": one.path, "node": one.node, "deep": one.deep, "cap": one.cap} for one in trees]
+        return {"do": "watch", "trees": listed, "have": self._mirror.have(trees), "beats": list(self._nodes)}
+
+    def _frame(self, header: Mapping[str, Any], data: bytes) -> None:
+        if "file" in header:
+            self._mirrored(header, data)
+        elif "beats" in header:
+            self._beats.update({node: (str(inc), int(count)) for node, (inc, count) in header["beats"].items()})
+        elif "capped" in header:
+            self.capped.add(str(header["capped"]))
+
+    def _mirrored(self, header: Mapping[str, Any], data: bytes) -> None:
+        """A file that does not fit, or cannot be written, is asked for again from where it is."""
+        try:
+            if not self._ours(str(header["file"]), str(header["node"])):
+                return
+            if self._mirror.write(header, data):
+                return
+        except ValueError:
+            return
+        except OSError as error:
+            self.trouble = f"{error.filename or self.root}: {error.strerror}; files of {self.host.name} wait for space"
+        self._astray.add(str(header["file"]))
+
+    def _ours(self, name: str, node: str) -> bool:
+        """Is this a file of the node that it is said to be of, and of one that is followed? Of the keeper, without one?"""
+        return name.startswith(f"nodes/{node}/" if node else "keeper/") and (not node or node in self._nodes)
+
+    def _retry_astray(self, link: Link) -> None:
+        while self._astray:
+            name = self._astray.pop()
+            link.tell({"do": "anew", "file": name, "have": self._mirror.at(name)})
+
+
+def _unread(found: Mapping[str, Any]) -> str:
+    """Which files the host itself cannot read; empty where it can read all."""
+    text = files.told([f"{name}: {why}" for name, why in found["unread"]])
+    return f"cannot be read there: {text}" if text else ""

@@ -1,0 +1,1 @@
+"""Checkpoints: contents, digests, commits, and files of one or all ranks."""

@@ -1,0 +1,140 @@
+"""Checkpoints of one file: what is saved of a gang, gathered on rank 0; and how every rank takes its part of it back."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...model import gang as gang_model
+from . import tensor_digest
+
+
+class CheckpointError(Exception):
+    """A checkpoint could not be written or read."""
+
+    kind = "checkpoint"
+
+
+class Unwritten(CheckpointError):
+    """Its files could not be written: another attempt may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Personal:
+    """What differs from rank to rank: the random states by name (uint8), and the loss of the last step."""
+
+    states: Mapping[str, torch.Tensor]
+    loss: float
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of it by name; ``of`` is the way back."""
+        return {**self.states, "loss": torch.tensor([self.loss], dtype=torch.float64)}
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, torch.Tensor]) -> Personal:
+        states = {name: value for name, value in tensors.items() if name != "loss"}
+        return cls(states, float(tensors["loss"].item()))
+
+
+def gather(mine: Personal, rank: int, world: int, device: torch.device) -> dict[int, Personal]:
+    """Every rank's Personal on rank 0; empty on the others. A collective of all ranks."""
+    if world == 1:
+        return {0: mine}
+    packed = _pack(mine).to(device)
+    parts = [torch.empty_like(packed) for _ in range(world)] if rank == 0 else None
+    dist.gather(packed, parts, dst=0)
+    sizes = {name: state.numel() for name, state in mine.states.items()}
+    return {index: _unpack(part.cpu(), sizes) for index, part in enumerate(parts or [])}
+
+
+def agree(code: int, world: int, device: torch.device) -> int:
+    """Rank 0's ``code`` on every rank, so that all leave or all go on. A collective of all ranks."""
+    if world == 1:
+        return code
+    flag = torch.tensor([code], device=device)
+    dist.broadcast(flag, 0)
+    return int(flag.item())
+
+
+def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """What a rank holds of model and optimizer."""
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+
+
+def shards(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, rank: int, world: int, device: torch.device
+) -> dict[int, dict[str, Any]]:
+    """Every rank's state on rank 0; empty on the others. A collective of all ranks; states may differ in size."""
+    if world == 1:
+        return {0: state(model, optimizer)}
+    mine = torch.frombuffer(bytearray(_saved(state(model, optimizer))), dtype=torch.uint8).to(device)
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
+    dist.all_gather(sizes, torch.tensor([mine.numel()], device=device))
+    longest = max(int(size.item()) for size in sizes)
+    padded = torch.nn.functional.pad(mine, (0, longest - mine.numel()))
+    parts = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
+    dist.gather(padded, parts, dst=0)
+    whole = [part[: int(size.item())].cpu() for part, size in zip(parts or [], sizes, strict=parts is not None)]
+    return {index: _loaded(bytes(tensor_digest.raw(part))) for index, part in enumerate(whole)}
+
+
+def encode(step: int, epoch: int, held: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
+    """The content of a ``.pt`` file. ``held``: the state of model and optimizer (see states)."""
+    return _saved(
+        {
+            **held,
+            "rng": {rank: dict(one.states) for rank, one in personal.items()},
+            "loss": {rank: one.loss for rank, one in personal.items()},
+            "step": step,
+            "epoch": epoch,
+        }
+    )
+
+
+def personal(found: Mapping[str, Any], rank: int) -> Personal | None:
+    """What a checkpoint holds of ``rank``; None where that world had no such rank."""
+    return Personal(found["rng"][rank], found["loss"][rank]) if rank in found["rng"] else None
+
+
+def load(resume: gang_model.Resume) -> dict[str, Any]:
+    """The state in a checkpoint: read once, hashed, and decoded from those very bytes. Raises CheckpointError."""
+    try:
+        data = Path(resume.path).read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{resume.path}: {error.strerror}") from error
+    sha256 = hashlib.sha256(data).hexdigest()
+    if sha256 != resume.sha256:
+        raise CheckpointError(f"{resume.path}: SHA-256 is {sha256[:12]}…, chosen was {resume.sha256[:12]}…")
+    found = _loaded(data)
+    if found["step"] != resume.step:
+        raise CheckpointError(f"{resume.path}: holds step {found['step']}, chosen was step {resume.step}")
+    return found
+
+
+def _saved(content: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    torch.save(content, out)
+    return out.getvalue()
+
+
+def _loaded(data: bytes) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return content
+
+
+def _pack(one: Personal) -> torch.Tensor:
+    loss = torch.tensor([one.loss], dtype=torch.float64).view(torch.uint8)
+    return torch.cat([*one.states.values(), loss])
+
+
+def _unpack(packed: torch.Tensor, sizes: Mapping[str, int]) -> Personal:
+    *states, loss = torch.split(packed, [*sizes.values(), 8])
+    named = {name: state.clone() for name, state in zip(sizes, states, strict=True)}
+    return Personal(named, float(loss.clone().view(torch.float64).item()))

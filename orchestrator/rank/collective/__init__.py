@@ -1,0 +1,1 @@
+"""The measurement of collectives: cases, algorithms, sizes, probes and verification."""

@@ -1,0 +1,69 @@
+"""``auto``: the algorithm that the cost model expects to be fastest on the links that were probed. Pure, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ...model import algorithm as model
+from . import cases, expected_cost, known_algorithms, link_fit
+
+#: Expected times that differ by less are equal: the model itself is no better than that.
+EQUAL = 0.03
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """``seconds``: name -> expected time, the fastest first; ``name`` is one of those that are equal to it."""
+
+    name: str
+    seconds: dict[str, float]
+    why: str
+
+
+def candidates(case: cases.Case) -> tuple[model.Chosen, ...]:
+    """Every algorithm that can do this very case."""
+    able = known_algorithms.able(case.item.operation, case.ranks)
+    return tuple(one for one in able if not cases.unequal(case, one))
+
+
+def choose(
+    case: cases.Case,
+    among: Iterable[model.Chosen],
+    link: link_fit.Fit | None,
+    tiers: expected_cost.Uplinks | None = None,
+) -> Choice:
+    """The fastest by Cost.seconds; where several are within EQUAL of it, the first by name, so that the noise of a probe does
+    not decide. Without a link (one rank) nothing takes time."""
+    alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
+    operation = case.item.operation
+    found = {one.name: expected_cost.cost(case, one, tiers).seconds(case.item.bytes, alpha, beta) for one in among}
+    if not found:
+        raise ValueError(f"no algorithm does {operation} of {case.item.bytes} bytes among {case.ranks} ranks")
+    ordered = dict(sorted(found.items(), key=lambda one: (one[1], one[0])))
+    best = next(iter(ordered.values()))
+    equal = sorted(name for name, seconds in ordered.items() if seconds <= best * (1 + EQUAL))
+    name, others = equal[0], [one for one in ordered.items() if one[0] not in equal]
+    why = f"the model expects {_ms(ordered[name])}"
+    if len(equal) > 1:
+        why += f", no more than {EQUAL:.0%} from {', '.join(equal[1:])}"
+    if others:
+        why += f", {_less(best, others[0][1])} {others[0][0]}"
+    why += f"; alpha {alpha * 1e6:.1f} us, beta {beta * 1e9:.3f} ns/B"
+    if tiers:
+        why += f"; ranks {_behind(tiers.groups)} behind shared uplinks"
+    return Choice(name=name, seconds=ordered, why=why)
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms"
+
+
+def _behind(leaves: Sequence[int]) -> str:
+    """``0,1 / 2,3``: the ranks of each switch."""
+    each = ([str(rank) for rank, leaf in enumerate(leaves) if leaf == one] for one in dict.fromkeys(leaves))
+    return " / ".join(",".join(ranks) for ranks in each)
+
+
+def _less(best: float, second: float) -> str:
+    return f"{(second - best) / second:.0%} less than"

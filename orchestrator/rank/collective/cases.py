@@ -1,0 +1,241 @@
+"""What a collective run measures: cases in order, each with its steps. A pure function of the parameters; without torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...model import algorithm as model
+from ...model import schedule as schedules
+from ..runtime import even_shares
+from . import sizes
+
+OPERATIONS = schedules.OPERATIONS
+#: Bytes of an element.
+DTYPES: Mapping[str, int] = {
+    "float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int32": 4, "int64": 8, "uint8": 1, "int8": 1,
+}  # fmt: skip
+OPERATORS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
+BITWISE = ("band", "bor", "bxor")
+#: Operations that combine what the ranks have.
+REDUCING = ("all-reduce", "reduce-scatter", "reduce")
+#: Operations whose size S is the total of all ranks' blocks; of the others it is the buffer of one rank.
+TOTAL = ("all-gather", "reduce-scatter", "gather", "scatter")
+#: Operations whose buffer of S consists of one block for each rank.
+IN_BLOCKS = (*TOTAL, "all-to-all")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One collective that is repeated: ``bytes`` is S by nccl-tests' definition, ``trials`` how often it is timed."""
+
+    operation: str
+    bytes: int = 0
+    trials: int = 1
+    gap_ms: float = 0.0
+    algorithm: str = "ring"
+    dtype: str = "float32"
+    groups: str = ""
+    operator: str = "sum"
+    root: int = 0
+    shares: tuple[float, ...] = ()
+    asynchronous: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """An item among real groups, and its timed iterations: the steps ``first_step`` to ``last_step``, each ``stride`` after the last.
+
+    Algorithms that take turns (``turns``) have one step in ``stride`` each, so that steps are numbered as they are carried out.
+    ``asked``: the algorithm as the user chose it, where that was ``auto``.
+    """
+
+    number: int
+    item: Item
+    groups: sizes.Groups
+    first_step: int
+    stride: int = 1
+    asked: str = ""
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of one group."""
+        return len(self.groups[0])
+
+    @property
+    def last_step(self) -> int:
+        return self.first_step + (self.item.trials - 1) * self.stride
+
+    @property
+    def count(self) -> int:
+        """Elements of S."""
+        return self.item.bytes // DTYPES[self.item.dtype]
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """Elements of every rank's block, where the buffer consists of such."""
+        if self.item.shares:
+            return sizes.split(self.count, self.item.shares)
+        return tuple(stop - start for start, stop in even_shares.bounds(self.count, self.ranks))
+
+    @property
+    def per_rank(self) -> int:
+        """Bytes of one rank: its block of the total, or its whole buffer."""
+        return self.item.bytes // self.ranks if self.item.operation in TOTAL else self.item.bytes
+
+    @property
+    def total(self) -> int:
+        """Bytes of all ranks of a group together."""
+        return self.item.bytes if self.item.operation in TOTAL else self.item.bytes * self.ranks
+
+    def told(self, cost: schedules.Cost | None) -> dict[str, Any]:
+        """The case in the event ``collective.plan``."""
+        item = self.item
+        found = {
+            "case": self.number, "operation": item.operation, "algorithm": item.algorithm, "dtype": item.dtype,
+            "operator": item.operator, "bytes": item.bytes, "per_rank": self.per_rank, "total": self.total,
+            "count": self.count, "root": item.root, "groups": [list(group) for group in self.groups],
+            "first_step": self.first_step, "stride": self.stride, "iterations": item.trials,
+            "cost": {"rounds": cost.rounds, "volume": cost.volume} if cost else None,
+            "asynchronous": item.asynchronous, "gap_ms": item.gap_ms,
+        }  # fmt: skip
+        found |= {"asked": self.asked} if self.asked else {}
+        return found | ({"shares": list(item.shares)} if item.shares else {})
+
+    def label(self) -> str:
+        """For errors: what was measured."""
+        item = self.item
+        return " ".join([item.operation, item.algorithm, f"{item.bytes} B", item.dtype, *self._reduction()])
+
+    def _reduction(self) -> tuple[str, ...]:
+        return (self.item.operator,) if self.item.operation in REDUCING else ()
+
+
+def cases(items: Iterable[Item], world: int, *, in_turn: bool = False) -> tuple[Case, ...]:
+    """The cases of a run with their steps, counted from 1. Raises ValueError for groups that the world has not.
+
+    ``in_turn``: neighbours that differ in the algorithm alone take turns, trial by trial.
+    """
+    found: list[Case] = []
+    step = 1
+    for among in _races(tuple(items), in_turn=in_turn):
+        for place, item in enumerate(among):
+            groups = sizes.groups(item.groups, world)
+            found.append(Case(number=len(found), item=item, groups=groups, first_step=step + place, stride=len(among)))
+        step += sum(item.trials for item in among)
+    return tuple(found)
+
+
+def turns(planned: Sequence[Case]) -> Iterator[tuple[Case, ...]]:
+    """The cases that take turns, or one that has its trials for itself, in the order of the plan."""
+    left = tuple(planned)
+    while left:
+        count = left[0].stride
+        yield left[:count]
+        left = left[count:]
+
+
+def _races(items: Sequence[Item], *, in_turn: bool) -> Iterator[tuple[Item, ...]]:
+    if not in_turn:
+        yield from ((item,) for item in items)
+        return
+    for _, among in itertools.groupby(items, key=lambda item: replace(item, algorithm="")):
+        yield tuple(among)
+
+
+def chosen(case: Case, algorithm: str) -> Case:
+    """The case with what ``auto`` has become."""
+    return replace(case, item=replace(case.item, algorithm=algorithm), asked=case.item.algorithm)
+
+
+def problems(item: Item) -> Iterator[str]:
+    """What is wrong with an item whatever the world, each as ``name: what must be (got …)``."""
+    known = (("operation", OPERATIONS), ("dtype", tuple(DTYPES)), ("operator", OPERATORS))
+    unknown = [(name, good) for name, good in known if getattr(item, name) not in good]
+    for name, good in unknown:
+        yield f"{name}: must be one of {', '.join(good)} (got {getattr(item, name)!r})"
+    for name, least in (("trials", 1), ("gap_ms", 0), ("root", 0)):
+        if not getattr(item, name) >= least:
+            yield f"{name}: must be >= {least} (got {getattr(item, name)})"
+    if item.gap_ms == math.inf:
+        yield "gap_ms: must be finite (got inf)"
+    yield from _of_groups(item)
+    if not unknown:
+        yield from _of_elements(item)
+
+
+def _of_groups(item: Item) -> Iterator[str]:
+    try:
+        sizes.groups(item.groups)
+    except ValueError as error:
+        yield f"groups: {error}"
+
+
+def _of_elements(item: Item) -> Iterator[str]:
+    width = DTYPES[item.dtype]
+    if item.operation != "barrier" and item.bytes < width:
+        yield f"bytes: must hold an element of {item.dtype}, {width} bytes (got {item.bytes})"
+    elif item.bytes % width:
+        yield f"bytes: {item.bytes} is no multiple of the {width} bytes of {item.dtype}"
+    floating = item.dtype.startswith(("float", "bfloat"))
+    if item.operation in REDUCING and (item.operator in BITWISE if floating else item.operator == "avg"):
+        good = [one for one in OPERATORS if (one not in BITWISE if floating else one != "avg")]
+        yield f"operator: {item.operator} of {item.dtype} is not defined; defined: {', '.join(good)}"
+    if item.shares and item.operation != "all-to-all":
+        yield f"shares: is for all-to-all only (got it for {item.operation})"
+    elif problem := sizes.shares_problem(item.shares):
+        yield f"shares: {problem} (got {', '.join(f'{one:g}' for one in item.shares)})"
+
+
+def unfit(item: Item, world: int, algorithm: model.Chosen | None) -> Iterator[str]:
+    """Why ``item``, good in itself, cannot be done among ``world`` ranks. ``algorithm`` None: it is no file."""
+    try:
+        case = cases([item], world)[0]
+    except ValueError as error:
+        yield f"groups: {error}"
+        return
+    if case.ranks < 2 and item.operation == "send-recv":
+        yield f"groups: {item.operation} needs at least 2 ranks in a group (got {case.ranks})"
+    if item.operation in schedules.ROOTED and item.root >= case.ranks:
+        yield f"root: a group has ranks 0..{case.ranks - 1} (got {item.root})"
+    yield from _unfit_shares(case)
+    reason = algorithm.refuses(item.operation, case.ranks) if algorithm else ""
+    if reason:
+        yield f"algorithm: {reason}"
+    elif parts := unequal(case, algorithm):
+        yield _uneven(case, parts)
+
+
+def _unfit_shares(case: Case) -> Iterator[str]:
+    shares = case.item.shares
+    if shares and len(shares) != case.ranks:
+        yield f"shares: needs one for each of {case.ranks} ranks (got {len(shares)})"
+    elif shares:
+        try:
+            sizes.split(case.count, shares)
+        except ValueError as error:
+            yield f"shares: each must be at least one element: {error}"
+
+
+def unequal(case: Case, algorithm: model.Chosen | None) -> int:
+    """The number of equal parts that the backend's own call, MPI's, or the algorithm needs and that the size does not give; or 0."""
+    operation = case.item.operation
+    if algorithm is None:
+        needed = case.item.algorithm != model.AUTO and operation in TOTAL
+        parts = case.ranks
+    else:
+        needed = algorithm.even(operation)
+        parts = case.ranks if operation in IN_BLOCKS else algorithm.chunks(operation, case.ranks)
+    return parts if needed and (case.count % parts or len(set(case.item.shares)) > 1) else 0
+
+
+def _uneven(case: Case, parts: int) -> str:
+    item, width = case.item, DTYPES[case.item.dtype] * parts
+    near = max(width, item.bytes // width * width)
+    what = f"{item.algorithm} does {item.operation} in {parts} parts of one size"
+    if item.shares:
+        return f"shares: {what} (got {', '.join(f'{one:g}' for one in item.shares)})"
+    return f"bytes: {what}; {item.bytes} bytes of {item.dtype} do not divide by {parts} ({near} bytes do)"

@@ -1,0 +1,196 @@
+"""Measures cases of collectives: probe, warm-up, then timed iterations after a barrier, each verified when the clock has stopped.
+
+Algorithms of one size take turns, trial by trial: what happens on the machine in the meantime meets them alike, and the
+trials of one number are a pair.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ...model import algorithm as model
+from ..exchange import operations
+from ..open_mpi import mpi_peer, names
+from . import (
+    algorithm_choice,
+    backend_support,
+    cases,
+    expected_cost,
+    known_algorithms,
+    link_fit,
+    link_probe,
+    memory_check,
+    settings,
+    sizes,
+    synchronised_start,
+    verify,
+)
+
+if TYPE_CHECKING:
+    from ..open_mpi import calls
+    from ..runtime import context
+
+
+def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool = False) -> None:
+    """The whole life of one rank that measures ``items`` as its Params (settings.Measuring) say.
+
+    ``in_turn``: algorithms of one size take turns; else one item follows the other.
+    """
+    wanted = tuple(items)
+    backend_support.require(wanted, ctx.gang.backend)
+    foreign = mpi_peer.wanted(wanted, ctx.gang.backend)
+    ctx.connect()
+    ctx.phase("restore")
+    planned = cases.cases(wanted, ctx.world, in_turn=in_turn)
+    memory_check.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
+    peer = mpi_peer.peer(ctx) if foreign else None
+    ctx.tell_fresh()
+    meter = Meter(ctx, planned, peer)
+    meter.prepare()
+    meter.measure()
+    if peer:
+        peer.leave()
+    ctx.result = {"steps": ctx.steps, "loss": None, "digest": {}, "metrics": {}, "verified": meter.verified}
+
+
+class Meter:
+    """One rank's share of the measurement."""
+
+    def __init__(
+        self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: calls.Peer | None = None
+    ) -> None:
+        self._ctx, self._cases, self._peer = ctx, planned, peer
+        self._params: settings.Measuring = ctx.params
+        self._drain = settings.drain(self._params.drain, ctx.gang.link)
+        self._line_up = synchronised_start.LineUp(ctx.rank, ctx.world, self._drain, ctx.device)
+        self._places: dict[sizes.Groups, operations.Place | None] = {}
+        self._verifier = verify.Verifier(
+            rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit, breaking=_breaking(self._params)
+        )
+        self._tiers: expected_cost.Uplinks | None = None
+        self.verified = 0
+        ctx.steps = sum(case.item.trials for case in planned)
+
+    def prepare(self) -> None:
+        """Probe the links, let auto choose, tell the plan, make the groups."""
+        link = self._probe()
+        gang = self._ctx.gang
+        self._tiers = expected_cost.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
+        self._cases = tuple(self._chosen(case, link) for case in self._cases)
+        if self._ctx.rank == 0:
+            self._ctx.emit("collective.plan", **self._plan())
+        for groups in dict.fromkeys(case.groups for case in self._cases):
+            self._places[groups] = operations.place(groups, self._ctx.rank, self._ctx.world)
+
+    def measure(self) -> None:
+        for among in cases.turns(self._cases):
+            self._in_turn(among)
+
+    def _probe(self) -> link_fit.Fit | None:
+        ctx, params = self._ctx, self._params
+        if not params.probe:
+            return None
+        found = link_probe.probe(
+            ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain, leaves=ctx.gang.leaves
+        )
+        if found is None:
+            return None
+        link_probe.report(found, ctx.rank, ctx.emit)
+        return found.agreed
+
+    def _chosen(self, case: cases.Case, link: link_fit.Fit | None) -> cases.Case:
+        """Rank 0 decides for everybody, so that two ranks never differ by a rounding."""
+        if case.item.algorithm != model.AUTO:
+            return case
+        among = algorithm_choice.candidates(case)
+        found = algorithm_choice.choose(case, among, link, self._tiers)
+        names = [one.name for one in among]
+        index = torch.tensor([names.index(found.name)], device=self._ctx.device)
+        if self._ctx.world > 1:
+            dist.broadcast(index, 0)
+        if self._ctx.rank == 0:
+            self._ctx.emit("collective.auto", case=case.number, chosen=found.name, seconds=found.seconds, why=found.why)
+        return cases.chosen(case, names[int(index.item())])
+
+    def _plan(self) -> dict[str, Any]:
+        told = []
+        for case in self._cases:
+            algorithm = known_algorithms.find(case.item.algorithm)
+            cost = expected_cost.cost(case, algorithm, self._tiers) if algorithm else None
+            told.append(case.told(cost) | (self._traffic(case, algorithm) if algorithm else {}))
+        params = self._params
+        return {
+            "cases": told, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
+            "verify": params.verify, "bandwidth": "mean",
+        }  # fmt: skip
+
+    def _traffic(self, case: cases.Case, algorithm: model.Chosen) -> dict[str, int]:
+        """Bytes on the busiest link of a node and, where there are several switches, on the busiest uplink."""
+        gang, world = self._ctx.gang, self._ctx.world
+        nodes = [rank * gang.nodes // world for rank in range(world)]
+        traffic = {"port_bytes": expected_cost.port_bytes(case, algorithm, nodes)}
+        if len(set(gang.leaves)) > 1:
+            traffic["uplink_bytes"] = expected_cost.port_bytes(case, algorithm, gang.leaves)
+        return traffic
+
+    def _in_turn(self, among: tuple[cases.Case, ...]) -> None:
+        """Cases that differ in the algorithm alone: all are warm before the first trial of any."""
+        ctx, place = self._ctx, self._places[among[0].groups]
+        memories = operations.Memories(place.ranks, ctx.device) if place else None
+        works = [self._work(case, place, memories) if place and memories else None for case in among]
+        for _ in range(max(1, self._params.warmup)):
+            for work in works:
+                self._iteration(work, 0, lambda: None)
+                if ctx.chunks:
+                    ctx.chunks.forget()
+        for trial in range(among[0].item.trials):
+            for case, work in zip(among, works, strict=True):
+                self._trial(case, work, case.first_step + trial * case.stride)
+
+    def _trial(self, case: cases.Case, work: operations.Work | None, step: int) -> None:
+        ctx = self._ctx
+        if case.item.gap_ms:
+            time.sleep(case.item.gap_ms / 1000)
+        ctx.begin_step(step)
+        point = ctx.point("collective")
+        timed = self._iteration(work, step, point)
+        point()
+        if self._params.verify:
+            self._verifier.check(case, step, work)
+            self.verified += 1
+        ctx.end_step(None, timed=timed)
+
+    def _work(self, case: cases.Case, place: operations.Place, memories: operations.Memories) -> operations.Work:
+        algorithm, peer = (
+            known_algorithms.find(case.item.algorithm),
+            self._peer if names.meant(case.item.algorithm) else None,
+        )
+        return operations.Work(case, place, algorithm, memories, self._ctx.chunks, peer)
+
+    def _iteration(self, work: operations.Work | None, step: int, first: Callable[[], None]) -> tuple[float, float]:
+        """Inputs in place, everybody on the start line: then the clock runs, from the call to its result."""
+        if work is not None:
+            work.fill()
+        self._line_up.ready()
+        self._settle()
+        start = time.monotonic()
+        if work is not None:
+            work.begin(step, first)()
+            self._settle()
+        return start, time.monotonic()
+
+    def _settle(self) -> None:
+        if self._ctx.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def _breaking(params: settings.Measuring) -> tuple[int, int] | None:
+    if not params.break_result:
+        return None
+    rank, _, element = params.break_result.partition(":")
+    return int(rank), int(element)

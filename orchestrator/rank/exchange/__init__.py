@@ -1,0 +1,1 @@
+"""Collectives by schedule: buffers, messages and communicators over the process group."""

@@ -1,0 +1,190 @@
+"""Carries out a schedule over torch point-to-point: receives posted early, every Work waited for, every message timed."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent import futures
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ...model import schedule as model
+from ..runtime import even_shares, recorder
+from . import memory_layout, receive_schedule
+
+#: How a received chunk (second) is combined into the own one (first), in place.
+OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "sum": lambda own, got: own.add_(got),
+    "prod": lambda own, got: own.mul_(got),
+    "min": lambda own, got: torch.minimum(own, got, out=own),
+    "max": lambda own, got: torch.maximum(own, got, out=own),
+    "band": lambda own, got: own.bitwise_and_(got),
+    "bor": lambda own, got: own.bitwise_or_(got),
+    "bxor": lambda own, got: own.bitwise_xor_(got),
+}
+
+
+class Exchange:
+    """One algorithm on one rank of a group. Scratch is kept between calls; results are bit-exact for a given world.
+
+    ``ranks``: the group's ranks as global ones (None: those of ``group``; None as well: all). ``chunks`` None: nothing is
+    recorded. A message is recorded once, by its receiver: from the moment at which the receiver enters the step of the
+    schedule to the moment at which it has it; the peer is the sender's global rank. Tokens are not recorded.
+    """
+
+    def __init__(
+        self,
+        schedule: model.Schedule,
+        *,
+        ranks: Sequence[int] | None = None,
+        group: dist.ProcessGroup | None = None,
+        operator: str = "sum",
+        chunks: recorder.Chunks | None = None,
+    ) -> None:
+        if ranks is None:
+            ranks = dist.get_process_group_ranks(group) if group else range(dist.get_world_size())
+        self._schedule, self._ranks, self._group, self._chunks = schedule, ranks, group, chunks
+        self._operator = OPERATORS[operator]
+        self._plan = receive_schedule.plan(schedule)
+        self._known: tuple[Any, list[memory_layout.Row]] = (None, [])
+
+    def run(
+        self, parts: Sequence[torch.Tensor], *, step: int, op: int, first: Callable[[], None] = lambda: None
+    ) -> None:
+        """Exchange in place; ``parts[c]`` is the one-dimensional view of chunk c. Waits for all that was started before.
+
+        ``first`` is called after the first step of the schedule.
+        """
+        _background().settle()
+        self._carry_out(parts, _device(parts, self._group), step, op, first)
+
+    def start(self, parts: Sequence[torch.Tensor], *, step: int, op: int) -> Handle:
+        """The same beside the caller, one after the other in the order of the calls. Parts are not to be touched before wait()."""
+        device = _device(parts, self._group)
+        return _background().begin(lambda: self._carry_out(parts, device, step, op, lambda: None))
+
+    def _carry_out(
+        self, parts: Sequence[torch.Tensor], device: torch.device, step: int, op: int, first: Callable[[], None]
+    ) -> None:
+        steps = self._rows(parts, device)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)  # it is the thread's own
+        call = _batched if dist.get_backend(self._group) == "nccl" else _early
+        start = time.monotonic()
+        for index, ends in enumerate(call(steps, self._group, self._operator)):
+            if self._chunks:
+                for arrival, end in zip(steps[index].arrivals, ends, strict=True):
+                    if not arrival.token:
+                        self._chunks.add(step, op, index, arrival.peer, arrival.chunk, arrival.size, start, end)
+            if index == 0:
+                first()
+            start = time.monotonic()
+
+    def _rows(self, parts: Sequence[torch.Tensor], device: torch.device) -> list[memory_layout.Row]:
+        key = tuple((part.data_ptr(), part.numel(), part.dtype) for part in parts)
+        if self._known[0] != key:
+            self._known = key, memory_layout.rows(self._schedule, self._plan, parts, self._ranks, device)
+        return self._known[1]
+
+
+class Handle:
+    """An exchange that was started."""
+
+    def __init__(self, future: futures.Future[None]) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Until it has ended. Raises what it raised."""
+        self._future.result()
+
+
+def cut(flat: torch.Tensor, parts: int) -> list[torch.Tensor]:
+    """The one-dimensional ``flat`` as ``parts`` views, cut by quotient and remainder."""
+    return [flat[start:stop] for start, stop in even_shares.bounds(flat.numel(), parts)]
+
+
+class _Background:
+    """One thread that carries out exchanges in order."""
+
+    def __init__(self) -> None:
+        self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="exchange")
+        self._last: futures.Future[None] | None = None
+
+    def begin(self, call: Callable[[], None]) -> Handle:
+        self._last = self._thread.submit(call)
+        return Handle(self._last)
+
+    def settle(self) -> None:
+        """Until nothing is under way; how it ended its handle says."""
+        if self._last is not None:
+            futures.wait([self._last])
+            self._last = None
+
+
+@functools.cache
+def _background() -> _Background:
+    """The process's own: two threads would mix up the order of messages between two ranks."""
+    return _Background()
+
+
+def _device(parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> torch.device:
+    if parts:
+        return parts[0].device
+    return (
+        torch.device("cuda", torch.cuda.current_device()) if dist.get_backend(group) == "nccl" else torch.device("cpu")
+    )
+
+
+def _early(steps: list[memory_layout.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
+    """gloo: receives posted as early as the plan allows, always before the step's sends. Per step the ends of its receives."""
+    works: dict[receive_schedule.Place, Any] = {}
+    for row in steps:
+        for target, source in row.copies:
+            target.copy_(source)
+        for post in row.posts:
+            if post.into is not None:
+                works[post.place] = dist.irecv(post.into, post.peer, group=group)
+        for message, pieces in row.packs:
+            torch.cat(pieces, out=message)
+        sending = [dist.isend(message, peer, group=group) for message, peer in row.sends]
+        ends = []
+        for arrival in row.arrivals:
+            if arrival.into is not None:
+                works.pop(arrival.place).wait()
+            ends.append(time.monotonic())
+        for work in sending:
+            _wait(work)
+        _take_effect(row, operator)
+        yield ends
+
+
+def _batched(steps: list[memory_layout.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
+    """NCCL: what progresses together goes into one batch per step; the clock is read after the device is done."""
+    for row in steps:
+        for target, source in row.copies:
+            target.copy_(source)
+        for message, pieces in row.packs:
+            torch.cat(pieces, out=message)
+        taken = [(one.into, one.peer) for one in row.arrivals if one.into is not None]
+        ops = [dist.P2POp(dist.irecv, into, peer, group) for into, peer in taken]
+        ops += [dist.P2POp(dist.isend, message, peer, group) for message, peer in row.sends]
+        for work in dist.batch_isend_irecv(ops) if ops else ():
+            work.wait()
+        _take_effect(row, operator)
+        torch.cuda.synchronize()
+        yield [time.monotonic()] * len(row.arrivals)
+
+
+def _take_effect(row: memory_layout.Row, operator: Any) -> None:
+    for target, source in row.unpacks:
+        target.copy_(source)
+    for own, got in row.reductions:
+        operator(own, got)
+
+
+def _wait(work: Any) -> None:
+    if work is not None:
+        work.wait()

@@ -1,0 +1,210 @@
+"""Open MPI's collectives over the buffer of a case, by its own choice of algorithm or by one that is forced."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ..collective.cases import REDUCING, Item
+from ..exchange import backend_calls
+from . import installed, join, names
+
+_TYPES = {
+    "float32": "FLOAT", "float64": "DOUBLE", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "int8": "INT8_T",
+}  # fmt: skip
+#: avg is a sum that the caller divides.
+_OPERATORS = {
+    "sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR",
+}  # fmt: skip
+_LIBRARY = "libmpi.so.40"
+
+
+class Peer:
+    """This rank as a process of an MPI job in which every rank has its own number."""
+
+    def __init__(self, rank: int, job: join.Job) -> None:
+        self._mpi, self._job = mpi4py_module(), job
+        self._mpi.Init_thread(self._mpi.THREAD_FUNNELED)
+        self._world = self._mpi.COMM_WORLD.Split(0, rank)
+        self._forcing = _Forcing()
+        self._made: dict[tuple[tuple[int, ...], str, int], Any] = {}
+
+    def work(self, item: Item, one: backend_calls.Call) -> Callable[[], None]:
+        """What carries the item out, once for each call. To be called by all ranks of its group."""
+        parameter, value = names.forced(item.algorithm, item.operation)
+        comm = self._comm(tuple(one.ranks), parameter, value)
+        call = _Bound(self._mpi, comm, item, one)
+        return _CALLS[item.operation](call)
+
+    def leave(self) -> None:
+        """Every rank is done with all of its work."""
+        self._mpi.Finalize()
+        self._job.leave()
+
+    def _comm(self, ranks: tuple[int, ...], parameter: str, value: int) -> Any:
+        """Open MPI reads what is forced when it makes a communicator."""
+        key = ranks, parameter, value
+        if key not in self._made:
+            group = self._world.Get_group().Incl(list(ranks))
+            with self._forcing.to(parameter, value):
+                self._made[key] = self._world.Create_group(group)
+        return self._made[key]
+
+
+def mpi4py_module() -> Any:
+    """mpi4py over Open MPI, not initialised. Raises installed.Missing."""
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise installed.Missing(
+            f"mpi4py finds no MPI library: {str(error).splitlines()[0]} ({installed.ADVICE})"
+        ) from None
+    vendor, version = MPI.get_vendor()
+    if vendor != "Open MPI" or version[0] != installed.MAJOR:
+        told = ".".join(map(str, version))
+        raise installed.Missing(
+            f"mpi4py uses {vendor} {told}; needed is Open MPI {installed.MAJOR}.1 ({installed.ADVICE})"
+        )
+    return MPI
+
+
+class _Forcing:
+    """Parameters of the running library, by the tools interface of the MPI standard (chapter 15: MPI_T)."""
+
+    def __init__(self) -> None:
+        self._library = ctypes.CDLL(_LIBRARY)
+        self._do("MPI_T_init_thread", ctypes.c_int(0), ctypes.byref(ctypes.c_int()))
+
+    def to(self, parameter: str, value: int) -> _Forced:
+        return _Forced(self, parameter, value)
+
+    def write(self, parameter: str, value: int) -> None:
+        index, handle, count = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+        self._do("MPI_T_cvar_get_index", parameter.encode(), ctypes.byref(index))
+        self._do("MPI_T_cvar_handle_alloc", index, None, ctypes.byref(handle), ctypes.byref(count))
+        self._do("MPI_T_cvar_write", handle, ctypes.byref(ctypes.c_int(value)))
+        self._do("MPI_T_cvar_handle_free", ctypes.byref(handle))
+
+    def _do(self, name: str, *args: Any) -> None:
+        code = getattr(self._library, name)(*args)
+        if code:
+            raise join.Failed(f"{name} of Open MPI failed: error {code}")
+
+
+class _Forced:
+    """The algorithm is forced within, and left to Open MPI again afterwards: one may be made of others."""
+
+    def __init__(self, forcing: _Forcing, parameter: str, value: int) -> None:
+        self._forcing, self._parameter, self._value = forcing, parameter, value
+
+    def __enter__(self) -> None:
+        if self._value:
+            self._forcing.write(self._parameter, self._value)
+
+    def __exit__(self, *_: object) -> None:
+        if self._value:
+            self._forcing.write(self._parameter, 0)
+
+
+class _Bound:
+    """A call with its buffers as MPI takes them: the memory of the tensors themselves."""
+
+    def __init__(self, mpi: Any, comm: Any, item: Item, one: backend_calls.Call) -> None:
+        self.mpi, self.comm, self.one, self.root = mpi, comm, one, one.root
+        combining = item.operation in REDUCING
+        self._type = getattr(mpi, _TYPES[item.dtype]) if combining else mpi.BYTE
+        self.operator = getattr(mpi, _OPERATORS[item.operator]) if combining else None
+
+    @property
+    def is_root(self) -> bool:
+        return self.one.me == self.root
+
+    def buffer(self, tensor: torch.Tensor) -> list[Any]:
+        return [tensor.view(torch.uint8).numpy(), self._type]
+
+
+def _all_reduce(call: _Bound) -> Callable[[], None]:
+    whole = call.buffer(call.one.whole)
+    return lambda: call.comm.Allreduce(call.mpi.IN_PLACE, whole, call.operator)
+
+
+def _all_gather(call: _Bound) -> Callable[[], None]:
+    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole)
+    return lambda: call.comm.Allgather(own, whole)
+
+
+def _reduce_scatter(call: _Bound) -> Callable[[], None]:
+    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole)
+    counts = [stop - start for start, stop in call.one.layout.parts]
+    return lambda: call.comm.Reduce_scatter(whole, own, counts, call.operator)
+
+
+def _broadcast(call: _Bound) -> Callable[[], None]:
+    whole = call.buffer(call.one.whole)
+    return lambda: call.comm.Bcast(whole, call.root)
+
+
+def _reduce(call: _Bound) -> Callable[[], None]:
+    whole = call.buffer(call.one.whole)
+    given, wanted = (call.mpi.IN_PLACE, whole) if call.is_root else (whole, None)
+    return lambda: call.comm.Reduce(given, wanted, call.operator, call.root)
+
+
+def _gather(call: _Bound) -> Callable[[], None]:
+    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole) if call.is_root else None
+    return lambda: call.comm.Gather(own, whole, call.root)
+
+
+def _scatter(call: _Bound) -> Callable[[], None]:
+    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole) if call.is_root else None
+    return lambda: call.comm.Scatter(whole, own, call.root)
+
+
+def _all_to_all(call: _Bound) -> Callable[[], None]:
+    """Blocks of different sizes are another call of MPI's."""
+    world, parts = len(call.one.ranks), call.one.layout.parts
+    out, into = parts[:world], parts[world : 2 * world]
+    given, wanted = (call.buffer(call.one.flat[side[0][0] : side[-1][1]]) for side in (out, into))
+    if len({stop - start for start, stop in parts[: 2 * world]}) == 1:
+        return lambda: call.comm.Alltoall(given, wanted)
+    width = call.one.flat.element_size()
+    sent, got = ([(stop - start) * width for start, stop in side] for side in (out, into))
+    (data, kind), (place, _) = given, wanted
+    return lambda: call.comm.Alltoallv([data, sent, kind], [place, got, kind])
+
+
+def _neighbours(call: _Bound) -> Callable[[], None]:
+    (start, middle), (_, stop) = call.one.layout.parts
+    out, into = call.buffer(call.one.flat[start:middle]), call.buffer(call.one.flat[middle:stop])
+    world = len(call.one.ranks)
+    right, left = (call.one.me + 1) % world, (call.one.me - 1) % world
+    return lambda: _ignored(call.comm.Sendrecv(out, right, 0, into, left, 0))
+
+
+def _ignored(_: object) -> None:
+    """MPI gives more back than anybody asked for."""
+
+
+def _barrier(call: _Bound) -> Callable[[], None]:
+    barrier: Callable[[], None] = call.comm.Barrier
+    return barrier
+
+
+_CALLS: Mapping[str, Callable[[_Bound], Callable[[], None]]] = {
+    "all-reduce": _all_reduce,
+    "all-gather": _all_gather,
+    "reduce-scatter": _reduce_scatter,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "all-to-all": _all_to_all,
+    "send-recv": _neighbours,
+    "barrier": _barrier,
+}

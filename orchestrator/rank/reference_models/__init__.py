@@ -1,0 +1,1 @@
+"""The reference workloads: small models whose results are known exactly."""

@@ -1,0 +1,173 @@
+"""The reference classifier cut over ranks, with the collectives of its forward and backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..runtime import even_shares
+from . import classifier
+
+if TYPE_CHECKING:
+    from ..runtime import context
+
+Sum = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Trainer:
+    """One rank's part of the model, its optimizer and its data."""
+
+    def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
+        self._ctx, self._batches = ctx, batches
+        whole = classifier.weights(ctx, ctx.rank)
+        if ctx.gang.resume is None:
+            ctx.share_weights(whole)
+        self._whole = whole
+        self.model: nn.Module = Sharded(ctx, whole)
+        self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
+
+    def step(self, step: int) -> float:
+        """One step: every phase of it in order."""
+        ctx = self._ctx
+        ctx.phase("data")
+        images, labels = classifier.noisy_batch(ctx, self._batches, step)
+        ctx.phase("forward")
+        self.optimizer.zero_grad()
+        loss = classifier.loss_sum(self.model, images, labels) / len(labels)
+        ctx.phase("backward")
+        loss.backward()  # type: ignore[no-untyped-call]
+        ctx.phase("optimizer")
+        self.optimizer.step()
+        return float(loss.item())
+
+    def whole(self) -> nn.Module:
+        """The model put together from the parts of all ranks, on every rank. A collective of all ranks."""
+        parts = [one for one in self.model.children() if isinstance(one, nn.Linear)]
+        layers = [one for one in self._whole.children() if isinstance(one, nn.Linear)]
+        with torch.no_grad():
+            for part, layer, axis in zip(parts, layers, (0, 1, 0, None), strict=True):
+                _gather(self._ctx, part.weight, layer.weight, axis)
+                _gather(self._ctx, part.bias, layer.bias, axis if axis == 0 else None)
+        return self._whole
+
+
+class Sharded(nn.Module):
+    """Layer 1 by outputs, layer 2 by inputs, layer 3 by outputs, layer 4 whole."""
+
+    def __init__(self, ctx: context.RankContext, whole: nn.Module) -> None:
+        super().__init__()
+        first, second, third, fourth = (one for one in whole.children() if isinstance(one, nn.Linear))
+        self.first = _part(first, _rows(first, ctx), None)
+        self.second = _part(second, None, _columns(second, ctx))
+        self.third = _part(third, _rows(third, ctx), None)
+        self.fourth = _part(fourth, None, None)
+        self._ctx, self._outputs = ctx, third.out_features
+        self._phase = ctx.passing("allreduce")
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """(n, 784) -> (n, 10) log-probabilities, equal on all ranks bit by bit."""
+        self._phase = self._ctx.passing("allreduce")
+        hidden = self.first(images).relu()
+        partial = nn.functional.linear(hidden, self.second.weight)
+        summed = _applied(_Summed, partial, self._sum) + self.second.bias
+        third = self.third(_applied(_Spread, summed.relu(), self._sum))
+        gathered = _applied(_Gathered, third, self._collect, self._slice())
+        return nn.functional.log_softmax(self.fourth(gathered.relu()), dim=1)
+
+    def _sum(self, value: torch.Tensor) -> torch.Tensor:
+        flat = value.detach().contiguous().clone().view(-1)
+        self._ctx.comm.all_reduce(flat, self._ctx.params.all_reduce, self._phase)
+        self._phase()
+        return flat.view_as(value)
+
+    def _collect(self, value: torch.Tensor) -> torch.Tensor:
+        """(n, own outputs) -> (n, all outputs): blocks of outputs travel, so the matrix lies on its side meanwhile."""
+        start, stop = self._slice()
+        flat = torch.empty(self._outputs * len(value))
+        flat[start * len(value) : stop * len(value)] = value.detach().t().reshape(-1)
+        blocks = even_shares.bounds(self._outputs, self._ctx.world)
+        self._ctx.comm.all_gather(
+            [flat[a * len(value) : b * len(value)] for a, b in blocks], self._ctx.params.all_gather
+        )
+        return flat.view(self._outputs, len(value)).t().contiguous()
+
+    def _slice(self) -> tuple[int, int]:
+        return even_shares.bounds(self._outputs, self._ctx.world)[self._ctx.rank]
+
+
+class _Summed(torch.autograd.Function):
+    """Forward: the sum over ranks. Backward: as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, summed: Sum) -> torch.Tensor:
+        return summed(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradients[0], None
+
+
+class _Spread(torch.autograd.Function):
+    """Forward: as it is. Backward: the sum over ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, summed: Sum) -> torch.Tensor:
+        ctx.summed = summed
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return ctx.summed(gradients[0]), None
+
+
+class _Gathered(torch.autograd.Function):
+    """Forward: the columns of all ranks. Backward: the own ones."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, collect: Sum, own: tuple[int, int]) -> torch.Tensor:
+        ctx.own = own
+        return collect(value)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        start, stop = ctx.own
+        return gradients[0][:, start:stop].contiguous(), None, None
+
+
+def _applied(function: type[torch.autograd.Function], *given: Any) -> torch.Tensor:
+    found: torch.Tensor = function.apply(*given)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _rows(layer: nn.Linear, ctx: context.RankContext) -> slice:
+    return slice(*even_shares.bounds(layer.out_features, ctx.world)[ctx.rank])
+
+
+def _columns(layer: nn.Linear, ctx: context.RankContext) -> slice:
+    return slice(*even_shares.bounds(layer.in_features, ctx.world)[ctx.rank])
+
+
+def _part(layer: nn.Linear, rows: slice | None, columns: slice | None) -> nn.Linear:
+    """A copy of some rows (with their biases) and columns of a layer."""
+    weight = layer.weight.detach()[rows or slice(None), columns or slice(None)].clone()
+    part = nn.Linear(weight.shape[1], weight.shape[0], device="meta").to_empty(device=weight.device)
+    with torch.no_grad():
+        part.weight.copy_(weight)
+        part.bias.copy_(layer.bias[rows or slice(None)])
+    return part
+
+
+def _gather(ctx: context.RankContext, part: torch.Tensor, whole: torch.Tensor, axis: int | None) -> None:
+    """Put a parameter together from its parts along ``axis`` (None: all ranks have the whole)."""
+    if axis is None:
+        whole.copy_(part)
+        return
+    laid = torch.zeros_like(whole.movedim(axis, 0)).contiguous()
+    start, stop = even_shares.bounds(laid.shape[0], ctx.world)[ctx.rank]
+    laid[start:stop] = part.movedim(axis, 0)
+    if ctx.world > 1:
+        torch.distributed.all_reduce(laid)
+    whole.copy_(laid.movedim(0, axis))

@@ -1,0 +1,1 @@
+"""The life of one rank: environment, context, events, seeds and files."""

@@ -1,0 +1,51 @@
+"""Holds: one rank stops at a named point until it is released or its limit is over."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Sequence
+
+from ...model import gang as gang_model
+from . import recorder
+
+#: Seconds. The limit is counted in slices, so that the time while the rank itself is stopped (SIGSTOP) does not count.
+SLICE = 0.05
+
+
+class Holds:
+    """The holds of an epoch as one rank sees them."""
+
+    def __init__(self, holds: Sequence[gang_model.Hold], rank: int, release_fd: int, notes: recorder.Notes) -> None:
+        self._open = list(holds)
+        self._rank, self._fd, self._notes = rank, release_fd, notes
+        self._released: set[str] = set()
+        self._partial = b""
+
+    def reach(self, step: int, phase: str) -> None:
+        """Called at every point; stops here if a hold of this rank matches, reports ``rank.inside`` for one of another rank."""
+        for hold in [hold for hold in self._open if (hold.step, hold.phase) == (step, phase)]:
+            self._open.remove(hold)
+            if hold.rank == self._rank:
+                self._stay(hold)
+            else:
+                self._notes.note("rank.inside", step=step, phase=phase, hold=hold.id)
+
+    def _stay(self, hold: gang_model.Hold) -> None:
+        self._notes.note("rank.held", step=hold.step, phase=hold.phase, hold=hold.id)
+        begin, counted = time.monotonic(), 0.0
+        while hold.id not in self._released and counted < hold.limit_s:
+            counted += 0.0 if self._listen() else SLICE
+        name = "rank.released" if hold.id in self._released else "hold.expired"
+        self._notes.note(name, hold=hold.id, held_s=round(time.monotonic() - begin, 3))
+
+    def _listen(self) -> bool:
+        """Wait one slice for release lines; whether some came."""
+        ready, _, _ = select.select([self._fd] if self._fd >= 0 else [], [], [], SLICE)
+        data = os.read(self._fd, 4096) if ready else b""
+        if ready and not data:
+            self._fd = -1  # the agent's end is closed: nobody can release any more, the limit decides
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        self._released.update(line.decode() for line in lines)
+        return bool(data)

@@ -1,0 +1,117 @@
+"""What a rank writes: control events, one line per step, one binary record per chunk. Unbuffered, so SIGKILL loses nothing written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model import codec
+
+#: step, op, index, peer, chunk, bytes, start, end
+CHUNK = struct.Struct("<IHHHHQdd")
+CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "bytes", "start", "end")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Appender:
+    """A file that is only appended to, one write per call."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._fd, left) :]
+
+    def line(self, value: Mapping[str, Any]) -> None:
+        self.write(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace") + b"\n")
+
+
+def write(path: Path, text: str) -> None:
+    """A file of evidence for its owner alone, whatever the umask of the user's program."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as out:
+        out.write(text)
+
+
+class Notes:
+    """The rank's control events (``note`` lines). Its ``writer`` and running number make every line unique."""
+
+    def __init__(self, path: str, *, node: str, incarnation: str, rank: int, epoch: int) -> None:
+        self._out = Appender(path)
+        self._boot = BOOT.read_text().strip() if BOOT.exists() else ""
+        self._rank, self._epoch = rank, epoch
+        self._source = {"node": node, "incarnation": incarnation, "writer": f"rank-{rank}.e{epoch}"}
+        self._n = 0
+        self._pid = os.getpid()
+
+    def note(self, f: str, **value: Any) -> None:
+        """Append one observation; ``rank`` is added to the value. A process that the rank forked is not the rank."""
+        if os.getpid() != self._pid:
+            return
+        self._n += 1
+        self._out.line(
+            {
+                "type": "note",
+                "f": f,
+                "node": self._source["node"],
+                "epoch": self._epoch,
+                "value": codec.plain({"rank": self._rank, **value}),
+                "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
+                "source": {**self._source, "n": self._n},
+            }
+        )
+
+
+def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:
+    """Name -> SHA-256 of those files that are there."""
+    digests = {}
+    for name in names:
+        with contextlib.suppress(FileNotFoundError), (directory / name).open("rb") as source:
+            digests[name] = hashlib.file_digest(source, "sha256").hexdigest()
+    return digests
+
+
+class Steps:
+    """``steps-r<rank>.jsonl``: one line per finished step."""
+
+    def __init__(self, path: str) -> None:
+        self._out = Appender(path)
+
+    def add(self, step: int, loss: float, start: float, end: float, digest: str | None) -> None:
+        self._out.line({"step": step, "loss": float(loss).hex(), "start": start, "end": end, "digest": digest})
+
+
+class Chunks:
+    """``chunks-r<rank>.bin``: kept in memory while a step is timed, written when it has ended."""
+
+    def __init__(self, path: str, capacity: int = 1024) -> None:
+        self._out = Appender(path)
+        self._buffer = bytearray(CHUNK.size * capacity)
+        self._used = 0
+        #: Records in the file.
+        self.written = 0
+
+    def add(self, *fields: float) -> None:
+        """One record in the order of CHUNK_FIELDS."""
+        if self._used == len(self._buffer):
+            self._buffer.extend(bytes(len(self._buffer)))
+        CHUNK.pack_into(self._buffer, self._used, *fields)
+        self._used += CHUNK.size
+
+    def forget(self) -> None:
+        """Drop what was not written yet: a warm-up leaves no record."""
+        self._used = 0
+
+    def flush(self) -> None:
+        if self._used:
+            self._out.write(memoryview(self._buffer)[: self._used])
+            self.written += self._used // CHUNK.size
+            self._used = 0

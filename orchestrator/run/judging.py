@@ -1,0 +1,90 @@
+"""From a run that has ended to its verdicts and reports: by the checks that its sealed plan lists."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from .. import views
+from ..core.verdict import judge, metrics
+from ..model import codec
+from ..model.launch import Result
+from ..model.plugin import Catalogue
+from ..model.verdict import Verdict
+from ..store import bundle, paths, seal
+from . import reporting
+
+
+def close(directory: Path, workdir: Path | None) -> None:
+    """Keep the keepers' events and the metrics of a run that has ended, and seal its evidence, unless it is sealed.
+
+    ``workdir``: of its bed; None where the bed is not there any more.
+    """
+    if bundle.is_sealed(directory):
+        return
+    if workdir is not None:
+        bundle.keep_keeper_events(directory, workdir)
+    lines = (json.dumps(codec.plain(metric), separators=(",", ":")) for metric in metrics.of(bundle.load(directory)))
+    paths.write(directory / "metrics.jsonl", "".join(f"{line}\n" for line in lines).encode())
+    seal.seal(directory)
+
+
+def conclude(
+    catalogue: Catalogue,
+    directory: Path,
+    *,
+    require_format: int = 1,
+    accept_changed: bool = False,
+    read_only: bool = False,
+) -> Result:
+    """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError.
+
+    ``read_only``: where verdicts and reports cannot be saved, the result states why; else OSError is raised.
+
+    ``require_format``: what a bundle of an older format cannot show is unknown.
+    ``accept_changed``: a plugin judges although its file is not the one that the run was planned with.
+    """
+    run = bundle.load(directory, judged=False)
+    before = _saved_outcomes(directory)
+    listed = bundle.planned_checks(run)
+    chosen = judge.unlisted(run, catalogue, before) if listed is None else judge.listed(run.trial, listed, catalogue)
+    chosen = judge.for_format(chosen, run.format, require_format)
+    verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
+    unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
+    unsaved = tuple(check for check in unable if before.get(check) in ("pass", "fail"))
+    obstacle = ""
+    if not unsaved:
+        run = replace(run, verdicts=verdicts)
+        obstacle = _save(directory, verdicts, reporting.rendered(run, catalogue), read_only=read_only)
+    outcome, _, kind = views.ending(run.history)
+    return Result(
+        run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
+        changes=judge.changes(before, verdicts), unsaved=unsaved, obstacle=obstacle,
+    )  # fmt: skip
+
+
+def finish(catalogue: Catalogue, directory: Path, workdir: Path | None = None) -> Result:
+    """Seal the evidence of a run that has ended and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
+    close(directory, workdir)
+    return conclude(catalogue, directory)
+
+
+def _save(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes], *, read_only: bool) -> str:
+    """Why verdicts and reports cannot be saved; empty where they are. Raises OSError unless ``read_only``."""
+    try:
+        bundle.write_derived(directory, verdicts, reports)
+    except OSError as error:
+        if not read_only:
+            raise
+        return f"{error.filename or directory}: {error.strerror}"
+    return ""
+
+
+def _saved_outcomes(directory: Path) -> Mapping[str, str]:
+    """Of the verdicts that were saved before; none where they are missing or damaged."""
+    try:
+        return {verdict.check: verdict.outcome for verdict in bundle.read_verdicts(directory)}
+    except paths.TornBundleError:
+        return {}

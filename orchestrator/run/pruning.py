@@ -1,0 +1,95 @@
+"""Finds and removes what ended runs have left: on the hosts of beds, in the state directory, in the directory of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core.bed.prune import KEEP_BYTES, OLDER_THAN_S, YOUNGEST_S, Leftover, Removal, removals
+from ..model.bed import BedSpec
+from ..model.errors import CcbedError, UsageError
+from ..model.provider import Provider
+from ..node.hostlink.leftovers import EXEC, PAYLOAD, RUN
+from ..store import beds, leftovers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is kept: everything younger, and so much of it in each place."""
+
+    older_than_s: float = OLDER_THAN_S
+    keep_bytes: int = KEEP_BYTES
+    age: Callable[[float], str] = lambda seconds: f"{seconds:.0f} s"
+    size: Callable[[int], str] = lambda count: f"{count} bytes"
+
+    def choose(self, found: Iterable[Leftover]) -> tuple[Removal, ...]:
+        return removals(found, older_than_s=self.older_than_s, keep_bytes=self.keep_bytes, age=self.age, size=self.size)
+
+
+@dataclass(kw_only=True)
+class Report:
+    """``removed`` (or, in a dry run, to be removed), ``kept``, and what could not be looked at or removed."""
+
+    removed: list[Removal] = field(default_factory=list)
+    kept: list[Leftover] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, found: Sequence[Leftover], chosen: Sequence[Removal]) -> None:
+        gone = {id(removal.leftover) for removal in chosen}
+        self.removed += chosen
+        self.kept += [leftover for leftover in found if id(leftover) not in gone]
+
+
+def of_bed(bed: BedSpec, provider: Provider) -> tuple[Leftover, ...]:
+    """What ended runs have left on the bed's hosts. Raises CcbedError, OSError."""
+    run = beds.open_run(Path(bed.workdir))
+    return tuple(_leftover(bed, host, entry, run) for host, entry in provider.leftovers(bed))
+
+
+def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], run: beds.OpenRun | None) -> Leftover:
+    kind, name, age_s = str(entry["kind"]), str(entry["name"]), float(entry["age_s"])
+    in_use = ""
+    if run and (kind == PAYLOAD or (kind == RUN and name in run.names)):
+        in_use = f"run {run.run} is open"
+    if kind == EXEC and age_s < YOUNGEST_S:
+        in_use = "its program may still run"
+    place = f"{bed.name}/{host}" if host else bed.name
+    return Leftover(kind=kind, name=name, place=place, size_bytes=int(entry["size_bytes"]), age_s=age_s, in_use=in_use)
+
+
+def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, *, dry_run: bool) -> None:
+    """The lock of the bed's runs is held meanwhile: no run begins that needs what is removed."""
+    try:
+        found = of_bed(bed, provider)
+        if not limits.choose(found) or dry_run:
+            report.add(found, limits.choose(found))
+            return
+        with ExitStack() as stack:
+            stack.enter_context(beds.run_lock(Path(bed.workdir), "prune", Path(bed.workdir)))
+            found = of_bed(bed, provider)
+            chosen = limits.choose(found)
+            entries = [(removal.leftover.place, removal.leftover.kind, removal.leftover.name) for removal in chosen]
+            provider.remove_leftovers(bed, [(place.partition("/")[2], kind, name) for place, kind, name in entries])
+            report.add(found, chosen)
+    except UsageError as error:
+        report.problems.append(f"bed {bed.name} is left as it is: {error}")
+    except (CcbedError, OSError, ValueError, RuntimeError) as error:
+        report.problems.append(f"bed {bed.name}: {error}")
+
+
+def prune_local(report: Report, found: Sequence[leftovers.Local], limits: Limits, *, dry_run: bool) -> None:
+    """Of the controller's own directories."""
+    chosen = limits.choose(local.leftover for local in found)
+    paths = {id(local.leftover): local for local in found}
+    done = []
+    for removal in chosen:
+        try:
+            if not dry_run:
+                leftovers.remove(paths[id(removal.leftover)])
+            done.append(removal)
+        except OSError as error:
+            report.problems.append(f"{removal.leftover.place}/{removal.leftover.name}: {error.strerror}")
+    report.add([local.leftover for local in found], done)

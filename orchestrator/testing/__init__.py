@@ -1,0 +1,1 @@
+"""A fake provider for tests of the engine and of plugins: no processes, no clock."""

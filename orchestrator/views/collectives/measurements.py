@@ -1,0 +1,279 @@
+"""A collective run measured: per case its times, bandwidths and model, what stood out, and who was late."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ...model.run import Run
+from ..collective_runs import is_collective
+from . import attribution, equivalent_ranks, repeated_delays, samples, statistics
+from . import dependencies as patterns
+from . import fastest as racing
+from .experiment import Case, Setting, factor, setting, wrong
+
+if TYPE_CHECKING:
+    from .samples import Spans, Transfers
+    from .statistics import Floats
+
+#: A trial, or a transfer, that takes more than so many times the median is an outlier.
+OUTLIER = 3.0
+#: So many slow trials of a case are explained, the slowest first.
+EXPLAINED = 100
+OVER = ("max_rank", "mean_rank", "cct", "chunk")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slow:
+    """A trial over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from, and who is to blame."""
+
+    case: Case
+    trial: int
+    step: int
+    seconds: float
+    usual: float
+    rank: int
+    peer: int | None
+    blame: attribution.Blame | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlowChunk:
+    """A transfer over 3 x the median of the same transfer in the other trials."""
+
+    case: Case
+    trial: int
+    rank: int
+    peer: int
+    index: int
+    seconds: float
+    usual: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """The figures of a case. ``time``: percentiles over what the run says; ``trial``: of the slowest rank's own duration, per
+    trial; ``cct``: from the first start to the last end.
+
+    Bandwidths in 10^9 bytes/s, by ``mean_s``: the mean of ``cct``, or in older bundles the median of ``trial``. ``model_s``: by
+    the probe's alpha and beta; ``of_line``: bus bandwidth over the line rate. ``chunks``: of ``transfers``, where all trials
+    together have ``transfers_due``; ``lost``: trials that are not whole; ``wrong``: results. None: not known.
+    """
+
+    case: Case
+    over: str
+    time: statistics.Spread | None
+    trial: statistics.Spread | None
+    cct: statistics.Spread | None
+    chunks: statistics.Spread | None
+    mean_s: float | None = None
+    algbw: float | None = None
+    busbw: float | None = None
+    model_s: float | None = None
+    of_model: float | None = None
+    of_line: float | None = None
+    wrong: int | None = 0
+    outliers: int = 0
+    slow_chunks: int = 0
+    lost: int = 0
+    transfers: int = 0
+    transfers_due: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Measured:
+    """``data``: the arrays by case: (spans, times per trial, transfers or None). Equal to itself alone."""
+
+    setting: Setting
+    rows: tuple[Row, ...]
+    slow: tuple[Slow, ...]
+    slow_chunks: tuple[SlowChunk, ...]
+    fastest: tuple[racing.Fastest, ...]
+    latest: repeated_delays.Latest | None
+    links: tuple[repeated_delays.SlowLink, ...]
+    data: dict[int, tuple[Spans, Floats, Transfers | None]]
+
+    @property
+    def trials(self) -> int:
+        return sum(row.trial.count for row in self.rows if row.trial)
+
+    @property
+    def outliers(self) -> int:
+        """Slow trials of all cases; ``slow`` explains the slowest of each."""
+        return sum(row.outliers for row in self.rows)
+
+    @property
+    def wrong(self) -> int:
+        return sum(row.wrong or 0 for row in self.rows)
+
+
+class _Same:
+    """A run by the identity of its evidence, so that each report of a run need not measure it anew."""
+
+    def __init__(self, run: Run, over: str | None) -> None:
+        self.run, self.over = run, over
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and (self.run.files, self.over) == (other.run.files, other.over) and (
+            self.run.history is other.run.history
+        )  # fmt: skip
+
+    def __hash__(self) -> int:
+        return hash((id(self.run.files), self.over))
+
+
+def measured(run: Run, over: str | None = None) -> Measured | None:
+    """None for a run that measured no collectives. ``over``: instead of what the run says."""
+    return _measured(_Same(run, over)) if is_collective(run.history) else None
+
+
+@functools.lru_cache(maxsize=1)
+def _measured(same: _Same) -> Measured | None:
+    run = same.run
+    found = setting(run)
+    if found is None:
+        return None
+    over = same.over or found.over
+    spans = samples.spans(run.files.steps(), found)
+    raw = samples.records(run.files, found)
+    grids = {case.number: samples.transfers(raw, case) for case in found.cases}
+    counted = wrong(run.history)
+    told = [_Case(found, case, spans[case.number], grids[case.number], over) for case in found.cases]
+    times = {one.case.number: samples.Timed(trials=one.spans.trials, seconds=one.times) for one in told}
+    rounds = [one.rounds for one in told if one.rounds]
+    return Measured(
+        setting=found,
+        rows=tuple(one.row(counted.get(one.case.number, 0) if found.verify else None) for one in told),
+        slow=tuple(slow for one in told for slow in one.slow),
+        slow_chunks=tuple(slow for one in told for slow in one.slow_chunks),
+        fastest=racing.fastest(found.cases, times),
+        latest=repeated_delays.latest(rounds),
+        links=_links(told),
+        data={one.case.number: (one.spans, one.times, one.moved) for one in told},
+    )
+
+
+class _Case:
+    """One case on the way to its figures."""
+
+    def __init__(self, found: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str) -> None:
+        self.setting, self.case, self.spans, self.moved, self.over = found, case, spans, moved, over
+        self.local = spans.times("max_rank")
+        self.times = spans.times(over) if over in ("cct", "mean_rank") else self.local
+        self.trial = statistics.spread(self.local)
+        self.cct = statistics.spread(spans.times("cct"))
+        self.outliers = self._outliers()
+        self.slow: list[Slow] = []
+        self.slow_chunks: list[SlowChunk] = []
+        self.slow_count = 0
+        self.rounds: repeated_delays.Rounds | None = None
+        self.links: list[repeated_delays.SlowLink] = []
+        if moved is not None:
+            self._transfers(moved)
+        else:
+            self.slow = [self._slow(spot, None, None) for spot in self.outliers[:EXPLAINED]]
+
+    def row(self, wrong_results: int | None) -> Row:
+        case, link, trial = self.case, self.setting.link, self.trial
+        chunks = statistics.spread(self.moved.seconds.reshape(-1)) if self.moved is not None else None
+        by_mean = self.setting.bandwidth == "mean"
+        usual = self.cct if by_mean else trial
+        mean = (usual.mean if by_mean else usual.p50) if usual else None
+        algbw = case.bytes / mean / 1e9 if mean and mean > 0 and case.bytes else None
+        busbw = algbw * factor(case.operation, case.world) if algbw is not None else None
+        model = None
+        if case.cost and link.alpha_s is not None and link.beta is not None:
+            model = case.cost[0] * link.alpha_s + case.cost[1] * case.bytes * link.beta
+        time = chunks if self.over == "chunk" else statistics.spread(self.times)
+        return Row(
+            case=case, over=self.over, time=time, trial=trial, cct=self.cct, chunks=chunks, mean_s=mean,
+            algbw=algbw, busbw=busbw, model_s=model,
+            of_model=usual.p50 / model if usual and model else None,
+            of_line=busbw * 8e9 / link.rate if busbw is not None and link.rate else None,
+            wrong=wrong_results, outliers=len(self.outliers), slow_chunks=self.slow_count, lost=self.spans.lost,
+            transfers=chunks.count if chunks else 0,
+            transfers_due=case.iterations * self.moved.fullest if self.moved is not None else 0,
+        )  # fmt: skip
+
+    def _outliers(self) -> list[int]:
+        """Rows of the slow trials, the slowest first."""
+        import numpy as np
+
+        if self.trial is None:
+            return []
+        found = np.flatnonzero(self.local > OUTLIER * self.trial.p50)
+        return [int(spot) for spot in found[np.argsort(-self.local[found])]]
+
+    def _transfers(self, moved: Transfers) -> None:
+        import numpy as np
+
+        self._slow_transfers(moved)
+        seen = patterns.pattern(moved, self.spans, self.setting.link.beta)
+        rows = patterns.rows(moved, self.spans)
+        if seen is None:
+            return
+        numbers = moved.trials[rows]
+        slow = self.spans.trials[self.outliers]
+        usual = ~np.isin(numbers, slow)
+        if usual.any():
+            same, spots = equivalent_ranks.rounds(self.case, moved, seen), np.flatnonzero(usual)
+            self.rounds = repeated_delays.rounds(same, moved, seen, rows, spots)
+            self.links = repeated_delays.slow_links(same, moved, seen, rows, spots)
+        known = attribution.Trials(moved, seen, rows)
+        where = {int(number): row for row, number in enumerate(numbers)}
+        for spot in self.outliers[:EXPLAINED]:
+            row = where.get(int(self.spans.trials[spot]))
+            why = known.blame(row) if row is not None else None
+            self.slow.append(self._slow(spot, why, moved))
+
+    def _slow(self, spot: int, why: attribution.Blame | None, moved: Transfers | None) -> Slow:
+        import numpy as np
+
+        local = self.spans.end[spot] - self.spans.start[spot]
+        trial, rank = int(self.spans.trials[spot]), self.spans.ranks[int(local.argmax())]
+        peer = None
+        if moved is not None and trial in moved.trials:
+            row = int(np.flatnonzero(moved.trials == trial)[0])
+            mine = np.flatnonzero(moved.rank == rank)
+            peer = int(moved.peer[mine[moved.seconds[row, mine].argmax()]]) if mine.size else None
+        assert self.trial is not None
+        return Slow(
+            case=self.case, trial=trial, step=self.case.steps[trial - 1], seconds=float(self.local[spot]),
+            usual=self.trial.p50, rank=rank, peer=peer, blame=why,
+        )  # fmt: skip
+
+    def _slow_transfers(self, moved: Transfers) -> None:
+        import numpy as np
+
+        if len(moved.trials) < attribution.LEAST_TRIALS:
+            return
+        seconds = moved.seconds
+        usual = np.median(seconds, axis=0)
+        rows, columns = np.nonzero(seconds > OUTLIER * np.maximum(usual, 1e-6))
+        self.slow_count = int(rows.size)
+        worst = np.argsort(-(seconds[rows, columns] - usual[columns]))[:EXPLAINED]
+        self.slow_chunks = [
+            SlowChunk(
+                case=self.case, trial=int(moved.trials[row]), rank=int(moved.rank[column]), peer=int(moved.peer[column]),
+                index=int(moved.index[column]), seconds=float(seconds[row, column]), usual=float(usual[column]),
+            )
+            for row, column in zip(rows[worst], columns[worst], strict=True)
+        ]  # fmt: skip
+
+
+def _links(told: list[_Case]) -> tuple[repeated_delays.SlowLink, ...]:
+    """Links that are slow in most of the cases that used them."""
+    used: dict[tuple[int, int], int] = {}
+    slow: dict[tuple[int, int], list[float]] = {}
+    for one in told:
+        if one.moved is None or one.rounds is None:
+            continue
+        for link in {(int(a), int(b)) for a, b in zip(one.moved.peer, one.moved.rank, strict=True)}:
+            used[link] = used.get(link, 0) + 1
+        for found in one.links:
+            slow.setdefault((found.sender, found.receiver), []).append(found.factor)
+    kept = {link: each for link, each in slow.items() if 2 * len(each) > used[link]}
+    return tuple(
+        repeated_delays.SlowLink(sender=a, receiver=b, factor=sorted(each)[len(each) // 2]) for (a, b), each in sorted(kept.items())
+    )  # fmt: skip

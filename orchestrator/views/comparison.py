@@ -1,0 +1,235 @@
+"""Two runs side by side: the same cases, or the same training, and what else differs between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from ..model.run import Run, StepRecord
+from . import collectives
+from .clock import mapping
+from .collectives import phrases, statistics
+from .lineage import kept_steps
+from .overview import view
+
+if TYPE_CHECKING:
+    from .collectives.statistics import Floats
+
+Change = Literal["slower", "no difference", "faster", "unknown"]
+#: The chance that any case of two equal runs is called changed.
+LEVEL = 0.05
+#: Less than this is no difference, however sure it is: two runs of one thing differ by as much.
+MARGIN = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure of both runs, in seconds. ``change``: relative, its interval 95 % for all figures together; None: too few samples.
+
+    ``noise``: what the halves of either run differ by, at least MARGIN. ``verdict``: slower or faster where the interval
+    leaves out zero and the change is more than the noise; without an interval unknown, unless both are equal.
+    """
+
+    what: str
+    before: float
+    after: float
+    change: collectives.Interval | None
+    verdict: Change
+    counts: tuple[int, int] = (1, 1)
+    noise: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """after / before - 1; infinite where there was nothing before."""
+        if self.before:
+            return self.after / self.before - 1
+        return math.inf if self.after else 0.0
+
+    @property
+    def undecided(self) -> bool:
+        """Whether there are samples, but too few to say anything. Single figures, such as a whole run's time, are not judged."""
+        return self.verdict == "unknown" and max(self.counts) > 1
+
+    def slower_than(self, limit: float) -> bool:
+        """Whether it got slower, and by more than ``limit`` (0.05: 5 %) with its whole interval."""
+        return self.verdict == "slower" and self.change is not None and self.change.low > limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """``rows``: the figures of both. ``only``: (which run, what) that the other one lacks. ``differences``: what else differs.
+
+    ``least_samples``: of each run, below which no row can be decided; 0 where nothing has samples.
+    ``over``: of collectives, what the times of both are, whatever either run says; empty for others.
+
+    ``losses``: (steps with equal losses, steps of both, the first that differs); None without losses.
+    """
+
+    rows: tuple[Compared, ...]
+    only: tuple[tuple[Literal["A", "B"], str], ...] = ()
+    differences: tuple[tuple[str, str, str], ...] = ()
+    losses: tuple[int, int, int | None] | None = None
+    over: str = ""
+    least_samples: int = 0
+
+
+def compare(before: Run, after: Run) -> Comparison:
+    """``rows`` is empty where the runs have nothing in common."""
+    differences = tuple(_differences(before, after))
+    over = _over(before, after)
+    one, other = collectives.measured(before, over), collectives.measured(after, over)
+    if one is not None and other is not None:
+        cases = _by_identity(one), _by_identity(other)
+        both = [name for name in cases[0] if name in cases[1]]
+        level = LEVEL / max(1, len(both))
+        rows = tuple(_case(name, one, cases[0][name], other, cases[1][name], level) for name in both)
+        only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
+        only += [("B", name) for name in cases[1] if name not in cases[0]]
+        return Comparison(
+            rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over,
+            least_samples=statistics.least_samples(level),
+        )  # fmt: skip
+    if one is None and other is None:
+        return Comparison(
+            rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences,
+            least_samples=statistics.least_samples(LEVEL),
+        )  # fmt: skip
+    return Comparison(rows=(), differences=differences)
+
+
+def verdict(change: collectives.Interval, relative: float, noise: float) -> Change:
+    """Of times: more is slower. ``relative``: the change of the medians, which is shown beside the noise."""
+    if min(abs(change.value), abs(relative)) <= noise:
+        return "no difference"
+    return "slower" if change.low > 0 else "faster" if change.high < 0 else "no difference"
+
+
+def _over(before: Run, after: Run) -> str:
+    """What both runs say their times are; the slowest rank where they differ, or say chunks: cases are compared by trials."""
+    found = {told.over for told in map(collectives.setting, (before, after)) if told is not None}
+    return found.pop() if len(found) == 1 and "chunk" not in found else "max_rank"
+
+
+# --- collectives --------------------------------------------------------------------------------------------------------
+
+
+def _by_identity(found: collectives.Measured) -> dict[str, collectives.Case]:
+    """What a case is called, in full -> the case; the first where a plan has it twice."""
+    named: dict[str, collectives.Case] = {}
+    for case in found.setting.cases:
+        groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
+        text = f"{phrases.kind(case)}: {case.algorithm} {phrases.size(case.bytes)}, {case.world} ranks{groups}"
+        named.setdefault(text, case)
+    return named
+
+
+def _case(
+    name: str,
+    one: collectives.Measured,
+    case: collectives.Case,
+    other: collectives.Measured,
+    same: collectives.Case,
+    level: float,
+) -> Compared | None:
+    before, after = one.data[case.number][1], other.data[same.number][1]
+    return of_samples(name, before, after, level)
+
+
+def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -> Compared | None:
+    """None without samples. ``level``: the chance of an interval that misses; less where many figures are compared."""
+    old, new = statistics.spread(before), statistics.spread(after)
+    if old is None or new is None:
+        return None
+    counts = old.count, new.count
+    change = statistics.change(before, after, level) if min(old.min, new.min) > 0 else None  # no part of nothing
+    if change is None:
+        return replace(_single(name, old.p50, new.p50), counts=counts)
+    noise = max(MARGIN, statistics.drift(before), statistics.drift(after))
+    row = Compared(
+        what=name, before=old.p50, after=new.p50, change=change, verdict="unknown", counts=counts, noise=noise
+    )  # fmt: skip
+    return replace(row, verdict=verdict(change, row.relative, noise))
+
+
+# --- training -----------------------------------------------------------------------------------------------------------
+
+
+def _training(before: Run, after: Run) -> Iterator[Compared]:
+    old, new = (view(run.trial, run.history, run.files.steps()) for run in (before, after))
+    steps = of_samples("step, slowest rank", _step_times(before), _step_times(after))
+    if steps:
+        yield steps
+    for index, (one, other) in enumerate(zip(old.failovers, new.failovers, strict=False)):
+        number = f" {index + 1}" if len(old.failovers) > 1 else ""
+        for name, a, b in (
+            (f"failover{number}: TTR", one.ttr_s, other.ttr_s),
+            (f"failover{number}: detected", one.detect_s, other.detect_s),
+            (f"failover{number}: caught up", one.caught_up_s, other.caught_up_s),
+        ):
+            if a is not None and b is not None:
+                yield _single(name, a, b)
+    yield _single("whole run", old.duration_s, new.duration_s)
+
+
+def _single(name: str, before: float, after: float) -> Compared:
+    return Compared(
+        what=name, before=before, after=after, change=None, verdict="no difference" if before == after else "unknown"
+    )  # fmt: skip
+
+
+def _step_times(run: Run) -> Floats:
+    import numpy as np
+
+    slowest: dict[int, float] = {}
+    for record in kept_steps(run.files.steps(), run.history):
+        slowest[record.step] = max(slowest.get(record.step, 0.0), record.end - record.start)
+    return np.array([slowest[step] for step in sorted(slowest)], dtype=np.float64)
+
+
+def _losses(before: Run, after: Run) -> tuple[int, int, int | None] | None:
+    old, new = _kept(before), _kept(after)
+    both = set(old) & set(new)
+    if not both:
+        return None
+    differ = {key[0] for key in both if old[key] != new[key]}
+    steps = {step for step, _ in both}
+    return len(steps) - len(differ), len(steps), min(differ, default=None)
+
+
+def _kept(run: Run) -> Mapping[tuple[int, int], str]:
+    """(step, rank) -> loss as written, of what the last epoch to do it found."""
+    records: list[StepRecord] = list(kept_steps(run.files.steps(), run.history))
+    return {(one.step, one.rank): one.loss for one in records}
+
+
+# --- what else differs --------------------------------------------------------------------------------------------------
+
+
+def _differences(before: Run, after: Run) -> Iterator[tuple[str, str, str]]:
+    """(name, in A, in B): bed, links, parameters, machine."""
+    old, new = dict(_surroundings(before)), dict(_surroundings(after))
+    for name in [*old, *(name for name in new if name not in old)]:
+        if old.get(name) != new.get(name):
+            yield name, old.get(name, "-"), new.get(name, "-")
+
+
+def _surroundings(run: Run) -> Iterator[tuple[str, str]]:
+    plan, about = mapping(run.extras.get("plan.json")), mapping(run.extras.get("bundle.json"))
+    yield "bed", str(plan.get("bed", about.get("bed", "-")))
+    yield "backend", str(plan.get("backend", "-"))
+    yield "nodes", " ".join(map(str, plan.get("slots", ())))
+    yield from _flat({"link": plan.get("link")} if plan.get("link") else {})
+    yield "ccbed", str(about.get("ccbed", "-"))
+    yield "workload", run.trial.workload
+    yield from _flat({"params": run.trial.params})
+    yield from _flat(mapping(run.extras.get("fingerprint.json")))
+
+
+def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _flat(item, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", str(item)
