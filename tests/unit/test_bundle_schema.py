@@ -32,7 +32,9 @@ def test_the_schema_of_a_bundle_is_written_down() -> None:
         "values of events": dict(zip(values, found[len(DOCUMENTS) :], strict=True)),
         "$defs": components,
     }
-    same_as_golden("../../orchestrator/core/documents/bundle.schema.json", json.dumps(schema, indent=1, sort_keys=True) + "\n")
+    same_as_golden(
+        "../../orchestrator/core/documents/bundle.schema.json", json.dumps(schema, indent=1, sort_keys=True) + "\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_a_keepers_events_are_signed_line_by_line_with_its_own_key(directory: Pa
     assert ccbed("verify", directory, "--bed-key", other, "--bed-key", key)[0] == 0
     code, text = ccbed("verify", directory, "--bed-key", other)
     assert (code, "events.jsonl:1: not signed by the key of its bed (2 of 2 lines)" in text) == (2, True)
-    events.write_text(events.read_text().replace("-9", "-6"))
+    events.write_text(events.read_text().replace(":-9", ":-6"))
     seal.seal(directory)
     assert "(1 of 2 lines)" in ccbed("verify", directory, "--bed-key", key)[1]
 
