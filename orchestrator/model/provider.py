@@ -23,21 +23,21 @@ class Fetched:
     reason: str = ""
 
 
-class Asker(Protocol):
+class Prober(Protocol):
     """How hosts, and nodes with a network of their own, are asked: the operations of ``agent/checks.py``.
 
     Used by several threads at once. Raises OSError, ValueError or RuntimeError with a sentence that says what is wrong.
     """
 
-    def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any: ...
+    def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any: ...
 
-    def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any: ...
+    def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any: ...
 
 
 class Provider(Protocol):
     """One kind of bed. ``run`` binds the provider to a run: its commands are named by it and its events are polled."""
 
-    def ahead(self, bed: BedSpec) -> None:
+    def warm_up(self, bed: BedSpec) -> None:
         """It will soon be asked for: begin with what takes long to begin. Returns at once, raises nothing."""
 
     def capabilities(self, host: str) -> frozenset[str]: ...
@@ -45,10 +45,10 @@ class Provider(Protocol):
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """What exists of a bed. ``memory``: how much its nodes have is wanted too, which takes milliseconds for each process."""
 
-    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         """What one node is seen to be, within a second; ``unreachable`` where its host does not answer. Raises nothing."""
 
-    def asker(self, bed: BedSpec) -> Asker | None:
+    def prober(self, bed: BedSpec) -> Prober | None:
         """How its hosts are asked before a trial; None where all there is to ask is this machine."""
 
     def prepare(self, bed: BedSpec) -> None:
@@ -57,7 +57,7 @@ class Provider(Protocol):
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End every process of the bed and remove its directories; returns the pids that were ended."""
 
-    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+    def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         """The same on some hosts alone, which left the bed; returns the pids that were ended."""
 
     def open(self, bed: BedSpec, run: str) -> Cursors:

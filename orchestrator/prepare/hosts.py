@@ -15,7 +15,7 @@ from ..core.bed import host_errors, observed_status, preparation
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..store import prepared, shipped
-from . import facts, playing, reaching
+from . import facts, host_access, playbook_runs
 from .vault import Vault
 
 #: Where this machine's own engine listens; its images are the ones that are meant.
@@ -54,7 +54,7 @@ def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
     return Work(bed=bed, due=due, parts=parts, images=images)
 
 
-def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcome:
+def prepare(state: Path, work: Work, vault: Vault, told: playbook_runs.Told) -> Outcome:
     """Prepare the hosts that are due. Those that came to the end are remembered, whatever the others did.
 
     Raises OwnedError, with nothing done anywhere, where the bed on a host is another's.
@@ -68,14 +68,15 @@ def prepare(state: Path, work: Work, vault: Vault, told: playing.Told) -> Outcom
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    away, labels = reaching.read([bed.host(one.host) for one in work.due], f"{bed.hostdir}/keeper/keeper.json")
+    away, labels = host_access.read([bed.host(one.host) for one in work.due], f"{bed.hostdir}/keeper/keeper.json")
     _refuse_foreign(state, bed, labels)
     failures = tuple((host, "", host_errors.Advice(text=text, fix="")) for host, text in away.items())
     hosts = [one.host for one in work.due if one.host not in away]
     if not hosts:
         return Outcome(ready=(), failures=failures, changed=0)
-    played = playing.play(
-        playing.Play(playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault), told
+    played = playbook_runs.play(
+        playbook_runs.Play(playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault),
+        told,
     )
     remembered = {host: _remembered(work.parts[host], played.facts.get(host, {})) for host in played.done}
     prepared.write(state, bed.name, remembered)
@@ -104,9 +105,9 @@ def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
 
     def one(host: HostSpec) -> str | None:
         try:
-            with reaching.reach(host) as way:
+            with host_access.reach(host) as way:
                 said = way.run(["sh", "-c", script, "stamp", f"{bed.hostdir}/prepared.json"], "", STAMP_S).output
-        except reaching.UnreachableError:
+        except host_access.UnreachableError:
             return None
         left, machine = ["", "", *said.splitlines()][-2:]  # a shell may say something at log-in
         return observed_status.stamp(_json(left), machine)
@@ -129,7 +130,7 @@ def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
     prepared.forget(state, bed.name, hosts)
 
 
-def reset(state: Path, bed: BedSpec, vault: Vault, told: playing.Told, *, force: bool) -> Outcome:
+def reset(state: Path, bed: BedSpec, vault: Vault, told: playbook_runs.Told, *, force: bool) -> Outcome:
     """Undo on the hosts what `up` left there: containers of the bed, and its directory.
 
     Raises OwnedError, with nothing undone anywhere, where a host has another's bed or a run is open; unless forced.
@@ -139,10 +140,10 @@ def reset(state: Path, bed: BedSpec, vault: Vault, told: playing.Told, *, force:
     hosts = [host.name for host in bed.hosts if host.connection == "ssh"]
     own = {"ccbed_owner": owners.text(bed), "ccbed_owner_id": owners.identity(state)}
     variables = {**_variables(bed), **own, "ccbed_force": force}
-    play = playing.Play(
+    play = playbook_runs.Play(
         playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600
     )
-    played = playing.play(play, told)
+    played = playbook_runs.play(play, told)
     held = [f"host {host}: {step.said}" for host, step in played.failed.items() if step.task == HELD]
     if held:
         again = f"ccbed down {bed.inventory} --reset --force"
@@ -177,11 +178,11 @@ def _remembered(parts: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str,
     return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": found.get("firewall", "")}
 
 
-def _failures(bed: BedSpec, played: playing.Played) -> tuple[tuple[str, str, host_errors.Advice], ...]:
+def _failures(bed: BedSpec, played: playbook_runs.Played) -> tuple[tuple[str, str, host_errors.Advice], ...]:
     return tuple(found for host, step in played.failed.items() for found in _advice(bed.host(host), step))
 
 
-def _advice(host: HostSpec, step: playing.Step) -> Iterator[tuple[str, str, host_errors.Advice]]:
+def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str, host_errors.Advice]]:
     if step.task != "check":
         yield host.name, step.task, host_errors.advise(host, step.said, reached=step.state == "failed")
         return

@@ -38,9 +38,9 @@ def read(path: Path, vault: Vault) -> Read:
     text = _plain(path)
     if text is not None:
         return Read(inventory=parse_inventory.parse(text, str(path)))
-    from . import listing
+    from . import ansible_listing
 
-    inventory, secrets = listing.read(path, vault)
+    inventory, secrets = ansible_listing.read(path, vault)
     return Read(inventory=inventory, secrets=secrets)
 
 

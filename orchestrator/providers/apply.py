@@ -140,7 +140,7 @@ class _Lost:
         if not host:
             return False
         node = str(command.node)
-        found = self._provider.look(self._bed, node)
+        found = self._provider.observe_node(self._bed, node)
         self._missed[node] = self._missed.get(node, 0) + 1 if found.state == "unreachable" else 0
         if self._missed[node] >= LOST_AFTER:
             self._reasons[host] = f"its host {host} was lost: {found.reason}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
 from ..node.files import label
 from ..node.files.inbox import place
-from . import deadlines, files
+from . import files
 
 if TYPE_CHECKING:
     import docker
@@ -80,7 +81,7 @@ class LocalSite:
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         from ..node.hostlink import host as operations
 
-        return deadlines.within(deadline_s, op, lambda: operations.OPS[op](**args))
+        return within(deadline_s, op, lambda: operations.OPS[op](**args))
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         place(Path(path), content)
@@ -123,3 +124,28 @@ def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
     site = RemoteSite(bed, host)
     site.open(PATIENT_S if patient else ssh_connection.CONNECT_S, patient=patient)
     return site
+
+
+def within(deadline_s: float, what: str, work: Callable[[], Any]) -> Any:
+    """What ``work`` returns or raises. Raises TimeoutError where it takes longer; it is then left to itself."""
+    outcome: list[Callable[[], Any]] = []
+
+    def run() -> None:
+        try:
+            done = work()
+        except BaseException as error:  # noqa: BLE001
+            problem = error
+            outcome.append(lambda: _raise(problem))
+        else:
+            outcome.append(lambda: done)
+
+    thread = threading.Thread(target=run, name=f"ccbed-{what}", daemon=True)
+    thread.start()
+    thread.join(deadline_s)
+    if not outcome:
+        raise TimeoutError(f"{what} on this machine has taken longer than {deadline_s:g} s")
+    return outcome[0]()
+
+
+def _raise(problem: BaseException) -> None:
+    raise problem

@@ -38,7 +38,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
-            looks = Looks(lambda name: request.provider.look(request.bed, name))
+            looks = Looks(lambda name: request.provider.observe_node(request.bed, name))
             opening = book.append(_opening(request, plan, book, directory, cursors, cut=cut))
             if opening is not None and opening.f == "run.begin":
                 request.told(opening)

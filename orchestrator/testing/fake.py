@@ -45,7 +45,7 @@ class FakeBed(Agents):
 
     # --- model.provider.Provider ------------------------------------------------------------------------------------------
 
-    def ahead(self, bed: BedSpec) -> None:
+    def warm_up(self, bed: BedSpec) -> None:
         """Nothing of it takes long."""
 
     def capabilities(self, host: str) -> frozenset[str]:
@@ -54,17 +54,17 @@ class FakeBed(Agents):
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         return BedStatus(name="fake", nodes=tuple(self.status(name) for name in self.nodes))
 
-    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.status(node)
 
-    def asker(self, bed: BedSpec) -> None:
+    def prober(self, bed: BedSpec) -> None:
         return None
 
     def prepare(self, bed: BedSpec) -> None: ...
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         return ()
 
-    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+    def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         return ()
 
     def open(self, bed: BedSpec, run: str) -> Cursors:

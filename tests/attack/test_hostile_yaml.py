@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core.spec import source_positions
 from orchestrator.model.errors import UsageError
-from orchestrator.prepare import inventory, listing
+from orchestrator.prepare import ansible_listing, inventory
 from orchestrator.prepare.vault import Vault
 
 pytestmark = pytest.mark.attack
@@ -77,7 +77,7 @@ def test_what_an_alias_stands_for_keeps_its_lines() -> None:
 def test_ansible_never_loads_an_inventory_beyond_the_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, folder: str
 ) -> None:
-    monkeypatch.setattr(listing, "_list", lambda *_: pytest.fail("Ansible was started"))
+    monkeypatch.setattr(ansible_listing, "_list", lambda *_: pytest.fail("Ansible was started"))
     (tmp_path / "group_vars").mkdir()
     (tmp_path / "lab.yml").write_text("all: {hosts: {h1: {}}}\n")
     target = tmp_path / folder / (f"all{Path(name).suffix}".removesuffix(".ini") if folder else name)
@@ -87,7 +87,7 @@ def test_ansible_never_loads_an_inventory_beyond_the_limits(
 
 
 def test_a_large_inventory_never_reaches_ansible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "_list", lambda *_: pytest.fail("Ansible was started"))
+    monkeypatch.setattr(ansible_listing, "_list", lambda *_: pytest.fail("Ansible was started"))
     with (tmp_path / "hosts").open("wb") as file:
         file.truncate(3 * 1024**3)
     with pytest.raises(UsageError, match="larger than the 16,777,216 bytes that are read"):

@@ -13,7 +13,7 @@ import pytest
 from orchestrator.model.bed import HostSpec
 from orchestrator.providers.docker import engine_over_ssh
 from orchestrator.providers.ssh import ssh_connection
-from orchestrator.providers.ssh.refusals import HostError
+from orchestrator.providers.ssh.connection_errors import HostError
 from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import sshd

@@ -16,8 +16,9 @@ import pytest
 
 from orchestrator.core.inventory import ssh_options
 from orchestrator.model.bed import HostSpec
-from orchestrator.providers.ssh import refusals, ssh_connection
-from orchestrator.providers.ssh.refusals import Goal, HostError
+from orchestrator.providers.ssh import connection_errors, ssh_connection
+from orchestrator.providers.ssh.connection_errors import HostError
+from orchestrator.providers.ssh.destinations import Destination
 from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import sshd
@@ -77,8 +78,8 @@ def silent(place: Place) -> None:
 def by_error(error: Exception) -> Callable[[Place], None]:
     def refuse(place: Place) -> None:
         host = place.host(address="h9")
-        goal = Goal(host=host, address="h9", port=22, user="ann", keys=(), known=(Path("known_hosts"),))
-        raise refusals.explained(goal, error, 10.0)
+        destination = Destination(host=host, address="h9", port=22, user="ann", keys=(), known=(Path("known_hosts"),))
+        raise connection_errors.explain(destination, error, 10.0)
 
     return refuse
 

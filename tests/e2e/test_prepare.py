@@ -21,7 +21,7 @@ import pytest
 from orchestrator.core.bed import assemble
 from orchestrator.core.inventory import variables
 from orchestrator.node.oslayer import process_tag as marks
-from orchestrator.prepare import ending, facts, playing
+from orchestrator.prepare import facts, playbook_runs
 from orchestrator.store import shipped
 
 pytestmark = pytest.mark.e2e
@@ -73,11 +73,13 @@ def inventory(tmp_path: Path, engine: Path, hosts: dict[str, dict[str, Any]]) ->
     return file
 
 
-def play(file: Path, playbook: str, *hosts: str, **variables: Any) -> tuple[playing.Played, list[playing.Step]]:
-    steps: list[playing.Step] = []
+def play(
+    file: Path, playbook: str, *hosts: str, **variables: Any
+) -> tuple[playbook_runs.Played, list[playbook_runs.Step]]:
+    steps: list[playbook_runs.Step] = []
     given = {"ccbed_hostdir": str(file.parent / "bed"), **variables}
-    wanted = playing.Play(playbook=playbook, inventory=str(file), hosts=hosts, variables=given, deadline_s=120)
-    return playing.play(wanted, steps.append), steps
+    wanted = playbook_runs.Play(playbook=playbook, inventory=str(file), hosts=hosts, variables=given, deadline_s=120)
+    return playbook_runs.play(wanted, steps.append), steps
 
 
 def test_a_host_is_prepared_once_and_stamped_and_a_second_run_changes_nothing(tmp_path: Path, engine: Path) -> None:
@@ -208,13 +210,13 @@ def test_a_play_has_a_deadline_and_leaves_nothing_behind(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     file = inventory(tmp_path, engine, {"h1": {}, "h2": {}})
-    wanted = playing.Play(playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s)
-    played = playing.play(wanted, lambda _: None)
+    wanted = playbook_runs.Play(playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s)
+    played = playbook_runs.play(wanted, lambda _: None)
     assert {host: step.said for host, step in played.failed.items()} == dict.fromkeys(
         ("h1", "h2"), f"not done after {deadline_s:.0f} s"
     )
     assert list((tmp_path / "tmp").iterdir()) == []
-    assert ending.processes(str(tmp_path / "tmp")) == []
+    assert playbook_runs.ansible_processes(str(tmp_path / "tmp")) == []
 
 
 @pytest.mark.parametrize("name", ["prepare", "image", "hosts", "reset"])

@@ -26,7 +26,7 @@ class FakeProvider:
     def state(self, name: str, state: NodeState) -> None:
         self.nodes[name] = replace(self.nodes[name], state=state)
 
-    def ahead(self, bed: BedSpec) -> None:
+    def warm_up(self, bed: BedSpec) -> None:
         """Nothing of it takes long."""
 
     def capabilities(self, host: str) -> frozenset[str]:
@@ -36,10 +36,10 @@ class FakeProvider:
         pid = 99 if self.keeper else 0
         return BedStatus(name=bed.name, nodes=tuple(self.nodes.values()), keeper_pid=pid, keeper_hash=self.keeper)
 
-    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
-    def asker(self, bed: BedSpec) -> None:
+    def prober(self, bed: BedSpec) -> None:
         return None
 
     def prepare(self, bed: BedSpec) -> None:
@@ -51,7 +51,7 @@ class FakeProvider:
         self.nodes, self.keeper = {}, ""
         return ended
 
-    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+    def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         names = {host.name for host in hosts}
         self.told.append(f"clear {' '.join(sorted(names))}")
         gone = [node for node in self.nodes.values() if node.host in names]

@@ -21,7 +21,7 @@ from .fake_bed import FakeProvider
 class Provider(FakeProvider):
     """It remembers whose hosts it was told to reach."""
 
-    def ahead(self, bed: BedSpec) -> None:
+    def warm_up(self, bed: BedSpec) -> None:
         self.told.append(f"ahead {bed.name}")
 
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from orchestrator.providers.deadlines import within
+from orchestrator.providers.sites import within
 
 
 def test_what_comes_in_time_comes_as_it_is() -> None:

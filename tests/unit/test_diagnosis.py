@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.core.bed import diagnosis
 from orchestrator.model.bed import HostSpec
-from orchestrator.prepare import examine, facts
+from orchestrator.prepare import facts, host_checks
 
 from .test_preparation import bed, host, node
 
@@ -172,13 +172,13 @@ def test_what_answers_like_no_engine_is_none(monkeypatch: pytest.MonkeyPatch, an
 
 def test_this_machine_is_examined_without_a_connection() -> None:
     here = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir="/tmp")
-    found = examine.examine(here)
+    found = host_checks.examine(here)
     assert [one.name for one in found["h1"]] == ["python", "engine", "disk", "shm"]
     assert found["h1"][1].outcome == "fail"
 
 
 def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:
     away = bed(hosts=(host("h1", address="127.0.0.1", port=1),), nodes=(node(1),))
-    found = examine.examine(away)
+    found = host_checks.examine(away)
     assert [one.name for one in found["h1"]] == ["ssh"]
     assert "127.0.0.1:1 refuses connections: no sshd listens on port 1; start it" in found["h1"][0].text

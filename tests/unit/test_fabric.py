@@ -223,15 +223,15 @@ def test_a_namespace_that_a_process_does_not_hold_is_not_found() -> None:
 def test_preflight_asks_the_nodes_of_a_fabric_themselves() -> None:
     asked: list[tuple[str, str]] = []
 
-    class Asker:
-        def ask(self, host: str, op: str, deadline_s: float, **args: object) -> object:
+    class Prober:
+        def probe_host(self, host: str, op: str, deadline_s: float, **args: object) -> object:
             raise AssertionError("the machine is not asked")
 
-        def probe(self, node: str, op: str, deadline_s: float, **args: object) -> object:
+        def probe_node(self, node: str, op: str, deadline_s: float, **args: object) -> object:
             asked.append((node, op))
             raise OSError("does not answer")
 
-    found = preflight.check(bed(), beds.up(bed()), Asker())
+    found = preflight.check(bed(), beds.up(bed()), Prober())
     assert {node for node, op in asked if op == "survey"} == {"n0", "n1", "n2", "n3", "n4"}
     assert any(one.outcome == "fail" and "n3" in one.name for one in found)
 

@@ -163,7 +163,7 @@ def _use(bed: BedSpec) -> None:
         argv = helper_start.command(host.python, bed.hostdir, bed.name, [bed.shared_dir], b"")
         for words in (argv, *host.power.values(), *host.ssh_control.values(), *host.engine_control.values()):
             assert _through_a_shell(shlex.join(words)) == list(words)
-        _, way = destinations.goal(host, Path("/nonexistent"))
+        _, way = destinations.resolve(host, Path("/nonexistent"))
         assert way == "" or _through_a_shell(way)[0] == "ssh"
     for node in (one for one in bed.nodes if one.container):
         request = container_requests.request(bed, node, archive="/a.pyz", owner=(0, 0), addresses={}, tag="t")

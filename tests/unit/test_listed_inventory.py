@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.inventory import listed_inventory
 from orchestrator.model.bed import Inventory
 from orchestrator.model.errors import UsageError
-from orchestrator.prepare import inventory, listing, programs
+from orchestrator.prepare import ansible_listing, ansible_programs, inventory
 from orchestrator.prepare.vault import Vault
 
 BIN = Path(sys.executable).parent
@@ -224,7 +224,7 @@ def test_without_ansible_a_plain_file_is_still_read_and_others_say_what_is_missi
 
 
 def test_an_inventory_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "LIST_S", 0.01)
+    monkeypatch.setattr(ansible_listing, "LIST_S", 0.01)
     assert wrong(lay(tmp_path, {"hosts": "h1\n"}) / "hosts") == ["hosts: ansible-inventory was not done after 0 s"]
 
 
@@ -239,4 +239,4 @@ def test_the_order_of_hosts_is_that_of_the_groups() -> None:
 
 
 def test_programs_are_run_from_the_environment_of_this_interpreter() -> None:
-    assert Path(programs.find("ansible-inventory")).parent == BIN
+    assert Path(ansible_programs.find("ansible-inventory")).parent == BIN

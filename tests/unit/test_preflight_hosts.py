@@ -32,7 +32,7 @@ class Hosts:
     roots: dict[str, str] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
 
-    def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
+    def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
         self.asked.append((host, op))
         args |= {"shared_dir": self.roots[host]} if "shared_dir" in args and host in self.roots else {}
         if (host, op) in self.odd:
@@ -45,7 +45,7 @@ class Hosts:
             answer["interfaces"] = {"eth0": f"127.0.0.{number}"}
         return answer
 
-    def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
+    def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
         self.asked.append((node, f"{op} inside"))
         number = int(node.removeprefix("n"))
         answer: Any = preflight_checks.OPS[op](**args)

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.bed import host_errors, preparation
 from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
-from orchestrator.prepare import facts, hosts, playing
+from orchestrator.prepare import facts, hosts, playbook_runs
 from orchestrator.store import prepared, shipped
 
 IDS = {"ccbed/cpu:2.13.0": "sha256:aa"}
@@ -182,7 +182,7 @@ def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, tex
     ],
 )
 def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
-    assert playing.reason(result) == said
+    assert playbook_runs.reason(result) == said
 
 
 def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:

@@ -17,9 +17,9 @@ from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedStatus, HostSpec, HostStatus
 from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError
 from orchestrator.node.oslayer.engine_api import EngineError
-from orchestrator.prepare import hosts, playing, reaching
+from orchestrator.prepare import host_access, hosts, playbook_runs
 from orchestrator.providers import host_problems, owners
-from orchestrator.providers.ssh import refusals
+from orchestrator.providers.ssh import connection_errors
 
 from .test_preparation import bed, host
 
@@ -30,27 +30,27 @@ class Ansible:
     """Plays as it is told: ``failing`` hosts with what is said of them."""
 
     def __init__(self) -> None:
-        self.played: list[playing.Play] = []
-        self.failing: Mapping[str, playing.Step] = {}
+        self.played: list[playbook_runs.Play] = []
+        self.failing: Mapping[str, playbook_runs.Step] = {}
         self.away: dict[str, str] = {}
         self.labels: dict[str, str] = {}
 
-    def play(self, wanted: playing.Play, told: playing.Told) -> playing.Played:
+    def play(self, wanted: playbook_runs.Play, told: playbook_runs.Told) -> playbook_runs.Played:
         self.played.append(wanted)
         for name in wanted.hosts:
-            told(playing.Step(host=name, task="time", state="warn", said="the clock is not synchronised"))
-            told(self.failing.get(name, playing.Step(host=name, task="directory", state="changed")))
+            told(playbook_runs.Step(host=name, task="time", state="warn", said="the clock is not synchronised"))
+            told(self.failing.get(name, playbook_runs.Step(host=name, task="directory", state="changed")))
         done = tuple(name for name in wanted.hosts if name not in self.failing)
         failed = {name: step for name, step in self.failing.items() if name in wanted.hosts}
-        return playing.Played(done=done, failed=failed, facts=dict.fromkeys(done, FACTS), changed=len(done))
+        return playbook_runs.Played(done=done, failed=failed, facts=dict.fromkeys(done, FACTS), changed=len(done))
 
 
 @pytest.fixture
 def ansible(monkeypatch: pytest.MonkeyPatch) -> Ansible:
     fake = Ansible()
-    monkeypatch.setattr(playing, "play", fake.play)
+    monkeypatch.setattr(playbook_runs, "play", fake.play)
     monkeypatch.setattr(hosts, "local_image", lambda _: None)
-    monkeypatch.setattr(reaching, "read", lambda _, path: (fake.away, fake.labels))
+    monkeypatch.setattr(host_access, "read", lambda _, path: (fake.away, fake.labels))
     return fake
 
 
@@ -96,7 +96,7 @@ def test_it_can_be_asked_for_or_left_out(session: Session, ansible: Ansible) -> 
 
 
 def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansible: Ansible) -> None:
-    ansible.failing = {"h2": playing.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
+    ansible.failing = {"h2": playbook_runs.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
     with pytest.raises(InfrastructureError) as found:
         prepared_hosts.ready(session, bed())
     assert found.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
@@ -136,7 +136,7 @@ def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(sess
 
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
     text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
-    ansible.failing = {"h1": playing.Step(host="h1", task="check", state="failed", said=text)}
+    ansible.failing = {"h1": playbook_runs.Step(host="h1", task="check", state="failed", said=text)}
     with pytest.raises(InfrastructureError) as found:
         prepared_hosts.ready(session, bed())
     assert found.value.problems == ("host h1: engine 19.03 is too old", "host h1: no GPU")
@@ -164,7 +164,7 @@ def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
 ) -> None:
     prepared_hosts.ready(session, bed())
     ansible.failing = {
-        "h2": playing.Step(host="h2", task="held", state="failed", said="bed lab is there and belongs to ann")
+        "h2": playbook_runs.Step(host="h2", task="held", state="failed", said="bed lab is there and belongs to ann")
     }
     with pytest.raises(OwnedError) as refused:
         prepared_hosts.reset(session, bed())
@@ -220,16 +220,16 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
         def __init__(self, host: str) -> None:
             self.host = host
 
-        def run(self, argv: list[str], text: str, limit_s: float) -> reaching.Answer:
-            return reaching.Answer(code=0, output=answers[self.host], errors="")
+        def run(self, argv: list[str], text: str, limit_s: float) -> host_access.Answer:
+            return host_access.Answer(code=0, output=answers[self.host], errors="")
 
     @contextlib.contextmanager
     def reach(host: HostSpec) -> Iterator[Way]:
         if host.name not in answers:
-            raise reaching.UnreachableError("silent")
+            raise host_access.UnreachableError("silent")
         yield Way(host.name)
 
-    monkeypatch.setattr(reaching, "reach", reach)
+    monkeypatch.setattr(host_access, "reach", reach)
 
     def lost() -> list[str]:
         return [one.host for one in prepared_hosts.lost(session, bed(), status(), ("h1", "h2"))]
@@ -243,8 +243,8 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
 
 def test_only_hosts_that_let_us_in_are_asked_for_their_stamp() -> None:
     wrong = {
-        "h1": refusals.HostError("h1", "does not answer within 4 s"),
-        "h2": refusals.python_missing(host("h2")),
+        "h1": connection_errors.HostError("h1", "does not answer within 4 s"),
+        "h2": connection_errors.python_missing(host("h2")),
         "h3": EngineError("the engine at /var/run/docker.sock is not reached"),
         "h4": TimeoutError("no answer"),
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from orchestrator.providers.ssh import ssh_connection
-from orchestrator.providers.ssh.refusals import Goal
+from orchestrator.providers.ssh.destinations import Destination
 
 ROUNDS = 10
 #: The kernel acknowledges so late where nobody asks it not to.
@@ -34,7 +34,7 @@ def test_a_host_that_answers_in_two_parts_is_not_slowed_down() -> None:
                     connection.send(b"b")
 
         threading.Thread(target=answer, daemon=True).start()
-        with ssh_connection._socket(cast(Goal, _There(server.getsockname()[1])), time.monotonic() + 5) as sock:
+        with ssh_connection._socket(cast(Destination, _There(server.getsockname()[1])), time.monotonic() + 5) as sock:
             begin = time.monotonic()
             for _ in range(ROUNDS):
                 sock.send(b"?")

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator.node.hostlink import frames
-from orchestrator.providers.ssh import helper_start, reconnect
-from orchestrator.providers.ssh.refusals import HostError
+from orchestrator.providers.ssh import helper_start, host_connection
+from orchestrator.providers.ssh.connection_errors import HostError
 from orchestrator.providers.ssh.requests import Link
 
 
@@ -71,17 +71,17 @@ class Connection:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"SLICE_S": 0.01, "HUSH_S": 0.03, "QUIET_S": 0.05, "BACKOFF_S": (0.0,)}.items():
-        monkeypatch.setattr(reconnect, name, value)
+        monkeypatch.setattr(host_connection, name, value)
 
 
 @contextmanager
-def reached(new: bool | None, channel: Callable[[], Mute] = Mute) -> Iterator[tuple[reconnect.Reach, list[Link]]]:
+def reached(new: bool | None, channel: Callable[[], Mute] = Mute) -> Iterator[tuple[host_connection.Reach, list[Link]]]:
     """A host over whose connections nothing comes, ever, unless ``channel`` is another, with the links that were made."""
     links: list[Link] = []
 
     def handle(header: Mapping[str, Any], body: bytes) -> None: ...
 
-    made = reconnect.Reach(
+    made = host_connection.Reach(
         "h1",
         connect=lambda deadline_s: Connection(new),  # type: ignore[arg-type, return-value]
         start=lambda connection, deadline_s: helper_start.Started(channel=channel(), hello={}, rest=b""),
@@ -116,7 +116,7 @@ def test_one_that_answers_somebody_new_is_known_to_be_there_and_its_connection_i
 @pytest.mark.parametrize("new", [False, None])
 def test_one_that_does_not_is_waited_for_but_not_asked_in_vain(new: bool | None) -> None:
     with reached(new) as (host, links):
-        wait(lambda: time.monotonic() - links[0].heard > 2 * reconnect.QUIET_S)
+        wait(lambda: time.monotonic() - links[0].heard > 2 * host_connection.QUIET_S)
         with pytest.raises(HostError, match="no word from it"):
             host.ask({"do": "look"}, b"", 2.0)
         assert not host.answering

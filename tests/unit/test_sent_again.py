@@ -20,7 +20,7 @@ from orchestrator.node.files import inbox
 from orchestrator.node.hostlink import frames
 from orchestrator.node.keeper import keeper
 from orchestrator.providers import event_reader
-from orchestrator.providers.ssh import helper_start, reconnect
+from orchestrator.providers.ssh import helper_start, host_connection
 from orchestrator.providers.ssh.remote_host import RemoteSite
 
 from . import piped_site
@@ -60,7 +60,7 @@ def _reconnected(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Re
     """A site whose first connection is torn, and whose second comes when ``torn`` has been waited for and cleared."""
     with serving(tmp_path / "host") as first, piped_site.site(tmp_path / "host", tmp_path / "mirror", patch) as site:
         second, torn = helper_start.start, Torn(first)
-        patch.setattr(reconnect, "BACKOFF_S", (0.0,))
+        patch.setattr(host_connection, "BACKOFF_S", (0.0,))
         channels = iter((torn,))
 
         def start(*about: Any) -> helper_start.Started:

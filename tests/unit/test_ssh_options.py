@@ -90,11 +90,11 @@ def test_the_way_of_the_inventory_comes_before_that_of_the_configuration(tmp_pat
     config = tmp_path / "config"
     config.write_text("Host h1\n  ProxyJump elsewhere\n  Port 2022\n")
     host = HostSpec(name="h1", connection="ssh", address="h1", user="ann")
-    assert destinations.goal(host, config)[1].endswith("-W h1:2022 -- elsewhere")
+    assert destinations.resolve(host, config)[1].endswith("-W h1:2022 -- elsewhere")
     jumping = HostSpec(
         name="h1", address="h1", user="ann", ssh={"proxyjump": ("a:1,bob@b:2",), "config": (str(config),)}
     )
-    assert destinations.goal(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
+    assert destinations.resolve(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
     told = HostSpec(name="h1", address="h1", user="ann", ssh={"proxycommand": ("nc -x %% %r %h %p",)})
-    assert destinations.goal(told, config)[1] == "nc -x % ann h1 2022"
-    assert destinations.goal(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""
+    assert destinations.resolve(told, config)[1] == "nc -x % ann h1 2022"
+    assert destinations.resolve(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""

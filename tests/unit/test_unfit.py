@@ -25,7 +25,7 @@ def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: py
     bed = replace(beds.local(state=str(tmp_path)), workdir=str(tmp_path / "bed"))
     provider = FakeProvider(nodes={node.name: beds.found(node) for node in bed.nodes})
 
-    def unfit(bed: BedSpec, status: BedStatus, asker: object) -> preflight.Checked:
+    def unfit(bed: BedSpec, status: BedStatus, prober: object) -> preflight.Checked:
         assert not provider.told
         lacking = preflight.Finding(
             name="shm", outcome="fail", text="64 MB free, 512 MB needed", fix="set ccbed_shm_size"

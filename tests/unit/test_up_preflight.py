@@ -26,7 +26,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[preflight.Finding]:
     """What preflight will say; every look takes one."""
     findings: list[preflight.Finding] = []
 
-    def check(bed: BedSpec, status: BedStatus, asker: object) -> tuple[preflight.Finding, ...]:
+    def check(bed: BedSpec, status: BedStatus, prober: object) -> tuple[preflight.Finding, ...]:
         return (findings.pop(0),)
 
     monkeypatch.setattr(preflight, "check", check)

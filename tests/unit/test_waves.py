@@ -52,7 +52,7 @@ class Slow(FakeProvider):
             self.waves.append({})
         return found
 
-    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         gone = bed.node(node).host in self.dead
         return NodeStatus(name=node, state="unreachable" if gone else "starting", reason="no route")
 

@@ -17,7 +17,7 @@ from .session import Session
 if TYPE_CHECKING:
     from ...core.bed.preparation import Due
     from ...prepare import hosts as preparation
-    from ...prepare import playing
+    from ...prepare import playbook_runs
 
 
 def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedSpec:
@@ -137,12 +137,12 @@ def _prepare(session: Session, work: preparation.Work) -> None:
     _raise(outcome, "ready and kept", f"ccbed up {beds.shown(work.bed.inventory)}")
 
 
-def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playing.Told:
+def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playbook_runs.Told:
     """A line for what changes or fails; what is as it should be passes by in the last line; warnings come together."""
     terminal = session.terminal
     words = {"changed": "changed", "unreachable": "not reached"}
 
-    def told(step: playing.Step) -> None:
+    def told(step: playbook_runs.Step) -> None:
         head = f"  {what:<11} {step.host}  {step.task}"
         if step.state == "warn":
             warned.setdefault(step.said, []).append(step.host)

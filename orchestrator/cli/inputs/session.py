@@ -72,7 +72,7 @@ class Session:
     def ahead(self, bed: BedSpec) -> None:
         """Begin to reach its hosts while everything else is still being read; the next ``provider`` of that bed does."""
         provider = self.provider(bed)
-        provider.ahead(bed)
+        provider.warm_up(bed)
         self._ahead.append((bed, provider))
 
     def provider(self, bed: BedSpec) -> Provider:

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(session: Session, inventory: Path, as_json: bool) -> int:
     """What each host of INVENTORY lacks, with the fix. Changes nothing."""
-    from ...prepare import examine
+    from ...prepare import host_checks
 
     bed = beds.wanted(session, inventory)
     session.terminal.status(f"  looking at {len(bed.hosts) or 1} hosts …")
-    found = examine.examine(bed)
+    found = host_checks.examine(bed)
     lacking = [host for host, findings in found.items() if any(one.outcome == "fail" for one in findings)]
     if as_json:
         session.terminal.json(_json(bed, found, lacking))

@@ -177,7 +177,7 @@ def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> No
     hosts = departed.to_clear(bed, diff.departed)
     if not hosts:
         return
-    ended = provider.clear(bed, hosts)
+    ended = provider.retire_hosts(bed, hosts)
     store.write(session.state, departed.remembered(bed, _departed(provider, bed)))
     listed = prepared_hosts.names(host.name for host in hosts)
     session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, nothing is left")
@@ -186,7 +186,7 @@ def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> No
 def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Provider) -> None:
     from ...providers import preflight
 
-    findings = preflight.check(bed, status, provider.asker(bed))
+    findings = preflight.check(bed, status, provider.prober(bed))
     session.terminal.line(f"  preflight   {preflight.told(findings)}")
     for finding in findings:
         if finding.outcome == "warn":

@@ -23,12 +23,12 @@ from ...model.provider import Cursors, Fetched
 from ...node.files import inbox, label
 from ...node.oslayer import process_tag as marks
 from ...node.warm_up import HUGE_PAGES
-from .. import archive, external_keeper, host_problems, owners, run_leftovers, sites
+from .. import archive, external_keeper, host_problems, owners, sites
 from ..bed_commands import BED
 from ..event_reader import Follower
-from ..preflight import asker
+from ..preflight import site_prober
 from ..sites import Site
-from . import engines, site_connections
+from . import bed_leftovers, engines, site_connections
 
 if TYPE_CHECKING:
     import docker
@@ -84,7 +84,7 @@ class DockerProvider:
             raise host_problems.unreached(bed, self._away, status)
         return status
 
-    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         host = bed.host(bed.node(node).host)
         try:
             return observed_status.bed_status(bed, {host.name: self._look(bed, host, LOOK_S, memory=False)}).node(node)
@@ -102,8 +102,8 @@ class DockerProvider:
         about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
         return self._site(bed, host).ask("look", deadline_s, **about)
 
-    def asker(self, bed: BedSpec) -> asker.SiteAsker:
-        return asker.SiteAsker(bed, lambda host: self._site(bed, bed.host(host)))
+    def prober(self, bed: BedSpec) -> site_prober.SiteProber:
+        return site_prober.SiteProber(bed, lambda host: self._site(bed, bed.host(host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
@@ -134,13 +134,13 @@ class DockerProvider:
         first = external_keeper.end(bed)
         ended = self._end(bed)
         self.close()
-        run_leftovers.remove_bed(bed)
+        bed_leftovers.remove_bed(bed)
         return tuple(sorted((*first, *ended)))
 
-    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+    def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         """The keepers, containers and directories on some hosts alone, and what is mirrored of them here."""
         ended = self._end(replace(bed, hosts=tuple(hosts)))
-        run_leftovers.remove_mirrors(bed, hosts)
+        bed_leftovers.remove_mirrors(bed, hosts)
         return ended
 
     def _end(self, bed: BedSpec) -> tuple[int, ...]:
@@ -183,7 +183,7 @@ class DockerProvider:
         self._cursors = {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
         return self._cursors
 
-    def ahead(self, bed: BedSpec) -> None:
+    def warm_up(self, bed: BedSpec) -> None:
         """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none.
 
         What it takes is imported first: nothing else is to be waited for until the hosts have been asked.
@@ -258,12 +258,12 @@ class DockerProvider:
         self._tried(bed, forget)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        found = self._each(bed, lambda host: run_leftovers.listed(bed, self._site(bed, host)))
+        found = self._each(bed, lambda host: bed_leftovers.listed(bed, self._site(bed, host)))
         return [(host, entry) for host, entries in found.items() for entry in entries]
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-        self._each(bed, lambda host: run_leftovers.remove(bed, host, self._site(bed, host), entries))
-        run_leftovers.remove_mirrored(bed, entries)
+        self._each(bed, lambda host: bed_leftovers.remove(bed, host, self._site(bed, host), entries))
+        bed_leftovers.remove_mirrored(bed, entries)
 
     def _greet(self, bed: BedSpec) -> None:
         """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""

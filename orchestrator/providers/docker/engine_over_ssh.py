@@ -13,8 +13,8 @@ from docker.transport.sshconn import SSHConnection, SSHConnectionPool
 from docker.utils import version_lt
 
 from ...model.bed import HostSpec
+from ..ssh.connection_errors import HostError
 from ..ssh.helper_start import NOT_FOUND
-from ..ssh.refusals import HostError
 from ..ssh.ssh_connection import Connection
 
 BASE = "http+docker://ssh"
@@ -121,7 +121,7 @@ def _why(connection: Connection, host: HostSpec) -> str:
     if done.code == NOT_FOUND:
         return "no docker command there; install Docker 20.10 or newer"
     if "permission denied" in said.lower():
-        user = connection.goal.user
+        user = connection.destination.user
         return f"{user} may not use the container engine; there: sudo usermod -aG docker {user}, then log in anew"
     if "cannot connect" in said.lower() or "daemon running" in said.lower():
         return f"no container engine answers at {host.engine}; there: sudo systemctl start docker, or set ccbed_engine"

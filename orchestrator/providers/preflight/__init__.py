@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...model.bed import BedSpec, BedStatus
-from ...model.provider import Asker
+from ...model.provider import Prober
 from . import many_hosts, this_host
 from .finding import Checked, Finding, refused, told
 
@@ -15,18 +15,18 @@ __all__ = ["NOTHING", "Checked", "Finding", "check", "examine", "refused", "told
 NOTHING = Checked(findings=())
 
 
-def check(bed: BedSpec, status: BedStatus, asker: Asker | None = None) -> tuple[Finding, ...]:
+def check(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> tuple[Finding, ...]:
     """All findings."""
-    return examine(bed, status, asker).findings
+    return examine(bed, status, prober).findings
 
 
-def examine(bed: BedSpec, status: BedStatus, asker: Asker | None = None) -> Checked:
-    """All findings, and what was measured on the way. ``asker``: how hosts are asked; a bed of this machine needs none.
+def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Checked:
+    """All findings, and what was measured on the way. ``prober``: how hosts are asked; a bed of this machine needs none.
 
     Takes about a millisecond here, some tenths of a second on several hosts.
     """
-    if asker:
-        checked = many_hosts.examine(bed, status, asker)
+    if prober:
+        checked = many_hosts.examine(bed, status, prober)
         if not bed.fabric:
             return checked
         return replace(checked, findings=(*checked.findings, this_host.shm()), rooms=this_host.rooms(bed))

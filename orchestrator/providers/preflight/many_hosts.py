@@ -12,7 +12,7 @@ from typing import Any
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
-from ...model.provider import Asker
+from ...model.provider import Prober
 from . import rules
 from .finding import Checked
 from .rules import Place, Reach, Seen
@@ -32,14 +32,14 @@ AT_ONCE = 64
 Asking = Mapping[tuple[str, str], Future[Any]]
 
 
-def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
+def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
     """At all places at once: what each sees by itself, then what it sees of the others; meanwhile what is one for a host."""
     blank = Seen(places=_places(bed, status))
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         token = secrets.token_hex(8)
-        surveying = _survey(bed, blank, asker, pool, token)
-        asking = _ask_hosts(bed, status, blank, asker, pool)
-        seen, hosts = _together(bed, blank, asker, pool, surveying, token), _hosts(blank, *_done(asking))
+        surveying = _survey(bed, blank, prober, pool, token)
+        asking = _ask_hosts(bed, status, blank, prober, pool)
+        seen, hosts = _together(bed, blank, prober, pool, surveying, token), _hosts(blank, *_done(asking))
     seen = replace(
         seen,
         problems={**hosts.problems, **seen.problems},
@@ -56,15 +56,15 @@ def examine(bed: BedSpec, status: BedStatus, asker: Asker) -> Checked:
     )
 
 
-def _together(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, surveying: Asking, token: str) -> Seen:
+def _together(bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, surveying: Asking, token: str) -> Seen:
     """Two rounds; nothing is left of them."""
     done, problems = _by_place(surveying)
     seen = replace(seen, surveys=done, problems=problems)
     try:
-        return _met(bed, seen, asker, pool, token)
+        return _met(bed, seen, prober, pool, token)
     finally:
         about = {"shared_dir": bed.shared_dir, "token": token}
-        _by_place(_ask_all(bed, seen, asker, pool, "tidy", lambda at: {"holders": _holders(seen, at), **about}))
+        _by_place(_ask_all(bed, seen, prober, pool, "tidy", lambda at: {"holders": _holders(seen, at), **about}))
 
 
 def _places(bed: BedSpec, status: BedStatus) -> tuple[Place, ...]:
@@ -80,7 +80,7 @@ def _places(bed: BedSpec, status: BedStatus) -> tuple[Place, ...]:
     )
 
 
-def _survey(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) -> Asking:
+def _survey(bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, token: str) -> Asking:
     addresses = sorted({address for place in seen.places for address in place.addresses.values() if address})
 
     def about(place: Place) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _survey(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) 
             "listen": sorted({one for one in place.addresses.values() if one}),
         }  # fmt: skip
 
-    return _ask_all(bed, seen, asker, pool, "survey", about)
+    return _ask_all(bed, seen, prober, pool, "survey", about)
 
 
 def _apart(bed: BedSpec) -> bool:
@@ -103,7 +103,7 @@ def _kept(bed: BedSpec) -> list[str]:
     return [bed.hostdir, bed.shared_dir]
 
 
-def _met(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) -> Seen:
+def _met(bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, token: str) -> Seen:
     """Real connections to every node of another place, and the tokens of all."""
     wanted = {place.name: _targets(seen, place) for place in seen.places}
 
@@ -111,7 +111,7 @@ def _met(bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, token: str) -> 
         targets = [[one.address, one.port] for one in wanted[place.name]]
         return {"targets": targets, "limit_s": CONNECT_S, "shared_dir": bed.shared_dir, "token": token}
 
-    met, lost = _by_place(_ask_all(bed, seen, asker, pool, "meet", about))
+    met, lost = _by_place(_ask_all(bed, seen, prober, pool, "meet", about))
     reaches = [
         replace(one, problem=problem)
         for name, told in met.items()
@@ -141,25 +141,25 @@ def _holders(seen: Seen, place: Place) -> list[Any]:
     return [held[1:] for held in ports if not isinstance(held, str)]
 
 
-def _ask_hosts(bed: BedSpec, status: BedStatus, seen: Seen, asker: Asker, pool: Executor) -> Asking:
+def _ask_hosts(bed: BedSpec, status: BedStatus, seen: Seen, prober: Prober, pool: Executor) -> Asking:
     """What is one for all nodes of a host: its clock, its GPUs, its images; and what it sees of each of its containers."""
     there = [host for host in bed.hosts if host.name not in seen.problems]
     images = {h.name: sorted({n.container.image for n in bed.nodes if n.host == h.name and n.container}) for h in there}
     with_gpus = {node.host for node in bed.nodes if node.gpus}
     asks: dict[tuple[str, str], Callable[[], Any]] = {}
     for host in there:
-        asks["clock", host.name] = partial(_clock, asker, host.name)
+        asks["clock", host.name] = partial(_clock, prober, host.name)
         asks["images", host.name] = partial(
-            asker.ask, host.name, "images", ASK_S, engine=host.engine, wanted=images[host.name]
+            prober.probe_host, host.name, "images", ASK_S, engine=host.engine, wanted=images[host.name]
         )
         pids = {node.name: status.node(node.name).pid for node in bed.nodes if node.host == host.name}
         living = {name: pid for name, pid in pids.items() if pid}
         about = {"pids": living, "shared_dir": bed.shared_dir}
-        asks["inside", host.name] = partial(asker.ask, host.name, "inside", ASK_S, **about)
+        asks["inside", host.name] = partial(prober.probe_host, host.name, "inside", ASK_S, **about)
         if _apart(bed):
-            asks["space", host.name] = partial(asker.ask, host.name, "space", ASK_S, paths=_kept(bed))
+            asks["space", host.name] = partial(prober.probe_host, host.name, "space", ASK_S, paths=_kept(bed))
         if host.name in with_gpus:
-            asks["gpus", host.name] = partial(asker.ask, host.name, "gpus", ASK_S)
+            asks["gpus", host.name] = partial(prober.probe_host, host.name, "gpus", ASK_S)
     return _at_once(pool, asks)
 
 
@@ -183,13 +183,13 @@ def _of(done: Mapping[tuple[str, str], Any], what: str) -> Iterable[tuple[tuple[
     return [(key, value) for key, value in done.items() if key[0] == what]
 
 
-def _clock(asker: Asker, host: str) -> tuple[str, HostClock, float]:
+def _clock(prober: Prober, host: str) -> tuple[str, HostClock, float]:
     """(boot id, its clock against ours, seconds by which its wall clock is ahead): it read it somewhere between asking and
     hearing, so half of the round trip is what nobody knows."""
     best: tuple[str, HostClock, float] | None = None
     for _ in range(CLOCK_TIMES):
         asked, wall = time.monotonic(), time.time()
-        told = asker.ask(host, "clock", ASK_S)
+        told = prober.probe_host(host, "clock", ASK_S)
         half = (time.monotonic() - asked) / 2
         if best is None or half < best[1].uncertainty_s:
             clock = HostClock(host=host, offset_s=asked + half - float(told["mono"]), uncertainty_s=half)
@@ -205,10 +205,10 @@ def _own_boot() -> str:
 
 
 def _ask_all(
-    bed: BedSpec, seen: Seen, asker: Asker, pool: Executor, op: str, about: Callable[[Place], Mapping[str, Any]]
+    bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, op: str, about: Callable[[Place], Mapping[str, Any]]
 ) -> Asking:
     """Ask all places that are still there at once."""
-    ask = asker.probe if bed.network == "private" else asker.ask
+    ask = prober.probe_node if bed.network == "private" else prober.probe_host
     there = [place for place in seen.places if place.name not in seen.problems]
     return _at_once(pool, {(op, place.name): partial(ask, place.name, op, ASK_S, **about(place)) for place in there})
 

@@ -21,8 +21,8 @@ from ...node.oslayer import processes
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, files, sites
 from ..event_reader import Follower
-from ..preflight import asker
-from . import fabric, observe
+from ..preflight import site_prober
+from . import fabric, process_status
 
 CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
@@ -42,7 +42,7 @@ class ProcessProvider:
         self._run = NO_RUN
         self._follower: Follower | None = None
 
-    def ahead(self, bed: BedSpec) -> None:
+    def warm_up(self, bed: BedSpec) -> None:
         """Nothing of it takes long."""
 
     def capabilities(self, host: str) -> frozenset[str]:
@@ -50,16 +50,16 @@ class ProcessProvider:
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
         """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
-        return observe.bed_status(bed, memory=memory and self._run == NO_RUN)
+        return process_status.bed_status(bed, memory=memory and self._run == NO_RUN)
 
-    def look(self, bed: BedSpec, node: str) -> NodeStatus:
+    def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
-    def asker(self, bed: BedSpec) -> asker.SiteAsker | None:
+    def prober(self, bed: BedSpec) -> site_prober.SiteProber | None:
         """Nodes with a network of their own are asked themselves."""
         if not bed.fabric:
             return None
-        return asker.SiteAsker(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
+        return site_prober.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
 
     def prepare(self, bed: BedSpec) -> None:
         """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
@@ -81,7 +81,7 @@ class ProcessProvider:
         keeper = label.holder(Path(bed.workdir) / marks.KEEPER)
         ended: set[int] = set()
         until = time.monotonic() + END_S
-        while left := observe.belonging(bed, processes.scan()):
+        while left := process_status.belonging(bed, processes.scan()):
             if time.monotonic() > until:
                 pids = ", ".join(str(one.pid) for one in left)
                 raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
@@ -91,7 +91,7 @@ class ProcessProvider:
         host.remove(bed.workdir)
         return tuple(sorted(ended))
 
-    def clear(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
+    def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         """All of its nodes are on this machine."""
         return ()
 

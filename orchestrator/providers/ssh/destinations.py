@@ -6,6 +6,7 @@ import getpass
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,34 @@ from ...core.inventory import ssh_options
 from ...model.bed import HostSpec
 from . import host_keys, paramiko_import
 from .paramiko_import import paramiko
-from .refusals import Goal
 
 CONFIG = Path("~/.ssh/config")
 _WAYS = ("proxycommand", "proxyjump")
 
 
-def goal(host: HostSpec, config: Path | None = None) -> tuple[Goal, str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """Where a connection goes, once the inventory and ssh's own configuration were read."""
+
+    host: HostSpec
+    address: str
+    port: int
+    user: str
+    keys: tuple[str, ...]
+    known: tuple[Path, ...]
+
+    @property
+    def login(self) -> str:
+        return f"{self.user}@{self.address}" + ("" if self.port == paramiko.config.SSH_PORT else f":{self.port}")
+
+
+def resolve(host: HostSpec, config: Path | None = None) -> tuple[Destination, str]:
     """(where to go, the command that stands for a socket, if any). ``config``: ssh's, if not the user's own."""
     named = ssh_options.first(host.ssh, "config")
     file = Path(named) if named else (config or CONFIG.expanduser())
     found = {**_configured(file, host.address or host.name), **{name: text[0] for name, text in host.ssh.items()}}
     port = host.port if host.port != paramiko.config.SSH_PORT else int(found.get("port", host.port))
-    goal = Goal(
+    destination = Destination(
         host=host,
         address=str(found.get("hostname", host.address or host.name)),
         port=port,
@@ -33,7 +49,7 @@ def goal(host: HostSpec, config: Path | None = None) -> tuple[Goal, str]:
         keys=_keys(host, found),
         known=host_keys.files(host.known_hosts, shlex.split(str(found.get("userknownhostsfile", "")))),
     )
-    return goal, _way(goal, found, named)
+    return destination, _way(destination, found, named)
 
 
 def _keys(host: HostSpec, found: Mapping[str, Any]) -> tuple[str, ...]:
@@ -44,25 +60,27 @@ def _keys(host: HostSpec, found: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(_present([] if more else found.get("identityfile", [])))
 
 
-def _way(goal: Goal, found: Mapping[str, Any], config: str) -> str:
+def _way(destination: Destination, found: Mapping[str, Any], config: str) -> str:
     """The first that is named counts, and the inventory before the configuration."""
-    given = [name for name in goal.host.ssh if name in _WAYS] or [name for name in _WAYS if name in found]
+    given = [name for name in destination.host.ssh if name in _WAYS] or [name for name in _WAYS if name in found]
     text = str(found[given[0]]) if given else "none"
     if text == "none":
         return ""
     if given[0] == "proxycommand":
-        return _filled(goal, text)
+        return _filled(destination, text)
     files = ["-F", config] if config else []
-    return shlex.join(["ssh", "-o", "BatchMode=yes", *files, "-W", f"{goal.address}:{goal.port}", *_jumps(text)])
+    return shlex.join(
+        ["ssh", "-o", "BatchMode=yes", *files, "-W", f"{destination.address}:{destination.port}", *_jumps(text)]
+    )
 
 
-def _filled(goal: Goal, command: str) -> str:
+def _filled(destination: Destination, command: str) -> str:
     """With ssh's tokens filled in; those of a configuration are already."""
     tokens = {
-        "h": goal.address,
-        "p": str(goal.port),
-        "r": goal.user,
-        "n": goal.host.address or goal.host.name,
+        "h": destination.address,
+        "p": str(destination.port),
+        "r": destination.user,
+        "n": destination.host.address or destination.host.name,
     }
     quoted = {name: shlex.quote(text) for name, text in tokens.items()}
     return re.sub(r"%(.)", lambda match: {**quoted, "%": "%"}.get(match[1], match[0]), command)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ...model.provider import Fetched
 from .. import files
-from .refusals import HostError
+from .connection_errors import HostError
 from .requests import Answer
 
 Ask = Callable[[Mapping[str, Any], bytes, float], Answer]

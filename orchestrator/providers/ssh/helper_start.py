@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from .. import archive
-from . import refusals
+from . import connection_errors
 from .requests import Channel
 from .ssh_connection import Connection
 
@@ -107,7 +107,7 @@ class Started:
 
 def command(python: str, hostdir: str, bed: str, roots: Sequence[str], content: bytes) -> list[str]:
     """The argv that starts the helper on a host."""
-    oldest = ".".join(map(str, refusals.PYTHON))
+    oldest = ".".join(map(str, connection_errors.PYTHON))
     own = [f"{hostdir}/agent", archive.digest(content), str(len(content)), oldest]
     extra = [part for root in roots for part in ("--root", root)]
     return [python, "-I", "-S", "-c", BOOT, *own, "follow", "--hostdir", hostdir, "--bed", bed, *extra]
@@ -125,9 +125,9 @@ def start(connection: Connection, hostdir: str, bed: str, roots: Sequence[str], 
             channel.settimeout(None)
             return Started(channel=channel, hello=said["hello"], rest=data)
         if "old" in said:
-            raise refusals.python_old(host, str(said["old"]))
+            raise connection_errors.python_old(host, str(said["old"]))
         if "refused" in said:
-            raise refusals.directory_refused(host, f"{hostdir}/agent", str(said["refused"]))
+            raise connection_errors.directory_refused(host, f"{hostdir}/agent", str(said["refused"]))
         if "wanted" in said:
             channel.sendall(content)
 
@@ -144,16 +144,18 @@ def _said(connection: Connection, channel: Streams, data: bytes, deadline_s: flo
         try:
             part = channel.recv(_BLOCK)
         except TimeoutError as error:
-            raise refusals.explained(connection.goal, error, deadline_s) from error
+            raise connection_errors.explain(connection.destination, error, deadline_s) from error
         if not part:
             raise _ended(connection, channel)
         data += part
 
 
-def _ended(connection: Connection, channel: Streams) -> refusals.HostError:
+def _ended(connection: Connection, channel: Streams) -> connection_errors.HostError:
     if not connection.alive:
-        return refusals.HostError(connection.host.name, f"the connection to {connection.goal.place} was lost")
+        return connection_errors.HostError(
+            connection.host.name, f"the connection to {connection.destination.login} was lost"
+        )
     code = channel.recv_exit_status()
     if code == NOT_FOUND:
-        return refusals.python_missing(connection.host)
-    return refusals.helper_ended(connection.host, channel.recv_stderr(4096).decode(errors="replace"))
+        return connection_errors.python_missing(connection.host)
+    return connection_errors.helper_ended(connection.host, channel.recv_stderr(4096).decode(errors="replace"))

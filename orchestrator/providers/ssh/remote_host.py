@@ -17,11 +17,10 @@ from ...model.provider import Fetched
 from ...node.hostlink.file_trees import Tree
 from .. import files
 from ..bed_commands import BED
-from . import clocks, file_fetch, helper_start, ssh_connection
-from .clocks import Reading
+from . import file_fetch, helper_start, ssh_connection
+from .connection_errors import HostError
+from .host_connection import Reach
 from .mirror import Mirror
-from .reconnect import Reach
-from .refusals import HostError
 from .requests import Link
 
 if TYPE_CHECKING:
@@ -31,6 +30,35 @@ if TYPE_CHECKING:
 NODE_CAP = 256 << 20
 #: How long what was written may take to arrive before the connection is closed all the same.
 FLUSH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A host's clocks: clock of the host = clock of this machine + offset, within ``error_s`` (half of the round trip).
+
+    ``boot``: the boot of the host that its monotonic clock counts from.
+    """
+
+    boot: str
+    offset_s: float
+    wall_offset_s: float
+    error_s: float
+
+
+def read_clock(response: Mapping[str, Any], before: float, after: float, wall: float) -> Reading:
+    """From a response ({mono, wall, boot}) to a request sent at ``before`` and received at ``after``, when this clock showed ``wall``."""
+    half = (after - before) / 2
+    return Reading(
+        boot=str(response["boot"]),
+        offset_s=float(response["mono"]) - (before + half),
+        wall_offset_s=float(response["wall"]) - (wall - half),
+        error_s=half,
+    )
+
+
+def more_exact(known: Reading | None, new: Reading) -> Reading:
+    """The reading with less error; the newer reading if the host was booted in between."""
+    return known if known and known.boot == new.boot and known.error_s < new.error_s else new
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +152,8 @@ class RemoteSite:
         """Ask for the host's clock."""
         before = time.monotonic()
         found, _ = self._reach.ask({"do": "ping"}, b"", deadline_s)
-        reading = clocks.reading(found, before, time.monotonic(), time.time())
-        self._clock = clocks.better(self._clock, reading)
+        reading = read_clock(found, before, time.monotonic(), time.time())
+        self._clock = more_exact(self._clock, reading)
         return reading
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:

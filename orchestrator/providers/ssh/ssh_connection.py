@@ -15,8 +15,9 @@ from pathlib import Path
 
 from ...model.bed import HostSpec
 from . import destinations, host_keys, proxy
+from .connection_errors import HostError, explain
+from .destinations import Destination
 from .paramiko_import import paramiko
-from .refusals import Goal, HostError, explained
 
 CONNECT_S = 10.0
 #: A machine that is on answers a first packet at once; three are sent in this time.
@@ -59,22 +60,24 @@ class Done:
 class Connection:
     """Open until ``close``. Every call on it may raise HostError."""
 
-    def __init__(self, goal: Goal, client: paramiko.SSHClient, program: proxy.Proxy | None = None) -> None:
+    def __init__(
+        self, destination: Destination, client: paramiko.SSHClient, program: proxy.Proxy | None = None
+    ) -> None:
         """``program``: what stands for its socket."""
-        self.goal = goal
+        self.destination = destination
         self._client = client
         self._program = program
 
     @property
     def host(self) -> HostSpec:
-        return self.goal.host
+        return self.destination.host
 
     @property
     def transport(self) -> paramiko.Transport:
         """Raises HostError where the connection is no more."""
         transport = self._client.get_transport()
         if transport is None or not transport.is_active():
-            raise HostError(self.host.name, f"the connection to {self.goal.place} is lost")
+            raise HostError(self.host.name, f"the connection to {self.destination.login} is lost")
         return transport
 
     @property
@@ -104,7 +107,7 @@ class Connection:
             channel.exec_command(shlex.join(argv))
             channel.settimeout(None)
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise explained(self.goal, error, deadline_s) from error
+            raise explain(self.destination, error, deadline_s) from error
         return channel
 
     def run(self, argv: Sequence[str], stdin: bytes = b"", deadline_s: float = CONNECT_S) -> Done:
@@ -117,7 +120,7 @@ class Connection:
             text = f"`{argv[0]}` did not end within {deadline_s:g} s there"
             raise HostError(self.host.name, text) from None
         except (paramiko.SSHException, OSError, EOFError) as error:
-            raise explained(self.goal, error, deadline_s) from error
+            raise explain(self.destination, error, deadline_s) from error
         finally:
             channel.close()
 
@@ -138,21 +141,21 @@ def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, co
     Only what may pass by itself is tried again: resets and silence while connecting, never keys and refusals.
     """
     until = time.monotonic() + deadline_s
-    goal, way = destinations.goal(host, config)
+    destination, way = destinations.resolve(host, config)
     try:
         try:
-            return _connected(goal, way, until)
+            return _connected(destination, way, until)
         except Exception as error:
             if tries < 2 or not _is_transient(error) or time.monotonic() > until:
                 raise
-        return _again(goal, way, until, tries - 1)
+        return _again(destination, way, until, tries - 1)
     except Exception as error:
         late = not isinstance(error, _SAID) and time.monotonic() > until - 0.1
         within_s = min(deadline_s, REACH_S) if isinstance(error, SilentError) else deadline_s
-        raise explained(goal, TimeoutError() if late else error, within_s) from error
+        raise explain(destination, TimeoutError() if late else error, within_s) from error
 
 
-def _again(goal: Goal, way: str, until: float, tries: int) -> Connection:
+def _again(destination: Destination, way: str, until: float, tries: int) -> Connection:
     """After a first try that failed by something that may pass."""
     import tenacity
 
@@ -163,7 +166,7 @@ def _again(goal: Goal, way: str, until: float, tries: int) -> Connection:
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         reraise=True,
     )
-    return attempts(_connected, goal, way, until)
+    return attempts(_connected, destination, way, until)
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -172,13 +175,13 @@ def _is_transient(error: BaseException) -> bool:
     return isinstance(error, _TRANSIENT) or "banner" in str(error) or "No existing session" in str(error)
 
 
-def _connected(goal: Goal, way: str, until: float) -> Connection:
+def _connected(destination: Destination, way: str, until: float) -> Connection:
     """``way``: the command that stands for a socket. What it says when it ends is the reason."""
     if not way:
-        return _opened(goal, _socket(goal, until), until)
+        return _opened(destination, _socket(destination, until), until)
     program = proxy.Proxy(way)
     try:
-        return _opened(goal, program.sock, until, program)
+        return _opened(destination, program.sock, until, program)
     except BaseException as error:
         lost = isinstance(error, paramiko.SSHException | OSError | EOFError) and not isinstance(error, _SAID)
         said = program.error() if lost else None
@@ -188,23 +191,29 @@ def _connected(goal: Goal, way: str, until: float) -> Connection:
         raise
 
 
-def _opened(goal: Goal, sock: socket.socket, until: float, program: proxy.Proxy | None = None) -> Connection:
+def _opened(
+    destination: Destination, sock: socket.socket, until: float, program: proxy.Proxy | None = None
+) -> Connection:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    if goal.host.key:
-        with Path(goal.host.key).open("rb"):  # what is wrong with it is said better by the system than by paramiko
+    if destination.host.key:
+        with Path(destination.host.key).open(
+            "rb"
+        ):  # what is wrong with it is said better by the system than by paramiko
             pass
     client = paramiko.SSHClient()
     try:
-        for file in goal.known:
+        for file in destination.known:
             with contextlib.suppress(OSError):
                 client.load_system_host_keys(str(file))
-        client.set_missing_host_key_policy(host_keys.Policy(goal.known[0], record=goal.host.first_contact))
+        client.set_missing_host_key_policy(
+            host_keys.Policy(destination.known[0], record=destination.host.first_contact)
+        )
         client.connect(
-            goal.address,
-            port=goal.port,
-            username=goal.user,
-            key_filename=list(goal.keys) or None,
-            look_for_keys=not goal.keys,
+            destination.address,
+            port=destination.port,
+            username=destination.user,
+            key_filename=list(destination.keys) or None,
+            look_for_keys=not destination.keys,
             sock=sock,
             timeout=_left(until),
             banner_timeout=_left(until),
@@ -218,7 +227,7 @@ def _opened(goal: Goal, sock: socket.socket, until: float, program: proxy.Proxy 
         client.close()
         sock.close()
         raise
-    return Connection(goal, client, program)
+    return Connection(destination, client, program)
 
 
 class _Prompt(socket.socket):
@@ -232,10 +241,10 @@ class _Prompt(socket.socket):
         return data
 
 
-def _socket(goal: Goal, until: float) -> socket.socket:
+def _socket(destination: Destination, until: float) -> socket.socket:
     within_s = min(_left(until), REACH_S)
     try:
-        plain = socket.create_connection((goal.address, goal.port), timeout=within_s)
+        plain = socket.create_connection((destination.address, destination.port), timeout=within_s)
     except TimeoutError:
         raise SilentError from None
     sock = _Prompt(plain.family, plain.type, plain.proto, plain.detach())

@@ -14,7 +14,7 @@ from typing import Any
 from ..core.bed import diagnosis, host_errors, links
 from ..model.bed import BedSpec, HostSpec
 from ..providers.process import fabric
-from . import facts, hosts, reaching
+from . import facts, host_access, hosts
 
 LOOK_S = 30.0
 _MOST = 64
@@ -53,14 +53,14 @@ def _fabric(bed: BedSpec) -> tuple[diagnosis.Finding, ...]:
 
 def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | diagnosis.Finding:
     try:
-        with reaching.reach(host) as way:
+        with host_access.reach(host) as way:
             return _read(bed, host, way)
-    except reaching.UnreachableError as error:
+    except host_access.UnreachableError as error:
         name = "ssh" if host.connection == "ssh" else "host"
         return diagnosis.Finding(name=name, outcome="fail", text=str(error))
 
 
-def _read(bed: BedSpec, host: HostSpec, way: reaching.Reach) -> diagnosis.Looked | diagnosis.Finding:
+def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.Looked | diagnosis.Finding:
     interpreter = sys.executable if host.connection == "local" else host.python
     answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
     if answer.code:
@@ -75,7 +75,7 @@ def _read(bed: BedSpec, host: HostSpec, way: reaching.Reach) -> diagnosis.Looked
     return diagnosis.Looked(host=host, facts=found, clock_s=ahead, within_s=within)
 
 
-def _clock(way: reaching.Reach) -> tuple[float, float]:
+def _clock(way: host_access.Reach) -> tuple[float, float]:
     """How far the host's clock is ahead of this one, and the half of the time that asking took."""
     before = time.time()
     answer = way.run(["date", "+%s.%N"], "", LOOK_S)

@@ -20,17 +20,17 @@ AGAIN_S = 0.01
 LIMIT = 1 << 20
 
 
-class SiteAsker:
-    """See preflight.Asker. ``site``: name of a host -> its site."""
+class SiteProber:
+    """See preflight.Prober. ``site``: name of a host -> its site."""
 
     def __init__(self, bed: BedSpec, site: Callable[[str], Site]) -> None:
         self._bed = bed
         self._site = site
 
-    def ask(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
+    def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
         return self._site(host).ask(op, deadline_s, **args)
 
-    def probe(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
+    def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
         """In the container: a fork of its agent does it, and what that prints is fetched."""
         site, directory = self._site(self._bed.node(node).host), f"{self._bed.hostdir}/nodes/{node}"
         key = f"check/{op}-{secrets.token_hex(4)}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..store import shipped
-from . import ending, programs
+from . import ansible_programs
 from .vault import Vault, arguments
 
 #: An image of several GB may have to go over a slow line. Single acts have limits of their own in the playbooks.
@@ -28,6 +28,8 @@ DEADLINE_S = 3600.0
 CONNECT_S = 8
 #: How long Ansible has to end when it is told to.
 _END_S = 10.0
+#: How long the processes of Ansible have to end after each signal.
+_GRACE_S = 2.0
 _SETTINGS = {
     "ANSIBLE_GATHERING": "explicit",
     "ANSIBLE_PIPELINING": "1",
@@ -106,7 +108,7 @@ def play(wanted: Play, told: Told) -> Played:
             worker.start()
             while worker.is_alive() and not cancelled():
                 worker.join(0.1)
-            ending.end(folder)
+            end_ansible(folder)
             worker.join(_END_S)
     if stopped.is_set():
         raise KeyboardInterrupt
@@ -155,7 +157,7 @@ def _runner(
     """What Ansible printed beside its events: the reason, where it never came to a host."""
     import ansible_runner
 
-    beside = str(Path(programs.find("ansible-playbook")).parent)
+    beside = str(Path(ansible_programs.find("ansible-playbook")).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
     given = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     with _hosts_umask():
@@ -166,7 +168,7 @@ def _runner(
             inventory=wanted.inventory,
             limit=",".join(wanted.hosts),
             extravars=dict(wanted.variables),
-            envvars={**programs.SETTINGS, **given, "PATH": path},
+            envvars={**ansible_programs.SETTINGS, **given, "PATH": path},
             cmdline=shlex.join(options) if options else None,
             forks=min(max(len(wanted.hosts), 1), 64),
             settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
@@ -259,3 +261,32 @@ def _facts(task: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def end_ansible(folder: str) -> None:
+    """End every process of the Ansible that works in ``folder``: each has the folder in its command line.
+
+    Ansible's workers lead sessions of their own, so they outlive its process group.
+    """
+    for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        until = time.monotonic() + patience
+        remaining = ansible_processes(folder)
+        for pid in remaining:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while remaining and time.monotonic() < until:
+            time.sleep(0.05)
+            remaining = ansible_processes(folder)
+        if not remaining:
+            return
+
+
+def ansible_processes(folder: str) -> list[int]:
+    """The processes whose command line names ``folder``."""
+    pids = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid():
+            with contextlib.suppress(OSError):
+                if folder.encode() in (entry / "cmdline").read_bytes():
+                    pids.append(int(entry.name))
+    return pids

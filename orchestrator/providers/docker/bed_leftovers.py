@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..model.bed import BedSpec, HostSpec
-from ..node.hostlink import leftovers
-from ..node.hostlink.host import OURS
-from . import sites
+from ...model.bed import BedSpec, HostSpec
+from ...node.hostlink import leftovers
+from ...node.hostlink.host import OURS
+from .. import sites
 
 #: A large tree on a slow disk takes its time, in seconds.
 PRUNE_S = 120.0

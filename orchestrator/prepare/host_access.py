@@ -88,7 +88,7 @@ class _Ssh:
         self._connection = connection
 
     def run(self, argv: list[str], text: str, limit_s: float) -> Answer:
-        from ..providers.ssh.refusals import HostError
+        from ..providers.ssh.connection_errors import HostError
 
         try:
             done = self._connection.run(argv, text.encode(), limit_s)
@@ -101,7 +101,7 @@ class _Ssh:
 def _connect(host: HostSpec) -> ssh_connection.Connection:
     """Raises UnreachableError."""
     from ..providers.ssh import ssh_connection
-    from ..providers.ssh.refusals import HostError
+    from ..providers.ssh.connection_errors import HostError
 
     try:
         return ssh_connection.connect(host)

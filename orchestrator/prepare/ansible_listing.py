@@ -15,7 +15,7 @@ from ..core.spec import source_positions, values
 from ..model.bed import Inventory
 from ..model.errors import UsageError
 from ..store import paths, shipped
-from . import programs
+from . import ansible_programs
 from .vault import Vault, arguments
 
 #: A dynamic inventory asks a cloud; a broken one hangs.
@@ -45,7 +45,7 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
 def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:
     """Raises UsageError."""
     argv = ["-i", str(path), "--list", "--playbook-dir", str(shipped.folder("playbooks")), *options]
-    done = programs.run("ansible-inventory", argv, LIST_S, about=str(path))
+    done = ansible_programs.run("ansible-inventory", argv, LIST_S, about=str(path))
     if done.code:
         raise _failed(path, vault, done.errors)
     skipped = re.findall(r"Skipping unexpected key \((.*?)\) in group \((.*?)\)", done.errors)
@@ -68,7 +68,7 @@ def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[s
         return {}
 
     def opened(text: str) -> str:
-        done = programs.run(
+        done = ansible_programs.run(
             "ansible-vault", ["decrypt", "--output", "-", *options], LIST_S, about=str(path), stdin=text
         )
         if done.code:

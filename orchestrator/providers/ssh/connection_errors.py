@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
-from dataclasses import dataclass
-from pathlib import Path
 
 from ...model.bed import HostSpec
 from . import host_keys, proxy
+from .destinations import Destination
 from .paramiko_import import paramiko
 
 #: The oldest Python that runs the agent.
@@ -29,75 +28,62 @@ class HostError(OSError):
         self.reached = reached
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """Where a connection goes, once the inventory and ssh's own configuration were read."""
-
-    host: HostSpec
-    address: str
-    port: int
-    user: str
-    keys: tuple[str, ...]
-    known: tuple[Path, ...]
-
-    @property
-    def place(self) -> str:
-        return f"{self.user}@{self.address}" + ("" if self.port == paramiko.config.SSH_PORT else f":{self.port}")
-
-
-def explained(goal: Goal, error: BaseException, deadline_s: float) -> HostError:
+def explain(destination: Destination, error: BaseException, deadline_s: float) -> HostError:
     """The error as a sentence for people."""
-    text, lasting = _keys(goal, error) or _login(goal, error) or _network(goal, error, deadline_s)
-    return HostError(goal.host.name, text, lasting=lasting)
+    text, lasting = _keys(destination, error) or _login(destination, error) or _network(destination, error, deadline_s)
+    return HostError(destination.host.name, text, lasting=lasting)
 
 
-def _keys(goal: Goal, error: BaseException) -> tuple[str, bool] | None:
-    known, name = goal.known[0], host_keys.known_as(goal.address, goal.port)
+def _keys(destination: Destination, error: BaseException) -> tuple[str, bool] | None:
+    known, name = destination.known[0], host_keys.known_as(destination.address, destination.port)
     if isinstance(error, host_keys.UnknownHostKeyError):
-        scan = f"ssh-keyscan -p {goal.port} {goal.address} >> {known}"
+        scan = f"ssh-keyscan -p {destination.port} {destination.address} >> {known}"
         return (
-            f"{goal.place} shows a host key that is not known ({host_keys.fingerprint(error.key)}); if it is the "
+            f"{destination.login} shows a host key that is not known ({host_keys.fingerprint(error.key)}); if it is the "
             f"right one: {scan}, or set ccbed_ssh_first_contact: true to accept keys of new hosts"
         ), True
     if isinstance(error, paramiko.BadHostKeyException):
         shown, wanted = host_keys.fingerprint(error.key), host_keys.fingerprint(error.expected_key)
         return (
-            f"{goal.place} shows another host key than the known one ({shown}, not {wanted}): somebody may be in "
+            f"{destination.login} shows another host key than the known one ({shown}, not {wanted}): somebody may be in "
             f"between; if the host was installed anew: ssh-keygen -R '{name}' -f {known}, then accept the new key"
         ), True
     return None
 
 
-def _login(goal: Goal, error: BaseException) -> tuple[str, bool] | None:
-    keys = ", ".join(goal.keys) or "your agent's keys and those in ~/.ssh"
+def _login(destination: Destination, error: BaseException) -> tuple[str, bool] | None:
+    keys = ", ".join(destination.keys) or "your agent's keys and those in ~/.ssh"
     set_key = "set ansible_ssh_private_key_file, or load a key into your agent: ssh-add"
     if isinstance(error, paramiko.PasswordRequiredException):
-        return f"{goal.place}: the key {keys} has a passphrase; load it into your agent: ssh-add {keys}", True
+        return f"{destination.login}: the key {keys} has a passphrase; load it into your agent: ssh-add {keys}", True
     if isinstance(error, FileNotFoundError):
-        return f"{goal.place}: there is no key {error.filename}; set ansible_ssh_private_key_file to one", True
+        return f"{destination.login}: there is no key {error.filename}; set ansible_ssh_private_key_file to one", True
     if isinstance(error, PermissionError) and error.filename:
-        return f"{goal.place}: the key {error.filename} may not be read by you; see its owner and mode", True
+        return f"{destination.login}: the key {error.filename} may not be read by you; see its owner and mode", True
     if isinstance(error, paramiko.BadAuthenticationType):
         ways = ", ".join(error.allowed_types)
-        return f"{goal.place} does not take keys (it offers {ways}); allow PubkeyAuthentication there", True
+        return f"{destination.login} does not take keys (it offers {ways}); allow PubkeyAuthentication there", True
     if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
         return (
-            f"{goal.place} refuses this user with {keys}; add the public key to authorized_keys of {goal.user} there, "
+            f"{destination.login} refuses this user with {keys}; add the public key to authorized_keys of {destination.user} there, "
             f"or set ansible_user and ansible_ssh_private_key_file"
         ), True
     if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
-        return f"{goal.place}: no key to log in with; {set_key}", True
+        return f"{destination.login}: no key to log in with; {set_key}", True
     return None
 
 
-def _network(goal: Goal, error: BaseException, deadline_s: float) -> tuple[str, bool]:
-    place = goal.place
+def _network(destination: Destination, error: BaseException, deadline_s: float) -> tuple[str, bool]:
+    place = destination.login
     if isinstance(error, proxy.ProxyError):
         return f"{place} is not reached by its proxy: {error}; see ansible_ssh_common_args, or ~/.ssh/config", False
     if isinstance(error, socket.gaierror):
-        return f"the name {goal.address} does not resolve; set ansible_host to its address", True
+        return f"the name {destination.address} does not resolve; set ansible_host to its address", True
     if isinstance(error, ConnectionRefusedError):
-        return f"{place} refuses connections: no sshd listens on port {goal.port}; start it, or set ansible_port", False
+        return (
+            f"{place} refuses connections: no sshd listens on port {destination.port}; start it, or set ansible_port",
+            False,
+        )
     if isinstance(error, OSError) and error.errno in _NO_WAY:
         return f"{place} cannot be reached: {error.strerror}; see the host's power, its link and ansible_host", False
     if isinstance(error, TimeoutError) or "timed out" in str(error).lower() or "timeout" in str(error).lower():

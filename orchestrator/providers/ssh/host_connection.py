@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from . import helper_start, ssh_connection
-from .refusals import HostError
+from .connection_errors import HostError
 from .requests import Answer, Link, RefusedError
 
 PING_S = 1.0
