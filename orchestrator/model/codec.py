@@ -14,15 +14,18 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
+#: In the metadata of a field: None is written as null.
+NULL = "null"
+
 
 def plain(value: Any) -> Any:
-    """A JSON-able copy of a dataclass, mapping, sequence or scalar. Fields that are None are left out.
+    """A JSON-able copy of a dataclass, mapping, sequence or scalar. Fields that are None are left out, unless marked NULL.
 
     JSON has no numbers that are not finite: those become their ``float.hex``, ``nan``, ``inf`` or ``-inf``.
     """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        pairs = ((name, getattr(value, name)) for name in _names(type(value)))
-        return {name: plain(item) for name, item in pairs if item is not None}
+        items = ((name, getattr(value, name), null) for name, null in _names(type(value)))
+        return {name: plain(item) for name, item, null in items if null or item is not None}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
@@ -46,8 +49,8 @@ def build(cls: type[T], data: Any) -> T:
 
 
 @functools.cache
-def _names(cls: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(cls))
+def _names(cls: type) -> tuple[tuple[str, bool], ...]:
+    return tuple((field.name, bool(field.metadata.get(NULL))) for field in dataclasses.fields(cls))
 
 
 @functools.cache

@@ -1,0 +1,112 @@
+"""What the workload ``collective`` and its relatives report: cases, links, wrong results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..payload import Payload, Record, null, payload, record
+from .units import Count, Figure, Rank, Ranks, Seconds, Step, Stride
+
+
+@record
+class CaseFacts(Record):
+    """One case of the plan; ``bytes`` as the user gave them, ``per_rank`` and ``total`` as they result."""
+
+    case: Step | None = None
+    operation: str | None = None
+    algorithm: str | None = None
+    dtype: str | None = None
+    operator: str | None = None
+    bytes: Count | None = None
+    per_rank: Count | None = None
+    total: Count | None = None
+    count: Count | None = None
+    root: Rank | None = None
+    groups: tuple[tuple[Rank, ...], ...] | None = None
+    first_step: Step | None = None
+    stride: Stride | None = None
+    iterations: Step | None = None
+    cost: Mapping[str, Figure | None] | None = null()
+    asynchronous: bool | None = None
+    gap_ms: Seconds | None = None
+    asked: str | None = None
+    shares: tuple[float, ...] | None = None
+    port_bytes: Count | None = None
+    uplink_bytes: Count | None = None
+
+
+@payload("collective.plan", writer="rank")
+class CollectivePlan(Payload):
+    """The cases that are measured. ``over``: what a result is the median over; ``bandwidth``: how it is taken from the times."""
+
+    rank: Rank | None = None
+    cases: tuple[CaseFacts, ...] | None = None
+    over: str | None = None
+    warmup: Count | None = None
+    world: Ranks | None = None
+    drain: Any = None
+    verify: bool | None = None
+    bandwidth: str | None = None
+
+
+@payload("collective.auto", writer="rank")
+class CollectiveAuto(Payload):
+    """The algorithm that ``auto`` chose for a case, with the expected seconds of each candidate."""
+
+    rank: Rank | None = None
+    case: Step | None = None
+    step: Step | None = None
+    chosen: str | None = None
+    seconds: Any = None
+    why: Any = None
+
+
+@payload("collective.wrong", writer="rank")
+class CollectiveWrong(Payload):
+    """A wrong element of a result: its ``offset``, what was ``expected`` there, and what the rank ``got``."""
+
+    rank: Rank | None = None
+    case: Step | None = None
+    step: Step | None = None
+    offset: Any = None
+    expected: Any = None
+    got: Any = None
+
+
+@payload("link.pair", writer="rank")
+class LinkPair(Payload):
+    """The link between two ranks: start-up time ``alpha_s`` and time per byte, with the quality ``r2`` of the fit."""
+
+    rank: Rank | None = None
+    peer: Rank | None = None
+    alpha_s: Seconds | None = null()
+    beta_s_per_byte: Seconds | None = null()
+    r2: float | None = null()
+    samples: tuple[Any, ...] | None = None
+    spread: Any = None
+    off: Any = None
+    sure: Any = None
+
+
+@payload("link.fit", writer="rank")
+class LinkFit(Payload):
+    """The line that models use for all links. ``worst``: (rank, rank, seconds per byte); ``unsure``: pairs that do not count."""
+
+    rank: Rank | None = None
+    alpha_s: Seconds | None = None
+    beta_s_per_byte: Seconds | None = None
+    worst: Any = None
+    unsure: Any = None
+
+
+@payload("reference.compared", writer="rank")
+class ReferenceCompared(Payload):
+    """The largest ``difference`` of a value (``of``) from a run of one process, after ``steps``."""
+
+    rank: Rank | None = None
+    steps: Step | None = None
+    difference: Figure | None = None
+    of: str | None = None
+    loss: Figure | None = None
+    reference_loss: Figure | None = None

@@ -1,0 +1,318 @@
+"""What the orchestrator orders, and what comes of it. ``X`` is the value of the invoke, ``XDone`` that of the ok.
+
+A fail or an info (indeterminate) carries ``CommandFailed``, unless the class of the outcome has both. A command that comes
+again is not performed again: its outcome is repeated with ``repeated: true`` in its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from ..act import Act
+from ..payload import REGISTRY, EventType, Payload, Record, null, payload, record
+from .checkpoints import CheckpointFacts, SkippedCheckpoint
+from .units import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
+
+
+@record
+class ResumeFacts(Record):
+    """The checkpoint that a gang loads (``Resume`` of model/gang.py)."""
+
+    name: str | None = None
+    path: str | None = None
+    step: Step | None = None
+    sha256: str | None = None
+
+
+@record
+class MissingFile(Record):
+    """A file that could not be fetched from a node."""
+
+    node: str | None = None
+    path: str | None = None
+    reason: str | None = None
+
+
+@record
+class CappedFile(Record):
+    """A file of which only the first ``limit`` bytes of the node's share were fetched."""
+
+    node: str | None = None
+    path: str | None = None
+    limit: Count | None = None
+
+
+@record
+class KeeperPrefix(Record):
+    """How many bytes a keeper had written when the run was gathered, and their SHA-256."""
+
+    bytes: Count | None = None
+    sha256: str | None = None
+
+
+@payload("note", "invoke")
+class Note(Payload):
+    """A decision of the engine: the loop appends a note named ``f``; this command itself is not in the history."""
+
+    f: str
+    value: Mapping[str, Any]
+
+
+@payload("timer", "invoke", writer="ctl")
+class Timer(Payload):
+    """The controller waits."""
+
+    after_s: Seconds | None = None
+
+
+@payload("timer", "ok", writer="ctl")
+class TimerDone(Payload):
+    """The time is over."""
+
+
+@payload("fence.write", "invoke", writer="ctl")
+class FenceWrite(Payload):
+    """No attempt below ``epoch`` commits to ``dir`` any more. ``keep``: checkpoints; ``fresh``: ``dir`` may be made."""
+
+    epoch: Attempt | None = None
+    dir: str | None = None
+    keep: Count | None = None
+    fresh: bool | None = None
+
+
+@payload("fence.write", "ok", writer="agent")
+class FenceWriteDone(Payload):
+    """The fence is written."""
+
+    epoch: Attempt | None = None
+
+
+@payload("checkpoint.scan", "invoke", writer="ctl")
+class CheckpointScan(Payload):
+    """Find the newest valid checkpoint in ``dir``. ``lineage``: (attempt, step that it resumed from)."""
+
+    dir: str | None = None
+    lineage: tuple[tuple[int, int], ...] | None = None
+
+
+@payload("checkpoint.scan", "ok", writer="agent")
+class CheckpointScanDone(Payload):
+    """``newest``: null where there is none; ``skipped``: damaged or half-written ones that are newer."""
+
+    newest: CheckpointFacts | None = null()
+    skipped: tuple[SkippedCheckpoint, ...] | None = None
+
+
+@payload("store.open", "invoke", writer="ctl")
+class StoreOpen(Payload):
+    """Host the store of the attempt at ``address``. ``port`` 0: any."""
+
+    epoch: Attempt | None = None
+    address: str | None = None
+    port: Whole | None = None
+
+
+@payload("store.open", "ok", writer="agent")
+class StoreOpenDone(Payload):
+    """The store listens. ``retries``: ports that were in use."""
+
+    address: str
+    pid: Whole | None = None
+    port: Port
+    retries: tuple[Whole, ...] | None = None
+
+
+@payload("gang.start", "invoke", writer="ctl")
+class GangStart(Payload):
+    """Fork the ranks of one node. The value is a ``GangSpec`` (model/gang.py); these are the fields that readers rely on."""
+
+    run: str | None = None
+    epoch: Attempt | None = None
+    world_size: Ranks | None = None
+    nodes: Count | None = None
+    group_rank: Rank | None = None
+    ranks: tuple[Rank, ...] | None = None
+    out: str | None = None
+    params: Mapping[str, Any] | None = None
+    holds: tuple[Any, ...] | None = None
+    resume: ResumeFacts | None = None
+
+
+@payload("gang.start", "ok", writer="agent")
+class GangStartDone(Payload):
+    """``pids``: by rank; ``agent``: its pid as ranks see it; ``begin``, ``system``: SHA-256 of run.begin and of system.json."""
+
+    pids: Mapping[str, Whole] | None = None
+    threads: Count | None = None
+    agent: Whole | None = None
+    begin: str | None = None
+    system: str | None = None
+
+
+@payload("gang.stop", "invoke", writer="ctl")
+class GangStop(Payload):
+    """Kill the ranks of the attempt. ``dump``: they write their stacks into their logs first."""
+
+    epoch: Attempt | None = None
+    dump: bool | None = None
+
+
+@payload("gang.stop", "ok", "fail", "info", writer="agent")
+class GangStopDone(Payload):
+    """``left``: processes that still live; ``last_step``: by rank."""
+
+    killed: tuple[Whole, ...] | None = None
+    left: Count | None = None
+    last_step: Mapping[str, Step | None] | None = None
+    reason: str | None = None
+
+
+@payload("node.apply", "invoke", writer="ctl")
+class NodeApply(Payload):
+    """Start a node: by its name from the spec that it had, or, with ``hash``, from the ``NodeSpec`` (model/bed.py) in the value."""
+
+    node: str | None = None
+    hash: str | None = None
+
+
+@payload("node.apply", "ok", writer="keeper")
+class NodeApplyDone(Payload):
+    """The node runs. ``ordinal``: its how many-th incarnation."""
+
+    incarnation: str
+    ordinal: Count
+    pid: Whole | None = null()
+
+
+@payload("node.kill", "invoke", writer="ctl")
+class NodeKill(Payload):
+    """End every process of a node. ``host``: where it is, for a node that the bed does not list."""
+
+    host: str | None = None
+
+
+@payload("node.kill", "ok", "fail", "info", writer="keeper")
+class NodeKillDone(Payload):
+    """``left``: processes that still live."""
+
+    killed: tuple[Whole, ...] | None = None
+    left: Count | None = None
+    reason: str | None = None
+
+
+@payload("fault.act", "invoke", writer="ctl")
+class FaultAct(Payload):
+    """Inject a fault and verify it. ``hold``: of the rank that waits for it."""
+
+    id: str | None = None
+    fault: str | None = None
+    act: Act | None = None
+    hold: Any = None
+
+
+@payload("fault.act", "ok", writer="keeper")
+class FaultActDone(Payload):
+    """The fault was injected and verified."""
+
+    verified: bool | None = None
+    evidence: Any = None
+
+
+@payload("fault.heal", "invoke", writer="ctl")
+class FaultHeal(Payload):
+    """Heal a fault and verify it."""
+
+    id: str | None = None
+    fault: str | None = None
+    act: Act | None = None
+
+
+@payload("fault.heal", "ok", writer="keeper")
+class FaultHealDone(Payload):
+    """The fault was healed, and that was verified."""
+
+    verified: bool | None = None
+    evidence: Any = None
+
+
+@payload("rank.release", "invoke", writer="ctl")
+class RankRelease(Payload):
+    """Let a held rank continue. ``hold``: id of the fault."""
+
+    rank: Rank | None = None
+    hold: str | None = None
+
+
+@payload("rank.release", "ok", writer="agent")
+class RankReleaseDone(Payload):
+    """The rank was told."""
+
+
+@payload("gather", "invoke", writer="ctl")
+class Gather(Payload):
+    """Fetch the files of the run from all nodes."""
+
+
+@payload("gather", "ok", writer="ctl")
+class GatherDone(Payload):
+    """``sums``: path -> SHA-256; ``keepers``: path -> what they had written; ``keeper_pids``: by host, 0 for none."""
+
+    files: Count | None = None
+    sums: Mapping[str, str] | None = None
+    bytes: Count | None = None
+    missing: tuple[MissingFile, ...] | None = None
+    capped: tuple[CappedFile, ...] | None = None
+    keepers: Mapping[str, KeeperPrefix] | None = None
+    keeper_pids: Mapping[str, Whole] | None = None
+
+
+@payload("exec", "invoke", writer="ctl")
+class Exec(Payload):
+    """Run a program in a node, its output in files below ``out``; or a ``check``: {op, args} of the preflight."""
+
+    argv: tuple[str, ...] | None = None
+    env: Mapping[str, str] | None = None
+    out: str
+    cwd: str | None = null()
+    umask: Count | None = None
+    check: Mapping[str, Any] | None = None
+
+
+@payload("exec", "ok", writer="agent")
+class ExecDone(Payload):
+    """The program left with ``code``."""
+
+    code: Whole | None = None
+
+
+@payload("exec.stop", "invoke", writer="ctl")
+class ExecStop(Payload):
+    """Kill the program that writes to ``out``."""
+
+    out: str
+
+
+@payload("exec.stop", "ok", writer="agent")
+class ExecStopDone(Payload):
+    """The program does not run any more."""
+
+
+@record
+class CommandFailed(Payload):
+    """Why a command failed, or why its outcome is not known. ``gone``: nothing is left that could perform it."""
+
+    TYPES: ClassVar[tuple[EventType, ...]] = ("fail", "info")
+
+    reason: str | None = None
+    gone: bool | None = None
+    errno: int | None = None
+    log: str | None = None
+    retries: tuple[Whole, ...] | None = None
+    verified: bool | None = None
+    evidence: Any = None
+
+
+for _name, _type in [key for key in REGISTRY if key[1] == "invoke"]:
+    for _failure in CommandFailed.TYPES:
+        REGISTRY.setdefault((_name, _failure), CommandFailed)

@@ -1,0 +1,145 @@
+"""What ranks report of themselves, and their exits as the agent sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..payload import Payload, null, payload
+from .units import Count, Figure, Rank, Ranks, Seconds, Step, Whole
+
+
+@payload("rank.start", writer="rank")
+class RankStart(Payload):
+    """A rank started. ``ppid``: of the agent, as the rank sees it; ``files``: name -> SHA-256."""
+
+    rank: Rank
+    pid: Whole | None = None
+    ppid: Whole | None = None
+    threads: Count | None = None
+    preloaded: tuple[str, ...] | None = None
+    files: Mapping[str, str] | None = None
+
+
+@payload("rank.joined", writer="rank")
+class RankJoined(Payload):
+    """A rank joined the process group of ``world`` ranks."""
+
+    rank: Rank
+    world: Ranks | None = None
+    backend: str | None = None
+
+
+@payload("rank.restored", writer="rank")
+class RankRestored(Payload):
+    """The state that a rank begins with. ``weights``: SHA-256 of its parameters; a measurement has step 0 and no others."""
+
+    rank: Rank
+    step: Step | None = null()
+    name: str | None = null()
+    sha256: str | None = null()
+    weights: str | None = null()
+
+
+@payload("rank.step", writer="rank")
+class RankStep(Payload):
+    """The first step that this rank completed in this attempt (``mark``: first)."""
+
+    rank: Rank
+    step: Step
+    mark: str | None = None
+
+
+@payload("rank.inside", writer="rank")
+class RankInside(Payload):
+    """The rank passed the point at which another rank is held. ``hold``: id of the fault."""
+
+    rank: Rank
+    step: Step | None = None
+    phase: str | None = None
+    hold: str
+
+
+@payload("rank.held", writer="rank")
+class RankHeld(Payload):
+    """The rank is held at this point. ``hold``: id of the fault."""
+
+    rank: Rank
+    step: Step | None = None
+    phase: str | None = None
+    hold: str
+
+
+@payload("rank.released", writer="rank")
+class RankReleased(Payload):
+    """The held rank continues."""
+
+    rank: Rank
+    hold: str
+    held_s: Seconds | None = None
+
+
+@payload("hold.expired", writer="rank")
+class HoldExpired(Payload):
+    """The held rank was not released in time: the verdict is unknown."""
+
+    rank: Rank
+    hold: str
+    held_s: Seconds | None = None
+
+
+@payload("rank.finished", writer="rank")
+class RankFinished(Payload):
+    """The rank completed its workload. ``digest``: name of a tensor or random state -> SHA-256; ``transfers``: chunk records."""
+
+    rank: Rank
+    steps: Step | None = null()
+    loss: Figure | None = null()
+    digest: Mapping[str, str | None] | None = None
+    metrics: Any = None
+    verified: Count | None = None
+    loss_mean: Figure | None = None
+    transfers: Count | None = None
+    files: Mapping[str, str] | None = None
+
+
+@payload("rank.error", writer="rank")
+class RankError(Payload):
+    """Why the rank ends. ``kind``: of the error; ``culprit``: the rank that caused it, where that may be another."""
+
+    rank: Rank
+    kind: str | None = None
+    message: str | None = None
+    culprit: Rank | None = None
+
+
+@payload("rank.exit", writer="agent")
+class RankExit(Payload):
+    """The process of a rank exited: a detector unless ``code`` is 0. Below 0: a signal; null where it is not known."""
+
+    rank: Rank
+    pid: Whole | None = null()
+    code: Whole | None
+    last_step: Step | None = null()
+
+
+@payload("progress", writer="rank")
+class Progress(Payload):
+    """Rank 0 reports its newest step, at most twice a second."""
+
+    rank: Rank | None = None
+    step: Step | None = None
+    steps: Step | None = null()
+    loss: Figure | None = None
+
+
+@payload("traffic", writer="rank")
+class Traffic(Payload):
+    """Bytes that a rank sent, by operation: in its first step and, with ``once``, before it; beside what the workload predicts."""
+
+    rank: Rank | None = None
+    measured: Mapping[str, Count] | None = None
+    predicted: Mapping[str, Count] | None = None
+    samples: Count | None = None
+    once: Mapping[str, Count] | None = None
+    once_predicted: Mapping[str, Count] | None = None

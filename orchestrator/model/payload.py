@@ -1,0 +1,144 @@
+"""Typed payloads: frozen dataclasses that are read from the mapping of an event or a command, and written as one.
+
+``@payload`` registers a class under the names that it stands for; ``@record`` is for a part of a payload. Both make a frozen,
+keyword-only dataclass with slots. ``Record`` holds its methods once: generated for each class they cost 1 ms of every start.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
+
+from . import codec
+
+EventType = Literal["invoke", "ok", "fail", "info", "note"]
+R = TypeVar("R", bound="Record")
+Q = TypeVar("Q", bound="Payload")
+
+#: (name of the event, its type) -> class of its payload; filled by ``@payload``.
+REGISTRY: dict[tuple[str, str], type[Payload]] = {}
+_MISSING: Any = dataclasses.MISSING
+
+
+class Record:
+    """A part of a payload. A key that is absent from the mapping, or null, reads as None: it is not known."""
+
+    __slots__ = ()
+
+    def __init__(self, **values: Any) -> None:
+        for name, default in _defaults(type(self)).items():
+            value = values.pop(name, default)
+            if value is _MISSING:
+                raise TypeError(f"{type(self).__name__}: {name} is missing")
+            object.__setattr__(self, name, value)
+        if values:
+            raise TypeError(f"{type(self).__name__}: unknown {', '.join(sorted(values))}")
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> Self:
+        """The payload of a mapping; keys that the class does not have are ignored. Raises TypeError for a missing key."""
+        new = object.__new__(cls)
+        for name, default, convert in _readers(cls):
+            item = value.get(name, default)
+            if item is _MISSING:
+                raise TypeError(f"{cls.__name__}: {name} is missing")
+            object.__setattr__(new, name, convert(item) if convert is not None and item is not None else item)
+        return new
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and tuple(self._values()) == tuple(cast(Record, other)._values())
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._values()))
+
+    def __repr__(self) -> str:
+        shown = (f"{name}={getattr(self, name)!r}" for name in _defaults(type(self)))
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def _values(self) -> Iterator[Any]:
+        return (getattr(self, name) for name in _defaults(type(self)))
+
+
+class Payload(Record):
+    """What an event or a command carries. ``NAME``: the ``f`` of its events; ``TYPES``: their types; ``WRITER``: who writes them."""
+
+    __slots__ = ()
+
+    NAME: ClassVar[str] = ""
+    TYPES: ClassVar[tuple[EventType, ...]] = ()
+    WRITER: ClassVar[str] = ""
+
+
+def null() -> Any:
+    """An optional field that is written as null where it is not known; other optional fields are left out."""
+    return dataclasses.field(default=None, metadata={codec.NULL: True})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, null))
+def record(cls: type[R]) -> type[R]:
+    """The frozen dataclass of a part of a payload."""
+    return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, null))
+def payload(name: str, *types: EventType, writer: str = "") -> Callable[[type[Q]], type[Q]]:
+    """The frozen dataclass that the events ``name`` of these types (without any: notes) carry."""
+
+    def decorate(cls: type[Q]) -> type[Q]:
+        made = record(cls)
+        made.NAME, made.TYPES, made.WRITER = name, types or ("note",), writer
+        REGISTRY.update({(name, one): made for one in made.TYPES})
+        return made
+
+    return decorate
+
+
+@functools.cache
+def _defaults(cls: Any) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(cls)}
+
+
+@functools.cache
+def _readers(cls: Any) -> tuple[tuple[str, Any, Callable[[Any], Any] | None], ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple((name, default, _reader(hints[name])) for name, default in _defaults(cls).items())
+
+
+def _reader(hint: Any) -> Callable[[Any], Any] | None:
+    """What makes a value of this type from JSON; None where the value is taken as it is."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return hint.read if issubclass(hint, Record) else functools.partial(_read, hint)
+    if origin in (types.UnionType, typing.Union):
+        return next((reader for one in arguments if (reader := _reader(one))), None)
+    if origin is tuple:
+        element = _reader(arguments[0])
+        return (lambda items: tuple(map(element, items))) if element else tuple
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        inner = _reader(arguments[1])
+        return (lambda items: {key: inner(item) for key, item in items.items()}) if inner else None
+    return None
+
+
+def _read(cls: type, value: Mapping[str, Any]) -> Any:
+    """A dataclass of the model, from a mapping that may have further keys."""
+    hints = _model_hints(cls)
+    return cls(**{name: hints[name](item) for name, item in value.items() if name in hints})
+
+
+@functools.cache
+def _model_hints(cls: type) -> dict[str, Callable[[Any], Any]]:
+    def same(item: Any) -> Any:
+        return item
+
+    return {name: _reader(hint) or same for name, hint in typing.get_type_hints(cls).items()}
