@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
-from .payload import REGISTRY, Payload
-from .payload import EventType as EventType
+from .payload import REGISTRY, EventType, Payload
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

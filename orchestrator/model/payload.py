@@ -11,7 +11,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self, TypeVar, cast, dataclass_transform
+from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
 
 from . import codec
 
@@ -30,7 +30,7 @@ class Record:
     __slots__ = ()
 
     def __init__(self, **values: Any) -> None:
-        for name, default in _defaults(type(self)).items():
+        for name, default in _defaults(self).items():
             value = values.pop(name, default)
             if value is _MISSING:
                 raise TypeError(f"{type(self).__name__}: {name} is missing")
@@ -42,7 +42,8 @@ class Record:
     def read(cls, value: Mapping[str, Any]) -> Self:
         """The payload of a mapping; keys that the class does not have are ignored. Raises TypeError for a missing key."""
         new = object.__new__(cls)
-        for name, default, convert in _readers(cls):
+        readers: Any = _readers
+        for name, default, convert in readers(cls):
             item = value.get(name, default)
             if item is _MISSING:
                 raise TypeError(f"{cls.__name__}: {name} is missing")
@@ -56,17 +57,19 @@ class Record:
         raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and tuple(self._values()) == tuple(cast(Record, other)._values())
+        if not isinstance(other, Record) or type(other) is not type(self):
+            return NotImplemented
+        return tuple(self._values()) == tuple(other._values())
 
     def __hash__(self) -> int:
         return hash((type(self), *self._values()))
 
     def __repr__(self) -> str:
-        shown = (f"{name}={getattr(self, name)!r}" for name in _defaults(type(self)))
+        shown = (f"{name}={getattr(self, name)!r}" for name in _defaults(self))
         return f"{type(self).__qualname__}({', '.join(shown)})"
 
     def _values(self) -> Iterator[Any]:
-        return (getattr(self, name) for name in _defaults(type(self)))
+        return (getattr(self, name) for name in _defaults(self))
 
 
 class Payload(Record):
@@ -103,8 +106,13 @@ def payload(name: str, *types: EventType, writer: str = "") -> Callable[[type[Q]
     return decorate
 
 
+def _defaults(record: Any) -> Mapping[str, Any]:
+    """The fields of a record or its class, with their defaults."""
+    return _defaults_of(record if isinstance(record, type) else type(record))
+
+
 @functools.cache
-def _defaults(cls: Any) -> dict[str, Any]:
+def _defaults_of(cls: Any) -> Mapping[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(cls)}
 
 

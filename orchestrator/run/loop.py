@@ -13,7 +13,8 @@ from ..core.engine.state import State
 from ..model import redaction
 from ..model.bed import NodeStatus
 from ..model.errors import KeeperGoneError, on_disk
-from ..model.event import Clock, Command, Event, EventType, Source
+from ..model.event import Clock, Command, Event, Source
+from ..model.payload import EventType
 from ..model.plan import Plan
 from ..model.provider import Cursors, Provider
 from ..model.trial import Trial

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from ..core.documents import decoder
-from ..core.documents.figures import RANKS, STEPS, Seconds, Step
 from ..model.event import Event, History, Source
+from ..model.events.units import RANKS, STEPS, Seconds, Step
 from ..model.run import ChunkRecord, StepRecord
 from . import paths, seal
 

@@ -7,7 +7,8 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..model.event import REPEATED, Clock, Command, Event, EventType
+from ..model.event import REPEATED, Clock, Command, Event
+from ..model.payload import EventType
 from .fake_parts import Agenda, FakeHost, FakeNode, Voices
 
 BEAT_S = 0.25

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..model.event import Clock, Command, Event, EventType, Source
+from ..model.event import Clock, Command, Event, Source
+from ..model.payload import EventType
 
 
 @dataclass(kw_only=True)

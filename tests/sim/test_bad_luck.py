@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.engine import fold
-from orchestrator.model.event import Command, Event, EventType, Source
+from orchestrator.model.event import Command, Event, Source
+from orchestrator.model.payload import EventType
 from orchestrator.testing.fake import FakeBed
 from orchestrator.testing.fake_parts import FakeGang
 

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from orchestrator.core.verdict import judge
-from orchestrator.model.event import REPEATED, Command, Event, EventType, History
+from orchestrator.model.event import REPEATED, Command, Event, History
+from orchestrator.model.payload import EventType
 from orchestrator.model.plan import HostClock
 from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial

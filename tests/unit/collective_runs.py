@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model import codec
-from orchestrator.model.event import Clock, Event, EventType, History, Source
+from orchestrator.model.event import Clock, Event, History, Source
+from orchestrator.model.payload import EventType
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import Trial, World
 from orchestrator.model.verdict import Verdict

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from orchestrator import views
-from orchestrator.model.event import Clock, Event, EventType, History, Source
+from orchestrator.model.event import Clock, Event, History, Source
+from orchestrator.model.payload import EventType
 from orchestrator.model.run import ChunkRecord, Run, StepRecord, Twin
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict

@@ -12,7 +12,8 @@ from typing import Any
 from orchestrator.faults import crash_node, pause_node
 from orchestrator.model import codec
 from orchestrator.model.act import Act, HostFacts, Target
-from orchestrator.model.event import Clock, Event, EventType, History, Source
+from orchestrator.model.event import Clock, Event, History, Source
+from orchestrator.model.payload import EventType
 from orchestrator.model.run import ChunkRecord, Run, StepRecord, Twin
 from orchestrator.model.trial import FaultPlan, Trial
 

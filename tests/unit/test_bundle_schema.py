@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.core.documents import decoder, event_values
+from orchestrator.core.documents import decoder, payload_types
 from orchestrator.model.event import Event
 from orchestrator.model.plan import Plan
 from orchestrator.model.run import Twin
@@ -24,7 +24,7 @@ DOCUMENTS = {
 
 
 def test_the_schema_of_a_bundle_is_written_down() -> None:
-    values = {f"{name}, {kind}": schema for (name, kind), schema in event_values.SCHEMAS.items()}
+    values = {f"{name}, {kind}": schema for (name, kind), schema in payload_types.schemas().items()}
     (*found,), components = msgspec.json.schema_components([*DOCUMENTS.values(), *values.values()])
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

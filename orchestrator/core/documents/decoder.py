@@ -16,10 +16,11 @@ from typing import Any, TypedDict, TypeVar
 import msgspec
 
 from ...model.event import Event
+from ...model.events import CollectivePlan
+from ...model.events.units import RANKS, STEPS, TABLE
 from ...model.plan import Plan
 from ...model.trial import Trial
-from . import event_values
-from .figures import RANKS, STEPS, TABLE
+from . import payload_types
 
 T = TypeVar("T")
 
@@ -109,14 +110,14 @@ def event(line: bytes) -> Event:
 def as_event(value: Any) -> Event:
     """Raises DocumentError."""
     result: Event = convert(Event, value)
-    schema = event_values.SCHEMAS.get((result.f, result.type))
+    schema = payload_types.schemas().get((result.f, result.type))
     if schema is not None:
         try:
             msgspec.convert(result.value, type=schema)
         except msgspec.ValidationError as error:
             raise DocumentError(f"{result.f}: value.{_told(str(error))}") from None
-    if result.f == "collective.plan":
-        _check_cases(result.value)
+    if result.f == CollectivePlan.NAME and schema is not None:
+        _check_cases(result.data)
     return result
 
 
@@ -152,16 +153,18 @@ def _event_range(event: Event) -> str:
     return "" if event.seq >= 0 and event.source.n >= 0 else "seq, source.n: must be >= 0"
 
 
-def _check_cases(plan: Mapping[str, Any]) -> None:
+def _check_cases(plan: CollectivePlan) -> None:
     """Raises DocumentError for more steps x ranks than readers hold a table of."""
-    cases = plan.get("cases", [])
+    cases = plan.cases or ()
+    iterations = [case.iterations or 0 for case in cases]
+    first_steps = [1 if case.first_step is None else case.first_step for case in cases]
+    strides = [1 if case.stride is None else case.stride for case in cases]
     last = max(
-        (case.get("first_step", 1) + case.get("iterations", 0) * case.get("stride", 1) for case in cases), default=0
+        (first + count * stride for first, count, stride in zip(first_steps, iterations, strides, strict=True)),
+        default=0,
     )
-    ranks = max(
-        [plan.get("world", 0), *(rank + 1 for case in cases for group in case.get("groups", []) for rank in group)]
-    )
-    if last * max(ranks, 1) > TABLE or sum(case.get("iterations", 0) for case in cases) > TABLE:
+    ranks = max([plan.world or 0, *(rank + 1 for case in cases for group in case.groups or () for rank in group)])
+    if last * max(ranks, 1) > TABLE or sum(iterations) > TABLE:
         raise DocumentError(f"collective.plan: more than {TABLE:,} iterations x ranks")
 
 

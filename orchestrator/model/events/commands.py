@@ -313,6 +313,6 @@ class CommandFailed(Payload):
     evidence: Any = None
 
 
-for _name, _type in [key for key in REGISTRY if key[1] == "invoke"]:
+for _name, _type in [key for key in REGISTRY if key[1] == "invoke" and key[0] != Note.NAME]:
     for _failure in CommandFailed.TYPES:
         REGISTRY.setdefault((_name, _failure), CommandFailed)
