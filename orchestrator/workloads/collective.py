@@ -66,9 +66,8 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why these values, good in themselves, cannot be done among ``world`` ranks."""
-    wanted = items(params)
-    found = [_named(problem) for item in wanted for problem in feasible.of_item(item, world)]
-    return list(dict.fromkeys([*feasible.of_settings(params, world, () if found else wanted), *found]))
+    problems = [_named(problem) for item in items(params) for problem in feasible.of_item(item, world)]
+    return list(dict.fromkeys(problems))
 
 
 def memory(params: Params, world: int) -> room.Demand | None:

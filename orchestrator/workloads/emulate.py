@@ -45,10 +45,11 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why these values, good in themselves, cannot be done among ``world`` ranks."""
-    wanted, found = items(params), list[str]()
-    for place, item in enumerate(wanted):
-        found += [f"items: item {place}: {problem}" for problem in feasible.of_item(item, world)]
-    return [*feasible.of_settings(params, world, () if found else wanted), *found]
+    return [
+        f"items: item {index}: {problem}"
+        for index, item in enumerate(items(params))
+        for problem in feasible.of_item(item, world)
+    ]
 
 
 def memory(params: Params, world: int) -> room.Demand | None:

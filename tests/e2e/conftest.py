@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from orchestrator.providers.process.process_provider import ProcessProvider
 from orchestrator.run import judging, lifecycle
 from orchestrator.store import beds, bundle
 
+from . import trials
 from .stage import Stage, warmed
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +81,11 @@ class Bed:
     def unchanged(self) -> bool:
         """Whether `up` finds nothing to change."""
         return "nothing to change" in self.ccbed("up", str(ROOT / "inventories/local.yml"))[1]
+
+
+def with_damage(bed: Bed) -> Bed:
+    """The same bed with the plugins of tests/damage."""
+    return replace(bed, catalogue=plugins.discover((trials.DAMAGE,)))
 
 
 def ran(directory: str, bed: Bed) -> Ran:

@@ -20,9 +20,11 @@ import torch
 import torch._dynamo  # what a warm agent has imported
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from orchestrator import plugins
 from orchestrator.model import codec
 from orchestrator.model import gang as gang_model
 from orchestrator.rank.runtime import main as rank_main
+from tests.e2e import trials
 
 INCARNATION = "i1"
 
@@ -107,4 +109,5 @@ def _held(events: Path, rank: int) -> bool:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    _ = plugins.discover((trials.DAMAGE,)).workloads["damaged-training"]  # from here on a rank finds it by its name
     main()

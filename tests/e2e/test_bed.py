@@ -455,14 +455,14 @@ def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp
     assert bed.marked() == []
 
 
-def test_an_injection_that_does_nothing_is_not_called_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CCBED_TEST_DISARM", "1")
+def test_an_injection_that_does_nothing_is_not_called_verified(tmp_path: Path) -> None:
+    nothing = (Primitive(kind="power", args={"state": "on"}), Primitive(kind="pause", args={"state": "off"}))
     bed = Bed(tmp_path, ("n0",)).up()
     try:
         bed.open("r")
         pid = bed.status("n0").pid
         for id, act in (("f0", CRASH), ("f1", PAUSE)):
-            answer = bed.ask("fault.act", "n0", _fault(act, id))
+            answer = bed.ask("fault.act", "n0", _fault(replace(act, inject=nothing), id))
             assert answer.type == "fail" and answer.value["reason"] == "not verified"
         assert not [event for event in bed.seen if event.f == "fault.verified"]
         assert (bed.status("n0").pid, bed.status("n0").state) == (pid, "warm")

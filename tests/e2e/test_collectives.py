@@ -16,7 +16,7 @@ from orchestrator.rank.collective import backend_support, item_parser, known_alg
 from orchestrator.rank.collective.cases import REDUCING
 from orchestrator.views import ending, failovers
 
-from .conftest import Bed, Ran
+from .conftest import Bed, Ran, with_damage
 
 pytestmark = pytest.mark.e2e
 
@@ -87,7 +87,10 @@ def test_every_chunk_of_a_ring_is_recorded_and_no_warm_up(bed: Bed) -> None:
 
 @pytest.mark.parametrize(("algorithm", "element"), [("ring", 5), ("library", 250)])
 def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorithm: str, element: int) -> None:
-    ran = bed.run(trial("collective", sizes=["1K"], algorithm=[algorithm], probe=False, break_result=f"2:{element}"))
+    damaged = trial(
+        "damaged-collective", sizes=["1K"], algorithm=[algorithm], probe=False, wrong_rank=2, wrong_element=element
+    )
+    ran = with_damage(bed).run(damaged)
     assert ran.code == 1
     (wrong,) = events(ran, "collective.wrong")
     assert (wrong["rank"], wrong["step"], wrong["offset"], wrong["got"]) == (2, 1, element, wrong["expected"] + 1)
@@ -105,8 +108,8 @@ def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorith
 
 
 def test_a_wrong_result_is_not_restarted(bed: Bed) -> None:
-    asked = trial("collective", sizes=["1K"], probe=False, break_result="2:5")
-    ran = bed.run(replace(asked, recovery=Recovery(policy=("restart",))))
+    damaged = trial("damaged-collective", sizes=["1K"], probe=False, wrong_rank=2, wrong_element=5)
+    ran = with_damage(bed).run(replace(damaged, recovery=Recovery(policy=("restart",))))
     assert ran.code == 1 and len(events(ran, "collective.wrong")) == 1
     assert ran.of("recovery.decided") == () and len(ran.of("recovery.refused")) == 1
 
@@ -128,7 +131,10 @@ def test_more_than_a_host_holds_is_refused_before_anything_is_started(bed: Bed, 
 
 
 def test_without_verification_the_verdict_is_unknown(bed: Bed) -> None:
-    ran = bed.run(trial("collective", sizes=["1K"], iterations=2, probe=False, verify=False, break_result="1:0"))
+    damaged = {"wrong_rank": 1, "wrong_element": 0}
+    ran = with_damage(bed).run(
+        trial("damaged-collective", sizes=["1K"], iterations=2, probe=False, verify=False, **damaged)
+    )
     assert ran.outcome("results-exact") == "unknown" and ran.code == 2
 
 

@@ -13,7 +13,7 @@ import pytest
 from orchestrator import plugins
 from orchestrator.core.bed import links
 from orchestrator.node.files import label
-from orchestrator.node.keeper import acts
+from orchestrator.node.keeper import fabric as keeper_fabric
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.process import fabric
 from orchestrator.store import beds
@@ -73,8 +73,16 @@ def test_the_link_is_verified_before_the_kill_and_an_adopted_fabric_still_cuts_i
 def test_a_crash_whose_link_is_not_cut_is_unknown(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The keeper's primitive for links is disarmed: the node would be killed all the same, and show no link afterwards."""
-    monkeypatch.setenv(acts.DISARM, "link")
+    """The program that takes links down does nothing and reports success; a killed node would show no link afterwards."""
+    program, folder = keeper_fabric.program("ip"), tmp_path_factory.mktemp("programs")
+    (folder / "ip").write_text(f"""#!/bin/sh
+[ "$1" = -batch ] || exec {program} "$@"
+lines=$(cat)
+case "$lines" in "link set dev "*" down") exit 0 ;; esac
+printf '%s\\n' "$lines" | {program} "$@"
+""")
+    (folder / "ip").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     with _up(tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("runs")) as bed:
         done = bed.run(trials.dp(trials.crash(2)))
         assert done.outcome("fault-verified") == "unknown"

@@ -16,7 +16,7 @@ from orchestrator.providers import systems
 from orchestrator.providers.process.process_provider import ProcessProvider
 
 from . import trials
-from .conftest import Bed, Ran
+from .conftest import Bed, Ran, with_damage
 
 pytestmark = pytest.mark.e2e
 EXAMPLES = Path(__file__).parents[1] / "examples" / "plugins"
@@ -156,13 +156,13 @@ def test_a_world_of_one(bed: Bed) -> None:
 
 
 def test_optimizer_state_that_is_not_restored_is_found(bed: Bed) -> None:
-    ran = bed.run(trials.dp(trials.crash(2), params={"break_optimizer": True}))
+    ran = with_damage(bed).run(trials.damaged(trials.dp(trials.crash(2)), "optimizer"))
     assert ran.outcome("bit-exact") == "fail"
     assert ran.code == 1
 
 
 def test_random_state_that_is_not_restored_is_found(bed: Bed) -> None:
-    ran = bed.run(trials.dp(trials.crash(2), params={"break_rng": True}))
+    ran = with_damage(bed).run(trials.damaged(trials.dp(trials.crash(2)), "rng"))
     assert ran.outcome("bit-exact") == "fail"
     assert ran.outcome("replay-equal") == "fail"
 

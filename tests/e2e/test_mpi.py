@@ -18,7 +18,7 @@ from orchestrator.rank.collective.cases import REDUCING
 from orchestrator.rank.open_mpi import installed, names
 from orchestrator.store import beds
 
-from .conftest import ROOT, Bed, ccbed
+from .conftest import ROOT, Bed, ccbed, with_damage
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -68,7 +68,8 @@ def test_every_operation_by_every_algorithm_of_open_mpi_is_exact_on_all_ranks(be
 
 
 def test_a_wrong_result_of_open_mpi_fails_the_run_and_nothing_is_left(bed: Bed) -> None:
-    ran = bed.run(trial("collective", sizes=["1K"], algorithm=["mpi:ring"], break_result="2:5"))
+    damaged = trial("damaged-collective", sizes=["1K"], algorithm=["mpi:ring"], wrong_rank=2, wrong_element=5)
+    ran = with_damage(bed).run(damaged)
     assert ran.code == 1 and ran.outcome("no-orphans") == "pass"
     assert "element 5" in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.bed import BedSpec
 from orchestrator.model.run import Run
 from orchestrator.run.judging import conclude
 from orchestrator.store import bundle
 
 from . import trials
-from .conftest import ROOT, Bed, Ran, ccbed
+from .conftest import ROOT, Bed, Ran, ccbed, with_damage
 
 pytestmark = pytest.mark.e2e
 Lines = list[dict[str, Any]]
@@ -185,34 +184,11 @@ def test_a_checkpoint_earlier_than_the_newest_is_caught(bed: Bed) -> None:
     assert ran.code == 1
 
 
-def test_a_fault_that_does_nothing_is_unknown_never_a_pass(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A bed of its own, whose keeper's injector is disarmed."""
-    inventory = tmp_path / "disarmed.yml"
-    inventory.write_text((ROOT / "inventories/local.yml").read_text())
-    monkeypatch.setenv("CCBED_TEST_DISARM", "1")
-    code, said = bed.ccbed("up", str(inventory))
-    assert code == 0, said
-    try:
-        spec = _spec(bed, "disarmed")
-        ran = replace_bed(bed, spec).run(trials.dp(trials.crash(2)))
-        assert ran.outcome("fault-verified") == "unknown"
-        assert ran.code == 2
-    finally:
-        assert ccbed(bed.state, "down", "disarmed", "--force")[0] == 0
-
-
-def _spec(bed: Bed, name: str) -> BedSpec:
-    from orchestrator.store import beds
-
-    spec = beds.read(bed.state, name)
-    assert spec is not None
-    return spec
-
-
-def replace_bed(bed: Bed, spec: BedSpec) -> Bed:
-    return replace(bed, spec=spec)
+def test_a_fault_that_does_nothing_is_unknown_never_a_pass(bed: Bed) -> None:
+    ran = with_damage(bed).run(trials.dp(replace(trials.crash(2), fault="crash-nothing")))
+    assert ran.outcome("fault-verified") == "unknown"
+    assert ran.code == 2
+    assert not ran.of("node.exit", "fault.verified")
 
 
 def _renumbered(lines: Lines) -> Lines:

@@ -83,10 +83,11 @@ def test_killed_in_an_all_reduce_and_resumed_it_ends_with_the_same_bits(stage: S
     assert parents == {"e1-s15": "e0-s10", "e1-s20": "e1-s15"}
 
 
-@pytest.mark.parametrize("broken", ["break_rng", "break_optimizer"])
-def test_state_that_is_not_restored_shows(stage: Stage, twin: Played, broken: str) -> None:
+@pytest.mark.parametrize("lost", ["rng", "optimizer"])
+def test_state_that_is_not_restored_shows(stage: Stage, twin: Played, lost: str) -> None:
     stage.play(params=SHORT)
-    resumed = stage.play(epoch=1, params={**SHORT, broken: True}, resume=stage.resume("e0-s10"))
+    damaged = {"training": "train-dp", "params": SHORT, "lost": lost}
+    resumed = stage.play(epoch=1, workload="damaged-training", params=damaged, resume=stage.resume("e0-s10"))
     assert resumed.codes == {0: 0, 1: 0, 2: 0, 3: 0}
     assert resumed.losses(1)[12] != twin.losses(1)[12]
 

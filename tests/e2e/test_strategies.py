@@ -13,7 +13,7 @@ from orchestrator.model.event import Event
 from orchestrator.model.trial import CheckSpec, Recovery, Trial, World
 
 from . import trials
-from .conftest import Bed
+from .conftest import Bed, with_damage
 
 pytestmark = pytest.mark.e2e
 
@@ -76,7 +76,7 @@ def test_a_step_of_fewer_samples_moves_what_these_say(bed: Bed, workload: str) -
 
 def test_a_stage_that_does_not_get_its_optimizers_state_back_is_found_out(bed: Bed) -> None:
     """Of a checkpoint's shards each rank takes its own: with another's, or none, the twin's weights are not reached."""
-    done = bed.run(made(bed, "train-tp", {**SHORT, "break_optimizer": True}))
+    done = with_damage(bed).run(trials.damaged(made(bed, "train-tp", SHORT), "optimizer"))
     assert done.outcome("bit-exact") == "fail"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from orchestrator.model.trial import CheckSpec, FaultPlan, Recovery, Trial, Trigger, World
@@ -10,6 +12,8 @@ PARAMS: dict[str, Any] = {
     "model": "mnist-mlp", "algorithm": "ring", "batch": 64, "epochs": 1, "checkpoint_every": 5,
 }  # fmt: skip
 CHECKS = ("bit-exact", "baseline-clean")
+#: Plugins that damage what the checkers judge.
+DAMAGE = Path(__file__).parents[1] / "damage"
 
 
 def crash(node: int | str = 2, id: str = "f0", **at: Any) -> FaultPlan:
@@ -29,3 +33,9 @@ def dp(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **mor
         name="e2e", workload="train-dp", params=params, faults=faults, world=more.pop("world", World(nodes=4)),
         recovery=Recovery(policy=policy, max_restarts=3), checks=tuple(CheckSpec(name=name) for name in checks), **more,
     )  # fmt: skip
+
+
+def damaged(trial: Trial, lost: str) -> Trial:
+    """The same training, whose ranks do not restore ``lost`` (optimizer or rng)."""
+    params = {"training": trial.workload, "params": trial.params, "lost": lost}
+    return replace(trial, workload="damaged-training", params=params)

@@ -240,11 +240,3 @@ def test_a_crash_whose_link_was_not_cut_is_not_verified_and_nothing_is_killed(st
     assert (kind, value["reason"]) == ("fail", "link: not verified")
     assert stand.switches.done == ["link down"]
     assert "fault.verified" not in stand.told
-
-
-def test_a_kind_of_primitive_that_is_disarmed_does_nothing_and_is_noticed(
-    stand: _Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(acts_module.DISARM, "link")
-    assert stand.act(CRASH)[0] == "fail"
-    assert stand.switches.done == []

@@ -133,7 +133,6 @@ def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one()
         ({"algorithm": ()}, "algorithm: needs at least one"),
         ({"algorithm": ("auto",), "probe": False}, "probe: algorithm auto chooses by what the probe finds (got false)"),
         ({"over": "chunk", "record": False}, "record: over chunk needs the record of every chunk (got false)"),
-        ({"break_result": "two"}, "break_result: must be RANK:ELEMENT (got 'two')"),
         ({"drain": -2}, "drain: must be >= 0 bytes, or -1 (got -2)"),
         ({"gap_ms": -1.0}, "gap_ms: must be >= 0 (got -1.0)"),
         ({"gap_ms": math.inf}, "gap_ms: must be finite (got inf)"),
@@ -174,15 +173,6 @@ def test_a_parameter_that_an_algorithm_lacks_is_told() -> None:
         (
             {"operation": "all-gather", "sizes": ("1K",)}, 3,
             "sizes: library does all-gather in 3 parts of one size; 1024 bytes of float32 do not divide by 3 (1020 bytes do)",
-        ),
-        ({"break_result": "4:0"}, 4, "break_result: the world has ranks 0..3 (got '4:0')"),
-        (
-            {"break_result": "2:262144", "sizes": ("1K", "1M")}, 4,
-            "break_result: no result of rank 2 has such an element: it has at most 262144 elements (got '2:262144')",
-        ),
-        (
-            {"break_result": "3:0", "groups": "0,1"}, 4,
-            "break_result: no result of rank 3 has such an element: it has none (got '3:0')",
         ),
     ],
 )  # fmt: skip
@@ -238,11 +228,6 @@ def test_a_scale_of_gaps_is_a_number() -> None:
     for scale in (-1.0, math.inf, math.nan):
         (problem,) = emulate.check(emulate.Params(items=(ITEM,), gap_scale=scale))
         assert problem == f"gap_scale: must be >= 0 and finite (got {scale:g})"
-
-
-def test_the_element_to_break_is_one_that_is_there() -> None:
-    last = Params(sizes=("1K", "1M"), break_result="2:262143")
-    assert collective.check(last) == collective.fits(last, 4) == []
 
 
 def test_nothing_to_replay_is_a_mistake() -> None:

@@ -22,8 +22,6 @@ from . import beds
 SCRIPT = "script"
 #: Parameters of the script workload that the command line sets by place, not by option.
 _BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
-#: So begin the parameters that break something, for tests of what finds it out.
-_OF_TESTS = "break_"
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 #: Bytes of a trial or script.
 _LARGEST = 16 * 1024 * 1024
@@ -120,10 +118,9 @@ def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str])
         variable = f"CCBED_{field.name.strip('_').upper()}"
         found.append(
             click.Option(
-                [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name],
-                hidden=field.name.startswith(_OF_TESTS),
+                [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name]
             )
-        )  # fmt: skip
+        )
     return found
 
 

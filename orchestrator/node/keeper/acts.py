@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,9 +18,6 @@ from .primitives import Node
 from .process_nodes import Answer
 
 PROVE_S = 2.0
-#: Tests of the proof set this in the keeper's environment: injections then do nothing, and say nothing of it. A kind of
-#: primitive disarms that kind only.
-DISARM = "CCBED_TEST_DISARM"
 HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
 
@@ -101,8 +97,6 @@ class Acts:
         """A part that fails ends it: what is broken by then is healed, not called a fault."""
         act, began = lease.act, time.monotonic()
         until = began + act.limit_s
-        inert = [one for one in act.inject if os.environ.get(DISARM) in ("1", one.kind)]
-        armed = [one for one in act.inject if one not in inert]
         early = [one for one in act.verify if one in act.inject[:-1]]
         late = [one for one in act.verify if one not in early]
 
@@ -114,14 +108,14 @@ class Acts:
                 return
             limit_s = max(PROVE_S, until - time.monotonic()) if act.of_host else PROVE_S
             primitive_runner.prove(
-                self._loop, late, armed, node, limit_s, lambda: self._in_force(lease),
+                self._loop, late, act.inject, node, limit_s, lambda: self._in_force(lease),
                 lambda good, more: proved(good, {**(evidence if early else {}), **more}),
             )  # fmt: skip
 
         def go_on(problems: Sequence[str]) -> bool:
             return self._in_force(lease) and not problems
 
-        primitive_runner.each(self._loop, act.inject, node, act.limit_s, go_on, injected, proofs=early, inert=inert)
+        primitive_runner.each(self._loop, act.inject, node, act.limit_s, go_on, injected, proofs=early)
 
     def _in_force(self, lease: Lease) -> bool:
         return (lease.node, lease.id) in self._timers

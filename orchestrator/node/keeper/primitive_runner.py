@@ -39,12 +39,10 @@ def each(
     go_on: Callable[[Sequence[str]], bool],
     then: Callable[[Evidence, Sequence[str]], None],
     proofs: Sequence[Primitive] = (),
-    inert: Sequence[Primitive] = (),
 ) -> None:
     """One after the other; then call with what was done and what went wrong. ``go_on``: may the next one follow?
 
     ``proofs``: states that must be observed right after the primitive that brings them about, before the next follows.
-    ``inert``: primitives that a test has disarmed, so that they do nothing.
     """
     done: dict[str, Any] = {}
     problems: list[str] = []
@@ -67,9 +65,7 @@ def each(
             problems.extend([] if good else [f"{wanted[index].kind}: not verified"])
             step(index + 1)
 
-        if wanted[index] in inert:
-            finished({}, "")
-        elif containing_host.concerns(wanted[index]):
+        if containing_host.concerns(wanted[index]):
             programs.start(loop, wanted[index].args["run"], limit_s, finished)
         else:
             finished(*_done(wanted[index], node))

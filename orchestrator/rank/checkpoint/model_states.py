@@ -37,9 +37,9 @@ class States(Protocol):
         ctx: context.RankContext,
         resume: gang_model.Resume,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer,
     ) -> single_file.Personal | None:
-        """Give model and optimizer (None: the model only) what the checkpoint holds; what it holds of this very rank.
+        """Give model and optimizer what the checkpoint holds; what it holds of this very rank.
 
         A collective of all ranks. Raises CheckpointError.
         """
@@ -72,13 +72,12 @@ class _Gathered:
         ctx: context.RankContext,
         resume: gang_model.Resume,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer,
     ) -> single_file.Personal | None:
         found = single_file.load(resume)
         state = self._own(ctx, found)
         model.load_state_dict(state["model"])
-        if optimizer is not None:
-            optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_state_dict(state["optimizer"])
         return single_file.personal(found, ctx.rank)
 
     def _held(
@@ -138,7 +137,7 @@ class Distributed:
         ctx: context.RankContext,
         resume: gang_model.Resume,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        optimizer: torch.optim.Optimizer,
     ) -> single_file.Personal | None:
         from torch.distributed.checkpoint import state_dict
 
@@ -148,20 +147,17 @@ class Distributed:
         mine = ctx.personal().tensors() if ctx.rank < sharded_files.world(resume) else None
         sharded_files.read(resume, {**content, "ranks": {str(ctx.rank): mine} if mine else {}})
         state_dict.set_model_state_dict(model, content["model"])
-        if optimizer is not None:
-            state_dict.set_optimizer_state_dict(model, optimizer, content["optimizer"])
+        state_dict.set_optimizer_state_dict(model, optimizer, content["optimizer"])
         return single_file.Personal.of(mine) if mine else None
 
     def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
         pass
 
 
-def _distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer | None) -> dict[str, Any]:
+def _distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """This rank's shards by the names of the whole model's parameters."""
     from torch.distributed.checkpoint import state_dict
 
-    if optimizer is None:
-        return {"model": state_dict.get_model_state_dict(model)}
     return {
         "model": state_dict.get_model_state_dict(model),
         "optimizer": state_dict.get_optimizer_state_dict(model, optimizer),

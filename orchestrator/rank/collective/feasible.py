@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ...model import algorithm as model
-from ..exchange import buffer
 from ..open_mpi import names as mpi
-from . import algorithm_choice, cases, known_algorithms, settings
+from . import algorithm_choice, cases, known_algorithms
 
 
 def of_item(item: cases.Item, world: int) -> Iterator[str]:
@@ -23,25 +22,3 @@ def of_item(item: cases.Item, world: int) -> Iterator[str]:
     if not found and item.algorithm == model.AUTO and not algorithm_choice.candidates(cases.cases([item], world)[0]):
         found.append(f"algorithm: none does {item.operation} of {item.bytes} bytes among {world} ranks (got 'auto')")
     yield from found
-
-
-def of_settings(params: settings.Measuring, world: int, items: Iterable[cases.Item] = ()) -> Iterator[str]:
-    """The same for what goes for all ``items``, each of which can be done."""
-    if not params.break_result:
-        return
-    rank, element = map(int, params.break_result.split(":"))
-    found = [_result(case, rank) for case in cases.cases(items, world)]
-    if rank >= world:
-        yield f"break_result: the world has ranks 0..{world - 1} (got {params.break_result!r})"
-    elif found and element >= max(found):
-        holds = f"at most {max(found)} elements" if max(found) else "none"
-        yield f"break_result: no result of rank {rank} has such an element: it has {holds} (got {params.break_result!r})"
-
-
-def _result(case: cases.Case, rank: int) -> int:
-    """Elements of the result of ``rank``."""
-    ranks = next((group for group in case.groups if rank in group), None)
-    if ranks is None:
-        return 0
-    start, stop = buffer.layout(case, ranks, ranks.index(rank)).checked
-    return stop - start

@@ -69,9 +69,7 @@ class Meter:
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
         self._line_up = synchronised_start.LineUp(ctx.rank, ctx.world, self._drain, ctx.device)
         self._places: dict[sizes.Groups, operations.Place | None] = {}
-        self._verifier = verify.Verifier(
-            rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit, breaking=_breaking(self._params)
-        )
+        self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit)
         self._tiers: expected_cost.Uplinks | None = None
         self.verified = 0
         ctx.steps = sum(case.item.trials for case in planned)
@@ -187,10 +185,3 @@ class Meter:
     def _settle(self) -> None:
         if self._ctx.device.type == "cuda":
             torch.cuda.synchronize()
-
-
-def _breaking(params: settings.Measuring) -> tuple[int, int] | None:
-    if not params.break_result:
-        return None
-    rank, _, element = params.break_result.partition(":")
-    return int(rank), int(element)

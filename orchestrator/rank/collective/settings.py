@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -15,7 +14,6 @@ OVER = ("chunk", "max_rank", "mean_rank", "cct")
 BY_LINK = -1
 #: Bytes that an untimed transfer sends beyond what a bucket holds: packets under way.
 BEYOND = 16 * 1024
-_PLACE = re.compile(r"\d+:\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +27,6 @@ class Measuring:
     probe          ping-pong between all pairs first: the alpha and beta of the models
     probe_s        seconds that the probe takes, about
     record         every chunk transfer is recorded
-    break_result   for the tests of the verification: RANK:ELEMENT is made wrong
     """
 
     warmup: int = 5
@@ -39,7 +36,6 @@ class Measuring:
     probe: bool = True
     probe_s: float = 3.0
     record: bool = True
-    break_result: str = ""
 
 
 def drain(asked: int, link: LinkSpec | None) -> int:
@@ -64,5 +60,3 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
         yield "probe: algorithm auto chooses by what the probe finds (got false)"
     if params.over == "chunk" and not params.record:
         yield "record: over chunk needs the record of every chunk (got false)"
-    if params.break_result and not _PLACE.fullmatch(params.break_result):
-        yield f"break_result: must be RANK:ELEMENT (got {params.break_result!r})"

@@ -51,7 +51,6 @@ class Params:
     step_min_ms       slows steps down, for watching
     digest_every      a SHA-256 of the parameters every that many steps; 0: never
     record            every chunk transfer is recorded
-    break_optimizer, break_rng    for the tests of the checkers: that state is not restored
     """
 
     dataset: str = "auto"
@@ -65,8 +64,6 @@ class Params:
     step_min_ms: float = 0.0
     digest_every: int = 1
     record: bool = True
-    break_optimizer: bool = False
-    break_rng: bool = False
 
 
 def check(params: Any) -> list[str]:

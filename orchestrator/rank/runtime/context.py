@@ -244,8 +244,7 @@ class RankContext:
         """Take the state of the chosen checkpoint, or what a fresh start gives; the step it holds (0: fresh)."""
         resume = self.gang.resume
         if resume:
-            broken = getattr(self.params, "break_optimizer", False)
-            self._take(held.take(self, resume, model, None if broken else optimizer))
+            self._take(held.take(self, resume, model, optimizer))
         else:
             held.begin(self, model)
         self.phase("restore")
@@ -308,7 +307,7 @@ class RankContext:
 
     def _take(self, mine: single_file.Personal | None) -> None:
         """Go on from what a checkpoint holds of this rank; None: that world had no such rank."""
-        if mine and not getattr(self.params, "break_rng", False):
+        if mine:
             self._generators.restore(mine.states)
         self.loss = mine.loss if mine else 0.0
 
