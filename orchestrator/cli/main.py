@@ -17,7 +17,6 @@ import click
 
 from .. import __version__
 from ..model import errors
-from .inputs import prefetch
 from .inputs import session as sessions
 from .render import terminal
 
@@ -57,8 +56,6 @@ class Verbs(click.Group):
             from ..core.spec import values
 
             ctx.fail(f"no verb {args[0]}; {values.nearest(args[0], VERBS)}")
-        if args and ctx.obj is not None:
-            prefetch.begin(ctx.obj, args)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

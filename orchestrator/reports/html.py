@@ -22,7 +22,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     return {"index.html": _template().render(values(run)).encode(errors="replace")}
 
 
-def ahead() -> None:
+def warm_up() -> None:
     """Read the template, which takes longer than to fill it in."""
     _template()
 

@@ -22,7 +22,7 @@ from ..store import beds, bundle, clock, paths
 from ..store.journal import Journal, JournalError
 from . import collect
 from .loop import Loop
-from .probe import Looks
+from .probe import Probes
 
 
 class CutOffError(InfrastructureError):
@@ -38,7 +38,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
         try:
             cursors = request.provider.open(request.bed, plan.run)
             cursors = book.events[0].value["cursors"] if book.events else cursors
-            looks = Looks(lambda name: request.provider.observe_node(request.bed, name))
+            probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
             opening = book.append(_opening(request, plan, book, directory, cursors, cut=cut))
             if opening is not None and opening.f == "run.begin":
                 request.told(opening)
@@ -48,8 +48,8 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 book=book,
                 provider=request.provider,
                 now=clock.now,
-                look=looks.now,
-                ahead=looks.ahead,
+                probe=probes.status,
+                start_probe=probes.start,
                 gather=lambda: _gather(request, plan, directory, book.events[0].value["cursors"]),
                 heard=lambda event, state: request.told(event),
                 interrupted=(lambda: True) if request.stop else interrupted,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
+import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from .. import views
 from ..core.verdict import judge, metrics
 from ..model import codec
 from ..model.launch import Result
 from ..model.plugin import Catalogue
+from ..model.run import Run
 from ..model.verdict import Verdict
 from ..store import bundle, paths, seal
-from . import reporting
 
 
 def close(directory: Path, workdir: Path | None) -> None:
@@ -57,7 +61,7 @@ def conclude(
     obstacle = ""
     if not unsaved:
         run = replace(run, verdicts=verdicts)
-        obstacle = _save(directory, verdicts, reporting.rendered(run, catalogue), read_only=read_only)
+        obstacle = _save(directory, verdicts, render_reports(run, catalogue), read_only=read_only)
     outcome, _, kind = views.ending(run.history)
     return Result(
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
@@ -88,3 +92,28 @@ def _saved_outcomes(directory: Path) -> Mapping[str, str]:
         return {verdict.check: verdict.outcome for verdict in bundle.read_verdicts(directory)}
     except paths.TornBundleError:
         return {}
+
+
+def warm_up_reports(catalogue: Catalogue) -> threading.Thread:
+    """Load in the background what draws the reports. An error is reported when the report is drawn."""
+
+    def load() -> None:
+        with suppress(Exception):
+            for plugin in catalogue.reports.values():
+                getattr(plugin.module, "warm_up", lambda: None)()
+
+    thread = threading.Thread(target=load, daemon=True, name="ccbed-reports")
+    thread.start()
+    return thread
+
+
+def render_reports(run: Run, catalogue: Catalogue) -> dict[str, bytes]:
+    """Every report by its path. A report that fails is replaced by its traceback."""
+    files: dict[str, bytes] = {}
+    for plugin in catalogue.reports.values():
+        module: Any = plugin.module
+        try:
+            files.update(module.render(run))
+        except (Exception, SystemExit):  # noqa: BLE001 a user's plugin: whatever it raises, the verdicts stand
+            files[f"{plugin.name}-failed.txt"] = traceback.format_exc().encode()
+    return files

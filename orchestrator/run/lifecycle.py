@@ -15,7 +15,7 @@ from ..model.launch import Request, Result
 from ..model.plan import Plan
 from ..providers import heal
 from ..store import beds, bundle, inputs, payload, secrets
-from . import drive, judging, preparation, reporting, settling, twin_runs
+from . import drive, judging, preparation, settling, twin_runs
 
 
 def launch(request: Request) -> Result:
@@ -58,7 +58,7 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
     if twin_runs.provide(request, directory) or not fresh:
         plan = preparation.renew(request, plan, directory)
     request.began(str(directory))
-    loading = reporting.ahead(request.catalogue)
+    loading = judging.warm_up_reports(request.catalogue)
     drive.drive(request, request.trial, plan, directory)
     loading.join()
     return _finish(request, directory)

@@ -43,7 +43,7 @@ class Loop:
     """One orchestrator at work on one run. ``heard`` is told every event once it is in the journal.
 
     ``reveal`` puts secrets into a command that is sent; what is written down has placeholders in their places.
-    ``look``: what a node is seen to be; ``ahead``: it will soon be asked for.
+    ``probe``: the status of a node; ``start_probe``: it will soon be needed.
     """
 
     trial: Trial
@@ -51,8 +51,8 @@ class Loop:
     book: Book
     provider: Provider
     now: Callable[[], Clock]
-    look: Callable[[str], NodeStatus]
-    ahead: Callable[[str], None] = lambda node: None
+    probe: Callable[[str], NodeStatus]
+    start_probe: Callable[[str], None] = lambda node: None
     gather: Callable[[], Mapping[str, Any]]
     heard: Callable[[Event, State], None] = lambda event, state: None
     interrupted: Callable[[], bool] = lambda: False
@@ -243,7 +243,7 @@ class Loop:
         for node in liveness.suspects(self._watch, self.trial.liveness):
             if self._expected(state, node):
                 found.append(self._own("note", "node.suspect", self._silence(node), node=node))
-                self.ahead(node)
+                self.start_probe(node)
             self._watch = liveness.mark(self._watch, node)
         for node in liveness.lost(self._watch, self.trial.liveness):
             if self._expected(state, node) and (seen := self._confirmed(node)):
@@ -261,7 +261,7 @@ class Loop:
 
     def _confirmed(self, node: str) -> str:
         """What the silent node is seen to be; empty while it is seen running and may only be slow."""
-        found = self.look(node).state
+        found = self.probe(node).state
         patience = liveness.PATIENCE * self.trial.liveness.lost_s
         slow = found in ("warm", "busy", "starting") and liveness.silent_for(self._watch, node) < patience
         return "" if slow else found

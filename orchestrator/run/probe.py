@@ -1,4 +1,4 @@
-"""Looks at nodes that may be lost, without holding up whoever drives the run: begun when one is suspect, needed when it is lost."""
+"""Probe nodes that may be lost, in threads: a probe starts when a node is suspect, its result is read when the node is late."""
 
 from __future__ import annotations
 
@@ -9,59 +9,58 @@ from dataclasses import dataclass, field
 
 from ..model.bed import NodeStatus
 
-#: A look that takes longer shows that nobody answers.
+#: A probe that takes longer counts as a host that does not answer.
 OVERDUE_S = 1.5
-#: What was seen so long ago says nothing about now.
+#: A result that is older says nothing about the present.
 STALE_S = 3.0
-#: That a host could not be reached is seen again so soon: a link may be back at any moment.
+#: An unreachable host is probed again after this time: a link may be back at any moment.
 FRESH_S = 0.3
-#: Whoever looks again knows at once, mostly.
+#: A repeated probe is mostly done within this time.
 MOMENT_S = 0.05
 
 
 @dataclass(kw_only=True)
-class _Look:
-    begun: float
+class _Probe:
+    started: float
     ended: float = 0.0
     status: NodeStatus | None = None
     done: threading.Event = field(default_factory=threading.Event)
 
 
-class Looks:
-    """``look`` may take a second; it is called in a thread of its own, and nobody waits for it."""
+class Probes:
+    """The probes under way, by node. ``observe`` may take a second, so each call has a thread of its own."""
 
-    def __init__(self, look: Callable[[str], NodeStatus], clock: Callable[[], float] = time.monotonic) -> None:
-        self._look = look
+    def __init__(self, observe: Callable[[str], NodeStatus], clock: Callable[[], float] = time.monotonic) -> None:
+        self._observe = observe
         self._clock = clock
-        self._under_way: dict[str, _Look] = {}
+        self._under_way: dict[str, _Probe] = {}
 
-    def ahead(self, node: str) -> None:
-        """Begin to look, unless that is under way; what was seen and asked for by nobody is of then, not of now."""
-        before = self._under_way.get(node)
-        if before and self._clock() - before.begun < STALE_S:
-            return
-        self._begin(node)
+    def start(self, node: str) -> None:
+        """Start a probe, unless one is under way. A result that nothing read is replaced once it is stale."""
+        probe = self._under_way.get(node)
+        if probe is None or self._clock() - probe.started >= STALE_S:
+            self._start(node)
 
-    def now(self, node: str) -> NodeStatus:
-        """What was seen, each look once; ``starting`` while nobody can tell yet."""
-        self.ahead(node)
-        found = self._under_way[node]
-        if found.status and found.status.state == "unreachable" and self._clock() - found.ended > FRESH_S:
-            found = self._begin(node)
-            found.done.wait(MOMENT_S)
-        if found.status is None and self._clock() - found.begun < OVERDUE_S:
-            return NodeStatus(name=node, state="starting", reason="being looked at")
+    def status(self, node: str) -> NodeStatus:
+        """Return the result, each one once; ``starting`` while the probe runs, ``unreachable`` once it is overdue."""
+        self.start(node)
+        probe = self._under_way[node]
+        if probe.status and probe.status.state == "unreachable" and self._clock() - probe.ended > FRESH_S:
+            probe = self._start(node)
+            probe.done.wait(MOMENT_S)
+        if probe.status is None and self._clock() - probe.started < OVERDUE_S:
+            return NodeStatus(name=node, state="starting", reason="being probed")
         del self._under_way[node]
-        return found.status or NodeStatus(name=node, state="unreachable", reason="its host does not answer")
+        return probe.status or NodeStatus(name=node, state="unreachable", reason="its host does not answer")
 
-    def _begin(self, node: str) -> _Look:
-        found = self._under_way[node] = _Look(begun=self._clock())
+    def _start(self, node: str) -> _Probe:
+        probe = self._under_way[node] = _Probe(started=self._clock())
 
-        def work() -> None:
-            status = self._look(node)
-            found.ended = self._clock()
-            found.status = status
-            found.done.set()
+        def run() -> None:
+            status = self._observe(node)
+            probe.ended = self._clock()
+            probe.status = status
+            probe.done.set()
 
-        threading.Thread(target=work, daemon=True).start()
-        return found
+        threading.Thread(target=run, daemon=True).start()
+        return probe

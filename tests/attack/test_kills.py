@@ -27,7 +27,7 @@ from orchestrator.cli.inputs import session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.node.oslayer import process_tag, processes
-from orchestrator.run import collect, drive, judging, reporting
+from orchestrator.run import collect, drive, judging
 from orchestrator.store import beds, bundle, durable, fingerprint, journal, seal, twins
 
 from . import scale
@@ -45,7 +45,7 @@ CALLS: dict[str, tuple[Any, str, int]] = {
     "gathering": (collect, "gather", 2),
     "seal": (seal, "seal", 2),
     "verdicts and report": (bundle, "write_derived", 2),
-    "rendering": (reporting, "rendered", 2),
+    "rendering": (judging, "render_reports", 2),
     "judging": (judging, "conclude", 2),
     "twin in the cache": (twins, "put", 1),
     "end of the twin": (beds, "end_twin", 1),
@@ -175,7 +175,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     (root / "two.yml").write_text(INVENTORY)
     (root / "log").touch()
     state = root / "state" / "ccbed"
-    reporting.ahead(plugins.discover(())).join()  # what every process needs is loaded once, here
+    judging.warm_up_reports(plugins.discover(())).join()  # what every process needs is loaded once, here
     fingerprint.take(code="", threads=1, backend="gloo", data=None)
     assert _ccbed(state, f"up {root / 'two.yml'}", root / "log") == 0, (root / "log").read_text()
     spec = beds.read(state, "two")

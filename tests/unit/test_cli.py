@@ -107,17 +107,15 @@ def test_the_first_line_of_every_trial_is_a_sentence(ccbed: Desk) -> None:
         assert first.startswith("# ") and first.endswith("."), path
 
 
-def test_a_twin_of_before_is_shown(ccbed: Desk) -> None:
+def test_a_cached_twin_is_printed(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     ccbed("run", "dp-ring")
     ccbed.launched[-1].known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
     out = io.StringIO()
-    here = live.Teller(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
-    here.known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
-    assert (
-        out.getvalue()
-        == "twin   2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial uninterrupted, made before (cached)\n"
-    )
+    printer = live.Printer(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
+    printer.cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
+    expected = "twin   2026-11-21T02-00-07Z-dp-ring-twin-9d12: the same trial without faults, run earlier (cached)\n"
+    assert out.getvalue() == expected
 
 
 def shipped_trials() -> list[Path]:

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from orchestrator.cli.render.run_lines import Story
+from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.errors import UsageError
 from orchestrator.model.event import Clock, Event, Source
 from orchestrator.model.plan import Gap
@@ -72,5 +72,5 @@ def test_no_recovery_needs_no_directory_and_keeps_its_spares() -> None:
 def test_what_is_left_out_is_told_when_the_run_begins() -> None:
     value = {"nodes": {}, "left_out": {"n4": "h2 does not see what h0 writes there"}}
     at, source = Clock(boot="b", mono=0.0, wall=0.0), Source(writer="ctl", n=1)
-    lines = Story(trial=trial()).feed(Event(type="note", f="run.begin", at=at, source=source, value=value))
+    lines = RunLines(trial=trial()).feed(Event(type="note", f="run.begin", at=at, source=source, value=value))
     assert [(one.label, one.text) for one in lines] == [("left out", "spare n4: h2 does not see what h0 writes there")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli.render.run_lines import Story
+from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.event import History
 from orchestrator.model.run import Run
 
@@ -10,7 +10,7 @@ from . import history
 
 
 def told(run: Run, events: History | None = None) -> list[str]:
-    story = Story(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
+    story = RunLines(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
     found = [line for event in (events or run.history).events for line in story.feed(event)]
     return [f"{line.label}: {line.text}" for line in found if not line.passing]
 

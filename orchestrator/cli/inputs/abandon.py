@@ -32,8 +32,8 @@ def settle(session: Session, bed: BedSpec) -> None:
 def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path) -> None:
     """Go on with the run only as far as an interruption goes, then close it. Raises InfrastructureError."""
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
-    teller = live.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
-    teller.recall(bundle.read_history(directory).events)
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
+    printer.replay(bundle.read_history(directory).events)
     request = Request(
         trial=trial,
         bed=bed,
@@ -44,7 +44,7 @@ def give_up(session: Session, bed: BedSpec, provider: Provider, directory: Path)
         command=shlex.join(["ccbed", *session.argv]),
         resume=str(directory),
         stop=True,
-        told=teller.tell,
+        told=printer.event,
     )
     session.launch(request)
     for name in plan.nodes if bundle.has_begun(directory) else ():

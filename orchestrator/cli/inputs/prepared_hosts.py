@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -36,7 +34,7 @@ def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedS
     if wanted is not False:
         work = preparation.work(session.state, bed, force=wanted is True)
         if work.due:
-            _foresee(session, bed)
+            session.warm_up(_with_pythons(session, bed))  # hosts that lack nothing are connected while Ansible works
             _prepare(session, work)
     return _with_pythons(session, bed)
 
@@ -113,12 +111,6 @@ def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
 
 def _remote(bed: BedSpec) -> bool:
     return any(host.connection == "ssh" for host in bed.hosts)
-
-
-def _foresee(session: Session, bed: BedSpec) -> None:
-    """While Ansible works: hosts that lack nothing are connected; those that do are later. The engines' client is loaded."""
-    session.ahead(_with_pythons(session, bed))
-    threading.Thread(target=importlib.import_module, args=("docker",), daemon=True, name="ccbed-docker").start()
 
 
 def _prepare(session: Session, work: preparation.Work) -> None:

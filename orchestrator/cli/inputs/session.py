@@ -66,19 +66,20 @@ class Session:
     launch: Callable[[Request], Result] = launch
     began: float = field(default_factory=time.monotonic)
     _opened: list[Provider] = field(default_factory=list)
-    _ahead: list[tuple[BedSpec, Provider]] = field(default_factory=list)
+    _warmed_up: list[tuple[BedSpec, Provider]] = field(default_factory=list)
     vault: Vault = field(default_factory=Vault)
 
-    def ahead(self, bed: BedSpec) -> None:
-        """Begin to reach its hosts while everything else is still being read; the next ``provider`` of that bed does."""
+    def warm_up(self, bed: BedSpec) -> None:
+        """Start to connect the bed's hosts in the background. The next call of ``provider`` returns that provider."""
         provider = self.provider(bed)
         provider.warm_up(bed)
-        self._ahead.append((bed, provider))
+        self._warmed_up.append((bed, provider))
 
     def provider(self, bed: BedSpec) -> Provider:
-        for begun, provider in self._ahead:
-            if begun == bed:
-                self._ahead.remove((begun, provider))
+        """Return a provider of the bed's kind; ``close`` closes it."""
+        for known_bed, provider in self._warmed_up:
+            if known_bed == bed:
+                self._warmed_up.remove((known_bed, provider))
                 return provider
         self._opened.append(self.providers[bed.provider](self.state))
         return self._opened[-1]

@@ -84,21 +84,11 @@ def _recorded_secrets(source: Source, directory: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*redact.redacted_options(source.params), *map(str, named))))
 
 
-def peek(args: Sequence[str], params: Iterable[click.Parameter], catalogue: Catalogue) -> str | None:
-    """The trial among the arguments, before its own options are known."""
-    takes = {o for p in params if isinstance(p, click.Option) and not p.is_flag for o in p.opts}
-    bare: list[str] = []
-    skip = False
-    for arg in args:
-        if skip:
-            skip = False
-        elif arg.startswith("-"):
-            skip = arg in takes
-        elif arg in catalogue.trials or Path(arg).suffix in _SUFFIXES:
-            return arg
-        else:
-            bare.append(arg)
-    return bare[0] if bare else None
+def name_among(words: Sequence[str], catalogue: Catalogue) -> str | None:
+    """Return the trial among arguments that no option of `run` takes; some are options of the workload and their values."""
+    bare = [word for word in words if not word.startswith("-")]
+    named = (word for word in bare if word in catalogue.trials or Path(word).suffix in _SUFFIXES)
+    return next(named, bare[0] if bare else None)
 
 
 def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
@@ -146,7 +136,7 @@ def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str,
     return [*found, *_faults(name, given.get("fail_node") or (), given.get("at") or ())]
 
 
-def proofs(document: source_positions.Document, fail_node: Sequence[str]) -> list[draft.Override]:
+def implied_checks(document: source_positions.Document, fail_node: Sequence[str]) -> list[draft.Override]:
     """A node that is killed on purpose must be detected in time, unless the trial says more about that itself."""
     checks = document.value.get("checks") or ()
     if not fail_node or any("detected-within" in check for check in checks if isinstance(check, str | dict)):
@@ -154,7 +144,7 @@ def proofs(document: source_positions.Document, fail_node: Sequence[str]) -> lis
     return [draft.Override(path=("checks",), value={"detected-within": "2s"}, source="--fail-node", append=True)]
 
 
-def fitting(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:
+def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:
     """Raises UsageError where the bed has too few nodes; fewer ranks are only suggested where the trial can do with them."""
     count = sum(node.role == "node" for node in bed.nodes)
     if trial.world.nodes <= count:

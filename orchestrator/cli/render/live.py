@@ -1,4 +1,4 @@
-"""A run told while it happens: lasting lines, and on a terminal one that moves."""
+"""Print a run while it happens: lasting lines, and on a terminal one line that is rewritten."""
 
 from __future__ import annotations
 
@@ -12,60 +12,58 @@ from ..inputs import beds
 from . import run_lines
 from .terminal import Terminal
 
-#: Off a terminal, progress is told so often, in seconds.
+#: Seconds between two lines of progress where the last line cannot be rewritten.
 EVERY_S = 10.0
 _BAD = ("FAULT", "refused", "error", "failed", "unreached")
 _WARN = ("suspect", "late", "left out", "skipped", "interrupt", "lease")
 
 
 @dataclass(kw_only=True)
-class Teller:
-    """``quiet``: for --json, nothing is told."""
+class Printer:
+    """``slots``: group rank -> node, as planned; ``quiet``: print nothing, for --json."""
 
     terminal: Terminal
     trial: Trial
     slots: tuple[str, ...] = ()
     quiet: bool = False
-    _said_at: float = 0.0
-    _story: run_lines.Story = field(init=False)
+    _printed_at: float = 0.0
+    _lines: run_lines.RunLines = field(init=False)
 
     def __post_init__(self) -> None:
-        self._story = run_lines.Story(trial=self.trial, slots=self.slots)
+        self._lines = run_lines.RunLines(trial=self.trial, slots=self.slots)
 
     def head(self, lines: Iterable[str]) -> None:
         if not self.quiet:
             self.terminal.lines(lines)
 
-    def known(self, run: str) -> None:
-        """The twin was made before."""
-        self.head([f"twin   {run}: the same trial uninterrupted, made before (cached)"])
+    def cached_twin(self, run: str) -> None:
+        self.head([f"twin   {run}: the same trial without faults, run earlier (cached)"])
 
     def note(self, text: str) -> None:
-        """What a user should know before the run begins."""
         self.head([f"note   {text}"])
 
-    def begun(self, directory: str) -> None:
-        """Where the run is; a twin is told apart."""
-        if "-twin-" in Path(directory).name:
-            self.head([f"twin   {beds.shown(directory)}: the same trial uninterrupted, once, to compare with"])
+    def directory(self, path: str) -> None:
+        """Print where the run, or its twin, is recorded."""
+        if "-twin-" in Path(path).name:
+            self.head([f"twin   {beds.shown(path)}: the same trial without faults, run once to compare with"])
         else:
-            self.head([f"run    {beds.shown(directory)}"])
+            self.head([f"run    {beds.shown(path)}"])
 
-    def recall(self, events: Iterable[Event]) -> None:
-        """Events that were told before, by another process: what comes later may refer to them."""
+    def replay(self, events: Iterable[Event]) -> None:
+        """Read events that another process has printed: later lines may refer to them."""
         for event in events:
-            self._story.feed(event)
+            self._lines.feed(event)
 
-    def tell(self, event: Event) -> None:
-        for line in self._story.feed(event):
+    def event(self, event: Event) -> None:
+        for line in self._lines.feed(event):
             if not self.quiet:
-                self._say(line)
+                self._print(line)
 
-    def _say(self, line: run_lines.Line) -> None:
+    def _print(self, line: run_lines.Line) -> None:
         if line.passing and self.terminal.live:
             self.terminal.status(str(line))
-        elif not line.passing or line.t - self._said_at >= EVERY_S:
-            self._said_at = line.t
+        elif not line.passing or line.t - self._printed_at >= EVERY_S:
+            self._printed_at = line.t
             self.terminal.line(self._styled(line))
 
     def _styled(self, line: run_lines.Line) -> str:

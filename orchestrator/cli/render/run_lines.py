@@ -34,7 +34,7 @@ class Line:
 
 
 @dataclass(kw_only=True)
-class Story:
+class RunLines:
     """Remembers what later lines refer to. Feed it the events in order. ``slots``: group rank -> node, as planned."""
 
     trial: Trial

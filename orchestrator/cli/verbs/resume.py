@@ -47,8 +47,8 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         raise UsageError(
             f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"
         )
-    teller = live.Teller(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
-    teller.recall(history.events)
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
+    printer.replay(history.events)
     result = session.launch(
         Request(
             trial=trial,
@@ -60,10 +60,10 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             command=shlex.join(["ccbed", *session.argv]),
             data_dir=plan.data,
             resume=str(directory),
-            began=teller.begun,
-            told=teller.tell,
-            known=teller.known,
-            note=teller.note,
+            began=printer.directory,
+            told=printer.event,
+            known=printer.cached_twin,
+            note=printer.note,
         )
     )
     return summary.show(session, result, as_json=as_json)

@@ -35,10 +35,10 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
         check.verify(directory)
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
     session.terminal.line(f"run    {beds.shown(directory)}")
-    teller = live.Teller(terminal=session.terminal, trial=trial, slots=plan.slots)
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")
     for event in _events(directory, until, lambda: _driven(session, plan)):
-        teller.tell(event)
+        printer.event(event)
     if not _judged(directory, until):
         session.terminal.line(f"still open     go on: ccbed watch {beds.shown(directory)}")
         return 0

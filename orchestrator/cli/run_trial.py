@@ -1,0 +1,209 @@
+"""Carry out `ccbed run`: build the trial from its options, run it once or several times, and show each result."""
+
+from __future__ import annotations
+
+import functools
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..core.spec import draft, parse_trial, plan, redact
+from ..model import codec
+from ..model.bed import BedSpec
+from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted, UsageError
+from ..model.launch import Request, Result
+from ..model.trial import Trial
+from ..store import secrets
+from .inputs import beds, missing_libraries, trials
+from .inputs.session import Session
+from .render import live, summary
+from .verbs import prune
+
+
+def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> int:
+    """Return the exit code. ``options``: those of `run`, and those of the workload as ``param_NAME``."""
+    missing_bed, bed = _bed(session, options)
+    data_dir = _data_dir(options["data_dir"], bed)
+    names = (*options["secret"], *source.secret_names)
+    redaction = redact.Redaction(mask=secrets.mask(session.state), names=names)
+    trial = _redacted(source, redaction, _trial(session, source, options, bed, data_dir))
+    if bed is None:
+        raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
+    trials.require_nodes(source, trial, bed, session.catalogue)
+    trial = missing_libraries.available(session.terminal, trial, bed)
+    if options["dry_run"]:
+        return _dry_run(session, trial, bed, data_dir, as_json=options["as_json"])
+    once = functools.partial(_run_once, session, source, trial, redaction, bed, data_dir, options)
+    if options["repeat"] is None:
+        code = summary.show(session, once(), as_json=options["as_json"])
+    else:
+        code = _repeat(session, once, options["repeat"], as_json=options["as_json"])
+    if all(host.connection == "local" for host in bed.hosts):
+        prune.automatic(session, bed, options["runs_dir"], quiet=options["as_json"])
+    return code
+
+
+def _repeat(session: Session, once: Callable[[], Result], count: int, *, as_json: bool) -> int:
+    """Show every run as it ends, or with ``--json`` all of them in one document at the end, with the error that ended it."""
+    codes: list[int] = []
+    documents: list[dict[str, Any]] = []
+    error: CcbedError | None = None
+    while error is None and len(codes) < count and EXIT_INTERRUPTED not in codes:
+        try:
+            result = once()
+            codes.append(result.code)
+            if as_json:
+                documents.append(summary.document(result))
+            else:
+                summary.show(session, result)
+        except KeyboardInterrupt:
+            error = Interrupted("interrupted")
+        except CcbedError as problem:
+            error = problem
+    codes += [error.exit_code] if error else []
+    code = next(code for code in PRECEDENCE if code in codes)
+    if as_json:
+        failure = {"error": {"problems": list(error.problems), "next": error.hint}} if error else {}
+        session.terminal.json({"runs": documents, "exit": code, **failure})
+    if error:
+        session.terminal.error(error.problems, error.hint)
+    return code
+
+
+def _bed(session: Session, options: Mapping[str, Any]) -> tuple[CcbedError | None, BedSpec | None]:
+    """Return the bed, or the error why there is none: errors in the trial are reported first."""
+    if options["inventory"]:
+        if options["bed"]:
+            raise UsageError("--bed and --inventory exclude each other; give one of them")
+        return None, beds.wanted(session, options["inventory"])
+    try:
+        return None, beds.choose(session, options["bed"])
+    except CcbedError as error:
+        return error, None
+
+
+def _data_dir(option: Path | None, bed: BedSpec | None) -> str | None:
+    """Raises UsageError where the nodes are on this machine and the directory does not exist."""
+    path = str(option.resolve()) if option else bed.data_dir if bed else None
+    if path and bed and bed.provider == "process" and not Path(path).is_dir():
+        where = "--data-dir" if option else f"{beds.shown(bed.inventory)}: ccbed_data_dir"
+        raise UsageError(f"{where}: no such directory (got {path})", hint="name the directory that holds the data set")
+    return path
+
+
+def _trial(
+    session: Session, source: trials.Source, options: Mapping[str, Any], bed: BedSpec | None, data_dir: str | None
+) -> Trial:
+    workload_values = {
+        name.removeprefix("param_"): value
+        for name, value in options.items()
+        if name.startswith("param_") and value is not None
+    }
+    overrides = trials.overrides(source.document.name, options, workload_values)
+    if source.is_script and bed is not None and options["nodes"] is None:
+        overrides.append(_all_nodes(source, bed))
+    if source.args:
+        overrides.append(draft.Override(path=("params", "args"), value=list(source.args), source="--"))
+    if isinstance(source.document.value, dict):
+        overrides += trials.implied_checks(source.document, options["fail_node"])
+    trial = parse_trial.build(source.document, session.catalogue, overrides, data_dir)
+    script = trial.params.get("file") if source.is_script else None
+    if script and not Path(script).is_file():
+        raise UsageError(
+            f"{source.label}: params.file: no such file (got {script})", hint="the bundle's inputs/ has a copy"
+        )
+    return trial
+
+
+def _redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) -> Trial:
+    """Replace the trial's secrets by placeholders. Raises UsageError for a recorded trial whose secrets are missing."""
+    result = redaction.trial(trial)
+    missing = redact.missing(result.params, redaction.secrets)
+    if not missing:
+        return result
+    args = [redact.PLACEHOLDER.sub("...", str(arg)) for arg in result.params.get("args", ())]
+    rerun_args = f" -- {shlex.join(args)}" if args else ""
+    raise UsageError(
+        *(f"{source.label}: {path} was redacted when the run was recorded; give it again" for path in missing),
+        hint=f"ccbed run {source.label}{rerun_args}, with the values in place of the dots",
+    )
+
+
+def _all_nodes(source: trials.Source, bed: BedSpec) -> draft.Override:
+    """Give a script every node of the bed, unless it says how many."""
+    world = source.document.value.get("world")
+    count = world["nodes"] if isinstance(world, dict) and "nodes" in world else None
+    members = sum(node.role == "node" for node in bed.nodes)
+    return draft.Override(path=("world", "nodes"), value=count or members, source=f"bed {bed.name}")
+
+
+def _dry_run(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, as_json: bool) -> int:
+    """Show what the run would do and where; with ``as_json`` every value."""
+    provider = session.provider(bed)
+    capabilities = {node.host: provider.capabilities(node.host) for node in bed.nodes}
+    planned = plan.plan(
+        trial, bed, provider.observe(bed, memory=False), session.catalogue,
+        run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
+    )  # fmt: skip
+    if as_json:
+        session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.shown(planned))})
+        return 0
+    session.terminal.lines(
+        [
+            *trials.describe(trial, planned.last_step),
+            *trials.notes(trial, session.catalogue),
+            _bed_line(trial, bed),
+            *trials.planned(trial, planned),
+        ]
+    )
+    return 0
+
+
+def _run_once(
+    session: Session,
+    source: trials.Source,
+    trial: Trial,
+    redaction: redact.Redaction,
+    bed: BedSpec,
+    data_dir: str | None,
+    options: Mapping[str, Any],
+) -> Result:
+    quiet = bool(options["as_json"])
+    if options["inventory"]:
+        from .verbs.up import up
+
+        up(session, bed, quiet=quiet)
+    slots = tuple(node.name for node in bed.nodes if node.role == "node")[: trial.world.nodes]
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=slots, quiet=quiet)
+    last_step = plan.last_step(trial, session.catalogue, data_dir)
+    printer.head([*trials.describe(trial, last_step), *trials.notes(trial, session.catalogue), _bed_line(trial, bed)])
+    return session.launch(
+        Request(
+            trial=trial,
+            bed=bed,
+            provider=session.provider(bed),
+            catalogue=session.catalogue,
+            runs=str(options["runs_dir"]),
+            state=str(session.state),
+            command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
+            data_dir=data_dir,
+            twin=not options["no_twin"],
+            inputs=source.inputs,
+            secrets=dict(redaction.secrets),
+            secret_names=tuple(redaction.names),
+            umask=session.umask,
+            began=printer.directory,
+            told=printer.event,
+            known=printer.cached_twin,
+            note=printer.note,
+        )
+    )
+
+
+def _bed_line(trial: Trial, bed: BedSpec) -> str:
+    members = [node.name for node in bed.nodes if node.role == "node"][: trial.world.nodes]
+    spares = [node.name for node in bed.nodes if node.role == "spare"]
+    spare = f" + spare {' '.join(spares)}" if spares else ""
+    policy = ", ".join(trial.recovery.policy)
+    return f"bed    {bed.name}: {' '.join(members)}{spare} · recovery {policy} (change with --recovery)"
