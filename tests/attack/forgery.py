@@ -134,10 +134,10 @@ class Forger:
         if self.edit.kind != "alter" or self.dice.random() > 0.25:
             return ""
         pattern = re.sub(r"\.[0-9a-f]{8}\.", ".*.", str(self.path.relative_to(self.directory)))
-        found = sorted(self.other.glob(pattern))
-        if not found:
+        files = sorted(self.other.glob(pattern))
+        if not files:
             return ""
-        shutil.copyfile(found[0], self.path)
+        shutil.copyfile(files[0], self.path)
         return "that of another run"
 
     # --- lines and records --------------------------------------------------------------------------------------------
@@ -225,10 +225,10 @@ class Forger:
         """The history says the same as the file now does."""
         writers = {_writer(self._original)}
         placed = {(_writer(event), event["source"]["n"]): event for event in history}
-        mine = [event for event in own if _writer(event) in writers]
+        own_events = [event for event in own if _writer(event) in writers]
         result = [event for event in history if _writer(event) not in writers]
         after: dict[int, list[Json]] = {}
-        for event in mine:
+        for event in own_events:
             old = placed.get((_writer(event), event["source"]["n"]))
             copy = {**{k: v for k, v in event.items() if k not in ("run", "mac")}, "seq": 0, "t": 0.0}
             after.setdefault(old["seq"] if old else len(history), []).append(copy)
@@ -248,11 +248,11 @@ class Forger:
         writer = _writer(self._original)
         for file in (*self.directory.glob("nodes/*/*.jsonl"), *self.directory.glob("keepers/**/*.jsonl")):
             lines = _read(file)
-            mine = [event for event in history if _writer(event) == writer]
+            own_events = [event for event in history if _writer(event) == writer]
             if any(_writer(other) == writer for other in lines):
                 self.touched = file
                 rest = [other for other in lines if _writer(other) != writer]
-                copies = [{k: v for k, v in event.items() if k not in ("seq", "t")} for event in mine]
+                copies = [{k: v for k, v in event.items() if k not in ("seq", "t")} for event in own_events]
                 self._write(file, [*rest, *copies])
 
     @staticmethod
@@ -346,7 +346,9 @@ def _structural(lines: list[Any], kind: str, dice: random.Random) -> str:
     return _structural_at(lines, kind, dice.randrange(len(lines)), dice, lambda line: True)
 
 
-def _structural_at(lines: list[Any], kind: str, place: int, dice: random.Random, alike: Callable[[Any], bool]) -> str:
+def _structural_at(
+    lines: list[Any], kind: str, place: int, dice: random.Random, is_equal: Callable[[Any], bool]
+) -> str:
     """Drop, double, exchange with another one, or cut off from there on."""
     if kind == "drop":
         del lines[place]
@@ -357,7 +359,7 @@ def _structural_at(lines: list[Any], kind: str, place: int, dice: random.Random,
     if kind == "truncate":
         del lines[place:]
         return f"cut off from line {place + 1} on"
-    others = [n for n, line in enumerate(lines) if n != place and alike(line) and line != lines[place]]
+    others = [n for n, line in enumerate(lines) if n != place and is_equal(line) and line != lines[place]]
     if not others:
         raise NoSuchEditError("nothing to exchange with")
     other = dice.choice(others)

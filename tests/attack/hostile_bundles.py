@@ -53,8 +53,8 @@ class Hostile:
 def all_of_them() -> list[Hostile]:
     """Every hostile bundle, each with a name of its own."""
     old = [*_documents(), *_fields(), *_events(), *_cases(), *_files(), *_seals(), *_trees()]
-    made = [*old, *(_of_format_2(one) for one in old if one.base == "failover"), *_added_by_format_2()]
-    assert len({one.name for one in made}) == len(made)
+    made = [*old, *(_of_format_2(hostile) for hostile in old if hostile.base == "failover"), *_added_by_format_2()]
+    assert len({hostile.name for hostile in made}) == len(made)
     return made
 
 
@@ -147,10 +147,10 @@ def _fields() -> Iterator[Hostile]:
                     spoil=_edited(file, lambda document, where=where, value=value: _set(document, where, value)),  # type: ignore[misc]
                     codes=(0, 1, 2),
                 )
-    for nodes, each in ((10**9, 1), (1, 10**9), (0, 1), (65_536, 256)):
+    for nodes, ranks in ((10**9, 1), (1, 10**9), (0, 1), (65_536, 256)):
         yield Hostile(
-            name=f"a world of {nodes} x {each}",
-            spoil=_edited("trial.json", lambda t, n=nodes, e=each: t.update(world={"nodes": n, "ranks_per_node": e})),  # type: ignore[misc]
+            name=f"a world of {nodes} x {ranks}",
+            spoil=_edited("trial.json", lambda t, n=nodes, e=ranks: t.update(world={"nodes": n, "ranks_per_node": e})),  # type: ignore[misc]
         )
     for path in ("../../x", "/etc/passwd", "a/b", ".."):
         yield Hostile(name=f"plan.json: bed {path}", spoil=_edited("plan.json", lambda p, b=path: p.update(bed=b)))  # type: ignore[misc]

@@ -102,13 +102,13 @@ def test_edits_that_were_sealed_again_are_noticed(
 
 def _report(made: list[tuple[forgery.Edit, bool]], tally: Callable[[str], None]) -> None:
     total = Counter((edit.family, edit.kind) for edit, _ in made)
-    noticed = Counter((edit.family, edit.kind) for edit, seen in made if seen)
+    noticed = Counter((edit.family, edit.kind) for edit, is_noticed in made if is_noticed)
     tally(f"{len(made)} edits of bundles: {noticed.total()} noticed")
     tally(f"{'':<16}" + "".join(f"{kind:>10}" for kind in forgery.KINDS))
     for family in forgery.CLASSES:
         cells = (f"{noticed[family, kind]}/{total[family, kind]}" for kind in forgery.KINDS)
         tally(f"{family:<16}" + "".join(f"{cell:>10}" for cell in cells))
-    for edit, seen in made:
-        if not seen:
+    for edit, is_noticed in made:
+        if not is_noticed:
             reason = REASONS.get(edit.family, "all places that have it were edited alike, gather's SHA-256 included")
             tally(f"not noticed: level {edit.level} {edit.kind} {edit.what} ({reason})")

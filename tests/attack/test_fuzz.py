@@ -71,16 +71,18 @@ def limit(seconds: int) -> Iterator[None]:
 def ccbed(folder: Path, *args: str) -> tuple[int, str]:
     """Exit code and output of a command line in this process."""
     out = io.StringIO()
-    here = session.Session(state=folder / "state", terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64)
+    own_session = session.Session(
+        state=folder / "state", terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64
+    )
     with limit(SECONDS):
-        return main.run(args, here), out.getvalue()
+        return main.run(args, own_session), out.getvalue()
 
 
 def judged(text: str, code: int, allowed: tuple[int, ...], what: object) -> None:
     assert "a defect of ccbed" not in text, f"{what}\n{text}"
     assert "Traceback" not in text, f"{what}\n{text}"
     assert code in allowed, f"exit {code}: {what}\n{text}"
-    assert not [one for one in text if ord(one) < 32 and one not in "\n\t"], f"{what}\n{text!r}"
+    assert not [character for character in text if ord(character) < 32 and character not in "\n\t"], f"{what}\n{text!r}"
     assert code in (0, 1, 2) or "error: " in text, f"no error line: {what}\n{text}"
 
 

@@ -102,8 +102,10 @@ def measured(folder: Path, *args: str) -> tuple[int, str, float, int]:
 
 def in_process(folder: Path, *args: str) -> tuple[int, str]:
     out = io.StringIO()
-    here = session.Session(state=folder / "state", terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef")
-    return main.run(args, here), out.getvalue()
+    own_session = session.Session(
+        state=folder / "state", terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef"
+    )
+    return main.run(args, own_session), out.getvalue()
 
 
 def within(seconds: float, call: Callable[[], tuple[int, str]]) -> tuple[int, str]:

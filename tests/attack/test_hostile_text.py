@@ -36,7 +36,11 @@ def printed(colour: bool) -> tuple[terminal.Terminal, io.StringIO]:
 
 def controls(text: str) -> set[str]:
     return {
-        one for one in text if (ord(one) < 32 and one != "\n") or 126 < ord(one) < 160 or 0x202A <= ord(one) < 0x202F
+        character
+        for character in text
+        if (ord(character) < 32 and character != "\n")
+        or 126 < ord(character) < 160
+        or 0x202A <= ord(character) < 0x202F
     }
 
 
@@ -74,8 +78,8 @@ def test_logs_of_a_bundle_are_printed_without_control_characters() -> None:
     with export.unpacked(BUNDLE) as directory:
         next((directory / "nodes/n0").rglob("rank-0.log")).write_bytes(ESCAPES.encode(errors="replace") + b"\xff\n")
         out = io.StringIO()
-        here = session.Session(state=directory.parent, terminal=terminal.Terminal(out=out, err=out))
-        assert main.run(["logs", str(directory), "--rank", "0"], here) == 0
+        own_session = session.Session(state=directory.parent, terminal=terminal.Terminal(out=out, err=out))
+        assert main.run(["logs", str(directory), "--rank", "0"], own_session) == 0
         assert controls(out.getvalue()) == set() and "\\x1b[2J" in out.getvalue()
 
 
@@ -106,10 +110,14 @@ def test_no_report_takes_text_for_markup() -> None:
         clean, verdicts=verdicts, extras=extras, trial=replace(clean.trial, name=text, params={text: text}),
         history=replace(clean.history, events=tuple(events)), directory=f"runs/{text}",
     )  # fmt: skip
-    seen, before = Page(), Page()
-    seen.feed(html.render(run)["index.html"].decode())
+    rendered, before = Page(), Page()
+    rendered.feed(html.render(run)["index.html"].decode())
     before.feed(html.render(clean)["index.html"].decode())
-    assert seen.tags.count("script") == before.tags.count("script") and not seen.handlers and "img" not in seen.tags
+    assert (
+        rendered.tags.count("script") == before.tags.count("script")
+        and not rendered.handlers
+        and "img" not in rendered.tags
+    )
     ET.fromstring(junit.render(run)["junit.xml"])
     page = summary.render(run)["summary.md"].decode()
     page = re.sub(r"`[^`]*`", "", page.replace("\\`", ""))  # what stands in backticks is no markup

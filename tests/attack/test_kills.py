@@ -119,8 +119,8 @@ class Bed:
     def status(self) -> dict[str, Any]:
         self.clear()
         assert self.ccbed("status --json") == 0, self.log()
-        (found,) = json.loads(self.log())
-        return dict(found)
+        (document,) = json.loads(self.log())
+        return dict(document)
 
     def advice(self) -> str:
         """The command line that `status` offers for the open run; empty where none is open."""
@@ -145,8 +145,8 @@ class Bed:
 
 def _ccbed(state: Path, command: str, log: Path) -> int:
     with log.open("a") as out:
-        here = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
-        return main.run(tuple(shlex.split(command)), here)
+        own_session = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
+        return main.run(tuple(shlex.split(command)), own_session)
 
 
 def _kill_after(kill: Kill) -> None:
@@ -219,8 +219,8 @@ def test_a_killed_orchestrator_leaves_a_run_that_is_gone_on_with(bed: Bed, tally
             if not command:
                 break
             landed[command.split()[0]] += 1
-            again = Kill(after_s=draw.uniform(0.0, 1.0)) if draw.random() < 0.15 else None
-            code = bed.ccbed(_with_runs(bed, command), again)
+            second_kill = Kill(after_s=draw.uniform(0.0, 1.0)) if draw.random() < 0.15 else None
+            code = bed.ccbed(_with_runs(bed, command), second_kill)
             landed["killed again"] += code == -9
         done = _concluded(bed, before)
         assert done, f"{when}: no run has ended: {bed.log()[-2000:]}"
@@ -263,8 +263,8 @@ def _is_sound(bed: Bed, directory: Path, when: str) -> None:
 
 def _is_clean(bed: Bed, kept: int, when: str) -> None:
     """The bed is as `up` left it, and in the directory of runs is nothing but runs."""
-    found = bed.status()
-    assert (found["open_run"], found["leases"], found["as_wanted"]) == (None, [], True), f"{when}: {found}"
+    status = bed.status()
+    assert (status["open_run"], status["leases"], status["as_wanted"]) == (None, [], True), f"{when}: {status}"
     assert len(bed.processes()) == kept, f"{when}: {bed.processes()}"
     strays = [path.name for path in _runs(bed) if bundle.stage(path) == "none" or path.name.startswith(".")]
     assert strays == [], when

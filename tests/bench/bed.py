@@ -48,8 +48,8 @@ class Bed:
         """The one failover of a run of dp-ring that loses node 2 at step 30, read from its sealed bundle."""
         self.call("run", "dp-ring", "--fail-node", "2", *args)
         run = bundle.load((self.folder / "runs" / "latest").resolve())
-        (one,) = views.failovers(run.trial, run.history, run.files.steps())
-        return one
+        (failover,) = views.failovers(run.trial, run.history, run.files.steps())
+        return failover
 
     def steps(self, name: str, **params: object) -> list[float]:
         """Seconds of every step of every rank of an undisturbed dp-ring with these parameters, the first five left out."""

@@ -12,12 +12,12 @@ from .bed import Bed
 
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    one = Bed(tmp_path_factory.mktemp("bed"))
-    one.call("up", str(one.inventory))
+    bench_bed = Bed(tmp_path_factory.mktemp("bed"))
+    bench_bed.call("up", str(bench_bed.inventory))
     try:
-        yield one
+        yield bench_bed
     finally:
-        one.call("down", "local", expect=None)
+        bench_bed.call("down", "local", expect=None)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -20,11 +20,11 @@ Samples = Mapping[str, list[float]]
 
 def paired(cases: Mapping[str, Callable[[], float]], rounds: int = ROUNDS) -> dict[str, list[float]]:
     """Seconds of each case, taken in turns, so that a busy moment of the machine hits all of them."""
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, measure in cases.items():
-            found[name].append(measure())
-    return found
+            times[name].append(measure())
+    return times
 
 
 def median(samples: list[float]) -> float:
@@ -64,8 +64,8 @@ class Table:
         return f"| {case} | {figures} | {'' if case == self.against else f'{self.ratio(case):.1f}'} |"
 
     def _foot(self) -> list[str]:
-        told = ", ".join(f"{name} {value}" for name, value in machine().items())
-        return [*self.notes, *([""] if self.notes else []), f"Against: {self.against}. {told}."]
+        facts = ", ".join(f"{name} {value}" for name, value in machine().items())
+        return [*self.notes, *([""] if self.notes else []), f"Against: {self.against}. {facts}."]
 
 
 def machine() -> dict[str, str]:

@@ -19,8 +19,8 @@ SHARE = 0.02
 def measured(bed: Bed, elements: int, rounds: int) -> dict[str, Any]:
     out = bed.folder / f"all_reduce-{elements}.json"
     bed.call("run", str(PROGRAM), "--nodes", "4", "--", str(out), str(elements), str(rounds))
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+    document: dict[str, Any] = json.loads(out.read_text())
+    return document
 
 
 def test_our_ring_beside_the_librarys(bed: Bed) -> None:
@@ -30,20 +30,18 @@ def test_our_ring_beside_the_librarys(bed: Bed) -> None:
         "One all-reduce of 971,048 bytes over 4 ranks on this machine, taken in turns on one group; rank 0's time.",
     )
     table.Table(name="all_reduce", title="All-reduce", samples=taken, against="library", notes=notes).write()
-    assert all(min(each) > 0 for each in taken.values())
+    assert all(min(times) > 0 for times in taken.values())
 
 
 def test_recording_is_a_small_part_of_a_small_all_reduce(bed: Bed) -> None:
     """What its records take of the ring's time; the difference of two medians says less, as loopback varies by more."""
-    found = measured(bed, SMALL, 400)
-    taken, records, each = found["taken"], found["records"], found["record_s"]
+    measured_s = measured(bed, SMALL, 400)
+    taken, records, record_s = measured_s["taken"], measured_s["records"], measured_s["record_s"]
     plain, recorded = (table.median(taken[name]) for name in ("ring", "ring, recorded"))
-    share = records * each / plain
-    told = (
-        f"{records} records of {each * 1e6:.2f} us are {share:.2%} of the ring's time; to reach: at most {SHARE:.0%}."
-    )
+    share = records * record_s / plain
+    summary = f"{records} records of {record_s * 1e6:.2f} us are {share:.2%} of the ring's time; to reach: at most {SHARE:.0%}."
     notes = (
-        f"An all-reduce of 65,536 bytes over 4 ranks on this machine, in turns. {told}",
+        f"An all-reduce of 65,536 bytes over 4 ranks on this machine, in turns. {summary}",
         f"Median with records against without: {recorded / plain - 1:+.1%}.",
     )
     more = {"share": share, "difference": recorded / plain - 1}

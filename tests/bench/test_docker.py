@@ -23,19 +23,19 @@ all:
 NODES = 3
 NOOP = torchrun.PROGRAMS / "noop.py"
 BED, RUN = "ccbed run noop.py, warm bed", "docker run noop.py, in parallel"
-SPARE, RESTART, AGAIN = "ccbed, spare", "ccbed, restart on the same host", "docker run, import torch, meet"
+SPARE, RESTART, DOCKER_RUN = "ccbed, spare", "ccbed, restart on the same host", "docker run, import torch, meet"
 LIMIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
 def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
-    one = Bed(tmp_path_factory.mktemp("box"))
-    one.inventory.write_text(INVENTORY.format(image=image))
-    one.call("up", str(one.inventory))
+    bench_bed = Bed(tmp_path_factory.mktemp("box"))
+    bench_bed.inventory.write_text(INVENTORY.format(image=image))
+    bench_bed.call("up", str(bench_bed.inventory))
     try:
-        yield one
+        yield bench_bed
     finally:
-        one.call("down", "benchbox", expect=None)
+        bench_bed.call("down", "benchbox", expect=None)
 
 
 @pytest.fixture
@@ -72,15 +72,15 @@ def test_a_warm_bed_starts_a_script_at_least_five_times_as_fast(box: Bed, by_han
     note = (
         "The same file: init_process_group and one all-reduce on 3 ranks. ccbed: verdicts and sealed bundle included."
     )
-    found = table.Table(
+    results = table.Table(
         name="docker_start",
         title="A script on containers, argv to exit",
         samples=table.paired({RUN: by_hand, BED: run}),
         against=RUN,
         notes=(note,),
     )
-    found.write()
-    assert found.ratio(BED) >= 5
+    results.write()
+    assert results.ratio(BED) >= 5
 
 
 def test_a_killed_container_is_replaced_at_least_ten_times_as_fast_as_by_hand(
@@ -88,21 +88,25 @@ def test_a_killed_container_is_replaced_at_least_ten_times_as_fast_as_by_hand(
 ) -> None:
     kept: dict[str, list[views.Failover]] = {SPARE: [], RESTART: []}
     samples = table.paired(
-        {AGAIN: by_hand, SPARE: _failover(box, kept[SPARE], "spare"), RESTART: _failover(box, kept[RESTART], "restart")}
+        {
+            DOCKER_RUN: by_hand,
+            SPARE: _failover(box, kept[SPARE], "spare"),
+            RESTART: _failover(box, kept[RESTART], "restart"),
+        }
     )
-    found = table.Table(
+    results = table.Table(
         name="docker_failover",
         title="A killed container: back to training",
         samples=samples,
-        against=AGAIN,
+        against=DOCKER_RUN,
         notes=(
             "ccbed: from the return of the kill to the last rank's first completed step after it, restore included.",
             "By hand: containers of the same image until an all-reduce of 3 ranks is done; no detection, no checkpoint.",
-            *(_line(name, each) for name, each in kept.items()),
+            *(_line(name, failovers) for name, failovers in kept.items()),
         ),
     )
-    found.write()
-    assert found.ratio(SPARE) >= 10
+    results.write()
+    assert results.ratio(SPARE) >= 10
 
 
 def _failover(box: Bed, kept: list[views.Failover], policy: str) -> Callable[[], float]:
@@ -114,6 +118,8 @@ def _failover(box: Bed, kept: list[views.Failover], policy: str) -> Callable[[],
     return measure
 
 
-def _line(name: str, found: list[views.Failover]) -> str:
-    medians = ((phase, table.median([dict(one.phases)[phase] for one in found])) for phase in views.PHASES)
+def _line(name: str, failovers: list[views.Failover]) -> str:
+    medians = (
+        (phase, table.median([dict(failover.phases)[phase] for failover in failovers])) for phase in views.PHASES
+    )
     return f"{name}, median of each phase in ms: " + " | ".join(f"{phase} {size * 1000:.1f}" for phase, size in medians)

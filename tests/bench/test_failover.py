@@ -29,18 +29,18 @@ def test_a_warm_bed_is_back_many_times_as_fast(bed: Bed, tmp_path: Path) -> None
             RESTART: _failover(bed, kept[RESTART], "restart"),
         }
     )
-    phases = {name: _phases(found) for name, found in kept.items()}
-    found = table.Table(
+    phases = {name: _phases(failovers) for name, failovers in kept.items()}
+    results = table.Table(
         name="failover",
         title="A lost node: back to training",
         samples=taken,
         against=TORCHRUN,
-        notes=(*NOTES, *(_line(name, each) for name, each in phases.items())),
+        notes=(*NOTES, *(_line(name, medians) for name, medians in phases.items())),
         more={"phases": phases},
     )
-    found.write()
-    assert found.ratio(SPARE) >= 20
-    assert found.ratio(RESTART) >= 10
+    results.write()
+    assert results.ratio(SPARE) >= 20
+    assert results.ratio(RESTART) >= 10
     assert table.median(taken[SPARE]) < 0.25
 
 
@@ -54,9 +54,9 @@ def _failover(bed: Bed, kept: list[views.Failover], policy: str) -> Callable[[],
     return measure
 
 
-def _phases(found: list[views.Failover]) -> dict[str, float]:
+def _phases(failovers: list[views.Failover]) -> dict[str, float]:
     """The median of each phase over the runs, in seconds."""
-    return {name: table.median([dict(one.phases)[name] for one in found]) for name in views.PHASES}
+    return {name: table.median([dict(failover.phases)[name] for failover in failovers]) for name in views.PHASES}
 
 
 def _line(name: str, phases: dict[str, float]) -> str:

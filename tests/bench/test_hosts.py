@@ -62,11 +62,11 @@ class Hosts(Bed):
                 assert until in process.stdout.readline(), process.communicate(timeout=60)
                 process.kill()
                 return until
-            said, errors = process.communicate(timeout=120)
+            output, errors = process.communicate(timeout=120)
             assert process.returncode == 0, errors
-            return said
+            return output
 
-    def each(self, works: Sequence[Callable[[], object]]) -> float:
+    def run_all(self, works: Sequence[Callable[[], object]]) -> float:
         """Seconds until all are done, at once."""
         begin = time.monotonic()
         with ThreadPoolExecutor(max_workers=len(works)) as pool:
@@ -84,15 +84,15 @@ class Hosts(Bed):
 
     def remove(self, name: str) -> None:
         for host in self.lab.hosts[:3]:
-            found = self.ssh(host.name, "docker", "ps", "-aq", "--filter", f"name={name}").split()
-            if found:
-                self.ssh(host.name, "docker", "rm", "--force", *found)
+            container_ids = self.ssh(host.name, "docker", "ps", "-aq", "--filter", f"name={name}").split()
+            if container_ids:
+                self.ssh(host.name, "docker", "rm", "--force", *container_ids)
 
     def gang(self) -> float:
         """docker run of the script on all three hosts at once, to its end."""
         master = {"MASTER_ADDR": self.lab.hosts[0].address, "MASTER_PORT": str(next(PORTS)), "WORLD_SIZE": "3"}
         ranks = ({**master, "RANK": str(rank)} for rank in range(3))
-        return self.each([
+        return self.run_all([
             functools.partial(self.ssh, host.name, *self._run("hand", env), "python3", f"{layout.SHARED}/{NOOP.name}")
             for host, env in zip(self.lab.hosts[:3], ranks, strict=True)
         ])  # fmt: skip
@@ -100,7 +100,7 @@ class Hosts(Bed):
     def warm(self) -> float:
         """docker run of what a bed has: four containers with torch imported, two of them on the third host."""
         places = [(host.name, number) for number, host in enumerate([*self.lab.hosts[:3], self.lab.hosts[2]])]
-        return self.each([
+        return self.run_all([
             functools.partial(self.ssh, host, *self._run(f"hand{number}", {}), "python3", "-uc", f'"{WARM}"', until="warm")
             for host, number in places
         ])  # fmt: skip
@@ -114,13 +114,13 @@ class Hosts(Bed):
 
 @pytest.fixture(scope="module")
 def hosts(lab: layout.Lab, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    one = Hosts(tmp_path_factory.mktemp("hosts"), lab, image)
-    one.remove("hand")
+    hosts = Hosts(tmp_path_factory.mktemp("hosts"), lab, image)
+    hosts.remove("hand")
     try:
-        yield one
+        yield hosts
     finally:
-        one.call("down", "bench", "--force", expect=None)
-        one.remove("hand")
+        hosts.call("down", "bench", "--force", expect=None)
+        hosts.remove("hand")
 
 
 @pytest.fixture(scope="module")
@@ -146,12 +146,12 @@ def test_the_first_up_of_prepared_hosts_takes_little_more_than_the_playbook_and_
 
     hosts.anew()
     note = "Three prepared hosts, the image there, four containers with torch imported. ccbed: also preflight."
-    found = table.Table(
+    results = table.Table(
         name="hosts-up", title="First up of three prepared hosts",
         samples=table.paired({hand: by_hand, own: by_ccbed}, ROUNDS), against=hand, notes=(note,),
     )  # fmt: skip
-    found.write()
-    assert found.ratio(own) >= 1 / 1.3
+    results.write()
+    assert results.ratio(own) >= 1 / 1.3
 
 
 def test_the_second_up_is_no_slower_than_docker_ps_on_each_host(up: Hosts) -> None:
@@ -163,12 +163,12 @@ def test_the_second_up_is_no_slower_than_docker_ps_on_each_host(up: Hosts) -> No
             up.ssh(host.name, "docker", "ps")
         return time.monotonic() - begin
 
-    found = table.Table(
+    results = table.Table(
         name="hosts-unchanged", title="Nothing to change on three hosts",
         samples=table.paired({hand: by_hand, own: lambda: up.call("up", str(up.inventory))}), against=hand,
     )  # fmt: skip
-    found.write()
-    assert found.ratio(own) >= 1
+    results.write()
+    assert results.ratio(own) >= 1
 
 
 def test_a_script_starts_at_least_five_times_as_fast_as_by_docker_run(up: Hosts) -> None:
@@ -179,11 +179,11 @@ def test_a_script_starts_at_least_five_times_as_fast_as_by_docker_run(up: Hosts)
     note = (
         "The same file: init_process_group and one all-reduce on 3 hosts. ccbed: verdicts and sealed bundle included."
     )
-    found = table.Table(
+    results = table.Table(
         name="hosts-start", title="Start of a gang on hosts", samples=samples, against=hand, notes=(note,)
     )
-    found.write()
-    assert found.ratio(own) >= 5
+    results.write()
+    assert results.ratio(own) >= 5
 
 
 def test_a_killed_container_is_made_good_ten_times_as_fast_as_by_docker_run(up: Hosts) -> None:
@@ -195,10 +195,10 @@ def test_a_killed_container_is_made_good_ten_times_as_fast_as_by_docker_run(up: 
         return back.ttr_s
 
     note = "By hand: from docker run of a script on all hosts to the end of its first all-reduce; nobody had to notice."
-    found = table.Table(
+    results = table.Table(
         name="hosts-failover", title="A killed container: to the first step of every rank",
         samples=table.paired({hand: up.gang, own: by_ccbed}, ROUNDS), against=hand, notes=(note,),
     )  # fmt: skip
-    found.write()
-    assert found.ratio(own) >= 10
-    assert table.median(found.samples[own]) < 0.6
+    results.write()
+    assert results.ratio(own) >= 10
+    assert table.median(results.samples[own]) < 0.6

@@ -40,15 +40,15 @@ def test_the_report_of_a_million_records_is_quick_and_small(tmp_path: Path) -> N
         timeout=300,
         check=True,
     )
-    found = json.loads(done.stdout)
+    document = json.loads(done.stdout)
     text = (
         f"# Report of {RECORDS:,} chunk records\n\n"
-        f"{found['wall_s']:.1f} s, of the processor {found['cpu_s']:.1f} s, at most {found['peak_mib']:.0f} MiB; "
+        f"{document['wall_s']:.1f} s, of the processor {document['cpu_s']:.1f} s, at most {document['peak_mib']:.0f} MiB; "
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores. Verdicts, page, CSV, JSON and plots included.\n"
     )
     OUT.mkdir(exist_ok=True)
     (OUT / "report.md").write_text(text)
     print(text)
     assert (directory / "report" / "index.html").stat().st_size < 3 << 20
-    assert found["cpu_s"] < LIMIT_S
-    assert found["peak_mib"] < LIMIT_MIB
+    assert document["cpu_s"] < LIMIT_S
+    assert document["peak_mib"] < LIMIT_MIB

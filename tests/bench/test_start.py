@@ -16,8 +16,8 @@ def test_a_warm_bed_starts_a_script_at_least_eight_times_as_fast(bed: Bed) -> No
     note = (
         "The same file: init_process_group and one all-reduce on 4 ranks. ccbed: verdicts and sealed bundle included."
     )
-    found = table.Table(
+    results = table.Table(
         name="start", title="Start of a gang, argv to exit", samples=taken, against=TORCHRUN, notes=(note,)
     )
-    found.write()
-    assert found.ratio(CCBED) >= 8
+    results.write()
+    assert results.ratio(CCBED) >= 8

@@ -20,4 +20,4 @@ def test_the_cost_of_a_step_is_reported(bed: Bed) -> None:
         "Each figure is the median of the steps of all ranks in one run; 4 ranks, batch 64, 971,048 bytes of gradients.",
     )
     table.Table(name="steps", title="A training step", samples=taken, against=LIBRARY, notes=notes).write()
-    assert all(all(value > 0 for value in each) for each in taken.values())
+    assert all(all(value > 0 for value in values) for values in taken.values())

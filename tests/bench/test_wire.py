@@ -27,17 +27,17 @@ SSH, ASK, ECHO = "ssh host true", "ask over the connection", "host file to mirro
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[sshd.Sshd]:
-    with sshd.running(tmp_path / "sshd") as one:
-        yield one
+    with sshd.running(tmp_path / "sshd") as server:
+        yield server
 
 
 @pytest.fixture
 def site(server: sshd.Sshd, tmp_path: Path) -> Iterator[RemoteSite]:
-    one = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
-    one.open()
-    one.watch(RUN, ["n0"])
-    yield one
-    one.close()
+    site = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
+    site.open()
+    site.watch(RUN, ["n0"])
+    yield site
+    site.close()
 
 
 def fresh(host: HostSpec) -> float:
@@ -57,7 +57,7 @@ def fresh(host: HostSpec) -> float:
     return time.monotonic() - before
 
 
-def asked(site: RemoteSite) -> float:
+def round_trip_s(site: RemoteSite) -> float:
     before = time.monotonic()
     site.ping()
     return time.monotonic() - before
@@ -66,29 +66,29 @@ def asked(site: RemoteSite) -> float:
 def test_a_connection_that_stays_is_at_least_twenty_times_as_fast(
     server: sshd.Sshd, site: RemoteSite, tmp_path: Path
 ) -> None:
-    there, here = tmp_path / "host" / EVENTS, site.root / EVENTS
-    there.parent.mkdir(parents=True)
-    there.touch()
+    remote_path, local_path = tmp_path / "host" / EVENTS, site.root / EVENTS
+    remote_path.parent.mkdir(parents=True)
+    remote_path.touch()
     numbers = itertools.count()
 
     def echoed() -> float:
         """A line appended on the host until it is a whole line here."""
-        size = there.stat().st_size
+        size = remote_path.stat().st_size
         line = b'{"n":%d}\n' % next(numbers)
         before = time.monotonic()
-        with there.open("ab") as file:
+        with remote_path.open("ab") as file:
             file.write(line)
-        while not whole_lines(here, size)[0]:
+        while not whole_lines(local_path, size)[0]:
             time.sleep(0.0001)
         return time.monotonic() - before
 
     echoed()
     rounds = 4 * table.ROUNDS
-    cases = {SSH: lambda: fresh(server.host()), ASK: lambda: asked(site), ECHO: echoed}
+    cases = {SSH: lambda: fresh(server.host()), ASK: lambda: round_trip_s(site), ECHO: echoed}
     note = f"The same sshd on loopback; {os.cpu_count()} cores. The file is found by inotify there and written here."
-    found = table.Table(
+    results = table.Table(
         name="wire", title="To a host and back", samples=table.paired(cases, rounds), against=SSH, notes=(note,)
     )
-    found.write()
-    assert found.ratio(ASK) >= 20
-    assert found.ratio(ECHO) >= 20
+    results.write()
+    assert results.ratio(ASK) >= 20
+    assert results.ratio(ECHO) >= 20

@@ -23,12 +23,12 @@ def defaults() -> list[algorithm.Chosen]:
 
 
 def variants() -> list[algorithm.Chosen]:
-    found = plugins.discover().algorithms
-    return [algorithm.choose(text, found[name].module) for name, texts in VARIANTS.items() for text in texts]
+    algorithms = plugins.discover().algorithms
+    return [algorithm.choose(text, algorithms[name].module) for name, texts in VARIANTS.items() for text in texts]
 
 
 def cases(chosen: list[algorithm.Chosen]) -> list[tuple[algorithm.Chosen, str]]:
-    return [(one, operation) for one in chosen for operation in one.operations]
+    return [(algorithm, operation) for algorithm in chosen for operation in algorithm.operations]
 
 
 def named(value: Any) -> str | None:

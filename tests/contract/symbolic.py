@@ -161,13 +161,13 @@ class Execution:
         if self._size(source, sent) != self._size(target, taken):
             raise Broken(f"rank {target}: chunk {taken} has not the size of chunk {sent} of rank {source}")
 
-    def _check(self, number: int, one: Any, chunks: Sequence[int]) -> None:
-        peer = getattr(one, "peer", None)
+    def _check(self, number: int, transfer: Any, chunks: Sequence[int]) -> None:
+        peer = getattr(transfer, "peer", None)
         count = len(self._ranks[number].content)
         if peer is not None and not (0 <= peer < self._world and peer != number):
-            raise Broken(f"rank {number}: impossible {one}")
+            raise Broken(f"rank {number}: impossible {transfer}")
         if not all(0 <= chunk < count for chunk in chunks) or (peer is not None and len(set(chunks)) < len(chunks)):
-            raise Broken(f"rank {number}: impossible {one}")
+            raise Broken(f"rank {number}: impossible {transfer}")
 
     def _closed(self) -> None:
         stuck = [number for number, rank in enumerate(self._ranks) if rank.at < len(rank.steps)]
@@ -194,13 +194,13 @@ def verify(
         for chunk, bag in enumerate(row):
             wanted = _end(operation, rank, chunk, world, root)
             if wanted is not None and bag != wanted:
-                raise Broken(f"rank {rank}, chunk {chunk}: holds {told(bag)}, not {told(wanted)}")
+                raise Broken(f"rank {rank}, chunk {chunk}: holds {describe(bag)}, not {describe(wanted)}")
     if operation == "barrier":
         _all_known(outcome)
     return outcome
 
 
-def told(bag: Bag | None) -> str:
+def describe(bag: Bag | None) -> str:
     """A bag in words."""
     if bag is None:
         return "nothing"
@@ -293,11 +293,11 @@ def in_order(messages: Sequence[Message], *, but_to_the_right: bool = False) -> 
 
 def one_at_a_time(messages: Sequence[Message]) -> None:
     """No two messages with chunks can be under way at once. Raises Broken."""
-    found = _by_sending(messages)
-    for index, one in enumerate(found):
-        for other in found[index + 1 :]:
-            if not (follows(one, other) or follows(other, one)):
-                pairs = f"{one.source} to {one.target} and {other.source} to {other.target}"
+    ordered = _by_sending(messages)
+    for index, message in enumerate(ordered):
+        for other in ordered[index + 1 :]:
+            if not (follows(message, other) or follows(other, message)):
+                pairs = f"{message.source} to {message.target} and {other.source} to {other.target}"
                 raise Broken(f"messages at the same time: {pairs}")
 
 
@@ -308,4 +308,7 @@ def follows(message: Message, before: Message) -> bool:
 
 def _by_sending(messages: Sequence[Message]) -> list[Message]:
     """Those with chunks, per sender in the order of its steps."""
-    return sorted((one for one in messages if one.chunks), key=lambda one: (one.source, one.clock[one.source]))
+    return sorted(
+        (message for message in messages if message.chunks),
+        key=lambda message: (message.source, message.clock[message.source]),
+    )

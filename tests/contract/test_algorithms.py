@@ -46,8 +46,8 @@ def test_promises_known_operations(plugin: Any) -> None:
 
 
 def test_every_operation_has_two_algorithms_at_least() -> None:
-    found = [operation for _, operation in algorithms.cases(algorithms.defaults())]
-    assert [operation for operation in schedule.OPERATIONS if found.count(operation) < 2] == []
+    operations = [operation for _, operation in algorithms.cases(algorithms.defaults())]
+    assert [operation for operation in schedule.OPERATIONS if operations.count(operation) < 2] == []
 
 
 @pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
@@ -68,7 +68,7 @@ def test_alone_there_is_nobody_to_talk_to(chosen: algorithm.Chosen, operation: s
 @pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
 def test_a_refusal_names_the_algorithm_and_the_world(chosen: algorithm.Chosen, operation: str) -> None:
     refused = [chosen.refuses(operation, world) for world in range(1, 33)]
-    assert all(chosen.name in told and str(world) in told for world, told in enumerate(refused, 1) if told)
+    assert all(chosen.name in reason and str(world) in reason for world, reason in enumerate(refused, 1) if reason)
 
 
 @pytest.mark.parametrize(("chosen", "operation"), ALL, ids=algorithms.named)
@@ -86,12 +86,12 @@ def test_the_busiest_port_carries_what_the_cost_says(chosen: algorithm.Chosen, o
 
 def busiest(messages: list[symbolic.Message]) -> tuple[int, int]:
     """The most messages and the most chunks that one port carries in one direction."""
-    found: dict[tuple[int, str], tuple[int, int]] = {}
-    for one in messages:
-        for port in ((one.source, "out"), (one.target, "in")):
-            count, chunks = found.get(port, (0, 0))
-            found[port] = count + 1, chunks + len(one.chunks)
-    return max(count for count, _ in found.values()), max(chunks for _, chunks in found.values())
+    counts: dict[tuple[int, str], tuple[int, int]] = {}
+    for message in messages:
+        for port in ((message.source, "out"), (message.target, "in")):
+            count, chunks = counts.get(port, (0, 0))
+            counts[port] = count + 1, chunks + len(message.chunks)
+    return max(count for count, _ in counts.values()), max(chunks for _, chunks in counts.values())
 
 
 def units(chosen: algorithm.Chosen, operation: str, world: int) -> int:
@@ -135,27 +135,27 @@ def _changed(step: Any, rank: int, world: int, chunks: int) -> Iterator[tuple[st
         yield "doubled", (step, step)
     for kind in ("sends", "recvs", "copies"):
         row = getattr(step, kind)
-        for place, one in enumerate(row):
-            yield f"{one} left out", (replace(step, **{kind: (*row[:place], *row[place + 1 :])}),)
-            for name, other in _wrong(one, rank, world, chunks):
+        for place, wanted_step in enumerate(row):
+            yield f"{wanted_step} left out", (replace(step, **{kind: (*row[:place], *row[place + 1 :])}),)
+            for name, other in _wrong(wanted_step, rank, world, chunks):
                 yield name, (replace(step, **{kind: (*row[:place], other, *row[place + 1 :])}),)
 
 
-def _wrong(one: Any, rank: int, world: int, chunks: int) -> Iterator[tuple[str, Any]]:
-    if isinstance(one, schedule.Copy):
-        yield "another source", replace(one, source=(one.source + 1) % chunks)
-        yield "another target", replace(one, target=(one.target + 1) % chunks)
+def _wrong(step: Any, rank: int, world: int, chunks: int) -> Iterator[tuple[str, Any]]:
+    if isinstance(step, schedule.Copy):
+        yield "another source", replace(step, source=(step.source + 1) % chunks)
+        yield "another target", replace(step, target=(step.target + 1) % chunks)
         return
-    for peer in [peer for peer in range(world) if peer not in (rank, one.peer)][:1]:
-        yield f"{one} with {peer}", replace(one, peer=peer)
-    yield f"{one} with itself", replace(one, peer=rank)
-    for place, chunk in enumerate(one.chunks if chunks > 1 else ()):
-        other = (*one.chunks[:place], (chunk + 1) % chunks, *one.chunks[place + 1 :])
-        yield f"{one}: {chunk} is another", replace(one, chunks=other)
-    if len(one.chunks) > 1:
-        yield f"{one}: one less", replace(one, chunks=one.chunks[1:])
-    if one.chunks and isinstance(one, schedule.Recv):
-        yield f"{one} turned over", replace(one, reduce=not one.reduce)
+    for peer in [peer for peer in range(world) if peer not in (rank, step.peer)][:1]:
+        yield f"{step} with {peer}", replace(step, peer=peer)
+    yield f"{step} with itself", replace(step, peer=rank)
+    for place, chunk in enumerate(step.chunks if chunks > 1 else ()):
+        other = (*step.chunks[:place], (chunk + 1) % chunks, *step.chunks[place + 1 :])
+        yield f"{step}: {chunk} is another", replace(step, chunks=other)
+    if len(step.chunks) > 1:
+        yield f"{step}: one less", replace(step, chunks=step.chunks[1:])
+    if step.chunks and isinstance(step, schedule.Recv):
+        yield f"{step} turned over", replace(step, reduce=not step.reduce)
 
 
 def _without_token(good: list[Any], rank: int, index: int, peer: int) -> list[Any]:
@@ -173,9 +173,9 @@ def _less(steps: Any, kind: str, message: Any, number: int) -> tuple[Any, ...]:
     made = []
     for step in steps:
         row = []
-        for one in getattr(step, kind):
-            number -= one == message
-            if one != message or number != 0:
-                row.append(one)
+        for transfer in getattr(step, kind):
+            number -= transfer == message
+            if transfer != message or number != 0:
+                row.append(transfer)
         made.append(replace(step, **{kind: tuple(row)}))
     return tuple(made)

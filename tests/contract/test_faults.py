@@ -127,20 +127,20 @@ def test_what_takes_a_host_away_says_so_and_is_done_by_the_argv_of_the_inventory
     assert act.outside == (name != "stop-engine"), "the keeper of a host whose engine is stopped lives on"
     assert fault.SAFETY == "node"
     assert set(act.disables) & set(OF_HOSTS)
-    assert all(one.args["run"] for one in (*act.inject, *act.heal) if "of" in one.args)
+    assert all(primitive.args["run"] for primitive in (*act.inject, *act.heal) if "of" in primitive.args)
 
 
 def test_the_link_goes_before_the_power_so_that_only_silence_can_tell() -> None:
     fault = CATALOGUE.faults["power-off"].module
     host = HostFacts(name="h", provider="docker", capabilities=frozenset({"power-off", "cut-link"}), spec=SPEC)
-    assert [one.kind for one in fault.plan(fault.Params(), TARGETS[0], host).inject] == ["link", "power"]
+    assert [primitive.kind for primitive in fault.plan(fault.Params(), TARGETS[0], host).inject] == ["link", "power"]
 
 
 def test_a_container_is_killed_by_the_engine_of_its_host_and_no_link_is_cut() -> None:
     crash = CATALOGUE.faults["crash-node"].module
     host = HostFacts(name="h", provider="docker", capabilities=frozenset(CAPABILITIES) - {"own-link"}, spec=SPEC)
     act = crash.plan(crash.Params(), TARGETS[0], host)
-    assert [one.kind for one in act.inject] == ["power"]
+    assert [primitive.kind for primitive in act.inject] == ["power"]
     assert not act.outside
 
 

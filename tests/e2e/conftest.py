@@ -95,21 +95,21 @@ def ran(directory: str, bed: Bed) -> Ran:
 
 def ccbed(state: Path, *args: str) -> tuple[int, str]:
     out = io.StringIO()
-    here = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
-    return main.run(args, here), out.getvalue()
+    own_session = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out))
+    return main.run(args, own_session), out.getvalue()
 
 
 @pytest.fixture(scope="session")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     state = tmp_path_factory.mktemp("state") / "ccbed"
-    code, said = ccbed(state, "up", str(ROOT / "inventories/local.yml"))
-    assert code == 0, said
+    code, output = ccbed(state, "up", str(ROOT / "inventories/local.yml"))
+    assert code == 0, output
     spec = beds.read(state, "local")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
-    code, said = ccbed(state, "down", "local", "--force")
-    assert code == 0, said
-    ours = [one.pid for one in processes.scan() if str(state) in _arguments(one.pid)]
+    code, output = ccbed(state, "down", "local", "--force")
+    assert code == 0, output
+    ours = [process.pid for process in processes.scan() if str(state) in _arguments(process.pid)]
     assert ours == [], "nothing of the bed is left"
 
 

@@ -50,12 +50,12 @@ def whole(rank: int, count: int, dtype: torch.dtype = torch.int64) -> torch.Tens
 
 def expected(operation: str, room: Room, root: int, count: int) -> torch.Tensor | None:
     """What torch's own collective makes of it; None: this rank may hold anything."""
-    mine, top = whole(room.rank, count), room.ranks[root]
+    own_block, top = whole(room.rank, count), room.ranks[root]
     if operation == "broadcast":
-        dist.broadcast(mine, top, group=room.group)
-        return mine
-    dist.all_reduce(mine, group=room.group)
-    return mine if operation == "all-reduce" or room.rank == root else None
+        dist.broadcast(own_block, top, group=room.group)
+        return own_block
+    dist.all_reduce(own_block, group=room.group)
+    return own_block if operation == "all-reduce" or room.rank == root else None
 
 
 def check(chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int) -> None:
@@ -91,8 +91,8 @@ def blocks(
         if operation == "reduce-scatter":
             every = torch.stack([whole(other, count) for other in range(room.world)]).sum(0)
             wanted = exchange.cut(every, room.world)[block]
-        mine = operation == "all-gather" or (room.rank == root if operation == "gather" else block == room.rank)
-        assert not mine or torch.equal(part, wanted), f"block {block}"
+        own_block = operation == "all-gather" or (room.rank == root if operation == "gather" else block == room.rank)
+        assert not own_block or torch.equal(part, wanted), f"block {block}"
 
 
 def swapped(
@@ -180,7 +180,7 @@ def groups(room: Room) -> None:
             if chosen.refuses(operation, small.world) or operation in ("all-reduce", "reduce", "broadcast", "barrier"):
                 continue
             check(chosen, operation, small, 0, 1009)
-        ring = next(one for one in algorithms.defaults() if one.name == "ring")
+        ring = next(algorithm for algorithm in algorithms.defaults() if algorithm.name == "ring")
         flat = whole(small.rank, 1009)
         small.exchange(ring, "all-reduce").run(exchange.cut(flat, small.world), step=1, op=0)
         assert torch.equal(flat, torch.stack([whole(other, 1009) for other in range(small.world)]).sum(0))
@@ -188,7 +188,7 @@ def groups(room: Room) -> None:
 
 def beside(room: Room) -> None:
     """Three that were started are carried out in order; what comes after them waits; a failure is told by wait()."""
-    chosen = {one.name: one for one in algorithms.defaults()}
+    chosen = {algorithm.name: algorithm for algorithm in algorithms.defaults()}
     names = ("ring", "halving-doubling", "binomial-tree")
     flats = [whole(room.rank + number, 5003) for number in range(4)]
     carriers = [room.exchange(chosen[name], "all-reduce") for name in (*names, "star")]
@@ -196,7 +196,7 @@ def beside(room: Room) -> None:
         exchange.cut(flat, chosen[name].chunks("all-reduce", room.world))
         for flat, name in zip(flats, (*names, "star"), strict=True)
     ]
-    handles = [one.start(part, step=1, op=0) for one, part in zip(carriers[:3], parts[:3], strict=True)]
+    handles = [carrier.start(part, step=1, op=0) for carrier, part in zip(carriers[:3], parts[:3], strict=True)]
     carriers[3].run(parts[3], step=1, op=1)
     for number, flat in enumerate(flats):
         every = torch.stack([whole(other + number, 5003) for other in range(room.world)]).sum(0)
@@ -221,7 +221,7 @@ BITS = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwis
 def operators(room: Room) -> None:
     """Integers and floats exactly; every rank has the same bits."""
     for name in ("ring", "recursive-doubling", "binomial-tree", "double-binary-tree"):
-        chosen = next(one for one in algorithms.defaults() if one.name == name)
+        chosen = next(algorithm for algorithm in algorithms.defaults() if algorithm.name == name)
         for operator in (*OPERATORS, *BITS):
             for dtype in (torch.int32, torch.uint8, torch.float64) if operator in OPERATORS else (torch.int32,):
                 every = torch.stack([whole(other, 501, dtype) % 4 + 1 for other in range(room.world)])
@@ -234,14 +234,14 @@ def operators(room: Room) -> None:
 
 def folded(every: torch.Tensor, operator: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
     result = every[0]
-    for one in every[1:]:
-        result = operator(result, one)
+    for other in every[1:]:
+        result = operator(result, other)
     return result
 
 
 def records(room: Room, directory: str) -> None:
     """One record for each message with chunks that came in, none for tokens; buffers change from call to call."""
-    tree = next(one for one in algorithms.defaults() if one.name == "binomial-tree")
+    tree = next(algorithm for algorithm in algorithms.defaults() if algorithm.name == "binomial-tree")
     chunks = recorder.Chunks(f"{directory}/chunks-r{room.rank}.bin")
     steps = tree.schedule("gather", room.rank, room.world)
     carried = exchange.Exchange(steps, chunks=chunks)

@@ -36,9 +36,9 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((ADDRESS, 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((ADDRESS, 0))
+        return int(listener.getsockname()[1])
 
 
 def make_key(path: Path, passphrase: str = "") -> Path:
@@ -82,20 +82,20 @@ class Sshd:
 
     def cut(self) -> int:
         """Kill whatever serves connections now; how many there were."""
-        found = self.children()
-        for pid in found:
+        children = self.children()
+        for pid in children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return len(found)
+        return len(children)
 
     def programs(self) -> list[int]:
         """What runs in sessions of connections: all that descends from the server and is no sshd."""
-        family, found = {self.process.pid}, []
+        family, sessions = {self.process.pid}, []
         for pid in sorted(_pids()):
             if _parent(pid) in family:
                 family.add(pid)
-                found += [] if _name(pid).startswith("sshd") else [pid]
-        return found
+                sessions += [] if _name(pid).startswith("sshd") else [pid]
+        return sessions
 
     def sessions(self) -> int:
         return len(self.programs())

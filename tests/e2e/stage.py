@@ -66,8 +66,8 @@ class Stage:
         events, out = self.directory / f"events-{epoch}", self.directory / f"out-{epoch}"
         events.mkdir()
         gangs = [codec.plain(self._gang(node, world, epoch, out, spec)) for node in range(world)]
-        for one in gangs:
-            Path(one["out"]).mkdir(parents=True)
+        for spec_ in gangs:
+            Path(spec_["out"]).mkdir(parents=True)
         request = {"events": str(events), "gangs": gangs, "release": {}, "deadline_s": 60, **(more or {})}
         assert self._warm.stdin and self._warm.stdout
         self._warm.stdin.write(json.dumps(request) + "\n")
@@ -89,7 +89,7 @@ class Stage:
         payload = str(self.user.parent)
         return self.play(world=world, epoch=epoch, workload="script", payload=payload, params=values)
 
-    def said(self, name: str, epoch: int = 0) -> bool:
+    def has_event(self, name: str, epoch: int = 0) -> bool:
         """Whether a rank has noted ``name`` already."""
         needle = f'"f":"{name}"'.encode()
         return any(needle in path.read_bytes() for path in (self.directory / f"events-{epoch}").glob("*"))

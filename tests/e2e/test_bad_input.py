@@ -51,28 +51,28 @@ def untouched(bed: Bed) -> bool:
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(
-    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: str, said: str
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: str, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("silent.py").write_text("print('nothing')\n")
     code, text = bed.ccbed("run", *args.split())
     assert code == 3
-    assert said in text
+    assert expected in text
     assert not [entry for entry in (tmp_path / "runs").glob("*") if entry.is_dir()], "no orphan run directory"
     assert beds.open_run(Path(bed.spec.workdir)) is None
 
 
 def test_nothing_can_be_done_to_a_bed_on_which_a_run_goes_on(bed: Bed) -> None:
-    said: list[tuple[int, str]] = []
+    messages: list[tuple[int, str]] = []
 
     def meanwhile(event: Event) -> None:
         if event.f == "gang.joined":
-            said.extend(bed.ccbed(*verb) for verb in (("run", "dp-ring"), ("heal",), ("down", "local")))
+            messages.extend(bed.ccbed(*verb) for verb in (("run", "dp-ring"), ("heal",), ("down", "local")))
 
     done = bed.run(trials.dp(checks=()), told=meanwhile, twin=False)
     assert done.outcome("finished") == "pass"
-    assert [code for code, _ in said] == [3, 3, 3]
-    assert all(done.directory.name in text for _, text in said)
+    assert [code for code, _ in messages] == [3, 3, 3]
+    assert all(done.directory.name in text for _, text in messages)
     assert untouched(bed)
 
 
@@ -110,8 +110,8 @@ class Disk:
 
     def fill(self, but: int = 0) -> None:
         """Leave ``but`` KiB free."""
-        found = os.statvfs(self.path)
-        (self.path / "filler").write_bytes(bytes(max(0, found.f_bavail * found.f_frsize - but * 1024)))
+        filesystem = os.statvfs(self.path)
+        (self.path / "filler").write_bytes(bytes(max(0, filesystem.f_bavail * filesystem.f_frsize - but * 1024)))
 
     def clear(self) -> None:
         (self.path / "filler").unlink()
@@ -160,19 +160,19 @@ def test_a_journal_that_cannot_be_written_stops_the_gang_heals_and_is_gone_on_wi
             disk.fill()
 
     request = bed.request(trial, runs=str(disk.path), told=narrow, began=lambda path: where.append(Path(path)))
-    with pytest.raises(InfrastructureError) as told:
+    with pytest.raises(InfrastructureError) as raised:
         lifecycle.launch(request)
     directory = where[-1]
-    assert "the journal cannot be written: No space left on device" in str(told.value)
-    assert f"ccbed resume {directory}" in told.value.hint
+    assert "the journal cannot be written: No space left on device" in str(raised.value)
+    assert f"ccbed resume {directory}" in raised.value.hint
     assert "nothing to change" in bed.ccbed("up", bed.spec.inventory)[1]
     assert "busy" not in bed.ccbed("status")[1]
     disk.clear()
     lifecycle.launch(bed.request(trial, resume=str(directory)))
-    again = ran(str(directory), bed)
-    cut_before_the_injection = [bad for bad in again.bad() if bad.startswith("unknown fault-verified")]
-    assert again.bad() == cut_before_the_injection, "one that was never sent is not made up for"
-    assert again.outcome("bit-exact") == "pass"
+    second = ran(str(directory), bed)
+    cut_before_the_injection = [bad for bad in second.bad() if bad.startswith("unknown fault-verified")]
+    assert second.bad() == cut_before_the_injection, "one that was never sent is not made up for"
+    assert second.outcome("bit-exact") == "pass"
     assert untouched(bed)
 
 
@@ -184,9 +184,9 @@ def test_a_run_whose_journal_cannot_be_written_can_be_given_up_on_the_full_disk(
     )  # fmt: skip
     with pytest.raises(InfrastructureError):
         lifecycle.launch(request)
-    code, said = bed.ccbed("heal", "local")
+    code, output = bed.ccbed("heal", "local")
     assert code == 0
-    assert "is given up" in said
+    assert "is given up" in output
     assert untouched(bed)
 
 
@@ -235,10 +235,10 @@ def test_without_any_whole_checkpoint_training_starts_anew_and_that_is_a_finding
 )
 def test_a_script_that_fails_is_a_finding_that_names_the_cause(bed: Bed, tmp_path: Path, text: str, cause: str) -> None:
     (tmp_path / "job.py").write_text(text + "\n")
-    code, said = bed.ccbed("run", str(tmp_path / "job.py"), "--runs-dir", str(tmp_path / "runs"))
+    code, output = bed.ccbed("run", str(tmp_path / "job.py"), "--runs-dir", str(tmp_path / "runs"))
     assert code == 1
-    assert cause in said
-    assert "a defect of ccbed" not in said
+    assert cause in output
+    assert "a defect of ccbed" not in output
     assert untouched(bed)
 
 
@@ -301,11 +301,11 @@ def test_a_torn_bundle_proves_nothing_and_says_where(
     shutil.copytree(sealed.directory, bundle)
     tear(bundle)
     for verb in (("check",), ("report",), ("bundle", "verify"), ("watch",)):
-        code, said = bed.ccbed(*verb, str(bundle))
+        code, output = bed.ccbed(*verb, str(bundle))
         assert code in (2, 3), verb
-        assert reason in said, verb
-        assert "next: " in said, verb
-        assert "a defect of ccbed" not in said
+        assert reason in output, verb
+        assert "next: " in output, verb
+        assert "a defect of ccbed" not in output
 
 
 def test_a_torn_archive_is_no_bundle(bed: Bed, sealed: Ran, tmp_path: Path) -> None:
@@ -313,9 +313,9 @@ def test_a_torn_archive_is_no_bundle(bed: Bed, sealed: Ran, tmp_path: Path) -> N
     assert bed.ccbed("bundle", "export", str(sealed.directory), "-o", str(archive))[0] == 0
     assert bed.ccbed("bundle", "verify", str(archive))[0] == 0
     archive.write_bytes(archive.read_bytes()[:5000])
-    code, said = bed.ccbed("bundle", "verify", str(archive))
+    code, output = bed.ccbed("bundle", "verify", str(archive))
     assert code == 2
-    assert "not a readable archive" in said
+    assert "not a readable archive" in output
 
 
 def test_verdicts_that_were_damaged_are_made_again(bed: Bed, sealed: Ran, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ class Bed:
         )
         self.workdir = workdir
         self.provider = ProcessProvider(state, sys.executable)
-        self.seen: list[Event] = []
+        self.events: list[Event] = []
         self._number = 0
 
     def up(self) -> Bed:
@@ -61,7 +61,7 @@ class Bed:
 
     def open(self, run: str) -> None:
         self.cursors = self.provider.open(self.spec, run)
-        self.run, self.seen = run, []
+        self.run, self.events = run, []
 
     def send(self, f: str, key: str, node: str, value: Mapping[str, Any], **fences: Any) -> None:
         self.provider.perform(Command(f=f, key=key, node=node, value=value, **fences))
@@ -81,12 +81,12 @@ class Bed:
     def wait(self, wanted: Callable[[Event], bool], limit_s: float = 15.0) -> Event:
         until = time.monotonic() + limit_s
         while True:
-            found = next((event for event in self.seen if wanted(event)), None)
-            if found:
-                return found
-            assert time.monotonic() < until, f"not seen; last events: {self.seen[-5:]}"
+            event = next((event for event in self.events if wanted(event)), None)
+            if event:
+                return event
+            assert time.monotonic() < until, f"not seen; last events: {self.events[-5:]}"
             events, self.cursors = self.provider.poll(self.cursors, 0.5)
-            self.seen += events
+            self.events += events
 
     def status(self, node: str) -> Any:
         return ProcessProvider(self.workdir).observe(self.spec).node(node)
@@ -164,9 +164,9 @@ def test_a_node_is_warm_before_it_is_called_ready(run: Bed) -> None:
 def test_a_second_apply_changes_nothing(run: Bed) -> None:
     before = run.provider.observe(run.spec)
     run.provider.prepare(run.spec)
-    again = [run.ask("node.apply", node.name, codec.plain(node)) for node in run.spec.nodes]
+    repeated = [run.ask("node.apply", node.name, codec.plain(node)) for node in run.spec.nodes]
     after = run.provider.observe(run.spec)
-    assert [event.value["incarnation"] for event in again] == [node.incarnation for node in before.nodes]
+    assert [event.value["incarnation"] for event in repeated] == [node.incarnation for node in before.nodes]
     assert (after.keeper_pid, [n.pid for n in after.nodes]) == (before.keeper_pid, [n.pid for n in before.nodes])
 
 
@@ -215,11 +215,11 @@ def test_a_taken_port_is_passed_over_and_named(run: Bed) -> None:
 
 def test_a_repeated_command_is_answered_from_the_first_outcome(run: Bed, payload: str) -> None:
     started = run.gang("n0", payload, until_killed=True)
-    first = len(run.seen)
+    first = len(run.events)
     spec = {"left": "out: nothing of the value is looked at again"}
     run.send("gang.start", str(started.key), "n0", spec, epoch=0)
-    run.wait(lambda event: event.key == started.key and event in run.seen[first:])
-    assert run.seen[-1].value == {**started.value, "repeated": True} and run.seen[-1].source.n > started.source.n
+    run.wait(lambda event: event.key == started.key and event in run.events[first:])
+    assert run.events[-1].value == {**started.value, "repeated": True} and run.events[-1].source.n > started.source.n
     assert len(processes.descendants(run.status("n0").pid)) == 1
 
 
@@ -283,10 +283,10 @@ def test_a_crashed_node_is_gone_with_its_strays_and_heals_into_a_new_incarnation
     before = run.status("n1")
     run.gang("n1", payload, stray=True, bare=True, until_killed=True)
     _until(lambda: len(processes.descendants(before.pid)) == 4)
-    mine = [before.pid, *(one.pid for one in processes.descendants(before.pid))]
+    own_pids = [before.pid, *(process.pid for process in processes.descendants(before.pid))]
     acted = run.ask("fault.act", "n1", _fault(CRASH), incarnation=before.incarnation)
     assert acted.type == "ok" and acted.value["verified"]
-    assert not [pid for pid in mine if (found := processes.find(pid)) and found.state != "Z"]
+    assert not [pid for pid in own_pids if (process := processes.find(pid)) and process.state != "Z"]
     assert run.status("n1").state == "dead" and run.provider.observe(run.spec).leases
     healed = run.ask("fault.heal", "n1", _fault(CRASH))
     after = run.status("n1")
@@ -297,8 +297,8 @@ def test_a_crashed_node_is_gone_with_its_strays_and_heals_into_a_new_incarnation
 def test_a_crash_is_told_in_order_and_the_exit_by_itself(run: Bed) -> None:
     run.ask("fault.act", "n1", _fault(CRASH))
     run.ask("fault.heal", "n1", _fault(CRASH))
-    told = [(e.f, e.node) for e in run.seen if e.type == "note" and e.source.writer == "keeper"]
-    names = [f for f, node in told if node == "n1" and f != "node.ended"]
+    notes = [(e.f, e.node) for e in run.events if e.type == "note" and e.source.writer == "keeper"]
+    names = [f for f, node in notes if node == "n1" and f != "node.ended"]
     order = [
         "lease.armed", "fault.before", "fault.injected", "node.exit", "fault.verified", "fault.healed", "heal.verified",
     ]  # fmt: skip
@@ -311,8 +311,8 @@ def test_a_crash_is_told_in_order_and_the_exit_by_itself(run: Bed) -> None:
 def test_a_node_killed_by_hand_is_told_the_same_way(run: Bed) -> None:
     pid, start = run.status("n1").pid, time.monotonic()
     os.kill(pid, signal.SIGKILL)
-    told = run.note("node.exit", "n1")
-    assert told.value == {"code": -signal.SIGKILL, "pid": pid} and told.at.mono - start < 1.0
+    event = run.note("node.exit", "n1")
+    assert event.value == {"code": -signal.SIGKILL, "pid": pid} and event.at.mono - start < 1.0
     assert run.ask("node.apply", "n1", {"node": "n1"}).type == "ok"
 
 
@@ -350,8 +350,8 @@ def test_a_signalled_rank_ends_and_its_node_does_not(run: Bed, payload: str) -> 
     kill = Primitive(kind="signal", args={"signal": "KILL", "rank": 1})
     act = Act(inject=(kill,), verify=(kill,), heal=(), verify_heal=(), lease_s=60.0, safety="process")
     assert run.ask("fault.act", "n2", _fault(act)).type == "ok"
-    told = run.note("rank.exit", "n2")
-    assert (told.value["rank"], told.value["code"]) == (1, -signal.SIGKILL)
+    event = run.note("rank.exit", "n2")
+    assert (event.value["rank"], event.value["code"]) == (1, -signal.SIGKILL)
     assert len(processes.descendants(run.status("n2").pid)) == 1
 
 
@@ -375,7 +375,7 @@ def test_a_lease_that_is_over_heals_without_anybody(run: Bed) -> None:
     run.ask("fault.act", "n2", _fault(replace(PAUSE, lease_s=0.4)))
     assert run.status("n2").state == "paused"
     run.note("heal.verified", "n2")
-    names = [e.f for e in run.seen if e.type == "note" and e.node == "n2" and e.source.writer == "keeper"]
+    names = [e.f for e in run.events if e.type == "note" and e.node == "n2" and e.source.writer == "keeper"]
     assert names[-3:] == ["lease.over", "fault.healed", "heal.verified"]
     assert run.status("n2") == replace(before, own_mib=run.status("n2").own_mib, shared_mib=run.status("n2").shared_mib)
 
@@ -392,13 +392,13 @@ def test_lines_of_another_run_are_not_told(run: Bed) -> None:
     run.ask("node.apply", "n1", {"node": "n1"})
     _until(lambda: "apply/another" in (run.workdir / "keeper/events.jsonl").read_text())
     run.ask("node.apply", "n1", {"node": "n1"})
-    assert "apply/another" not in {event.key for event in run.seen}
+    assert "apply/another" not in {event.key for event in run.events}
 
 
 def test_every_event_has_an_identity_of_its_own(run: Bed, payload: str) -> None:
     run.gang("n0", payload)
     run.note("rank.exit", "n0")
-    identities = [event.source.identity for event in run.seen]
+    identities = [event.source.identity for event in run.events]
     assert len(set(identities)) == len(identities) > 1
 
 
@@ -414,7 +414,7 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
         status = bed.provider.observe(bed.spec)
         _until(lambda: len(processes.descendants(status.node("n0").pid)) == 3 + bare)
         pids = {"keeper": status.keeper_pid, "agent": status.node("n0").pid}
-        everyone = {status.keeper_pid, *(one.pid for one in processes.descendants(status.keeper_pid))}
+        everyone = {status.keeper_pid, *(process.pid for process in processes.descendants(status.keeper_pid))}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
         if "keeper" in victims:
@@ -423,7 +423,7 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
     finally:
         bed.provider.retire(bed.spec)
     assert len(everyone) == 6 + bare and bed.marked() == []
-    assert not [pid for pid in everyone if (found := processes.find(pid)) and found.state not in processes.GONE]
+    assert not [pid for pid in everyone if (process := processes.find(pid)) and process.state not in processes.GONE]
     assert not bed.workdir.exists() and bed.provider.observe(bed.spec).node("n0").state == "absent"
     assert bed.provider.retire(bed.spec) == ()
 
@@ -449,7 +449,7 @@ def test_a_new_keeper_adopts_living_nodes_and_reports_those_that_died_unseen(tmp
         _until(lambda: bed.provider.heartbeats()["n1"] > beats["n1"])
         os.kill(before.node("n1").pid, signal.SIGKILL)
         assert bed.note("node.exit", "n1").value["code"] is None
-        assert len({event.source.identity for event in bed.seen}) == len(bed.seen)
+        assert len({event.source.identity for event in bed.events}) == len(bed.events)
     finally:
         bed.provider.retire(bed.spec)
     assert bed.marked() == []
@@ -464,7 +464,7 @@ def test_an_injection_that_does_nothing_is_not_called_verified(tmp_path: Path) -
         for id, act in (("f0", CRASH), ("f1", PAUSE)):
             answer = bed.ask("fault.act", "n0", _fault(replace(act, inject=nothing), id))
             assert answer.type == "fail" and answer.value["reason"] == "not verified"
-        assert not [event for event in bed.seen if event.f == "fault.verified"]
+        assert not [event for event in bed.events if event.f == "fault.verified"]
         assert (bed.status("n0").pid, bed.status("n0").state) == (pid, "warm")
     finally:
         bed.provider.retire(bed.spec)

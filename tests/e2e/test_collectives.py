@@ -30,23 +30,26 @@ def trial(workload: str, *faults: FaultPlan, nodes: int = 4, **params: Any) -> T
 
 def every_item() -> list[dict[str, Any]]:
     """All operations by all that do them, small and uneven; then groups, dtypes, operators, roots, shares, asynchronous."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     for operation in OPERATIONS:
-        names = (*(one.name for one in known_algorithms.able(operation, 4)), model.LIBRARY, model.AUTO)
-        found += [{"operation": operation, "bytes": 4096, "trials": 2, "algorithm": name} for name in names]
+        names = (*(algorithm.name for algorithm in known_algorithms.able(operation, 4)), model.LIBRARY, model.AUTO)
+        items += [{"operation": operation, "bytes": 4096, "trials": 2, "algorithm": name} for name in names]
     for operation in ("all-reduce", "reduce", "broadcast", "all-to-all", "send-recv"):
-        names = (*(one.name for one in known_algorithms.able(operation, 4) if not one.even(operation)), model.LIBRARY)
-        found += [{"operation": operation, "bytes": 1036, "trials": 1, "algorithm": name} for name in names]
-    for one in [*found]:
-        if one["algorithm"] != "auto" and one["bytes"] == 4096 and one["operation"] != "barrier":
-            found.append({**one, "groups": [[0, 2], [1, 3]], "trials": 1})
-            found.append({**one, "asynchronous": True, "trials": 1})
-        if one["operation"] in REDUCING and one["algorithm"] in ("ring", "binomial-tree", "library"):
-            found += [{**one, "dtype": "bfloat16", "operator": "avg"}, {**one, "dtype": "int8", "operator": "bxor"}]
-        if one["operation"] in ("broadcast", "reduce", "gather", "scatter") and one["algorithm"] != "auto":
-            found.append({**one, "root": 2, "trials": 1})
+        names = (
+            *(algorithm.name for algorithm in known_algorithms.able(operation, 4) if not algorithm.even(operation)),
+            model.LIBRARY,
+        )
+        items += [{"operation": operation, "bytes": 1036, "trials": 1, "algorithm": name} for name in names]
+    for item in [*items]:
+        if item["algorithm"] != "auto" and item["bytes"] == 4096 and item["operation"] != "barrier":
+            items.append({**item, "groups": [[0, 2], [1, 3]], "trials": 1})
+            items.append({**item, "asynchronous": True, "trials": 1})
+        if item["operation"] in REDUCING and item["algorithm"] in ("ring", "binomial-tree", "library"):
+            items += [{**item, "dtype": "bfloat16", "operator": "avg"}, {**item, "dtype": "int8", "operator": "bxor"}]
+        if item["operation"] in ("broadcast", "reduce", "gather", "scatter") and item["algorithm"] != "auto":
+            items.append({**item, "root": 2, "trials": 1})
     shares = {"operation": "all-to-all", "bytes": 4096, "shares": [0.25, 0.25, 0.1, 0.4], "trials": 2}
-    return [*found, {**shares, "algorithm": "library"}, {**shares, "algorithm": "auto"}]
+    return [*items, {**shares, "algorithm": "library"}, {**shares, "algorithm": "auto"}]
 
 
 def events(ran: Ran, name: str) -> list[dict[str, Any]]:
@@ -55,19 +58,19 @@ def events(ran: Ran, name: str) -> list[dict[str, Any]]:
 
 def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> None:
     items = [
-        one
-        for one in every_item()
-        if known_algorithms.find(one["algorithm"]) or one["algorithm"] in ("library", "auto")
+        item
+        for item in every_item()
+        if known_algorithms.find(item["algorithm"]) or item["algorithm"] in ("library", "auto")
     ]
-    items = [one for one in items if one["algorithm"] != "auto" or known_algorithms.doing(one["operation"])]
+    items = [item for item in items if item["algorithm"] != "auto" or known_algorithms.doing(item["operation"])]
     ran = bed.run(trial("emulate", items=items))
-    steps = sum(item_parser.item(one).trials for one in items)
+    steps = sum(item_parser.item(item).trials for item in items)
     assert ran.bad() == [] and ran.code == 0
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items)} cases exact, all ranks equal"
     (plan,) = events(ran, "collective.plan")
     assert [case["first_step"] for case in plan["cases"]][:3] == [1, 3, 5] and plan["world"] == 4
     assert {case["asked"] for case in plan["cases"] if "asked" in case} == {"auto"}
-    assert len(events(ran, "collective.auto")) == sum(one["algorithm"] == "auto" for one in items)
+    assert len(events(ran, "collective.auto")) == sum(item["algorithm"] == "auto" for item in items)
     (fit,) = events(ran, "link.fit")
     assert len(events(ran, "link.pair")) == 6 and fit["alpha_s"] >= 0 and fit["beta_s_per_byte"] > 0
     assert {record.step for record in ran.run.files.steps()} == set(range(1, steps + 1))
@@ -77,11 +80,12 @@ def test_every_chunk_of_a_ring_is_recorded_and_no_warm_up(bed: Bed) -> None:
     ran = bed.run(trial("collective", sizes=["971048"], iterations=8, probe=False))
     assert ran.bad() == []
     chunks = list(ran.run.files.chunks())
-    assert len(chunks) == 2 * 3 * 4 * 8 and {one.step for one in chunks} == set(range(1, 9))
-    assert sum(one.size for one in chunks) == 8 * 2 * 3 * 971048
-    times = {(one.rank, one.step): one for one in ran.run.files.steps()}
+    assert len(chunks) == 2 * 3 * 4 * 8 and {chunk.step for chunk in chunks} == set(range(1, 9))
+    assert sum(chunk.size for chunk in chunks) == 8 * 2 * 3 * 971048
+    times = {(chunk.rank, chunk.step): chunk for chunk in ran.run.files.steps()}
     assert all(
-        times[one.rank, one.step].start <= one.start <= one.end <= times[one.rank, one.step].end for one in chunks
+        times[chunk.rank, chunk.step].start <= chunk.start <= chunk.end <= times[chunk.rank, chunk.step].end
+        for chunk in chunks
     )
 
 
@@ -94,17 +98,17 @@ def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorith
     assert ran.code == 1
     (wrong,) = events(ran, "collective.wrong")
     assert (wrong["rank"], wrong["step"], wrong["offset"], wrong["got"]) == (2, 1, element, wrong["expected"] + 1)
-    told = f"element {element}: expected {wrong['expected']:.0f}, got {wrong['got']:.0f}"
-    assert told in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
-    said = f"rank 2, {told}"
-    assert said in ran.verdict("finished").text
+    mismatch = f"element {element}: expected {wrong['expected']:.0f}, got {wrong['got']:.0f}"
+    assert mismatch in ran.verdict("results-exact").text and "rank 2" in ran.verdict("results-exact").text
+    expected = f"rank 2, {mismatch}"
+    assert expected in ran.verdict("finished").text
     assert "rank 2 on n2" in ran.verdict("planned-faults-only").text
     outcome, reason, _ = ending(ran.run.history)
-    assert outcome == "failed" and reason.startswith(said), "one sentence names the culprit, whoever left first"
+    assert outcome == "failed" and reason.startswith(expected), "one sentence names the culprit, whoever left first"
     code, shown = bed.ccbed("check", ran.run.directory)
     assert code == 1 and "log       rank 2 on n2, epoch 0" in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("FAIL ")]
-    assert line.count(said) == 1 and "[" not in line
+    assert line.count(expected) == 1 and "[" not in line
 
 
 def test_a_wrong_result_is_not_restarted(bed: Bed) -> None:
@@ -116,8 +120,8 @@ def test_a_wrong_result_is_not_restarted(bed: Bed) -> None:
 
 def test_a_measurement_that_is_restarted_has_a_time_to_recovery(bed: Bed) -> None:
     crash = FaultPlan(id="f0", fault="crash-node", node=1, at=Trigger(step=3, phase="collective"))
-    asked = trial("collective", crash, sizes=["64K"], iterations=6, probe=False)
-    ran = bed.run(replace(asked, recovery=Recovery(policy=("restart",))))
+    wanted = trial("collective", crash, sizes=["64K"], iterations=6, probe=False)
+    ran = bed.run(replace(wanted, recovery=Recovery(policy=("restart",))))
     (failover,) = failovers(ran.run.trial, ran.run.history)
     assert failover.ttr_s is not None and failover.resume_step in (0, None) and ran.code == 0
 
@@ -144,25 +148,25 @@ def test_a_node_stopped_in_a_collective_is_waited_for(bed: Bed) -> None:
     )
     ran = bed.run(trial("collective", pause, sizes=["64K"], iterations=4, probe=False))
     assert ran.bad() == [] and ran.code == 0
-    slow = [one for one in ran.run.files.chunks() if one.end - one.start > 0.9]
-    assert slow and {one.step for one in slow} == {3}
+    slow = [chunk for chunk in ran.run.files.chunks() if chunk.end - chunk.start > 0.9]
+    assert slow and {chunk.step for chunk in slow} == {3}
     assert (ran.run.history.first("gang.start") is not None) and len(ran.of("recovery.decided")) == 0
 
 
 def test_what_a_world_cannot_do_is_refused_before_it_starts(bed: Bed) -> None:
-    code, said = bed.ccbed(
+    code, output = bed.ccbed(
         "run", "alltoall", "--shares", ".5,.25,.3", "--sizes", "1K:0", "--groups", "0,9", "--bed", "local"
     )
-    assert code == 3 and "--sizes: " in said and "at least 1" in said
-    code, said = bed.ccbed("run", "alltoall", "--shares", ".5,.25,.25", "--groups", "0,9", "--bed", "local")
-    assert code == 3 and "the world has ranks 0..3" in said and "Traceback" not in said
+    assert code == 3 and "--sizes: " in output and "at least 1" in output
+    code, output = bed.ccbed("run", "alltoall", "--shares", ".5,.25,.25", "--groups", "0,9", "--bed", "local")
+    assert code == 3 and "the world has ranks 0..3" in output and "Traceback" not in output
 
 
 def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
-    told = backend_support.attempt(
+    message = backend_support.attempt(
         [("all-reduce", "float32", "sum"), ("all-reduce", "float32", "band"), ("broadcast", "int8", "sum")]
     )
-    assert [bool(why) for why in told.values()] == [False, True, False]
+    assert [bool(why) for why in message.values()] == [False, True, False]
     with pytest.raises(
         backend_support.Unsupported, match=r"gloo does no all-reduce band of float32; it does float32 \(sum prod"
     ):
@@ -170,4 +174,4 @@ def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
             [item_parser.item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})],
             "gloo",
         )
-    assert json.dumps([*map(list, told)])
+    assert json.dumps([*map(list, message)])

@@ -62,7 +62,7 @@ def create(engine: Any, image: str, tmp_path: Path) -> Iterator[Create]:
     for part in ("nodes/n0", "payloads", "agent", "shared"):
         (tmp_path / part).mkdir(parents=True)
 
-    def one(bed: str = "", **given: Any) -> dict[str, Any]:
+    def create_request(bed: str = "", **given: Any) -> dict[str, Any]:
         body = _request(tmp_path, bed, ContainerSpec(**{"image": image, **given}))
         made.append(str(engine.create_container_from_config(body, name=f"ccbed-{secrets.token_hex(4)}")["Id"]))
         return dict(engine.inspect_container(made[-1]))
@@ -84,10 +84,10 @@ def _request(root: Path, bed: str, spec: ContainerSpec) -> dict[str, Any]:
     return container.filled(body, mark="t-1/n0/7c1e", label={"incarnation": "7c1e", "ordinal": 1})
 
 
-def start(engine: Any, found: dict[str, Any]) -> str:
+def start(engine: Any, container: dict[str, Any]) -> str:
     """What the engine says when it is told to start it."""
     try:
-        engine.start(found["Id"])
+        engine.start(container["Id"])
     except docker.errors.APIError as error:
         return str(error.explanation)
     return ""
@@ -102,70 +102,72 @@ def test_docker_engine_makes_a_container_that_cannot_rule_its_host(create: Creat
 
 
 def test_docker_engine_mounts_what_a_node_may_see_and_nothing_else(create: Create, tmp_path: Path) -> None:
-    found = create()
-    mounts = {mount["Destination"]: mount["RW"] for mount in found["Mounts"]}
+    container = create()
+    mounts = {mount["Destination"]: mount["RW"] for mount in container["Mounts"]}
     assert mounts == {
         f"{tmp_path}/nodes/n0": True, f"{tmp_path}/shared": True,
         f"{tmp_path}/payloads": False, f"{tmp_path}/agent": False,
     }  # fmt: skip
-    assert set(found["HostConfig"]["Tmpfs"]) == {"/tmp", "/run"}
-    assert found["Config"]["User"] == "1000:1000"
+    assert set(container["HostConfig"]["Tmpfs"]) == {"/tmp", "/run"}
+    assert container["Config"]["User"] == "1000:1000"
 
 
 def test_docker_engine_keeps_limits_and_labels(create: Create) -> None:
-    found = create(cpus="0.5", memory="64m", shm_size="32m")
-    host = found["HostConfig"]
+    container = create(cpus="0.5", memory="64m", shm_size="32m")
+    host = container["HostConfig"]
     assert (host["NanoCpus"], host["Memory"], host["ShmSize"]) == (500_000_000, 64 * 1024**2, 32 * 1024**2)
     assert host["PidsLimit"] == container_requests.PIDS
-    assert found["Config"]["Labels"]["ccbed.incarnation"] == "7c1e"
+    assert container["Config"]["Labels"]["ccbed.incarnation"] == "7c1e"
 
 
 def test_docker_engine_gives_a_node_its_name_and_address_in_a_private_network(create: Create, network: str) -> None:
-    found = create(network)
-    endpoint = found["NetworkSettings"]["Networks"][container.network_name(network)]
+    networked = create(network)
+    endpoint = networked["NetworkSettings"]["Networks"][container.network_name(network)]
     assert endpoint["IPAMConfig"]["IPv4Address"] == ADDRESS and "n0" in endpoint["Aliases"]
-    assert found["Config"]["Hostname"] == "n0"
+    assert networked["Config"]["Hostname"] == "n0"
 
 
 @pytest.mark.parametrize("gpus", [("all",), ("0",), ("0", "1"), ("GPU-8f6c1a52",), ("nvidia.com/gpu=0",)])
 def test_docker_engine_accepts_requests_for_gpus(create: Create, gpus: tuple[str, ...]) -> None:
-    asked = create(gpu_devices=gpus)["HostConfig"]["DeviceRequests"]
-    assert [(one["Count"], one["DeviceIDs"]) for one in asked] == [(-1, None) if gpus == ("all",) else (0, [*gpus])]
+    requested = create(gpu_devices=gpus)["HostConfig"]["DeviceRequests"]
+    assert [(request["Count"], request["DeviceIDs"]) for request in requested] == [
+        (-1, None) if gpus == ("all",) else (0, [*gpus])
+    ]
 
 
 def test_docker_engine_without_nvidia_runtime_says_so_at_the_start(engine: Any, create: Create) -> None:
     """Where it has the runtime, there is no such GPU."""
-    said = start(engine, create(gpu_devices=("GPU-00000000-none",)))
-    told = engine_errors.explain(said)
+    error_text = start(engine, create(gpu_devices=("GPU-00000000-none",)))
+    explanation = engine_errors.explain(error_text)
     if "nvidia" in engine.info().get("Runtimes", {}):
-        assert told is not None and told.text == "no GPU GPU-00000000-none on this host"
+        assert explanation is not None and explanation.text == "no GPU GPU-00000000-none on this host"
     else:
-        assert said == NO_GPU_RUNTIME
-        assert told is not None and "nvidia-container-toolkit" in told.fix
+        assert error_text == NO_GPU_RUNTIME
+        assert explanation is not None and "nvidia-container-toolkit" in explanation.fix
 
 
 def test_docker_engine_without_infiniband_says_so_at_the_start(engine: Any, create: Create) -> None:
     """Where there is one, nothing is said of it."""
-    found = create(rdma=True)
-    assert found["HostConfig"]["CapAdd"] == ["IPC_LOCK"]
-    told = engine_errors.explain(start(engine, found))
-    missing = told is not None and told.text == "ccbed_rdma is set, and the host has no /dev/infiniband"
+    container = create(rdma=True)
+    assert container["HostConfig"]["CapAdd"] == ["IPC_LOCK"]
+    explanation = engine_errors.explain(start(engine, container))
+    missing = explanation is not None and explanation.text == "ccbed_rdma is set, and the host has no /dev/infiniband"
     assert missing is not Path("/dev/infiniband").exists()
 
 
 def test_docker_engine_says_that_an_image_has_no_python(engine: Any, create: Create) -> None:
     """Not at the start, for its init is there: in its output."""
-    found = create()
-    assert start(engine, found) == ""
-    assert engine.wait(found["Id"], timeout=20)["StatusCode"] == 127
-    said = engine.logs(found["Id"]).decode()
-    told = engine_errors.explain(said)
-    assert told is not None, said
-    assert told.text == "the image has no python3 on its PATH"
+    container = create()
+    assert start(engine, container) == ""
+    assert engine.wait(container["Id"], timeout=20)["StatusCode"] == 127
+    output = engine.logs(container["Id"]).decode()
+    explanation = engine_errors.explain(output)
+    assert explanation is not None, output
+    assert explanation.text == "the image has no python3 on its PATH"
 
 
 def test_docker_engine_says_which_mount_has_no_source(create: Create) -> None:
     with pytest.raises(docker.errors.APIError) as refused:
         create(mounts=("/no/such/place:/data:ro",))
-    told = engine_errors.explain(str(refused.value.explanation))
-    assert told is not None and told.text == "/no/such/place is not there"
+    explanation = engine_errors.explain(str(refused.value.explanation))
+    assert explanation is not None and explanation.text == "/no/such/place is not there"

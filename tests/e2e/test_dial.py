@@ -26,23 +26,23 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(bool(sshd.lacking()), reason=s
 
 @pytest.fixture(scope="module")
 def server(engine: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as one:
-        yield one
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
 
 
 @pytest.fixture
 def site(server: sshd.Sshd, tmp_path: Path) -> Iterator[RemoteSite]:
-    one = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
-    one.open()
-    yield one
-    one.close()
+    site = RemoteSite(sshd.bed(tmp_path, server.host()), server.host())
+    site.open()
+    yield site
+    site.close()
 
 
 @pytest.fixture
 def client(site: RemoteSite) -> Iterator[Any]:
-    one = engine_over_ssh.client(lambda: site.connection, site.host)
-    yield one
-    one.close()
+    client = engine_over_ssh.client(lambda: site.connection, site.host)
+    yield client
+    client.close()
 
 
 def test_the_engine_answers_over_the_connection(client: Any, server: sshd.Sshd) -> None:

@@ -54,20 +54,20 @@ class Box(Bed):
 
     def containers(self) -> dict[str, str]:
         """Name -> id."""
-        return {str(one.name): str(one.id) for one in labelled(self.engine, NAME)}
+        return {str(container.name): str(container.id) for container in labelled(self.engine, NAME)}
 
     def state_of(self, node: str) -> dict[str, Any]:
         """What `status` says of a node."""
-        said = json.loads(self.ccbed("status", NAME, "--json")[1])
-        return dict(next(one for one in said[0]["nodes"] if one["name"] == node))
+        output = json.loads(self.ccbed("status", NAME, "--json")[1])
+        return dict(next(row for row in output[0]["nodes"] if row["name"] == node))
 
 
 def labelled(engine: Any, bed: str) -> list[Any]:
-    return [one for one in engine.containers.list(all=True) if one.name.startswith(f"ccbed-{bed}-")]
+    return [container for container in engine.containers.list(all=True) if container.name.startswith(f"ccbed-{bed}-")]
 
 
 def networks(engine: Any, bed: str) -> list[str]:
-    return [one.name for one in engine.networks.list() if one.name == f"ccbed-{bed}"]
+    return [network.name for network in engine.networks.list() if network.name == f"ccbed-{bed}"]
 
 
 def inventory(directory: Path, image: str, name: str, nodes: int = 2, **more: object) -> Path:
@@ -86,23 +86,23 @@ def dp(*faults: FaultPlan, **more: Any) -> Trial:
 def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Box]:
     directory = tmp_path_factory.mktemp("box")
     state, file = directory / "state" / "ccbed", inventory(directory, image, NAME, spares=1)
-    code, said = ccbed(state, "up", str(file))
-    assert code == 0, said
-    assert f"image {image} · a private network" in said and "torch imported once" not in said
+    code, output = ccbed(state, "up", str(file))
+    assert code == 0, output
+    assert f"image {image} · a private network" in output and "torch imported once" not in output
     spec = beds.read(state, NAME)
     assert spec is not None
     runs = directory / "runs"
     runs.mkdir()
     yield Box(state=state, runs=runs, spec=spec, catalogue=plugins.discover(()), engine=engine, inventory=file)
-    code, said = ccbed(state, "down", NAME, "--force")
-    assert code == 0, said
+    code, output = ccbed(state, "down", NAME, "--force")
+    assert code == 0, output
     nothing_is_left(engine, state, NAME)
 
 
 def nothing_is_left(engine: Any, state: Path, name: str) -> None:
     """No container, network, process or directory."""
     assert labelled(engine, name) == [] and networks(engine, name) == []
-    assert [one.pid for one in processes.scan() if one.mark.startswith(f"{name}-")] == []
+    assert [process.pid for process in processes.scan() if process.mark.startswith(f"{name}-")] == []
     assert not (state / "beds" / name).exists() and beds.names(state) == ()
 
 
@@ -116,15 +116,15 @@ def test_up_again_changes_nothing(box: Box) -> None:
 
 
 def test_a_node_tells_its_image_and_engine_and_runs_without_rights(box: Box) -> None:
-    told = json.loads((Path(box.spec.workdir) / "nodes/n1/system.json").read_text())
+    facts = json.loads((Path(box.spec.workdir) / "nodes/n1/system.json").read_text())
     attrs = box.container("n1").attrs
-    assert (told["image"], told["engine"]) == (attrs["Image"], box.engine.version()["Version"])
+    assert (facts["image"], facts["engine"]) == (attrs["Image"], box.engine.version()["Version"])
     assert attrs["HostConfig"]["CapDrop"] == ["ALL"] and attrs["Config"]["User"].startswith(f"{os.getuid()}:")
 
 
 def test_exec_and_logs_reach_into_the_container(box: Box) -> None:
-    code, said = box.ccbed("exec", f"{NAME}/n1", "--", "sh", "-c", "hostname; exit 3")
-    assert (code, said) == (3, "n1\n")
+    code, output = box.ccbed("exec", f"{NAME}/n1", "--", "sh", "-c", "hostname; exit 3")
+    assert (code, output) == (3, "n1\n")
     assert box.ccbed("exec", f"{NAME}/n0", "--", "sh", "-c", "test ! -e /var/run/docker.sock")[0] == 0
     code, _ = box.ccbed("exec", f"{NAME}/n0", "--", "ls", str(Path(box.spec.workdir) / "nodes/n1"))
     assert code != 0, "it sees its own directory only"
@@ -137,8 +137,8 @@ def test_a_container_that_somebody_started_again_is_nobodys_node(box: Box) -> No
     box.container("n0").kill()
     until(lambda: box.state_of("n0")["state"] == "dead")
     box.container("n0").start()
-    found = box.state_of("n0")
-    assert (found["state"], "started again by hand" in found["reason"]) == ("dead", True)
+    state = box.state_of("n0")
+    assert (state["state"], "started again by hand" in state["reason"]) == ("dead", True)
     repaired(box, before, "n0")
 
 
@@ -153,8 +153,8 @@ def test_after_the_keeper_was_killed_up_starts_one_and_keeps_all_containers(box:
     killed = int(label.read(keeper / label.KEEPER)["pid"])
     os.kill(killed, signal.SIGKILL)
     until(lambda: not label.living(keeper, label.KEEPER))
-    code, said = box.ccbed("up", str(box.inventory))
-    assert code == 0, said
+    code, output = box.ccbed("up", str(box.inventory))
+    assert code == 0, output
     assert label.living(keeper, label.KEEPER)["pid"] != killed
     assert box.containers() == before
     assert box.unchanged()
@@ -162,8 +162,8 @@ def test_after_the_keeper_was_killed_up_starts_one_and_keeps_all_containers(box:
 
 def repaired(box: Box, before: dict[str, str], node: str) -> None:
     """`up` makes this node anew, and no other."""
-    code, said = box.ccbed("up", str(box.inventory))
-    assert code == 0, said
+    code, output = box.ccbed("up", str(box.inventory))
+    assert code == 0, output
     changed = {name for name, id in box.containers().items() if before[name] != id}
     assert changed == {f"ccbed-{NAME}-{node}"}
     assert box.unchanged()
@@ -181,9 +181,9 @@ def until(true: Callable[[], object], limit_s: float = 15.0) -> None:
 
 def test_a_lost_node_on_the_command_line(box: Box) -> None:
     args = ["--bed", NAME, "--nodes", "2", "--epochs", "1", "--runs-dir", str(box.runs)]
-    code, said = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
-    assert code == 0, said
-    assert "weights equal to the twin" in said
+    code, output = box.ccbed("run", "dp-ring", "--fail-node", "1", *args)
+    assert code == 0, output
+    assert "weights equal to the twin" in output
     assert box.unchanged()
 
 
@@ -225,23 +225,23 @@ def test_an_orchestrator_killed_in_the_recovery_is_gone_on_with(box: Box, tmp_pa
         until(lambda: b'"recovery.decided"' in written(tmp_path), 60)
         process.kill()
     directory = (tmp_path / "latest").resolve()
-    code, said = box.ccbed("run", "dp-ring", "--bed", NAME, "--nodes", "2")
-    assert (code, "whose orchestrator is gone" in said) == (3, True)
-    code, said = box.ccbed("resume", str(directory))
-    assert code == 0, said
+    code, output = box.ccbed("run", "dp-ring", "--bed", NAME, "--nodes", "2")
+    assert (code, "whose orchestrator is gone" in output) == (3, True)
+    code, output = box.ccbed("resume", str(directory))
+    assert code == 0, output
     done = ran(str(directory), box)
     assert len([event for event in done.of("fault.act") if event.type == "invoke"]) == 1
     assert box.unchanged()
 
 
 def test_a_run_that_nobody_goes_on_with_is_healed(box: Box) -> None:
-    told = at("fault.verified", lambda: ctrl_c(2))
+    event = at("fault.verified", lambda: ctrl_c(2))
     where: list[str] = []
     with pytest.raises(Interrupted):
-        lifecycle.launch(box.request(dp(trials.pause(1)), began=where.append, told=told))
+        lifecycle.launch(box.request(dp(trials.pause(1)), began=where.append, told=event))
     assert box.container("n1").status == "paused"
-    code, said = box.ccbed("heal", NAME)
-    assert code == 0, said
+    code, output = box.ccbed("heal", NAME)
+    assert code == 0, output
     assert box.container("n1").status == "running"
     assert "busy" not in box.ccbed("status")[1]
     assert box.unchanged()
@@ -257,9 +257,9 @@ def written(runs: Path) -> bytes:
 
 def test_a_bed_of_somebody_else_with_our_name_is_refused_with_its_owner(box: Box, tmp_path: Path) -> None:
     before = box.containers()
-    code, said = ccbed(tmp_path / "state", "up", str(box.inventory))
+    code, output = ccbed(tmp_path / "state", "up", str(box.inventory))
     assert code == 4
-    assert f"there is another bed {NAME} on this engine" in said and box.spec.workdir in said
+    assert f"there is another bed {NAME} on this engine" in output and box.spec.workdir in output
     assert box.containers() == before
     assert ccbed(tmp_path / "state", "down", NAME)[0] in (0, 4)
     assert box.containers() == before and box.unchanged()
@@ -267,13 +267,13 @@ def test_a_bed_of_somebody_else_with_our_name_is_refused_with_its_owner(box: Box
 
 def test_down_without_the_bed_file_leaves_nothing(engine: Any, image: str, tmp_path: Path) -> None:
     state = tmp_path / "state"
-    code, said = ccbed(state, "up", str(inventory(tmp_path, image, "boxlost", 1)))
-    assert code == 0, said
+    code, output = ccbed(state, "up", str(inventory(tmp_path, image, "boxlost", 1)))
+    assert code == 0, output
     (state / "beds" / "boxlost.json").unlink()
-    code, said = ccbed(state, "status")
-    assert (code, "its bed file is gone" in said) == (0, True)
-    code, said = ccbed(state, "down", "boxlost")
-    assert code == 0, said
+    code, output = ccbed(state, "status")
+    assert (code, "its bed file is gone" in output) == (0, True)
+    code, output = ccbed(state, "down", "boxlost")
+    assert code == 0, output
     nothing_is_left(engine, state, "boxlost")
 
 
@@ -282,11 +282,11 @@ def test_events_of_a_node_killed_by_hand_say_how_it_ended(box: Box) -> None:
     size = log.stat().st_size
     box.container("n2").kill()
 
-    def said() -> list[dict[str, Any]]:
+    def ended_events() -> list[dict[str, Any]]:
         lines = log.read_bytes()[size:].splitlines()
-        return [one for one in map(json.loads, lines) if one["f"] == "node.ended"]
+        return [event for event in map(json.loads, lines) if event["f"] == "node.ended"]
 
-    until(said)
-    (told,) = said()
-    assert (told["node"], told["value"]["code"], told["value"]["oom"]) == ("n2", -9, False)
+    until(ended_events)
+    (event,) = ended_events()
+    assert (event["node"], event["value"]["code"], event["value"]["oom"]) == ("n2", -9, False)
     assert box.ccbed("up", str(box.inventory))[0] == 0

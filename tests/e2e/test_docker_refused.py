@@ -22,11 +22,11 @@ pytestmark = pytest.mark.e2e
 def test_a_container_with_our_name_that_is_not_ours_is_not_touched(engine: Any, image: str, tmp_path: Path) -> None:
     theirs = engine.containers.create(image, ["true"], name="ccbed-boxtheirs-n0")
     try:
-        code, said = ccbed(tmp_path / "state", "up", str(inventory(tmp_path, image, "boxtheirs", 1)))
+        code, output = ccbed(tmp_path / "state", "up", str(inventory(tmp_path, image, "boxtheirs", 1)))
         assert code == 4
-        assert "container ccbed-boxtheirs-n0 is not of this bed: docker rm -f ccbed-boxtheirs-n0" in said
+        assert "container ccbed-boxtheirs-n0 is not of this bed: docker rm -f ccbed-boxtheirs-n0" in output
         assert ccbed(tmp_path / "state", "down", "boxtheirs")[0] == 0
-        assert [one.id for one in labelled(engine, "boxtheirs")] == [theirs.id]
+        assert [container.id for container in labelled(engine, "boxtheirs")] == [theirs.id]
     finally:
         theirs.remove(force=True)
     nothing_is_left(engine, tmp_path / "state", "boxtheirs")
@@ -48,11 +48,11 @@ def test_what_is_missing_is_one_sentence_with_the_fix(
         pytest.skip("this engine knows CDI")
     more = {"image": image, **given}
     file = inventory(tmp_path, more.pop("image"), "boxless", 1, **more)
-    code, said = ccbed(tmp_path / "state", "up", str(file))
-    assert code == 4, said
-    errors = [line for line in said.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and re.search(wanted, errors[0]), said
-    assert "Traceback" not in said and labelled(engine, "boxless") == []
+    code, output = ccbed(tmp_path / "state", "up", str(file))
+    assert code == 4, output
+    errors = [line for line in output.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and re.search(wanted, errors[0]), output
+    assert "Traceback" not in output and labelled(engine, "boxless") == []
     if "engine" not in given:
         assert ccbed(tmp_path / "state", "down", "boxless")[0] == 0
         nothing_is_left(engine, tmp_path / "state", "boxless")
@@ -60,11 +60,11 @@ def test_what_is_missing_is_one_sentence_with_the_fix(
 
 def test_an_engine_that_is_too_old_is_one_sentence(image: str, tmp_path: Path) -> None:
     with answering(tmp_path / "old.sock", OLD):
-        code, said = ccbed(
+        code, output = ccbed(
             tmp_path / "state", "up", str(inventory(tmp_path, image, "boxold", 1, engine=tmp_path / "old.sock"))
         )
     assert code == 4
-    assert "the container engine is too old (its API is 1.40): install Docker 20.10 or newer" in said
+    assert "the container engine is too old (its API is 1.40): install Docker 20.10 or newer" in output
 
 
 def test_who_may_not_use_the_socket_is_told_the_group(engine: Any, image: str, tmp_path: Path) -> None:

@@ -50,10 +50,10 @@ def keeper(bed: Path) -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, marks.NAME: marks.padded("a-mark")}
     with subprocess.Popen(
         [sys.executable, "-c", KEEPER, str(bed), HASH], stdout=subprocess.PIPE, env=env, text=True
-    ) as one:
-        assert one.stdout and one.stdout.readline() == "open\n"
-        yield one
-        one.kill()
+    ) as process:
+        assert process.stdout and process.stdout.readline() == "open\n"
+        yield process
+        process.kill()
 
 
 class Caller:
@@ -66,8 +66,8 @@ class Caller:
 
     def hears(self) -> dict[str, Any]:
         assert self.process.stdout
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return found
+        document: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return document
 
     def leaves(self) -> int:
         assert self.process.stdin and self.process.stdout
@@ -106,9 +106,9 @@ def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(bed: Path, keeper: 
     assert caller.process.stdin
     caller.process.stdin.write(b'{"id": 1, "do": "list", "path": "%s", "size": 0}\n' % str(bed / "nodes").encode())
     caller.process.stdin.flush()
-    while "id" not in (said := caller.hears()):
+    while "id" not in (output := caller.hears()):
         pass
-    assert "ok" in said
+    assert "ok" in output
     assert caller.leaves() == 0
 
 

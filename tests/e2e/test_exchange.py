@@ -45,6 +45,6 @@ def test_every_algorithm_among_four_beside_the_caller_with_every_operator_and_re
 
 
 def read(path: Path) -> list[tuple[int, ...]]:
-    found = list(recorder.CHUNK.iter_unpack(path.read_bytes()))
-    assert all(row[6] <= row[7] for row in found)
-    return [row[:6] for row in found]
+    chunks = list(recorder.CHUNK.iter_unpack(path.read_bytes()))
+    assert all(row[6] <= row[7] for row in chunks)
+    return [row[:6] for row in chunks]

@@ -65,19 +65,19 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     if lacking := _lacking():
         pytest.skip(f"no emulated fabric here: {lacking}")
     state = tmp_path_factory.mktemp("state") / "ccbed"
-    code, said = ccbed(state, "up", str(INVENTORY))
-    assert code == 0, said
+    code, output = ccbed(state, "up", str(INVENTORY))
+    assert code == 0, output
     spec = beds.read(state, "fabric")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
-    code, said = ccbed(state, "down", "fabric", "--force")
-    assert code == 0, said
+    code, output = ccbed(state, "down", "fabric", "--force")
+    assert code == 0, output
 
 
 def pids(bed: Bed) -> dict[str, int]:
     """Of the agents that live."""
-    found = {name: label.living(Path(bed.spec.workdir) / "nodes" / name) for name in NODES}
-    return {name: int(one["pid"]) for name, one in found.items() if one}
+    labels = {name: label.living(Path(bed.spec.workdir) / "nodes" / name) for name in NODES}
+    return {name: int(label_["pid"]) for name, label_ in labels.items() if label_}
 
 
 def keeper(bed: Bed) -> int:
@@ -86,11 +86,11 @@ def keeper(bed: Bed) -> int:
 
 def kill(*wanted: int) -> None:
     """And wait until they are gone."""
-    found = [one for one in map(processes.find, wanted) if one]
+    living = [process for process in map(processes.find, wanted) if process]
     for pid in wanted:
         os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + 5.0
-    while any(processes.alive(one.pid, one.start) for one in found) and time.monotonic() < until:
+    while any(processes.alive(process.pid, process.start) for process in living) and time.monotonic() < until:
         time.sleep(0.005)
 
 
@@ -100,21 +100,21 @@ def namespace(pid: int) -> str:
 
 def namespaces(bed: Bed) -> set[str]:
     """Of every node, and the one of the switch, which an agent holds by a descriptor."""
-    found = pids(bed)
+    node_pids = pids(bed)
     switch = str(label.read(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE)["switch"])
-    return {switch, *map(namespace, found.values())}
+    return {switch, *map(namespace, node_pids.values())}
 
 
 def known(wanted: set[str]) -> set[str]:
     """Which of these namespaces any process on this machine is in, holds, or has mounted."""
-    seen = set()
+    links = set()
     for place in (*Path("/proc").glob("[0-9]*/ns/net"), *Path("/proc").glob("[0-9]*/fd/*")):
         try:
-            seen.add(str(place.readlink()))
+            links.add(str(place.readlink()))
         except OSError:
             continue
     mounts = Path("/proc/self/mountinfo").read_text()
-    return {name for name in wanted if name in seen or name in mounts}
+    return {name for name in wanted if name in links or name in mounts}
 
 
 def wait_until_gone(wanted: set[str]) -> None:
@@ -140,12 +140,12 @@ def within(pid: int, *argv: str) -> list[str]:
 
 def rate(bed: Bed, source: str, target: str) -> float:
     """bit/s of one TCP connection, as the receiver sees its bytes come."""
-    found, address = pids(bed), bed.spec.node(target).address
-    argv = within(found[target], sys.executable, "-c", RECEIVE, address)
+    node_pids, address = pids(bed), bed.spec.node(target).address
+    argv = within(node_pids[target], sys.executable, "-c", RECEIVE, address)
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout
         port = receiver.stdout.readline().strip()
-        output(*within(found[source], sys.executable, "-c", SEND, address, port))
+        output(*within(node_pids[source], sys.executable, "-c", SEND, address, port))
         return float(receiver.stdout.readline())
 
 
@@ -156,24 +156,30 @@ def changed(tmp_path: Path, link: str) -> Path:
 
 
 def test_each_node_is_in_a_namespace_of_its_own_and_known_by_its_name_both_ways(bed: Bed) -> None:
-    found = pids(bed)
-    assert len({namespace(pid) for pid in (*found.values(), keeper(bed), os.getpid())}) == len(NODES) + 1
+    node_pids = pids(bed)
+    assert len({namespace(pid) for pid in (*node_pids.values(), keeper(bed), os.getpid())}) == len(NODES) + 1
     for name in ("n1", "n4"):
-        code, said = bed.ccbed("exec", name, "--", "sh", "-c", "ip -o -4 addr; hostname; getent hosts n0 10.77.0.4")
-        assert code == 0, said
-        assert f"{bed.spec.node(name).address}/16" in said and re.search(r"\beth0\b", said) and "docker" not in said
-        assert f"\n{name}\n" in said and re.search(r"10\.77\.0\.1\s+n0", said) and re.search(r"10\.77\.0\.4\s+n3", said)
+        code, output = bed.ccbed("exec", name, "--", "sh", "-c", "ip -o -4 addr; hostname; getent hosts n0 10.77.0.4")
+        assert code == 0, output
+        assert (
+            f"{bed.spec.node(name).address}/16" in output and re.search(r"\beth0\b", output) and "docker" not in output
+        )
+        assert (
+            f"\n{name}\n" in output
+            and re.search(r"10\.77\.0\.1\s+n0", output)
+            and re.search(r"10\.77\.0\.4\s+n3", output)
+        )
 
 
 def test_links_that_lose_nothing_have_a_tcp_that_does_not_look_for_their_rate_again(bed: Bed) -> None:
-    said = bed.ccbed("exec", "n1", "--", "cat", "/proc/sys/net/ipv4/tcp_congestion_control")[1]
-    told = json.loads((Path(bed.spec.workdir) / "nodes/n1/system.json").read_text())
-    assert said.strip() == told["tcp_congestion_control"] == "reno"
+    output = bed.ccbed("exec", "n1", "--", "cat", "/proc/sys/net/ipv4/tcp_congestion_control")[1]
+    facts = json.loads((Path(bed.spec.workdir) / "nodes/n1/system.json").read_text())
+    assert output.strip() == facts["tcp_congestion_control"] == "reno"
 
 
 def test_all_that_is_made_says_whose_it_is(bed: Bed) -> None:
-    said = output(*within(pids(bed)["n2"], "ip", "-d", "link", "show", "eth0"))
-    assert re.search(r"alias fabric-[0-9a-f]{8}/n2/[0-9a-f]{8}", said), said
+    shaping = output(*within(pids(bed)["n2"], "ip", "-d", "link", "show", "eth0"))
+    assert re.search(r"alias fabric-[0-9a-f]{8}/n2/[0-9a-f]{8}", shaping), shaping
 
 
 def test_a_second_up_changes_nothing_and_status_tells_the_link(bed: Bed) -> None:
@@ -199,8 +205,8 @@ def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Be
     fault = FaultPlan(id="f0", fault="cut-link", node=1, at=Trigger(step=8), params={"for_s": 1.0})
     done = bed.run(trials.dp(fault))
     assert (done.code, done.bad()) == (0, [])
-    (seen,) = done.of("fault.verified")
-    assert seen.value["evidence"] == {"eth0": "has no link"}
+    (event,) = done.of("fault.verified")
+    assert event.value["evidence"] == {"eth0": "has no link"}
     (healed,) = done.of("heal.verified")
     assert healed.value["evidence"]["eth0"] == "has a link"
     assert 0 < rate(bed, "n0", "n1") < 1e9
@@ -208,20 +214,20 @@ def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Be
 
 def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tmp_path: Path) -> None:
     before, file = pids(bed), changed(tmp_path, "{rate: 100mbit}")
-    code, said = bed.ccbed("up", str(file))
-    assert code == 0, said
-    assert re.search(r"~ n0 .*link 1 Gbit/s tbf.* -> 100 Mbit/s tbf", said)
+    code, output = bed.ccbed("up", str(file))
+    assert code == 0, output
+    assert re.search(r"~ n0 .*link 1 Gbit/s tbf.* -> 100 Mbit/s tbf", output)
     assert not set(before.values()) & set(pids(bed).values())
     for ends in (("n0", "n1"), ("n1", "n0"), ("n4", "n2")):
         assert 30e6 < rate(bed, *ends) < 100e6, ends
     with ThreadPoolExecutor() as pool:
-        found = list(pool.map(lambda source: rate(bed, source, "n1"), ("n0", "n2", "n3")))
-    assert min(found) < 60e6, "what goes to a node is shaped as well: its link is shared by all who send to it"
+        rates = list(pool.map(lambda source: rate(bed, source, "n1"), ("n0", "n2", "n3")))
+    assert min(rates) < 60e6, "what goes to a node is shaped as well: its link is shared by all who send to it"
 
 
 def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
-    code, said = bed.ccbed("up", str(changed(tmp_path, "{groups: 2, uplink: 50mbit}")))
-    assert code == 0, said
+    code, output = bed.ccbed("up", str(changed(tmp_path, "{groups: 2, uplink: 50mbit}")))
+    assert code == 0, output
     assert rate(bed, "n0", "n1") > 150e6, "within the group of n0, n1 and the spare"
     assert 10e6 < rate(bed, "n0", "n2") < 50e6 and 10e6 < rate(bed, "n3", "n1") < 50e6, "between the groups"
 
@@ -246,8 +252,8 @@ def test_nothing_is_left_when_all_of_it_is_killed_at_once_nor_after_down(bed: Be
     assert len(wanted) == len(NODES) + 1 and known(wanted) == wanted
     kill(keeper(bed), *pids(bed).values())
     nothing_is_left(wanted)
-    code, said = bed.ccbed("up", str(INVENTORY))
-    assert code == 0, said
+    code, output = bed.ccbed("up", str(INVENTORY))
+    assert code == 0, output
     wanted = namespaces(bed)
     assert bed.ccbed("down", "fabric")[0] == 0
     nothing_is_left(wanted)
@@ -257,17 +263,17 @@ def test_delay_is_there_or_refused_by_name_before_anything_is_made(tmp_path: Pat
     if lacking := _lacking():
         pytest.skip(f"no emulated fabric here: {lacking}")
     file, state = changed(tmp_path, "{rate: 1gbit, delay: 20ms}"), tmp_path / "state"
-    code, said = ccbed(state, "up", str(file))
+    code, output = ccbed(state, "up", str(file))
     if fabric.lacking(links.parse({"delay": "20ms"})):
         wanted = r"fabric.yml:\d+: ccbed_link: kernel \S+ has no netem \(delay and loss\)"
-        assert code == 4 and re.search(wanted, said), said
+        assert code == 4 and re.search(wanted, output), output
         assert not (state / "beds" / "fabric").exists() and not (state / "beds" / "fabric.json").exists()
         return
-    assert code == 0, said
+    assert code == 0, output
     ping = "import socket, time; t = time.monotonic()\ntry: socket.create_connection(('n1', 9))\nexcept OSError: pass\n"
-    code, said = ccbed(state, "exec", "n0", "--", sys.executable, "-c", f"{ping}print(time.monotonic() - t)")
+    code, output = ccbed(state, "exec", "n0", "--", sys.executable, "-c", f"{ping}print(time.monotonic() - t)")
     assert ccbed(state, "down", "fabric")[0] == 0
-    assert 0.04 <= float(said) < 0.4
+    assert 0.04 <= float(output) < 0.4
 
 
 def test_who_is_not_root_is_told_in_one_sentence() -> None:
@@ -284,9 +290,9 @@ def test_who_is_not_root_is_told_in_one_sentence() -> None:
             [*argv, "up", str(INVENTORY)], env=env, cwd=home, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 4, done.stdout + done.stderr
-        said = (done.stdout + done.stderr).splitlines()
-        assert said[0] == "error: bed fabric: ccbed_isolation: namespace needs root (this is uid 65534)"
-        assert len(said) == 2 and said[1].startswith("next: the same with sudo")
+        output = (done.stdout + done.stderr).splitlines()
+        assert output[0] == "error: bed fabric: ccbed_isolation: namespace needs root (this is uid 65534)"
+        assert len(output) == 2 and output[1].startswith("next: the same with sudo")
         assert not (home / "ccbed" / "beds" / "fabric.json").exists()
     finally:
         shutil.rmtree(home)

@@ -30,8 +30,8 @@ INVENTORY = str(ROOT / "inventories/fabric.yml")
 def _up(state: Path, runs: Path) -> Iterator[Bed]:
     if lacking := "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"}))):
         pytest.skip(f"no emulated fabric here: {lacking}")
-    code, said = ccbed(state, "up", INVENTORY)
-    assert code == 0, said
+    code, output = ccbed(state, "up", INVENTORY)
+    assert code == 0, output
     spec = beds.read(state, "fabric")
     assert spec is not None
     try:
@@ -62,8 +62,8 @@ def test_the_link_is_verified_before_the_kill_and_an_adopted_fabric_still_cuts_i
         os.kill(keeper.pid, signal.SIGKILL)
         while processes.alive(keeper.pid, keeper.start):
             pass
-        code, said = bed.ccbed("up", INVENTORY)
-        assert code == 0, said
+        code, output = bed.ccbed("up", INVENTORY)
+        assert code == 0, output
         assert _agents(bed) == agents, "adopted, not restarted"
         done = bed.run(trials.dp(trials.crash(1)))
         assert (done.code, done.bad()) == (0, [])

@@ -37,12 +37,14 @@ def test_a_crashed_node_is_replaced_by_the_warm_spare_bit_exact(bed: Bed) -> Non
 
 def test_every_node_tells_in_the_bundle_what_it_runs_on(bed: Bed) -> None:
     ran = bed.run(trials.dp())
-    told = {file.parent.name: json.loads(file.read_text()) for file in ran.directory.glob("nodes/*/system.json")}
-    assert set(told) == {"n0", "n1", "n2", "n3", "n4"}
-    assert all(one["node"] == name and one["torch"] and one["cpu"] for name, one in told.items())
+    system_facts = {
+        file.parent.name: json.loads(file.read_text()) for file in ran.directory.glob("nodes/*/system.json")
+    }
+    assert set(system_facts) == {"n0", "n1", "n2", "n3", "n4"}
+    assert all(facts["node"] == name and facts["torch"] and facts["cpu"] for name, facts in system_facts.items())
     provider = ProcessProvider(bed.state)
     provider.open(bed.spec, "bed")
-    assert systems.read(provider, told) == told
+    assert systems.read(provider, system_facts) == system_facts
     provider.close()
 
 
@@ -74,11 +76,11 @@ def test_the_fault_of_contributing_is_proved_and_has_nothing_to_undo(bed: Bed, t
     trial.write_text(
         "{trial: kill, workload: train-dp, params: {epochs: 1}, faults: [{kill-rank: {node: 1, at: {step: 12}, signal: TERM}}]}"
     )
-    code, said = bed.ccbed(
+    code, output = bed.ccbed(
         "--plugins", str(EXAMPLES), "run", str(trial), "--runs-dir", str(bed.runs), "--recovery", "restart"
     )
-    assert code == 0, said
-    assert "kill-rank n1: injected, verified and healed" in said
+    assert code == 0, output
+    assert "kill-rank n1: injected, verified and healed" in output
     assert bed.unchanged()
 
 

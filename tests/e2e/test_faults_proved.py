@@ -77,7 +77,7 @@ def test_a_node_that_was_stopped_by_hand_before_it_is_paused_proves_nothing(bed:
 def _tree(pid: int) -> list[int]:
     from orchestrator.node.oslayer import processes
 
-    return [pid, *(one.pid for one in processes.descendants(pid))]
+    return [pid, *(process.pid for process in processes.descendants(pid))]
 
 
 def test_nodes_that_are_to_fail_at_one_point_fail_at_the_same_time(bed: Bed) -> None:

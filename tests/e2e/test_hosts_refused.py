@@ -68,10 +68,10 @@ class Place:
 
 
 def silent(place: Place) -> None:
-    with socket.socket() as one:
-        one.bind((sshd.ADDRESS, 0))
-        one.listen()
-        host = place.host(port=one.getsockname()[1], known_hosts=place.empty())
+    with socket.socket() as listener:
+        listener.bind((sshd.ADDRESS, 0))
+        listener.listen()
+        host = place.host(port=listener.getsockname()[1], known_hosts=place.empty())
         place.connect(host, 0.5)
 
 
@@ -107,8 +107,8 @@ CASES: dict[str, Callable[[Place], object]] = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as one:
-        yield one
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -122,8 +122,8 @@ def sentence(place: Place, case: str) -> str:
     with pytest.raises(HostError) as caught:
         CASES[case](place)
     text = str(caught.value)
-    for found, shown in ((str(place.tmp), "DIR"), (str(place.server.directory), "SSHD")):
-        text = text.replace(found, shown)
+    for original, shown in ((str(place.tmp), "DIR"), (str(place.server.directory), "SSHD")):
+        text = text.replace(original, shown)
     text = text.replace(f"{place.host().user}@", "ME@").replace(f"by {place.host().user}:", "by ME:")
     text = text.replace(f" of {place.host().user} ", " of ME ")
     text = re.sub(r"SHA256:[A-Za-z0-9+/]{43}", "SHA256:HASH", text)
@@ -216,10 +216,10 @@ def test_a_command_has_a_deadline(place: Place) -> None:
 if __name__ == "__main__":  # writes the golden file anew
     import tempfile
 
-    with tempfile.TemporaryDirectory() as directory, sshd.running(Path(directory) / "sshd") as one:
+    with tempfile.TemporaryDirectory() as directory, sshd.running(Path(directory) / "sshd") as running:
         lines = []
         for number, name in enumerate(CASES):
-            here = Path(directory) / str(number)
-            here.mkdir()
-            lines.append(f"{name}: {sentence(Place(server=one, tmp=here), name)}\n")
+            folder = Path(directory) / str(number)
+            folder.mkdir()
+            lines.append(f"{name}: {sentence(Place(server=running, tmp=folder), name)}\n")
         GOLDEN.write_text("".join(lines))

@@ -32,21 +32,21 @@ def test_a_second_build_has_nothing_to_do(image: str) -> None:
 
 
 def test_it_is_listed(image: str) -> None:
-    assert image in [one["name"] for one in json.loads(ccbed("list", "--json").stdout)]
+    assert image in [row["name"] for row in json.loads(ccbed("list", "--json").stdout)]
 
 
 def test_a_node_in_it_has_torch_and_no_rights(engine: Any, image: str) -> None:
     code = "import os, torch.distributed as d; print(os.getuid() > 0, d.is_gloo_available())"
-    said = engine.containers.run(
+    output = engine.containers.run(
         image, ["python3", "-c", code], remove=True, network_mode="none", read_only=True, cap_drop=["ALL"]
     )
-    assert said.decode().split() == ["True", "True"]
+    assert output.decode().split() == ["True", "True"]
 
 
 def test_neither_wheels_nor_caches_nor_another_stage_are_left(engine: Any, image: str) -> None:
     script = r"find / -xdev \( -name 'torch-*.whl' -o -path '*/.cache/pip' \) -print 2>/dev/null; true"
-    said = engine.containers.run(image, ["sh", "-c", script], remove=True, network_mode="none")
-    assert said.decode() == ""
+    output = engine.containers.run(image, ["sh", "-c", script], remove=True, network_mode="none")
+    assert output.decode() == ""
     assert engine.images.list(filters={"label": "ccbed.image.stage", "dangling": True}) == []
 
 

@@ -37,14 +37,14 @@ SLOW = {"step_min_ms": 30}
 
 def at(name: str, what: Callable[[], object]) -> Callable[[Event], None]:
     """Do something at the first event of that name."""
-    seen: list[Event] = []
+    events: list[Event] = []
 
-    def told(event: Event) -> None:
-        if event.f == name and not seen:
-            seen.append(event)
+    def record(event: Event) -> None:
+        if event.f == name and not events:
+            events.append(event)
             what()
 
-    return told
+    return record
 
 
 @pytest.fixture(autouse=True)
@@ -63,43 +63,43 @@ def ctrl_c(times: int = 1) -> None:
 @pytest.mark.parametrize("moment", ["gang.joined", "rank.held", "fault.act", "node.exit", "recovery.decided"])
 def test_ctrl_c_heals_and_stops_and_the_run_is_gone_on_with(bed: Bed, moment: str) -> None:
     trial = trials.dp(trials.crash(2), params=SLOW)
-    stopped = lifecycle.launch(bed.request(trial, told=at(moment, ctrl_c)))
+    stopped = lifecycle.launch(bed.request(trial, record=at(moment, ctrl_c)))
     assert stopped.code == 130
     assert "busy" not in bed.ccbed("status")[1]
     assert "nothing to change" in bed.ccbed("up", bed.spec.inventory)[1]
-    code, said = bed.ccbed("run", "dp-ring")
+    code, output = bed.ccbed("run", "dp-ring")
     assert code == 3
-    assert stopped.run in said and "ccbed resume" in said
+    assert stopped.run in output and "ccbed resume" in output
     lifecycle.launch(bed.request(trial, resume=stopped.directory))
-    again = ran(stopped.directory, bed)
-    assert again.bad() == []
-    assert len([event for event in again.of("fault.act") if event.type == "invoke"]) == 1
+    second = ran(stopped.directory, bed)
+    assert second.bad() == []
+    assert len([event for event in second.of("fault.act") if event.type == "invoke"]) == 1
     assert untouched(bed)
 
 
 def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed: Bed) -> None:
     trial = trials.dp(params=SLOW)
     where: list[str] = []
-    request = bed.request(trial, began=where.append, told=at("gang.joined", lambda: ctrl_c(2)))
-    with pytest.raises(Interrupted) as told:
+    request = bed.request(trial, began=where.append, record=at("gang.joined", lambda: ctrl_c(2)))
+    with pytest.raises(Interrupted) as raised:
         lifecycle.launch(request)
-    assert told.value.hint == f"ccbed resume {where[-1]}"
+    assert raised.value.hint == f"ccbed resume {where[-1]}"
     assert "busy" in bed.ccbed("status")[1]
     assert bed.ccbed("watch", where[-1])[0] == 4, "nobody drives it"
-    code, said = bed.ccbed("run", "dp-ring")
-    assert (code, "whose orchestrator is gone" in said) == (3, True)
+    code, output = bed.ccbed("run", "dp-ring")
+    assert (code, "whose orchestrator is gone" in output) == (3, True)
     lifecycle.launch(bed.request(trial, resume=where[-1]))
-    again = ran(where[-1], bed)
-    assert again.bad() == []
-    assert [event.epoch for event in again.of("gang.joined")] == [0], "the gang was not stopped"
+    second = ran(where[-1], bed)
+    assert second.bad() == []
+    assert [event.epoch for event in second.of("gang.joined")] == [0], "the gang was not stopped"
     assert untouched(bed)
 
 
 def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> None:
     where: list[str] = []
-    told = at("fault.injected", lambda: ctrl_c(2))
+    event = at("fault.injected", lambda: ctrl_c(2))
     with pytest.raises(Interrupted):
-        lifecycle.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told))
+        lifecycle.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, record=event))
     document = json.loads(bed.ccbed("status", "--json")[1])[0]
     assert document["open_run"]["run"] == Path(where[-1]).name
     assert "crash-node" in document["leases"][0]
@@ -115,15 +115,15 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     """The twin that was interrupted is closed; ``resume`` makes another one and goes on to the faults that were asked for."""
     trial = trials.dp(trials.crash(2), params={"step_min_ms": 23})
     timer = threading.Timer(0.6, ctrl_c)
-    with pytest.raises(Interrupted, match="interrupted in the run to compare with") as told:
+    with pytest.raises(Interrupted, match="interrupted in the run to compare with") as raised:
         lifecycle.launch(bed.request(trial, began=lambda _: timer.start()))
-    directory = told.value.hint.removeprefix("ccbed resume ")
+    directory = raised.value.hint.removeprefix("ccbed resume ")
     assert "-twin-" not in directory
     assert (bed.runs / "latest").resolve() == Path(directory)
     lifecycle.launch(bed.request(trial, resume=directory))
-    again = ran(directory, bed)
-    assert again.bad() == []
-    assert again.outcome("fault-verified") == "pass"
+    second = ran(directory, bed)
+    assert second.bad() == []
+    assert second.outcome("fault-verified") == "pass"
     assert untouched(bed)
 
 
@@ -134,18 +134,18 @@ def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path
     args = ["run", "dp-ring", "--no-twin", "--step-min-ms", "20"]
     with subprocess.Popen([*command, *args], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said = ""
-        while "epoch 0" not in said:
-            said += process.stdout.readline()
+        output = ""
+        while "epoch 0" not in output:
+            output += process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        said += process.stdout.read()
+        output += process.stdout.read()
     assert process.returncode == 130
-    found = re.search(r"ccbed (resume \S+)", said)
-    assert found is not None
-    done = subprocess.run([*command, *found[1].split()], cwd=tmp_path, env=env, capture_output=True, text=True)
+    match = re.search(r"ccbed (resume \S+)", output)
+    assert match is not None
+    done = subprocess.run([*command, *match[1].split()], cwd=tmp_path, env=env, capture_output=True, text=True)
     assert "finished" in done.stdout
     assert done.returncode == 0
-    assert "Traceback" not in said + done.stdout + done.stderr
+    assert "Traceback" not in output + done.stdout + done.stderr
     assert untouched(bed)
 
 
@@ -155,7 +155,7 @@ def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path
 def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(bed: Bed) -> None:
     directory = Path(bed.spec.workdir) / "nodes" / "n4"
     kill = at("gang.joined", lambda: os.kill(int(label.read(directory / label.NODE)["pid"]), signal.SIGKILL))
-    done = bed.run(trials.dp(params=SLOW), told=kill)
+    done = bed.run(trials.dp(params=SLOW), record=kill)
     assert done.outcome("finished") == "pass"
     assert done.of("recovery.decided") == ()
     assert "n4 exited, which nothing planned" in done.verdict("planned-faults-only").text
@@ -173,30 +173,32 @@ def small(tmp_path: Path) -> Iterator[Bed]:
     spec = beds.read(state, "small")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
-    code, said = ccbed(state, "down", "small", "--force")
-    assert code == 0, said
-    assert [one.pid for one in processes.scan() if one.mark.startswith(f"{marks.tag('small', spec.workdir)}/")] == []
+    code, output = ccbed(state, "down", "small", "--force")
+    assert code == 0, output
+    assert [
+        process.pid for process in processes.scan() if process.mark.startswith(f"{marks.tag('small', spec.workdir)}/")
+    ] == []
     assert beds.names(state) == ()
 
 
 def test_a_run_on_a_bed_without_its_keeper_is_refused(small: Bed) -> None:
     _kill_keeper(small)
-    code, said = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(small.runs))
-    assert (code, "not on keeper" in said, "ccbed up" in said) == (4, True, True), said
+    code, output = small.ccbed("run", "dp-ring", "--nodes", "1", "--no-twin", "--runs-dir", str(small.runs))
+    assert (code, "not on keeper" in output, "ccbed up" in output) == (4, True, True), output
 
 
 def test_what_trains_goes_on_when_its_keeper_is_killed(small: Bed) -> None:
     kill = at("gang.joined", lambda: _kill_keeper(small))
-    done = small.run(trials.dp(params=SLOW, world=World(nodes=1)), told=kill)
+    done = small.run(trials.dp(params=SLOW, world=World(nodes=1)), record=kill)
     assert done.outcome("finished") == "pass"
 
 
 def test_a_fault_whose_keeper_is_gone_is_not_waited_for_and_is_no_finding(small: Bed) -> None:
     kill = at("gang.joined", lambda: _kill_keeper(small))
-    done = small.run(trials.dp(trials.crash(0), params=SLOW, world=World(nodes=1)), told=kill)
-    asked, answered = done.of("fault.act")
+    done = small.run(trials.dp(trials.crash(0), params=SLOW, world=World(nodes=1)), record=kill)
+    requested, answered = done.of("fault.act")
     assert (answered.type, answered.value["reason"]) == ("info", "not sent: the keeper of this bed is gone")
-    assert answered.t - asked.t < 1.0
+    assert answered.t - requested.t < 1.0
     assert done.code == 4
 
 
@@ -220,8 +222,8 @@ def _killed(pid: int) -> None:
 def test_exec_has_the_commands_own_code_and_keeps_its_streams_apart(bed: Bed) -> None:
     assert bed.ccbed("exec", "local/n1", "--", "sh", "-c", "echo out; exit 7") == (7, "out\n")
     assert bed.ccbed("exec", "n1", "--", "sh", "-c", "kill -9 $$")[0] == 137
-    code, said = bed.ccbed("exec", "n9", "--", "true")
-    assert (code, "bed local has no node n9; it has n0, n1, n2, n3, n4" in said) == (3, True)
+    code, output = bed.ccbed("exec", "n9", "--", "true")
+    assert (code, "bed local has no node n9; it has n0, n1, n2, n3, n4" in output) == (3, True)
     assert bed.ccbed("exec", "n1", "--", "/no/such/program")[0] in (4, 126, 127)
 
 
@@ -245,5 +247,5 @@ def test_ctrl_c_ends_what_exec_started(bed: Bed) -> None:
 def test_logs_name_what_there_is(bed: Bed) -> None:
     assert bed.ccbed("logs", "local/n1")[0] == 0
     assert bed.ccbed("logs", "local/keeper")[0] == 0
-    code, said = bed.ccbed("logs", "local/n9")
-    assert (code, "bed local has no node n9" in said) == (3, True)
+    code, output = bed.ccbed("logs", "local/n9")
+    assert (code, "bed local has no node n9" in output) == (3, True)

@@ -65,21 +65,21 @@ def test_a_run_that_a_plugin_failed_fails_with_the_plugins_of_its_bundle_and_nev
 ) -> None:
     own, runs = str(_own(tmp_path / "own")), str(tmp_path / "runs")
     trial = _trial(tmp_path, workload="strict-dp")
-    code, said = bed.ccbed("--plugins", own, "run", trial, "--no-twin", "--runs-dir", runs, "--json")
-    assert (code, _outcomes(said)["strict"]) == (1, "fail")
-    directory = json.loads(said)["directory"]
+    code, output = bed.ccbed("--plugins", own, "run", trial, "--no-twin", "--runs-dir", runs, "--json")
+    assert (code, _outcomes(output)["strict"]) == (1, "fail")
+    directory = json.loads(output)["directory"]
     plan = json.loads((Path(directory) / bundle.PLAN).read_text())
     assert plan["workload"]["source"] == "plugins/workloads/strict_dp.py"
     assert {"plugins/workloads/strict_dp.py", "plugins/checkers/strict.py"} < set(plan["inputs"])
-    code, said = bed.ccbed("check", directory)
+    code, output = bed.ccbed("check", directory)
     assert code == 2
-    assert "unknown strict" in said and "--plugins inputs/plugins" in said
-    assert "checker strict, workload strict-dp (--plugins " in said
-    code, said = bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", "check", directory, "--json")
-    assert (code, _outcomes(said)["strict"]) == (1, "fail")
+    assert "unknown strict" in output and "--plugins inputs/plugins" in output
+    assert "checker strict, workload strict-dp (--plugins " in output
+    code, output = bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", "check", directory, "--json")
+    assert (code, _outcomes(output)["strict"]) == (1, "fail")
     assert bed.ccbed("bundle", "verify", directory)[0] == 0
-    again = ("run", f"{directory}/trial.json", "--no-twin", "--runs-dir", runs)
-    assert bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", *again)[0] == 1
+    second = ("run", f"{directory}/trial.json", "--no-twin", "--runs-dir", runs)
+    assert bed.ccbed("--plugins", f"{directory}/{bundle.PLUGINS}", *second)[0] == 1
 
 
 def test_a_damaged_twin_is_made_again_and_that_is_said(bed: Bed, tmp_path: Path) -> None:
@@ -91,28 +91,28 @@ def test_a_damaged_twin_is_made_again_and_that_is_said(bed: Bed, tmp_path: Path)
     document = json.loads(text)
     document["twin"]["digests"]["1"] = dict.fromkeys(document["twin"]["digests"]["1"], "0" * 64)
     cached.write_text(json.dumps(document))
-    code, said = bed.ccbed("run", trial, "--runs-dir", runs)
-    assert code == 0, said
-    assert "damaged and made again" in said and cached.name in said
+    code, output = bed.ccbed("run", trial, "--runs-dir", runs)
+    assert code == 0, output
+    assert "damaged and made again" in output and cached.name in output
     assert json.loads(cached.read_text())["twin"]["digests"] == json.loads(text)["twin"]["digests"]
-    code, said = bed.ccbed("run", trial, "--runs-dir", runs)
-    assert code == 0 and "(cached)" in said
+    code, output = bed.ccbed("run", trial, "--runs-dir", runs)
+    assert code == 0 and "(cached)" in output
 
 
 def test_without_a_twin_what_the_trial_names_is_unknown_and_a_default_is_listed(bed: Bed, tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    code, said = bed.ccbed("run", _trial(tmp_path), "--no-twin", "--runs-dir", runs, "--json")
-    assert (code, _outcomes(said)["bit-exact"]) == (0, "skipped")
-    assert bed.ccbed("check", json.loads(said)["directory"])[0] == 0
-    code, said = bed.ccbed("run", _trial(tmp_path, checks=["bit-exact"]), "--no-twin", "--runs-dir", runs, "--json")
-    assert (code, _outcomes(said)["bit-exact"], _outcomes(said)["baseline-clean"]) == (2, "unknown", "skipped")
-    assert bed.ccbed("check", json.loads(said)["directory"])[0] == 2
+    code, output = bed.ccbed("run", _trial(tmp_path), "--no-twin", "--runs-dir", runs, "--json")
+    assert (code, _outcomes(output)["bit-exact"]) == (0, "skipped")
+    assert bed.ccbed("check", json.loads(output)["directory"])[0] == 0
+    code, output = bed.ccbed("run", _trial(tmp_path, checks=["bit-exact"]), "--no-twin", "--runs-dir", runs, "--json")
+    assert (code, _outcomes(output)["bit-exact"], _outcomes(output)["baseline-clean"]) == (2, "unknown", "skipped")
+    assert bed.ccbed("check", json.loads(output)["directory"])[0] == 2
 
 
 def test_repeated_runs_are_one_document_of_what_each_came_to(bed: Bed, tmp_path: Path) -> None:
     runs = str(tmp_path / "runs")
-    code, said = bed.ccbed("run", _trial(tmp_path), "--no-twin", "--repeat", "2", "--runs-dir", runs, "--json")
-    document = json.loads(said)
+    code, output = bed.ccbed("run", _trial(tmp_path), "--no-twin", "--repeat", "2", "--runs-dir", runs, "--json")
+    document = json.loads(output)
     assert (code, document["exit"], [run["exit"] for run in document["runs"]]) == (0, 0, [0, 0])
     assert len({run["directory"] for run in document["runs"]}) == 2
     assert all(len(run["verdicts"]) > len(trials.CHECKS) for run in document["runs"])

@@ -29,13 +29,13 @@ NODES = ("n0", "n1", "n2", "n3", "n4")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """A bed of its own: what happens to its keeper is no other test's concern."""
     state = tmp_path_factory.mktemp("state") / "ccbed"
-    code, said = ccbed(state, "up", INVENTORY)
-    assert code == 0, said
+    code, output = ccbed(state, "up", INVENTORY)
+    assert code == 0, output
     spec = beds.read(state, "local")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
-    code, said = ccbed(state, "down", "local", "--force")
-    assert code == 0, said
+    code, output = ccbed(state, "down", "local", "--force")
+    assert code == 0, output
 
 
 def _agent(bed: Bed, name: str) -> int:
@@ -51,10 +51,10 @@ def _keeper(bed: Bed) -> int:
 
 
 def _kill(pid: int) -> None:
-    found = processes.find(pid)
-    assert found is not None
+    process = processes.find(pid)
+    assert process is not None
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not processes.alive(found.pid, found.start))
+    _until(lambda: not processes.alive(process.pid, process.start))
 
 
 def _until(true: Callable[[], bool], limit_s: float = 20.0) -> None:
@@ -87,9 +87,9 @@ def test_a_run_whose_keeper_was_killed_is_no_clean_run_and_up_repairs_the_bed(ow
     assert f"(pid {keeper}) ended, which nothing planned" in verdict.text
     assert ran.code == 1
 
-    code, said = own.ccbed("up", INVENTORY)
-    assert code == 0, said
-    assert "a new one adopts it" in said
+    code, output = own.ccbed("up", INVENTORY)
+    assert code == 0, output
+    assert "a new one adopts it" in output
     assert _agents(own) == agents, "nothing was restarted"
     assert _keeper(own) not in (0, keeper)
     assert own.unchanged()
@@ -111,9 +111,9 @@ def test_a_node_that_died_without_a_keeper_is_restarted_and_the_others_are_adopt
     agents = _agents(own)
     _kill(_keeper(own))
     _kill(agents["n3"])
-    code, said = own.ccbed("up", INVENTORY)
-    assert code == 0, said
-    assert "+ n3 " in said
+    code, output = own.ccbed("up", INVENTORY)
+    assert code == 0, output
+    assert "+ n3 " in output
     after = _agents(own)
     assert after.pop("n3") not in (0, agents.pop("n3"))
     assert after == agents
@@ -121,8 +121,8 @@ def test_a_node_that_died_without_a_keeper_is_restarted_and_the_others_are_adopt
 
 def test_what_an_agent_that_was_killed_by_hand_left_is_counted(own: Bed) -> None:
     """The node was forked by the keeper that lives: it counts at the exit, and nothing of the gang is an orphan."""
-    code, said = own.ccbed("down", "local", "--force")
-    assert code == 0, said
+    code, output = own.ccbed("down", "local", "--force")
+    assert code == 0, output
     assert own.ccbed("up", INVENTORY)[0] == 0
     ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(_agent(own, "n1"))))
     (ended,) = [event for event in ran.of("node.ended") if event.node == "n1"]

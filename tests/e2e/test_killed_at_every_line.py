@@ -76,7 +76,7 @@ class Orchestrator:
 
 @pytest.fixture(scope="module")
 def orchestrator(bed: Bed) -> Iterator[Orchestrator]:
-    with _ahead():
+    with _clock_is_ahead():
         yield Orchestrator(bed=bed)
 
 
@@ -145,16 +145,16 @@ def _killed_at(directory: Path) -> str:
 
 
 @contextlib.contextmanager
-def _ahead() -> Iterator[None]:
+def _clock_is_ahead() -> Iterator[None]:
     """This process on one CPU, ahead of its children there: they inherit the CPU, not the priority."""
     cpus = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(cpus)})
-    ahead = False
+    is_ahead = False
     with contextlib.suppress(PermissionError):
         os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-        ahead = True
+        is_ahead = True
     yield
-    if ahead:
+    if is_ahead:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.sched_setaffinity(0, cpus)
 
@@ -164,9 +164,9 @@ def _new_run(runs: Path, before: set[Path], process: subprocess.Popen[bytes]) ->
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
         new = [path for path in set(runs.iterdir()) - before if "-twin-" not in path.name and path.is_dir()]
-        found = [path for path in new if not path.is_symlink() and (path / bundle.PLAN).exists()]
-        if found:
-            return found[0]
+        bundles = [path for path in new if not path.is_symlink() and (path / bundle.PLAN).exists()]
+        if bundles:
+            return bundles[0]
         assert process.poll() in (None, 0), (runs / "orchestrator.log").read_text()[-2000:]
         time.sleep(0.0005)
     raise AssertionError("no run has begun")

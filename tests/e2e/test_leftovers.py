@@ -34,13 +34,13 @@ def leftovers(bed: Bed) -> dict[str, int]:
 
 def test_a_failed_run_is_kept_until_it_is_pruned(bed: Bed, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text("raise SystemExit(3)\n")
-    code, said = bed.ccbed("run", str(tmp_path / "job.py"), "--runs-dir", str(tmp_path / "runs"))
-    assert code == 1, said
+    code, output = bed.ccbed("run", str(tmp_path / "job.py"), "--runs-dir", str(tmp_path / "runs"))
+    assert code == 1, output
     run = index.resolve("latest", tmp_path / "runs").name
     assert of_run(bed, run) != []
     assert leftovers(bed)["count"] > 0
-    code, said = bed.ccbed("prune", "local", "--older-than", "0s", "--dry-run", "--runs-dir", str(tmp_path / "runs"))
-    assert (code, run in said, of_run(bed, run) != []) == (0, True, True)
+    code, output = bed.ccbed("prune", "local", "--older-than", "0s", "--dry-run", "--runs-dir", str(tmp_path / "runs"))
+    assert (code, run in output, of_run(bed, run) != []) == (0, True, True)
     assert bed.ccbed("prune", "local", "--older-than", "0s", "--runs-dir", str(tmp_path / "runs"))[0] == 0
     assert of_run(bed, run) == []
     assert index.resolve("latest", tmp_path / "runs").name == run, "its bundle is no leftover"
@@ -55,6 +55,6 @@ def test_an_interrupted_run_is_resumed_after_a_prune(bed: Bed) -> None:
     done = bed.run(trial, told=at("checkpoint.commit", ctrl_c))
     assert done.code == 130
     assert bed.ccbed("prune", "--older-than", "0s", "--keep-size", "0", "--runs", "--runs-dir", str(bed.runs))[0] == 0
-    code, said = bed.ccbed("resume", str(done.directory))
-    assert code == 0, said
+    code, output = bed.ccbed("resume", str(done.directory))
+    assert code == 0, output
     assert untouched(bed)

@@ -42,29 +42,29 @@ def trial(workload: str, nodes: int = 4, **params: Any) -> Trial:
 
 def every_item() -> list[dict[str, Any]]:
     """What Open MPI can do among four ranks: all names; then dtypes and operators, roots, groups, shares."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     for operation in OPERATIONS:
         every = {"operation": operation, "bytes": 4096, "trials": 2}
-        found += [{**every, "algorithm": name} for name in names.of(operation)]
-        one = {"operation": operation, "bytes": 4096, "algorithm": "mpi"}
-        found.append({**one, "groups": [[2, 0], [1, 3]]})
+        items += [{**every, "algorithm": name} for name in names.of(operation)]
+        item = {"operation": operation, "bytes": 4096, "algorithm": "mpi"}
+        items.append({**item, "groups": [[2, 0], [1, 3]]})
         if operation in REDUCING:
-            found += [{**one, "dtype": "float64", "operator": "avg"}, {**one, "dtype": "int8", "operator": "bxor"}]
+            items += [{**item, "dtype": "float64", "operator": "avg"}, {**item, "dtype": "int8", "operator": "bxor"}]
         elif operation != "barrier":
-            found.append({**one, "dtype": "bfloat16"})
+            items.append({**item, "dtype": "bfloat16"})
         if operation in ("broadcast", "reduce", "gather", "scatter"):
-            found.append({**one, "root": 2})
-    found.append({"operation": "all-to-all", "bytes": 4096, "algorithm": "mpi", "shares": [0.25, 0.25, 0.1, 0.4]})
-    return [one for one in found if not list(feasible.of_item(item_parser.item(one), 4))]
+            items.append({**item, "root": 2})
+    items.append({"operation": "all-to-all", "bytes": 4096, "algorithm": "mpi", "shares": [0.25, 0.25, 0.1, 0.4]})
+    return [item for item in items if not list(feasible.of_item(item_parser.item(item), 4))]
 
 
 def test_every_operation_by_every_algorithm_of_open_mpi_is_exact_on_all_ranks(bed: Bed) -> None:
     items = every_item()
     ran = bed.run(trial("emulate", items=[*items, {"operation": "all-reduce", "bytes": 4096}]))
     assert ran.bad() == [] and ran.code == 0
-    steps = sum(item_parser.item(one).trials for one in items) + 1
+    steps = sum(item_parser.item(item).trials for item in items) + 1
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items) + 1} cases exact, all ranks equal"
-    assert len(items) > 50 and {one["operation"] for one in items} == set(cases.OPERATIONS)
+    assert len(items) > 50 and {item["operation"] for item in items} == set(cases.OPERATIONS)
 
 
 def test_a_wrong_result_of_open_mpi_fails_the_run_and_nothing_is_left(bed: Bed) -> None:
@@ -75,13 +75,13 @@ def test_a_wrong_result_of_open_mpi_fails_the_run_and_nothing_is_left(bed: Bed) 
 
 
 def test_its_rows_stand_in_the_same_table(bed: Bed) -> None:
-    code, said = bed.ccbed(
+    code, output = bed.ccbed(
         "run", "allreduce", "--sizes", "1K,4K", "--algorithm", "ring,library,mpi,mpi:ring", "--iterations", "2",
         "--bed", "local", "--probe", "false", "--warmup", "1", "--runs-dir", str(bed.runs),
     )  # fmt: skip
-    assert code == 0 and " skipped: " not in said, "Open MPI takes part"
-    rows = [line.replace("1 KiB", "").replace("4 KiB", "").split()[0] for line in said.splitlines() if "KiB" in line]
-    assert rows[:1] == ["ring"] and said.count("\n        mpi:ring") + said.count(" mpi:ring ") >= 2
+    assert code == 0 and " skipped: " not in output, "Open MPI takes part"
+    rows = [line.replace("1 KiB", "").replace("4 KiB", "").split()[0] for line in output.splitlines() if "KiB" in line]
+    assert rows[:1] == ["ring"] and output.count("\n        mpi:ring") + output.count(" mpi:ring ") >= 2
 
 
 @pytest.fixture
@@ -90,8 +90,8 @@ def isolated(tmp_path: Path) -> Iterator[Bed]:
     if lacking := "; ".join(lack.text for lack in fabric.lacking(links.parse({"rate": "1gbit"}))):
         pytest.skip(f"no emulated fabric here: {lacking}")
     state = tmp_path / "state" / "ccbed"
-    code, said = ccbed(state, "up", str(ROOT / "inventories/fabric.yml"))
-    assert code == 0, said
+    code, output = ccbed(state, "up", str(ROOT / "inventories/fabric.yml"))
+    assert code == 0, output
     spec = beds.read(state, "fabric")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path / "runs", spec=spec, catalogue=plugins.discover(()))
@@ -100,9 +100,9 @@ def isolated(tmp_path: Path) -> Iterator[Bed]:
 
 def sent(bed: Bed, node: str) -> int:
     """Bytes so far, as the node's own kernel counts them."""
-    code, said = bed.ccbed("exec", node, "--", "cat", "/proc/self/net/dev")
-    assert code == 0, said
-    (line,) = (line for line in said.splitlines() if "eth0:" in line)
+    code, output = bed.ccbed("exec", node, "--", "cat", "/proc/self/net/dev")
+    assert code == 0, output
+    (line,) = (line for line in output.splitlines() if "eth0:" in line)
     return int(line.partition("eth0:")[2].split()[8])
 
 

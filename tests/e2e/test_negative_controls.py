@@ -154,9 +154,9 @@ def test_without_the_twin_that_it_began_with_the_run_does_not_pass(bed: Bed, cop
 
 def test_logs_of_two_nodes_that_were_swapped_are_caught(bed: Bed, copy: Path) -> None:
     ours, theirs = (next((copy / "nodes" / node).glob("i*-e0")) for node in ("n0", "n1"))
-    one, two = ours / "rank-0.log", theirs / "rank-1.log"
-    first, second = one.read_text(), two.read_text()
-    one.write_text(second)
+    first_log, two = ours / "rank-0.log", theirs / "rank-1.log"
+    first, second = first_log.read_text(), two.read_text()
+    first_log.write_text(second)
     two.write_text(first)
     assert _bad(_judged(bed, copy)[1])["bundle-complete"] == "fail"
 

@@ -44,30 +44,30 @@ def left_in_twin(bed: Bed) -> Path:
 def test_resume_of_a_run_whose_twin_was_being_made_runs_its_faults(bed: Bed, left_in_twin: Path, handle: str) -> None:
     status = bed.ccbed("status")[1]
     assert "its orchestrator is gone while it made its twin" in status
-    asked = (bed.runs / "latest").resolve()
-    assert f"ccbed resume {asked}" in status
+    requested = (bed.runs / "latest").resolve()
+    assert f"ccbed resume {requested}" in status
     name = "latest" if handle == "latest" else str(left_in_twin)
-    code, said = bed.ccbed("resume", name, "--runs-dir", str(bed.runs))
-    assert code == 0, said
-    again = ran(str(asked), bed)
-    assert (again.outcome("fault-verified"), again.outcome("bit-exact")) == ("pass", "pass")
-    assert len(again.of("fault.act")) == 2
-    assert again.run.twin is not None
-    assert again.run.twin.run == left_in_twin.name, "the twin was gone on with, not made again"
+    code, output = bed.ccbed("resume", name, "--runs-dir", str(bed.runs))
+    assert code == 0, output
+    second = ran(str(requested), bed)
+    assert (second.outcome("fault-verified"), second.outcome("bit-exact")) == ("pass", "pass")
+    assert len(second.of("fault.act")) == 2
+    assert second.run.twin is not None
+    assert second.run.twin.run == left_in_twin.name, "the twin was gone on with, not made again"
     assert bundle.stage(left_in_twin) == "closed"
-    assert bed.ccbed("resume", str(left_in_twin)) == bed.ccbed("resume", str(asked)), (
+    assert bed.ccbed("resume", str(left_in_twin)) == bed.ccbed("resume", str(requested)), (
         "a twin means the run it was made for"
     )
     assert untouched(bed)
 
 
 def test_a_run_that_is_given_up_while_its_twin_is_made_is_closed_with_it(bed: Bed, left_in_twin: Path) -> None:
-    asked = (bed.runs / "latest").resolve()
-    code, said = bed.ccbed("heal", "local")
-    assert (code, "is closed" in said) == (0, True), said
-    assert bed.ccbed("check", str(asked))[0] == 130
+    requested = (bed.runs / "latest").resolve()
+    code, output = bed.ccbed("heal", "local")
+    assert (code, "is closed" in output) == (0, True), output
+    assert bed.ccbed("check", str(requested))[0] == 130
     assert bundle.is_sealed(left_in_twin)
-    assert bed.ccbed("resume", str(asked))[0] == 3
+    assert bed.ccbed("resume", str(requested))[0] == 3
     assert untouched(bed)
 
 
@@ -75,15 +75,15 @@ def test_one_resume_is_enough_after_a_second_ctrl_c_while_the_first_is_carried_o
     where: list[str] = []
     first, second = at("gang.joined", ctrl_c), at("run.interrupted", ctrl_c)
 
-    def told(event: Event) -> None:
+    def record(event: Event) -> None:
         first(event)
         second(event)
 
-    request = bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, told=told)
+    request = bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, record=record)
     with pytest.raises(Interrupted):
         lifecycle.launch(request)
-    code, said = bed.ccbed("resume", where[-1])
-    assert code == 0, said
+    code, output = bed.ccbed("resume", where[-1])
+    assert code == 0, output
     assert ran(where[-1], bed).bad() == []
     assert untouched(bed)
 
@@ -109,10 +109,10 @@ def test_a_run_that_has_ended_does_not_block_its_bed_and_the_next_command_judges
 ) -> None:
     directory = unjudged()
     assert f"judge it: ccbed resume {directory}" in bed.ccbed("status")[1]
-    code, said = bed.ccbed("up", bed.spec.inventory)
-    assert (code, "nothing to change" in said) == (0, True), said
-    assert f"run {directory.name} had ended, but its orchestrator died before it was judged" in said
-    assert "it is judged now: exit 0" in said
+    code, output = bed.ccbed("up", bed.spec.inventory)
+    assert (code, "nothing to change" in output) == (0, True), output
+    assert f"run {directory.name} had ended, but its orchestrator died before it was judged" in output
+    assert "it is judged now: exit 0" in output
     assert bundle.stage(directory) == "closed"
     assert untouched(bed)
 
@@ -128,17 +128,17 @@ def test_resume_of_a_run_that_has_ended_prints_its_verdict_and_has_its_code(
     bed: Bed, unjudged: Callable[[], Path]
 ) -> None:
     directory = unjudged()
-    code, said = bed.ccbed("resume", str(directory))
-    assert (code, "PASS" in said) == (0, True), said
-    assert bed.ccbed("resume", str(directory)) == (code, said), "and a second time"
+    code, output = bed.ccbed("resume", str(directory))
+    assert (code, "PASS" in output) == (0, True), output
+    assert bed.ccbed("resume", str(directory)) == (code, output), "and a second time"
     assert untouched(bed)
 
 
 def test_resume_of_a_run_that_failed_has_its_code(bed: Bed) -> None:
     failed = bed.run(trials.dp(trials.crash(2), policy=("none",), checks=()), twin=False)
     assert failed.code == 1
-    code, said = bed.ccbed("resume", str(failed.directory))
-    assert (code, "FAIL" in said) == (1, True), said
+    code, output = bed.ccbed("resume", str(failed.directory))
+    assert (code, "FAIL" in output) == (1, True), output
     (failed.directory / "history.jsonl").write_text("")
     assert bed.ccbed("resume", str(failed.directory))[0] != 0, "evidence that was changed shows nothing"
     assert untouched(bed)
@@ -147,9 +147,9 @@ def test_resume_of_a_run_that_failed_has_its_code(bed: Bed) -> None:
 def test_a_run_that_has_ended_and_cannot_be_judged_is_given_up(bed: Bed, unjudged: Callable[[], Path]) -> None:
     history = unjudged() / "history.jsonl"
     history.write_text("no event\n" + history.read_text())
-    code, said = bed.ccbed("up", bed.spec.inventory)
-    assert (code, "history.jsonl:1: not an event" in said, "ccbed heal local" in said) == (2, True, True), said
+    code, output = bed.ccbed("up", bed.spec.inventory)
+    assert (code, "history.jsonl:1: not an event" in output, "ccbed heal local" in output) == (2, True, True), output
     assert "open run" in bed.ccbed("status")[1]
-    code, said = bed.ccbed("heal", "local")
-    assert (code, "is given up" in said) == (0, True), said
+    code, output = bed.ccbed("heal", "local")
+    assert (code, "is given up" in output) == (0, True), output
     assert untouched(bed)

@@ -154,8 +154,8 @@ def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whos
     keeper.parent.mkdir(parents=True)
     keeper.write_text(json.dumps({"owner": "ann@desk:/beds/lab", "pid": 0}))
     held, _ = play(file, "reset", "h1", "h2", ccbed_owner="me")
-    said = "bed lab is there and belongs to ann@desk:/beds/lab"
-    assert {host: step.said for host, step in held.failed.items()} == {"h1": said, "h2": said}
+    expected = "bed lab is there and belongs to ann@desk:/beds/lab"
+    assert {host: step.said for host, step in held.failed.items()} == {"h1": expected, "h2": expected}
     assert keeper.exists()
     gone, _ = play(file, "reset", "h1", ccbed_owner="ann@desk:/beds/lab", ccbed_engine=str(tmp_path / "x"))
     assert (gone.done, (tmp_path / "bed").exists()) == (("h1",), False)

@@ -54,10 +54,10 @@ def test_replicas_are_identical_after_every_step(twin: Played) -> None:
 
 
 def test_the_same_seed_gives_the_same_bits(stage: Stage, twin: Played) -> None:
-    again = stage.play(params=SHORT)
+    second = stage.play(params=SHORT)
     for rank in range(4):
-        assert again.losses(rank) == twin.losses(rank)
-        assert again.finished()[rank]["digest"] == twin.finished()[rank]["digest"]
+        assert second.losses(rank) == twin.losses(rank)
+        assert second.finished()[rank]["digest"] == twin.finished()[rank]["digest"]
 
 
 def test_another_seed_gives_others(stage: Stage, twin: Played) -> None:
@@ -154,10 +154,10 @@ def test_a_share_that_is_away_for_a_moment_loses_nothing(stage: Stage, workload:
     away, back = stage.directory / "away", []
 
     def take_away() -> None:
-        while not stage.said("checkpoint.commit"):
+        while not stage.has_event("checkpoint.commit"):
             time.sleep(0.002)
         stage.checkpoints.rename(away)
-        while not stage.said("progress") or stage.last_step(0) < 10:
+        while not stage.has_event("progress") or stage.last_step(0) < 10:
             time.sleep(0.002)
         time.sleep(0.3)
         away.rename(stage.checkpoints)
@@ -191,8 +191,10 @@ def test_a_checkpoint_with_other_bytes_than_chosen_is_not_loaded(stage: Stage) -
         file.write(b"\xff\xff\xff")
     played = stage.play(world=2, epoch=1, params=SHORT, resume=chosen)
     assert played.codes == {0: 1, 1: 1}
-    told = [value["message"] for value in played.of("rank.error") if value["kind"] == "checkpoint"]
-    assert told and all("SHA-256" in message for message in told)  # a rank that is late may miss its peer instead
+    messages = [value["message"] for value in played.of("rank.error") if value["kind"] == "checkpoint"]
+    assert messages and all(
+        "SHA-256" in message for message in messages
+    )  # a rank that is late may miss its peer instead
 
 
 def test_a_damaged_data_file_is_named(stage: Stage, tmp_path: Path) -> None:

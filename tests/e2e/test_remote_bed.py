@@ -39,21 +39,21 @@ def remote(image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rem
     with sshd.running(directory / "sshd") as server:
         inventory = directory / "faraway.yml"
         inventory.write_text(_inventory(server, directory / "host", image))
-        one = Remote(
+        remote = Remote(
             server=server,
             state=directory / "state" / "ccbed",
             inventory=inventory,
             hostdir=directory / "host",
             runs=directory / "runs",
         )
-        code, said = one.ccbed("up", str(inventory))
-        assert code == 0, said
-        yield one
-        code, said = one.ccbed("down", "faraway", "--force")
-        assert code == 0, said
+        code, output = remote.ccbed("up", str(inventory))
+        assert code == 0, output
+        yield remote
+        code, output = remote.ccbed("down", "faraway", "--force")
+        assert code == 0, output
         until = time.monotonic() + 10
-        while server.sessions() or _left(one.hostdir):
-            assert time.monotonic() < until, f"nothing is left on the host but its stamp: {_left(one.hostdir)}"
+        while server.sessions() or _left(remote.hostdir):
+            assert time.monotonic() < until, f"nothing is left on the host but its stamp: {_left(remote.hostdir)}"
             time.sleep(0.05)
 
 
@@ -87,18 +87,18 @@ def _left(hostdir: Path) -> list[str]:
 
 
 def test_up_again_changes_nothing(remote: Remote) -> None:
-    code, said = remote.ccbed("up", str(remote.inventory))
-    assert (code, "nothing to change" in said) == (0, True), said
+    code, output = remote.ccbed("up", str(remote.inventory))
+    assert (code, "nothing to change" in output) == (0, True), output
 
 
 def test_a_host_that_lost_its_stamp_is_prepared_again_once(remote: Remote) -> None:
     (remote.hostdir / "prepared.json").unlink()
     _, planned = remote.ccbed("up", str(remote.inventory), "--dry-run")
     assert "prepare: h1 (what preparation left there is gone" in planned
-    code, said = remote.ccbed("up", str(remote.inventory))
-    assert code == 0, said
-    assert "prepare     h1 ready" in said
-    assert "nothing to change, 2 of 2 warm" in said
+    code, output = remote.ccbed("up", str(remote.inventory))
+    assert code == 0, output
+    assert "prepare     h1 ready" in output
+    assert "nothing to change, 2 of 2 warm" in output
     assert "prepare" not in remote.ccbed("up", str(remote.inventory))[1]
 
 
@@ -113,18 +113,18 @@ def test_a_lost_node_comes_back_while_the_connection_is_cut(remote: Remote) -> N
 
     thread = threading.Thread(target=cut)
     thread.start()
-    code, said = remote.run("--fail-node", "1", "--epochs", "6")
+    code, output = remote.run("--fail-node", "1", "--epochs", "6")
     over.set()
     thread.join()
-    assert code == 0, said
+    assert code == 0, output
     assert sum(cuts) >= 2, "it was cut"
-    assert "weights equal to the twin" in said
+    assert "weights equal to the twin" in output
     assert remote.ccbed("up", str(remote.inventory))[1].count("nothing to change") == 1
 
 
 def test_each_node_has_its_own_log(remote: Remote) -> None:
-    code, said = remote.run()
-    assert code == 0, said
+    code, output = remote.run()
+    assert code == 0, output
     bundle = (remote.runs / "latest").resolve()
     for log in sorted((remote.hostdir / "nodes").glob(f"*/runs/{bundle.name}/i*/rank-*.log")):
         node, name = log.relative_to(remote.hostdir / "nodes").parts[0], "/".join(log.parts[-2:])
@@ -133,5 +133,5 @@ def test_each_node_has_its_own_log(remote: Remote) -> None:
 
 
 def test_exec_shows_everything_and_the_code(remote: Remote) -> None:
-    code, said = remote.ccbed("exec", "faraway/n1", "--", "sh", "-c", "seq 1 20000; exit 3")
-    assert (code, said.split()) == (3, [str(number) for number in range(1, 20001)])
+    code, output = remote.ccbed("exec", "faraway/n1", "--", "sh", "-c", "seq 1 20000; exit 3")
+    assert (code, output.split()) == (3, [str(number) for number in range(1, 20001)])

@@ -175,9 +175,9 @@ def test_a_script_ends_as_python_ends_it(stage: Stage, name: str) -> None:
     ours = contents(stage.user / "out")
     plain = subprocess.run([sys.executable, job], capture_output=True, text=True, check=False, cwd=stage.directory)
     log = [line for line in played.log(0).splitlines() if not line.startswith("ccbed: run ")]
-    said = [re.sub("0x[0-9a-f]+", "0x", text) for text in ("\n".join(log), plain.stdout + plain.stderr)]
+    output = [re.sub("0x[0-9a-f]+", "0x", text) for text in ("\n".join(log), plain.stdout + plain.stderr)]
     assert played.codes == {0: plain.returncode}
-    assert sorted(said[0].splitlines()) == sorted(said[1].splitlines())
+    assert sorted(output[0].splitlines()) == sorted(output[1].splitlines())
     assert ours == contents(stage.user / "out")
     assert len(played.of("rank.finished")) == int(plain.returncode == 0 and "os._exit" not in name)
     assert len(played.of("rank.error")) == int(plain.returncode != 0 and "os._exit" not in name)
@@ -185,11 +185,11 @@ def test_a_script_ends_as_python_ends_it(stage: Stage, name: str) -> None:
 
 def contents(directory: Path) -> dict[str, bytes]:
     """What every file holds, and nothing is left of it."""
-    found = {}
+    values = {}
     for path in sorted(directory.iterdir()):
-        found[path.name] = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        values[path.name] = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         path.unlink()
-    return found
+    return values
 
 
 ASYNC_SAVE = """

@@ -67,10 +67,10 @@ def leaks(directory: Path) -> list[str]:
 def test_a_bundle_holds_no_secret_and_the_ranks_get_them_all(bed: Bed, script: Path, tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     args = ("--secret", "account", "--runs-dir", str(runs), "--", "--token", TOKEN, f"--account={ACCOUNT}")
-    code, said = bed.ccbed("run", str(script), *args)
-    assert code == 0, said
-    assert TOKEN not in said
-    assert ACCOUNT not in said
+    code, output = bed.ccbed("run", str(script), *args)
+    assert code == 0, output
+    assert TOKEN not in output
+    assert ACCOUNT not in output
     assert leaks(runs) == []
     assert leaks(script.parent), "the search itself finds them"
     directory = index.resolve("latest", runs)
@@ -82,9 +82,9 @@ def test_a_bundle_holds_no_secret_and_the_ranks_get_them_all(bed: Bed, script: P
     assert not (Path(bed.spec.workdir) / secrets.OF_RUN).exists()
     imported = json.loads(next(directory.glob("nodes/n0/*/imported-r0.json")).read_text())
     assert {name: entry["sha256"] for name, entry in imported.items()} == {"model.py": plan["inputs"]["user/model.py"]}
-    code, said = bed.ccbed("run", str(directory / "trial.json"), "--runs-dir", str(runs))
+    code, output = bed.ccbed("run", str(directory / "trial.json"), "--runs-dir", str(runs))
     assert code == 3
-    assert "the value of --token" in said
+    assert "the value of --token" in output
     assert bed.ccbed("run", str(directory / "trial.json"), "--secret", "account", *args[2:])[0] == 0
     assert leaks(runs) == []
 
@@ -105,12 +105,12 @@ def test_a_run_that_was_interrupted_goes_on_with_its_secrets(
 
     monkeypatch.setattr(redact, "reveal", interrupt)
     args = ("--secret", "account", "--runs-dir", str(runs), "--", "--token", TOKEN, f"--account={ACCOUNT}")
-    code, said = bed.ccbed("run", str(script), *args)
-    assert code == 130, said
+    code, output = bed.ccbed("run", str(script), *args)
+    assert code == 130, output
     assert leaks(runs) == []
     kept = Path(bed.spec.workdir) / secrets.OF_RUN
     assert kept.stat().st_mode & 0o777 == 0o600
-    code, said = bed.ccbed("resume", str(index.resolve("latest", runs)), "--runs-dir", str(runs))
-    assert code == 0, said
+    code, output = bed.ccbed("resume", str(index.resolve("latest", runs)), "--runs-dir", str(runs))
+    assert code == 0, output
     assert leaks(runs) == []
     assert not kept.exists()

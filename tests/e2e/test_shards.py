@@ -44,8 +44,8 @@ def test_every_rank_writes_a_file_and_the_newest_are_kept(twin: tuple[Stage, Pla
     assert {path.name for path in (stage.checkpoints / "e0-s20").iterdir()} == files
     facts = json.loads((stage.checkpoints / "e0-s20.json").read_text())
     assert facts["bytes"] == sum(path.stat().st_size for path in (stage.checkpoints / "e0-s20").iterdir())
-    told = played.of("checkpoint.commit")[-1]
-    assert (told["name"], told["sha256"], told["bytes"], told["files"]) == (
+    commit = played.of("checkpoint.commit")[-1]
+    assert (commit["name"], commit["sha256"], commit["bytes"], commit["files"]) == (
         "e0-s20",
         facts["sha256"],
         facts["bytes"],
@@ -57,8 +57,8 @@ def test_every_rank_writes_a_file_and_the_newest_are_kept(twin: tuple[Stage, Pla
 def test_the_sum_of_a_checkpoint_is_what_sha256sum_gives(twin: tuple[Stage, Played]) -> None:
     stage, _ = twin
     line = "LC_ALL=C sha256sum .metadata *.distcp | sha256sum"
-    found = subprocess.run(["bash", "-c", line], cwd=stage.checkpoints / "e0-s20", capture_output=True, text=True)
-    assert found.stdout.split()[0] == stage.resume("e0-s20").sha256
+    listing = subprocess.run(["bash", "-c", line], cwd=stage.checkpoints / "e0-s20", capture_output=True, text=True)
+    assert listing.stdout.split()[0] == stage.resume("e0-s20").sha256
 
 
 def test_the_librarys_own_tools_read_it_and_one_rank_resumes_what_four_wrote(
@@ -82,7 +82,7 @@ def test_another_number_of_ranks_trains_on(stage: Stage, world: int) -> None:
     first = stage.play(workload="train-fsdp", params=params)
     played = stage.play(world=world, epoch=1, workload="train-fsdp", params=params, resume=stage.resume("e0-s10"))
     assert set(played.codes.values()) == {0}
-    ends = [one.finished()[0]["loss_mean"] for one in (first, played)]
+    ends = [stage.finished()[0]["loss_mean"] for stage in (first, played)]
     assert ends[0] == pytest.approx(ends[1], rel=1e-3)
     assert json.loads((stage.checkpoints / "e1-s20.json").read_text())["world"] == world
 
@@ -119,8 +119,8 @@ def test_a_file_with_other_bytes_than_chosen_is_not_loaded(stage: Stage, file: s
     spoil(Path(chosen.path) / file)
     played = stage.play(world=2, epoch=1, resume=chosen, **FSDP)
     assert played.codes == {0: 1, 1: 1}
-    told = [value["message"] for value in played.of("rank.error") if value["kind"] == "checkpoint"]
-    assert told and all(f"{file}: SHA-256" in message for message in told)
+    messages = [value["message"] for value in played.of("rank.error") if value["kind"] == "checkpoint"]
+    assert messages and all(f"{file}: SHA-256" in message for message in messages)
 
 
 def test_a_manifest_of_other_files_than_chosen_is_not_taken(stage: Stage) -> None:

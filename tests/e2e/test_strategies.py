@@ -81,8 +81,8 @@ def test_a_stage_that_does_not_get_its_optimizers_state_back_is_found_out(bed: B
 
 
 def test_more_stages_than_layers_are_refused_before_anything_starts(bed: Bed) -> None:
-    code, said = bed.ccbed("run", "pp", "--ranks-per-node", "2")
-    assert (code, "the model has 4 layers: at most 4 ranks (got 8)" in said) == (3, True), said
+    code, output = bed.ccbed("run", "pp", "--ranks-per-node", "2")
+    assert (code, "the model has 4 layers: at most 4 ranks (got 8)" in output) == (3, True), output
 
 
 # --- a checkpoint of a file per rank ----------------------------------------------------------------------------------

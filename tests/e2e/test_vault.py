@@ -51,7 +51,7 @@ def test_no_bundle_bed_file_or_line_shows_a_value_of_the_vault(tmp_path: Path) -
     encrypted(folder, VAULTED)
     vault = ("--vault-password-file", str(folder / "pw"))
     inventory = str(folder / "vaulted.yml")
-    said = []
+    messages = []
     try:
         for args in (
             ("up", inventory, *vault),
@@ -61,13 +61,13 @@ def test_no_bundle_bed_file_or_line_shows_a_value_of_the_vault(tmp_path: Path) -
         ):
             code, text = ccbed(state, *args)
             assert code == 0, text
-            said.append(text)
+            messages.append(text)
         encrypted(folder, CHANGED)
         code, text = ccbed(state, "up", inventory, "--dry-run", *vault)
         assert "env STATION changed" in text
-        said.append(text)
+        messages.append(text)
     finally:
         ccbed(state, "down", "vaulted", "--force")
-    assert [text for text in said if "the-platform" in text] == []
+    assert [text for text in messages if "the-platform" in text] == []
     assert showing(runs) == []
     assert any("at ***" in path.read_text() for path in runs.rglob("rank-0.log"))

@@ -37,29 +37,33 @@ class Wired:
     bed: BedSpec
     site: RemoteSite
 
-    def there(self, name: str) -> Path:
+    def remote_path(self, name: str) -> Path:
         path = Path(self.bed.hostdir) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         return path
 
-    def here(self, name: str) -> Path:
+    def local_path(self, name: str) -> Path:
         return Path(self.bed.workdir) / name
 
     def append(self, name: str, data: bytes) -> None:
-        with self.there(name).open("ab") as file:
+        with self.remote_path(name).open("ab") as file:
             file.write(data)
 
     def same(self, name: str) -> bool:
-        return self.here(name).exists() and self.here(name).read_bytes() == self.there(name).read_bytes()
+        return (
+            self.local_path(name).exists() and self.local_path(name).read_bytes() == self.remote_path(name).read_bytes()
+        )
 
     def follower(self) -> Follower:
-        return Follower(Path(self.bed.workdir), RUN, [self.here(f"nodes/{node}/runs/{RUN}") for node in NODES], [])
+        return Follower(
+            Path(self.bed.workdir), RUN, [self.local_path(f"nodes/{node}/runs/{RUN}") for node in NODES], []
+        )
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sshd.Sshd]:
-    with sshd.running(tmp_path_factory.mktemp("sshd")) as one:
-        yield one
+    with sshd.running(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ def line(number: int, node: str = "n0") -> bytes:
 
 def latencies(wired: Wired, count: int) -> list[float]:
     """Seconds from an append on the host to the event that the follower of the mirror gives."""
-    follower, found = wired.follower(), []
+    follower, received = wired.follower(), []
     name = f"nodes/n0/runs/{RUN}/agent.a.jsonl"
     cursors: Cursors = {}
     _, cursors = follower.poll(cursors, 0)
@@ -99,10 +103,10 @@ def latencies(wired: Wired, count: int) -> list[float]:
         while not events:
             got, cursors = follower.poll(cursors, 5.0)
             events += got
-        found.append(time.monotonic() - before)
+        received.append(time.monotonic() - before)
         assert len(events) == 1
     follower.close()
-    return found
+    return received
 
 
 def test_somebody_new_hears_an_sshd_that_is_there_and_none_that_is_not(tmp_path: Path) -> None:
@@ -125,7 +129,7 @@ def test_an_event_is_here_at_once(wired: Wired, record_property: Callable[[str, 
 def test_a_big_log_does_not_delay_events(wired: Wired) -> None:
     log = f"nodes/n0/runs/{RUN}/i1-e0/rank-0.log"
     wired.append(log, os.urandom(10 << 20))
-    until(lambda: wired.here(log).exists())
+    until(lambda: wired.local_path(log).exists())
     taken = latencies(wired, 20)
     busy = not wired.same(log)
     print(f"event beside a 10 MB log: median {statistics.median(taken) * 1000:.2f} ms, most {max(taken) * 1000:.2f} ms")
@@ -142,15 +146,15 @@ def test_every_node_has_its_own_bytes(wired: Wired) -> None:
     for node in NODES:
         assert wired.site.settle(f"nodes/{node}")["there"]
     assert all(wired.same(name) for name in names)
-    assert all(wired.here(name).read_bytes().startswith(name.encode()) for name in names)
-    assert not wired.here("nodes/n2").exists()
+    assert all(wired.local_path(name).read_bytes().startswith(name.encode()) for name in names)
+    assert not wired.local_path("nodes/n2").exists()
 
 
 def test_a_cut_connection_goes_on_where_it_was(wired: Wired) -> None:
     event, log = f"nodes/n0/runs/{RUN}/agent.a.jsonl", f"nodes/n1/runs/{RUN}/i1-e0/rank-1.log"
     wired.append(event, line(0))
     wired.append(log, os.urandom(3 << 20))
-    until(lambda: wired.here(log).exists())
+    until(lambda: wired.local_path(log).exists())
     assert wired.server.cut()
     until(lambda: not wired.site.connected)
     wired.append(event, line(1) + line(2))
@@ -176,14 +180,14 @@ def test_the_mirror_outlives_its_orchestrator(wired: Wired) -> None:
     wired.append(name, line(0))
     until(lambda: wired.same(name))
     wired.site.close()
-    kept = wired.here(name).stat().st_ino
+    kept = wired.local_path(name).stat().st_ino
     wired.append(name, line(1))
-    again = RemoteSite(wired.bed, wired.server.host())
-    again.open()
-    again.watch(RUN, NODES)
+    second = RemoteSite(wired.bed, wired.server.host())
+    second.open()
+    second.watch(RUN, NODES)
     assert wired.same(name)
-    assert wired.here(name).stat().st_ino == kept, "it was gone on with"
-    again.close()
+    assert wired.local_path(name).stat().st_ino == kept, "it was gone on with"
+    second.close()
 
 
 def test_a_mirror_that_differs_is_fetched_anew(wired: Wired) -> None:
@@ -191,12 +195,12 @@ def test_a_mirror_that_differs_is_fetched_anew(wired: Wired) -> None:
     wired.append(name, line(0) * 3)
     until(lambda: wired.same(name))
     wired.site.close()
-    wired.here(name).write_bytes(b"something else\n")
-    again = RemoteSite(wired.bed, wired.server.host())
-    again.open()
-    again.watch(RUN, NODES)
+    wired.local_path(name).write_bytes(b"something else\n")
+    second = RemoteSite(wired.bed, wired.server.host())
+    second.open()
+    second.watch(RUN, NODES)
     assert wired.same(name)
-    again.close()
+    second.close()
 
 
 def test_the_wheel_is_taken_again_after_a_cut(wired: Wired) -> None:
@@ -220,16 +224,18 @@ def test_what_a_node_wrote_is_gathered_to_the_last_byte(wired: Wired, tmp_path: 
     wired.append(name, os.urandom(700_000))
     got = wired.site.fetch("n0", f"runs/{RUN}", tmp_path / "to", 1 << 20)
     assert (got.size, got.reason, got.capped) == (700_000, "", False)
-    assert (tmp_path / "to/i1-e0/rank-0.log").read_bytes() == wired.there(name).read_bytes()
+    assert (tmp_path / "to/i1-e0/rank-0.log").read_bytes() == wired.remote_path(name).read_bytes()
     assert wired.site.fetch("n0", f"runs/{RUN}", tmp_path / "less", 1000).capped
     assert wired.site.fetch("n0", "runs/gone", tmp_path / "none", 1000).reason == "not there"
 
 
 def test_the_shared_directory_can_be_fetched_too(wired: Wired, tmp_path: Path) -> None:
-    wired.there("shared/R/checkpoints/a.pt").write_bytes(os.urandom(600_000))
+    wired.remote_path("shared/R/checkpoints/a.pt").write_bytes(os.urandom(600_000))
     got = wired.site.fetch("n0", f"{wired.bed.shared_dir}/R", tmp_path / "to", 1 << 20)
     assert (got.size, got.reason) == (600_000, "")
-    assert (tmp_path / "to/checkpoints/a.pt").read_bytes() == wired.there("shared/R/checkpoints/a.pt").read_bytes()
+    assert (tmp_path / "to/checkpoints/a.pt").read_bytes() == wired.remote_path(
+        "shared/R/checkpoints/a.pt"
+    ).read_bytes()
 
 
 def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Path) -> None:
@@ -238,9 +244,9 @@ def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Pat
         site = RemoteSite(bed, own.host())
         site.open()
         site.watch(RUN, ["n0"])
-        there = tmp_path / "host/nodes/n0/agent.log"
-        there.parent.mkdir(parents=True)
-        there.write_bytes(b"early\n")
+        remote_path = tmp_path / "host/nodes/n0/agent.log"
+        remote_path.parent.mkdir(parents=True)
+        remote_path.write_bytes(b"early\n")
         until((tmp_path / "mirror/nodes/n0/agent.log").exists)
     until(lambda: not site.connected)
     before = time.monotonic()

@@ -48,10 +48,10 @@ def gpus() -> int:
 
 @pytest.fixture(scope="module")
 def count() -> int:
-    found = gpus()
-    if not found:
+    uuids = gpus()
+    if not uuids:
         pytest.skip("needs an NVIDIA GPU")
-    return found
+    return uuids
 
 
 @pytest.fixture(scope="module")
@@ -59,13 +59,13 @@ def bed(count: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     """As many nodes as there are GPUs."""
     state, inventory = tmp_path_factory.mktemp("state") / "ccbed", tmp_path_factory.mktemp("inventory") / "gpus.yml"
     inventory.write_text(INVENTORY.format(count=count))
-    code, said = ccbed(state, "up", str(inventory))
-    assert code == 0, said
+    code, output = ccbed(state, "up", str(inventory))
+    assert code == 0, output
     spec = beds.read(state, "gpus")
     assert spec is not None
     yield Bed(state=state, runs=tmp_path_factory.mktemp("runs"), spec=spec, catalogue=plugins.discover(()))
-    code, said = ccbed(state, "down", "gpus", "--force")
-    assert code == 0, said
+    code, output = ccbed(state, "down", "gpus", "--force")
+    assert code == 0, output
 
 
 def world(count: int) -> World:
@@ -105,7 +105,7 @@ def test_gpu_random_states_are_part_of_what_is_compared(bed: Bed, count: int) ->
 def test_gpu_facts_are_in_the_bundle(bed: Bed, count: int) -> None:
     ran = bed.run(trials.dp(world=world(count)))
     for node in ran.directory.glob("nodes/*"):
-        told = json.loads((node / "system.json").read_text())
-        assert told["driver"] and told["cuda"] and told["nccl"] and told["gpus"]
+        facts = json.loads((node / "system.json").read_text())
+        assert facts["driver"] and facts["cuda"] and facts["nccl"] and facts["gpus"]
         assert b"<nvidia_smi_log>" in (node / "gpu.xml").read_bytes()
     assert json.loads((ran.directory / "fingerprint.json").read_text())["gpus"]

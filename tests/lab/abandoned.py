@@ -14,18 +14,18 @@ from orchestrator.node.oslayer import process_tag as marks
 
 def remove(client: Any) -> None:
     """Containers, then networks, of beds in a temporary directory whose keeper is gone. Anybody else's are left alone."""
-    for one in client.containers.list(all=True, filters={"label": container.OWNER}):
-        if is_abandoned(hostdir(one.attrs["Mounts"])):
-            one.remove(force=True, v=True)
-    for one in client.networks.list(filters={"label": container.OWNER}):
-        one.reload()
-        if not one.containers and is_abandoned(Path(one.attrs["Labels"][container.OWNER].partition(":")[2])):
-            one.remove()
+    for leftover in client.containers.list(all=True, filters={"label": container.OWNER}):
+        if is_abandoned(hostdir(leftover.attrs["Mounts"])):
+            leftover.remove(force=True, v=True)
+    for leftover in client.networks.list(filters={"label": container.OWNER}):
+        leftover.reload()
+        if not leftover.containers and is_abandoned(Path(leftover.attrs["Labels"][container.OWNER].partition(":")[2])):
+            leftover.remove()
 
 
 def hostdir(mounts: Sequence[Mapping[str, Any]]) -> Path:
     """The bed's directory on its host: every node sees the ``agent`` directory in it."""
-    return next((Path(one["Source"]).parent for one in mounts if Path(one["Source"]).name == "agent"), Path("/"))
+    return next((Path(mount["Source"]).parent for mount in mounts if Path(mount["Source"]).name == "agent"), Path("/"))
 
 
 def is_abandoned(directory: Path) -> bool:

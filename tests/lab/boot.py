@@ -22,18 +22,18 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
         raise OSError(code, f"mount {source}: {os.strerror(code)}", target)
 
 
-def arrange(told: dict[str, Any]) -> None:
+def arrange(settings: dict[str, Any]) -> None:
     """The lab's root is held open: what is mounted may lie over it. At last it is hidden: a host sees no other's disk."""
-    held = os.open(told["root"], os.O_PATH)
+    held = os.open(settings["root"], os.O_PATH)
     root = f"/proc/self/fd/{held}"
     mount("tmpfs", "/mnt", "tmpfs")
     mount("tmpfs", "/run", "tmpfs", data="mode=755")
-    for folder in (*told["folders"], "/run/sshd", "/run/lock"):
+    for folder in (*settings["folders"], "/run/sshd", "/run/lock"):
         Path(folder).mkdir(parents=True, mode=0o755)
-    for source, target in told["binds"]:
+    for source, target in settings["binds"]:
         mount(f"{root}/{source}", target, flags=_BIND)
-    if Path(told["root"]).is_dir():
-        mount("tmpfs", told["root"], "tmpfs", data="mode=700,size=4k")
+    if Path(settings["root"]).is_dir():
+        mount("tmpfs", settings["root"], "tmpfs", data="mode=700,size=4k")
     mount("tmpfs", "/dev/shm", "tmpfs", data="mode=1777")
     os.close(held)
     mount("proc", "/proc", "proc")
@@ -66,10 +66,10 @@ def reap() -> None:
 def main() -> None:
     """``boot.py FILE``: the pid of this process, as its starter sees it, is said on standard output when all is mounted."""
     pid = Path("/proc/self").readlink()
-    told = json.loads(Path(sys.argv[1]).read_text())
-    socket.sethostname(told["hostname"])
+    settings = json.loads(Path(sys.argv[1]).read_text())
+    socket.sethostname(settings["hostname"])
     os.umask(0o022)
-    arrange(told)
+    arrange(settings)
     os.chdir("/")
     sys.stdout.write(f"{pid}\n")
     sys.stdout.flush()

@@ -26,7 +26,7 @@ KNOWN = "ccbed_known_hosts"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class CommandResult:
     code: int
     text: str
     took_s: float
@@ -35,7 +35,7 @@ class Said:
     def errors(self) -> list[str]:
         return [line.removeprefix("error: ") for line in self.text.splitlines() if line.startswith("error: ")]
 
-    def each(self, words: str, hosts: tuple[str, ...] = HOSTS) -> None:
+    def assert_every_host(self, words: str, hosts: tuple[str, ...] = HOSTS) -> None:
         """A line for each of these hosts and none besides, in this order, with these words; no defect."""
         assert [line.split(":")[0] for line in self.errors] == [f"host {host}" for host in hosts], self.text
         assert all(words in line for line in self.errors), self.text
@@ -70,17 +70,17 @@ class Desk:
         """Variables that name another file of known hosts."""
         return {KNOWN: str(file), "ansible_ssh_common_args": f"-o UserKnownHostsFile={file}"}
 
-    def ccbed(self, *args: str | Path, within_s: float = SOON_S) -> Said:
+    def ccbed(self, *args: str | Path, within_s: float = SOON_S) -> CommandResult:
         begun = time.monotonic()
         code, text = ccbed(self.folder / "state", *map(str, args))
         took = time.monotonic() - begun
         assert took < within_s, f"{took:.1f} s: {text}"
-        return Said(code=code, text=text, took_s=took)
+        return CommandResult(code=code, text=text, took_s=took)
 
-    def up(self, inventory: Path) -> Said:
-        said = self.ccbed("up", inventory, within_s=120)
-        assert said.code == EXIT_PASS, said.text
-        return said
+    def up(self, inventory: Path) -> CommandResult:
+        output = self.ccbed("up", inventory, within_s=120)
+        assert output.code == EXIT_PASS, output.text
+        return output
 
     def inside(self, host: str, *argv: str) -> str:
         return processes.inside(processes.first(self.lab)[host], list(argv), timeout=60)
@@ -112,11 +112,11 @@ class Desk:
 
 @pytest.fixture
 def desk(lab: layout.Lab, image: str, tmp_path: Path) -> Iterator[Desk]:
-    one = Desk(folder=tmp_path, lab=lab, image=image)
-    yield one
+    desk = Desk(folder=tmp_path, lab=lab, image=image)
+    yield desk
     for host in HOSTS:
-        one.on(host)
-    one.ccbed("down", one.inventory(), "--force", within_s=60)
+        desk.on(host)
+    desk.ccbed("down", desk.inventory(), "--force", within_s=60)
 
 
 def key(folder: Path) -> Path:
@@ -134,5 +134,5 @@ def both(desk: Desk, inventory: Path, words: str, hosts: tuple[str, ...] = HOSTS
     assert sorted(" ".join(line.split("lacks  ")[1].split(":")[0] for line in lacking).split()) == list(hosts)
     up = desk.ccbed("up", inventory, within_s=within_s)
     assert up.code == EXIT_INFRASTRUCTURE, up.text
-    up.each(words, hosts)
+    up.assert_every_host(words, hosts)
     desk.nothing_there()

@@ -14,7 +14,7 @@ import pytest
 from . import abandoned, images, layout, own_engine, processes, rising
 
 LAB_ROOT = Path(os.environ.get("CCBED_LAB_ROOT", str(layout.DEFAULT_ROOT)))
-_HERE = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +37,7 @@ def image(engine: Any) -> str:
     from orchestrator.model.errors import CcbedError
     from orchestrator.providers.node_images import image_build
 
-    recipe = image_build.Recipe(folder=_HERE / "images", cache=platformdirs.user_cache_path("ccbed"))
+    recipe = image_build.Recipe(folder=_ROOT / "images", cache=platformdirs.user_cache_path("ccbed"))
     try:
         return image_build.build(engine, recipe, os.environ, print).name
     except CcbedError as error:
@@ -50,9 +50,9 @@ def lab(image: str) -> Iterator[layout.Lab]:
     lacking = rising.lack()
     if lacking:
         pytest.skip(f"no lab on this machine: {'; '.join(lacking)}")
-    found = rising.known(LAB_ROOT)
-    was_up = found is not None and bool(processes.first(found))
-    wanted = found if found and was_up else layout.Lab(root=LAB_ROOT)
+    lab = rising.known(LAB_ROOT)
+    was_up = lab is not None and bool(processes.first(lab))
+    wanted = lab if lab and was_up else layout.Lab(root=LAB_ROOT)
     with rising.locked(LAB_ROOT):
         pids = rising.up(wanted)
         images.load(wanted, image, pids)

@@ -35,13 +35,13 @@ def _parser() -> argparse.ArgumentParser:
     load = verb("load", "bring an image of this machine's engine to all hosts")
     load.add_argument("image", nargs="?", default=layout.IMAGE)
     for name, states in (("power", ("off", "on")), ("port", ("down", "up"))):
-        one = verb(name, f"{' or '.join(states)}, of one host")
-        one.add_argument("state", choices=states)
-        one.add_argument("host")
+        subparser = verb(name, f"{' or '.join(states)}, of one host")
+        subparser.add_argument("state", choices=states)
+        subparser.add_argument("host")
     for name in ("engine", "sshd"):
-        one = verb(name, "start, stop or kill this service of one host")
-        one.add_argument("state", choices=("start", "stop", "kill", "status"))
-        one.add_argument("host")
+        subparser = verb(name, "start, stop or kill this service of one host")
+        subparser.add_argument("state", choices=("start", "stop", "kill", "status"))
+        subparser.add_argument("host")
     enter = verb("enter", "run a command on a host (default: a shell)")
     enter.add_argument("host")
     enter.add_argument("command", nargs=argparse.REMAINDER)
@@ -49,15 +49,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    asked = _parser().parse_args(argv)
-    root = Path(getattr(asked, "root", layout.DEFAULT_ROOT)).resolve()
+    options = _parser().parse_args(argv)
+    root = Path(getattr(options, "root", layout.DEFAULT_ROOT)).resolve()
     lacking = rising.lack()
     if lacking:
-        for one in lacking:
-            print(f"error: a lab needs what this machine lacks: {one}", file=sys.stderr)
+        for reason in lacking:
+            print(f"error: a lab needs what this machine lacks: {reason}", file=sys.stderr)
         return 3
     try:
-        return int(globals()[f"_{asked.verb}"](asked, root) or 0)
+        return int(globals()[f"_{options.verb}"](options, root) or 0)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 3
@@ -67,118 +67,120 @@ def main(argv: list[str]) -> int:
 
 
 def _lab(root: Path) -> layout.Lab:
-    found = rising.known(root)
-    if found is None:
+    lab = rising.known(root)
+    if lab is None:
         raise ValueError(f"no lab is up in {root}; next: python tests/lab/lab.py up --root {root}")
-    return found
+    return lab
 
 
 def _pid(lab: layout.Lab, host: str) -> int:
     lab.host(host)
-    found = processes.first(lab)
-    if host not in found:
+    first_pids = processes.first(lab)
+    if host not in first_pids:
         raise RuntimeError(f"{host} has no power; next: {lab.tool} power on {host}")
-    return found[host]
+    return first_pids[host]
 
 
-def _up(asked: Any, root: Path) -> None:
+def _up(options: Any, root: Path) -> None:
     began = time.monotonic()
-    lab = layout.Lab(root=root, count=asked.hosts, rate=asked.rate)
+    lab = layout.Lab(root=root, count=options.hosts, rate=options.rate)
     with rising.locked(root):
         pids = rising.up(lab)
         print(
             f"{lab.count} hosts up: {lab.hosts[0].address} to {lab.hosts[-1].address}, {time.monotonic() - began:.1f} s"
         )
         print(f"inventory: {root / 'inventory.yml'}")
-        if asked.image:
-            _bring(lab, asked.image, pids)
+        if options.image:
+            _bring(lab, options.image, pids)
 
 
 def _bring(lab: layout.Lab, image: str, pids: dict[str, int]) -> None:
     began = time.monotonic()
-    brought = images.load(lab, image, pids)
-    if brought:
-        print(f"{image} loaded into {', '.join(brought)}, {time.monotonic() - began:.1f} s")
+    loaded = images.load(lab, image, pids)
+    if loaded:
+        print(f"{image} loaded into {', '.join(loaded)}, {time.monotonic() - began:.1f} s")
     else:
         print(f"{image} is on all hosts")
 
 
-def _down(asked: Any, root: Path) -> None:
+def _down(options: Any, root: Path) -> None:
     if not root.is_dir():
         root_less = layout.Lab(root=root)
         rising.down(root_less)
         return
     with rising.locked(root):
-        rising.down(rising.known(root) or layout.Lab(root=root), purge=asked.purge)
+        rising.down(rising.known(root) or layout.Lab(root=root), purge=options.purge)
 
 
-def _load(asked: Any, root: Path) -> None:
+def _load(options: Any, root: Path) -> None:
     lab = _lab(root)
     with rising.locked(root):
-        found = processes.first(lab)
-        _bring(lab, asked.image, {host: pid for host, pid in found.items() if host != layout.SWITCH})
+        first_pids = processes.first(lab)
+        _bring(lab, options.image, {host: pid for host, pid in first_pids.items() if host != layout.SWITCH})
 
 
-def _status(_asked: Any, root: Path) -> None:
+def _status(_options: Any, root: Path) -> None:
     lab = _lab(root)
-    found = processes.first(lab)
-    rows = [_row(lab, host, found) for host in lab.hosts]
+    first_pids = processes.first(lab)
+    rows = [_row(lab, host, first_pids) for host in lab.hosts]
     print(json.dumps({"root": str(root), "rate": lab.rate, "hosts": rows}, indent=1))
 
 
-def _row(lab: layout.Lab, host: layout.Host, found: dict[str, int]) -> dict[str, Any]:
+def _row(lab: layout.Lab, host: layout.Host, first_pids: dict[str, int]) -> dict[str, Any]:
     row: dict[str, Any] = {"name": host.name, "address": host.address, "power": "off"}
-    pid = found.get(host.name)
+    pid = first_pids.get(host.name)
     if pid is None:
         return row
-    link = processes.inside(found[layout.SWITCH], ["ip", "-json", "link", "show", layout.port(host)], net_only=True)
+    link = processes.inside(
+        first_pids[layout.SWITCH], ["ip", "-json", "link", "show", layout.port(host)], net_only=True
+    )
     port = "up" if "master" in json.loads(link)[0] else "down"
     services = {name: machines.service(pid, name, "status") for name in ("engine", "sshd")}
     return {**row, "power": "on", "pid": pid, "port": port, **services}
 
 
-def _power(asked: Any, root: Path) -> None:
+def _power(options: Any, root: Path) -> None:
     lab = _lab(root)
-    host = lab.host(asked.host)
-    if asked.state == "off":
+    host = lab.host(options.host)
+    if options.state == "off":
         machines.power_off(lab, host)
         return
     with rising.locked(root):
-        found = processes.first(lab)
-        if host.name in found:
+        first_pids = processes.first(lab)
+        if host.name in first_pids:
             return
-        pid = machines.power_on(lab, host, found[layout.SWITCH])
+        pid = machines.power_on(lab, host, first_pids[layout.SWITCH])
         machines.start(pid)
     machines.wait(host, pid)
 
 
-def _port(asked: Any, root: Path) -> None:
+def _port(options: Any, root: Path) -> None:
     lab = _lab(root)
-    _pid(lab, asked.host)
-    machines.port(processes.first(lab)[layout.SWITCH], lab.host(asked.host), asked.state)
+    _pid(lab, options.host)
+    machines.port(processes.first(lab)[layout.SWITCH], lab.host(options.host), options.state)
 
 
-def _engine(asked: Any, root: Path) -> None:
-    _serve("engine", asked, root)
+def _engine(options: Any, root: Path) -> None:
+    _serve("engine", options, root)
 
 
-def _sshd(asked: Any, root: Path) -> None:
-    _serve("sshd", asked, root)
+def _sshd(options: Any, root: Path) -> None:
+    _serve("sshd", options, root)
 
 
-def _serve(name: str, asked: Any, root: Path) -> None:
+def _serve(name: str, options: Any, root: Path) -> None:
     lab = _lab(root)
-    pid = _pid(lab, asked.host)
-    said = machines.service(pid, name, asked.state)
-    if asked.state == "status":
-        print(said)
-    if asked.state == "start":
-        machines.wait_for(name, lab.host(asked.host), pid)
+    pid = _pid(lab, options.host)
+    output = machines.service(pid, name, options.state)
+    if options.state == "status":
+        print(output)
+    if options.state == "start":
+        machines.wait_for(name, lab.host(options.host), pid)
 
 
-def _enter(asked: Any, root: Path) -> int:
-    pid = _pid(_lab(root), asked.host)
-    command = [one for one in asked.command if one != "--"] or ["/bin/bash"]
+def _enter(options: Any, root: Path) -> int:
+    pid = _pid(_lab(root), options.host)
+    command = [word for word in options.command if word != "--"] or ["/bin/bash"]
     argv = ["nsenter", "-t", str(pid), "--mount", "--uts", "--ipc", "--net", "--pid", "--wd=/", "--", *command]
     return subprocess.run(argv, check=False).returncode
 

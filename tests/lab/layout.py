@@ -78,7 +78,7 @@ class Lab:
         for host in self.hosts:
             if host.name == name:
                 return host
-        raise ValueError(f"no host {name} in this lab; it has {', '.join(one.name for one in self.hosts)}")
+        raise ValueError(f"no host {name} in this lab; it has {', '.join(host.name for host in self.hosts)}")
 
     def home(self, host: str) -> Path:
         """What the host keeps on this machine's disk."""
@@ -164,13 +164,13 @@ def boot(lab: Lab, host: Host, *, machine_id: bool) -> str:
     """What ``boot.py`` is told: folders to make, and bind mounts from the lab's root in order."""
     given = lab.given(host.name)
     files = (("hosts", "/etc/hosts"), ("hostname", "/etc/hostname"), ("resolv.conf", "/etc/resolv.conf"))
-    sources = [(lab.own(host.name, one), one) for one in OWN]
+    sources = [(lab.own(host.name, folder), folder) for folder in OWN]
     sources += [(given / name, target) for name, target in files]
     sources += [(given / "machine-id", "/etc/machine-id")] if machine_id else []
     sources += [(given, INSIDE), (lab.root / "shared", SHARED)]
     binds = [[str(source.relative_to(lab.root)), target] for source, target in sources]
-    told = {"hostname": host.name, "root": str(lab.root), "folders": [INSIDE, SHARED], "binds": binds}
-    return json.dumps(told, indent=1) + "\n"
+    settings = {"hostname": host.name, "root": str(lab.root), "folders": [INSIDE, SHARED], "binds": binds}
+    return json.dumps(settings, indent=1) + "\n"
 
 
 def tool(lab: Lab, python: str, script: Path) -> str:

@@ -54,8 +54,8 @@ def power_on(lab: Lab, host: Host, switch: int) -> int:
     line = outer.stdout.readline().strip()
     outer.stdout.close()
     if not line.isdigit():
-        said = (lab.home(host.name) / "boot.log").read_text().strip().splitlines()
-        raise RuntimeError(f"{host.name} does not boot: {said[-1] if said else 'no reason given'}")
+        output = (lab.home(host.name) / "boot.log").read_text().strip().splitlines()
+        raise RuntimeError(f"{host.name} does not boot: {output[-1] if output else 'no reason given'}")
     _plug(lab, host, switch, int(line))
     return int(line)
 
@@ -80,12 +80,12 @@ def _ip(pid: int, lines: str) -> None:
 
 def power_off(lab: Lab, host: Host) -> bool:
     """The link first: nothing that dies may say so. False where there was no power."""
-    found = processes.first(lab)
-    if host.name not in found:
+    first_pids = processes.first(lab)
+    if host.name not in first_pids:
         return False
-    if layout.SWITCH in found:
-        port(found[layout.SWITCH], host, "down")
-    processes.end(lab, [found[host.name]])
+    if layout.SWITCH in first_pids:
+        port(first_pids[layout.SWITCH], host, "down")
+    processes.end(lab, [first_pids[host.name]])
     return True
 
 

@@ -119,8 +119,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _unmount(folder: Path) -> None:
     """What an engine leaves mounted when it ends: the network namespace that its containers shared with the host."""
     mounted = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
-    for one in sorted((one for one in mounted if Path(one).is_relative_to(folder)), reverse=True):
-        subprocess.run(["umount", "--lazy", one], check=True)
+    for mount in sorted((mount for mount in mounted if Path(mount).is_relative_to(folder)), reverse=True):
+        subprocess.run(["umount", "--lazy", mount], check=True)
 
 
 if __name__ == "__main__":

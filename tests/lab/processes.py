@@ -30,9 +30,9 @@ def _what(pid: int, wanted: bytes) -> str:
         environment = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return ""
-    for one in environment.split(b"\0"):
-        if one.startswith(wanted):
-            return one.removeprefix(wanted).decode()
+    for variable in environment.split(b"\0"):
+        if variable.startswith(wanted):
+            return variable.removeprefix(wanted).decode()
     return ""
 
 
@@ -85,6 +85,6 @@ def run(argv: Sequence[str], *, stdin: str = "", timeout: float = 60) -> str:
         argv, capture_output=True, text=True, input=stdin, timeout=timeout, check=False, env=_CLEAN, cwd="/"
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
-        raise RuntimeError(f"{' '.join(argv)}: {said}")
+        output = (done.stderr or done.stdout).strip() or f"exit code {done.returncode}"
+        raise RuntimeError(f"{' '.join(argv)}: {output}")
     return done.stdout

@@ -17,7 +17,7 @@ from . import images, layout, machines, processes
 from .layout import Host, Lab
 
 _MARKER = ".ccbed-lab"
-_HERE = Path(__file__).parent
+_FOLDER = Path(__file__).parent
 
 
 def lack() -> list[str]:
@@ -25,15 +25,15 @@ def lack() -> list[str]:
     programs = {"ip": "iproute2", "tc": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
     programs |= {"sshd": "openssh-server", "ssh-keygen": "openssh-client", "dockerd": "docker.io iptables"}
     path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    found = [] if os.geteuid() == 0 else ["not root; next: sudo make lab-up"]
+    problems = [] if os.geteuid() == 0 else ["not root; next: sudo make lab-up"]
     missing = {package for name, package in programs.items() if shutil.which(name, path=path) is None}
     if missing:
-        found.append(
+        problems.append(
             f"programs of {', '.join(sorted(missing))}; next: sudo apt-get install {' '.join(sorted(missing))}"
         )
     if not Path(machines.PYTHON).exists():
-        found.append(f"{machines.PYTHON}; next: sudo apt-get install python3")
-    return found
+        problems.append(f"{machines.PYTHON}; next: sudo apt-get install python3")
+    return problems
 
 
 @contextlib.contextmanager
@@ -51,10 +51,10 @@ def locked(root: Path) -> Iterator[None]:
 def known(root: Path) -> Lab | None:
     """The lab as ``up`` wrote it down."""
     try:
-        told = json.loads((root / "lab.json").read_text())
+        document = json.loads((root / "lab.json").read_text())
     except (OSError, ValueError):
         return None
-    return Lab(root=root, count=told["count"], rate=told["rate"])
+    return Lab(root=root, count=document["count"], rate=document["rate"])
 
 
 def up(lab: Lab) -> dict[str, int]:
@@ -78,14 +78,14 @@ def up(lab: Lab) -> dict[str, int]:
 def serve(lab: Lab, pids: dict[str, int], fresh: list[Host]) -> None:
     """Services of all hosts at once. Those just booted have nothing to remember of containers of before."""
 
-    def one(host: Host) -> None:
+    def raise_host(host: Host) -> None:
         machines.start(pids[host.name])
         machines.wait(host, pids[host.name])
         if host in fresh:
             images.tidy(pids[host.name])
 
     with ThreadPoolExecutor(min(len(lab.hosts), 16)) as pool:
-        list(pool.map(one, lab.hosts))
+        list(pool.map(raise_host, lab.hosts))
 
 
 def _write(lab: Lab) -> None:
@@ -100,7 +100,7 @@ def _write(lab: Lab) -> None:
     known_hosts = [_host(lab, host) for host in lab.hosts]
     lab.known_hosts.write_text("".join(known_hosts))
     lab.tool.parent.mkdir(exist_ok=True)
-    lab.tool.write_text(layout.tool(lab, sys.executable, _HERE / "lab.py"))
+    lab.tool.write_text(layout.tool(lab, sys.executable, _FOLDER / "lab.py"))
     lab.tool.chmod(0o755)
     (lab.root / "inventory.yml").write_text(layout.inventory(lab))
     (lab.root / "lab.json").write_text(json.dumps({"count": lab.count, "rate": lab.rate}) + "\n")
@@ -110,10 +110,10 @@ def _points(lab: Lab) -> None:
     """Mount points that this machine lacks; ``down`` removes them."""
     noted = lab.root / "points"
     made = set(noted.read_text().split()) if noted.exists() else set()
-    made |= {one for one in layout.OWN if not Path(one).exists()}
+    made |= {folder for folder in layout.OWN if not Path(folder).exists()}
     noted.write_text("\n".join(sorted(made)))
-    for one in made:
-        Path(one).mkdir(parents=True, exist_ok=True)
+    for folder in made:
+        Path(folder).mkdir(parents=True, exist_ok=True)
 
 
 def _key(path: Path) -> str:
@@ -126,10 +126,10 @@ def _host(lab: Lab, host: Host) -> str:
     """Writes what the host finds on its /run; its line of known_hosts."""
     given = lab.given(host.name)
     given.mkdir(parents=True, exist_ok=True)
-    for one in layout.OWN:
-        lab.own(host.name, one).mkdir(parents=True, exist_ok=True)
-        mode = 0o1777 if one.endswith("tmp") else 0o700 if one == "/root" else 0o755
-        lab.own(host.name, one).chmod(mode)
+    for folder in layout.OWN:
+        lab.own(host.name, folder).mkdir(parents=True, exist_ok=True)
+        mode = 0o1777 if folder.endswith("tmp") else 0o700 if folder == "/root" else 0o755
+        lab.own(host.name, folder).chmod(mode)
     public = _key(given / "host_key")
     texts = {
         "authorized_keys": _key(lab.key) + "\n",
@@ -139,7 +139,7 @@ def _host(lab: Lab, host: Host) -> str:
         "resolv.conf": "# no name server in the lab: all names are in /etc/hosts\n",
         "machine-id": layout.machine_id(lab, host),
         "cgroup": f"/{lab.cgroup}/{host.name}\n",
-        "service": (_HERE / "service.sh").read_text(),
+        "service": (_FOLDER / "service.sh").read_text(),
     }
     for name, text in texts.items():
         (given / name).write_text(text)
@@ -166,9 +166,9 @@ def down(lab: Lab, *, purge: bool = False) -> None:
 
 def _leave_points(lab: Lab) -> None:
     noted = lab.root / "points"
-    for one in noted.read_text().split() if noted.exists() else ():
+    for pid in noted.read_text().split() if noted.exists() else ():
         with contextlib.suppress(OSError):
-            Path(one).rmdir()
+            Path(pid).rmdir()
     noted.unlink(missing_ok=True)
 
 
@@ -181,8 +181,8 @@ def _clean(lab: Lab, *, purge: bool) -> None:
     for disk in lab.root.glob("hosts/*/disk/*"):
         if disk.name != keep:
             shutil.rmtree(disk)
-    for one in ("shared", "bin"):
-        shutil.rmtree(lab.root / one, ignore_errors=True)
+    for name in ("shared", "bin"):
+        shutil.rmtree(lab.root / name, ignore_errors=True)
     for file in [lab.root / "lab.json", lab.root / "inventory.yml", *lab.root.glob("image-*.tar")]:
         file.unlink(missing_ok=True)
 

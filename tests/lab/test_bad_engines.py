@@ -23,10 +23,10 @@ def test_a_host_whose_engine_is_stopped(desk: Desk) -> None:
         assert "lacks  h3: engine: none answers at /var/run/docker.sock" in doctor.text
         assert "fix: start dockerd, or set ccbed_engine" in doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
-        up.each("no container engine answers", ("h3",))
+        up.assert_every_host("no container engine answers", ("h3",))
         assert "next: h3: start it, or set ccbed_engine to its socket" in up.text
         prepared = desk.ccbed("up", inventory, "--no-prepare")
-        prepared.each("/var/run/docker.sock", ("h3",))
+        prepared.assert_every_host("/var/run/docker.sock", ("h3",))
     finally:
         pid = processes.first(desk.lab)["h3"]
         machines.service(pid, "engine", "start")
@@ -43,7 +43,9 @@ def test_a_host_without_docker(desk: Desk) -> None:
         assert "fix: `ccbed up` installs Docker there; or set ccbed_engine" in doctor.text
         up = desk.ccbed("up", inventory, "--no-prepare")
         assert up.code == EXIT_INFRASTRUCTURE
-        up.each("no such socket: start or install a container engine, or set ccbed_engine to its own", ("h2",))
+        up.assert_every_host(
+            "no such socket: start or install a container engine, or set ccbed_engine to its own", ("h2",)
+        )
     desk.nothing_there()
 
 
@@ -72,11 +74,13 @@ def test_an_engine_that_is_too_old(desk: Desk) -> None:
         assert "lacks  h2: engine: 19.03.5 is too old; fix: upgrade Docker to 20.10 or newer" in doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert up.code == EXIT_INFRASTRUCTURE
-        up.each("engine 19.03.5 is too old, 20.10 or newer is needed", ("h2",))
+        up.assert_every_host("engine 19.03.5 is too old, 20.10 or newer is needed", ("h2",))
         assert "next: h2: upgrade Docker" in up.text
         assert "h1 h3 are ready and kept; to go on: ccbed up" in up.text
         unprepared = desk.ccbed("up", inventory, "--no-prepare")
-        unprepared.each("the container engine is too old (its API is 1.40): install Docker 20.10 or newer", ("h2",))
+        unprepared.assert_every_host(
+            "the container engine is too old (its API is 1.40): install Docker 20.10 or newer", ("h2",)
+        )
     desk.nothing_there(("h1", "h3"))
 
 
@@ -125,11 +129,11 @@ def test_a_user_who_may_not_use_the_engine(desk: Desk) -> None:
         assert "fix: sudo usermod -aG docker nobody" in doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert up.code == EXIT_INFRASTRUCTURE
-        up.each("group docker: ", ("h2",))
+        up.assert_every_host("group docker: ", ("h2",))
         assert "nobody may not become root" in up.text or "there is no sudo, and nobody is not root" in up.text
         assert "next: h1 h3 are ready and kept; to go on: ccbed up" in up.text
         unprepared = desk.ccbed("up", inventory, "--no-prepare")
-        unprepared.each("permission denied: add the user to the group that owns it", ("h2",))
+        unprepared.assert_every_host("permission denied: add the user to the group that owns it", ("h2",))
     desk.nothing_there()
 
 
@@ -145,10 +149,10 @@ def user(desk: Desk, host: str) -> Iterator[None]:
 
 
 def test_an_image_that_is_nowhere(desk: Desk) -> None:
-    said = desk.ccbed("up", desk.inventory(ccbed_image="nowhere/none:1"), within_s=PLAYED_S)
-    assert said.code == EXIT_INFRASTRUCTURE
-    said.each("image nowhere/none:1 is neither here nor there")
-    assert "docker load it here, or set ccbed_image" in said.text
+    output = desk.ccbed("up", desk.inventory(ccbed_image="nowhere/none:1"), within_s=PLAYED_S)
+    assert output.code == EXIT_INFRASTRUCTURE
+    output.assert_every_host("image nowhere/none:1 is neither here nor there")
+    assert "docker load it here, or set ccbed_image" in output.text
     desk.nothing_there()
 
 
@@ -158,12 +162,12 @@ def test_an_image_that_was_deleted_by_hand_is_brought_again(desk: Desk) -> None:
     assert desk.ccbed("down", "bad").code == EXIT_PASS
     desk.inside("h2", "docker", "rmi", "--force", desk.image)
     lacking = desk.ccbed("up", inventory, "--no-prepare")
-    lacking.each("is not there any more", ("h2",))
+    lacking.assert_every_host("is not there any more", ("h2",))
     assert "ccbed up --prepare" in lacking.text
-    said = desk.up(inventory)
-    assert f"host h2: image {desk.image} is not there any more: prepared again" in said.text
-    assert "prepare     h2 ready" in said.text
-    assert "4 of 4 warm" in said.text
+    output = desk.up(inventory)
+    assert f"host h2: image {desk.image} is not there any more: prepared again" in output.text
+    assert "prepare     h2 ready" in output.text
+    assert "4 of 4 warm" in output.text
 
 
 def test_a_host_whose_disk_is_full(desk: Desk) -> None:
@@ -174,9 +178,9 @@ def test_a_host_whose_disk_is_full(desk: Desk) -> None:
         assert "lacks  h3: disk: 0 MiB free for /var/lib/ccbed/bad, 256 MiB needed; fix: free space" in doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert up.code == EXIT_INFRASTRUCTURE
-        up.each("No space left on device", ("h3",))
+        up.assert_every_host("No space left on device", ("h3",))
         unprepared = desk.ccbed("up", inventory, "--no-prepare")
-        unprepared.each("No space left on device", ("h3",))
+        unprepared.assert_every_host("No space left on device", ("h3",))
     finally:
         desk.inside("h3", "umount", "/var/lib/ccbed")
     desk.nothing_there()
@@ -190,7 +194,7 @@ def test_an_engine_whose_disk_is_full(desk: Desk) -> None:
         assert f"{desk.image} is to be brought, and 64 MiB are free in /var/lib/docker" in doctor.text
         up = desk.ccbed("up", inventory, within_s=2 * PLAYED_S)
         assert up.code == EXIT_INFRASTRUCTURE
-        up.each("load: its disk is full", ("h3",))
+        up.assert_every_host("load: its disk is full", ("h3",))
         assert "next: h3: free space on h3: df -h there, docker system prune" in up.text
         assert "next: h1 h2 are ready and kept; to go on: ccbed up" in up.text
         assert ".tar" not in desk.inside("h3", "ls", "/var/lib/ccbed/bad")
@@ -219,6 +223,6 @@ def test_gpus_that_are_not_there(desk: Desk) -> None:
     doctor = desk.ccbed("doctor", inventory)
     assert "lacks  h1 h2 h3: gpus: none" in doctor.text
     up = desk.ccbed("up", inventory, within_s=PLAYED_S)
-    up.each("ccbed_gpus asks for GPUs and there is none")
+    up.assert_every_host("ccbed_gpus asks for GPUs and there is none")
     assert "set ccbed_gpus: 0" in up.text
     desk.nothing_there()

@@ -35,8 +35,8 @@ def test_a_key_that_is_not_there(desk: Desk, tmp_path: Path) -> None:
 def test_host_keys_that_are_not_known_are_accepted_as_the_message_says(desk: Desk, tmp_path: Path) -> None:
     inventory = desk.inventory(**desk.known(tmp_path / "known"))
     both(desk, inventory, "if it is the right one: ssh-keyscan -p 22 198.18.")
-    said = desk.ccbed("doctor", inventory).text
-    for line in said.splitlines():
+    output = desk.ccbed("doctor", inventory).text
+    for line in output.splitlines():
         if "ssh-keyscan" in line:
             command = line.split("if it is the right one: ")[1].split(", or set")[0]
             subprocess.run(command, shell=True, check=True, timeout=20, stderr=subprocess.DEVNULL)
@@ -66,10 +66,10 @@ def test_a_host_without_power_before_and_after_preparation(desk: Desk) -> None:
     with desk.off("h2"):
         first = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert first.code == EXIT_INFRASTRUCTURE
-        first.each("see the host's power", ("h2",))
+        first.assert_every_host("see the host's power", ("h2",))
         assert "h1 h3 are ready and kept; to go on: ccbed up" in first.text
         second = desk.ccbed("up", inventory)
-        second.each("see the host's power", ("h2",))
+        second.assert_every_host("see the host's power", ("h2",))
         desk.nothing_there(("h1", "h3"))
 
 
@@ -95,10 +95,10 @@ def test_a_bed_of_which_one_host_is_away(desk: Desk) -> None:
         for args in (("up", inventory), ("run", "dp-ring", "--nodes", "3", "--runs-dir", desk.folder / "runs")):
             refused = desk.ccbed(*args)
             assert refused.code == EXIT_INFRASTRUCTURE
-            refused.each("see the host's power", ("h2",))
+            refused.assert_every_host("see the host's power", ("h2",))
         down = desk.ccbed("down", "bad")
         assert down.code == EXIT_INFRASTRUCTURE
-        down.each("see the host's power", ("h2",))
+        down.assert_every_host("see the host's power", ("h2",))
         assert "h1 h3 ended; once it is back: ccbed down bad" in down.text
         assert desk.containers("h1") == desk.containers("h3") == []
     assert desk.containers("h2") != []
@@ -113,17 +113,17 @@ def test_a_host_that_never_comes_back_is_given_up(desk: Desk) -> None:
         assert down.code == EXIT_PASS, down.text
         assert "warning: h2: given up" in down.text
         desk.nothing_there(("h1", "h3"))
-    again = desk.up(desk.inventory())
-    assert "4 of 4 warm" in again.text, "what was left there is replaced"
+    second = desk.up(desk.inventory())
+    assert "4 of 4 warm" in second.text, "what was left there is replaced"
 
 
 def test_two_hosts_with_one_address(desk: Desk) -> None:
     inventory = desk.inventory({"h2": {"ansible_host": desk.lab.host("h1").address}})
     for verb in ("doctor", "up"):
-        said = desk.ccbed(verb, inventory)
-        assert said.code == EXIT_USAGE
+        output = desk.ccbed(verb, inventory)
+        assert output.code == EXIT_USAGE
         assert (
-            f"hosts.h2.ansible_host: h2 and h1 are the same host ({desk.lab.host('h1').address} port 22)" in said.text
+            f"hosts.h2.ansible_host: h2 and h1 are the same host ({desk.lab.host('h1').address} port 22)" in output.text
         )
 
 
@@ -152,7 +152,7 @@ def test_two_addresses_of_one_host(desk: Desk, tmp_path: Path) -> None:
         assert "lacks  h2: host: is the same machine as h1" in doctor.text, doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert up.code == EXIT_USAGE, up.text
-        up.each("is the same machine as h1, which has /var/lib/ccbed/bad already", ("h2",))
+        up.assert_every_host("is the same machine as h1, which has /var/lib/ccbed/bad already", ("h2",))
         assert "next: set ansible_host of each to its own address" in up.text
         desk.nothing_there()
     finally:
@@ -170,7 +170,7 @@ def test_each_host_with_something_else_wrong_is_told_at_once(desk: Desk, tmp_pat
     )
     up = desk.ccbed("up", inventory, within_s=PLAYED_S)
     assert up.code == EXIT_INFRASTRUCTURE, up.text
-    up.each("")
+    up.assert_every_host("")
     wanted = ("add the public key to authorized_keys", "cannot be reached", "neither here nor there")
     assert all(words in line for words, line in zip(wanted, up.errors, strict=True)), up.text
     assert "to go on: ccbed up" in up.text
@@ -186,16 +186,16 @@ def test_a_host_that_is_lost_in_the_middle_of_up_leaves_the_others_and_up_goes_o
     assert desk.ccbed("down", "bad").code == EXIT_PASS
     killer = threading.Thread(target=cut, args=(desk, "h2"))
     killer.start()
-    said = desk.ccbed("up", inventory, within_s=40)
+    output = desk.ccbed("up", inventory, within_s=40)
     killer.join()
-    assert said.code == EXIT_INFRASTRUCTURE, said.text
-    assert [line.split(":")[0] for line in said.errors] == ["node n1"], said.text
-    assert "its host h2 was lost" in said.text
-    assert "next: to go on: ccbed up" in said.text
+    assert output.code == EXIT_INFRASTRUCTURE, output.text
+    assert [line.split(":")[0] for line in output.errors] == ["node n1"], output.text
+    assert "its host h2 was lost" in output.text
+    assert "next: to go on: ccbed up" in output.text
     desk.on("h2")
-    again = desk.up(inventory)
-    assert "plan: 1 to create" in again.text, "the others were kept"
-    assert "4 of 4 warm" in again.text
+    second = desk.up(inventory)
+    assert "plan: 1 to create" in second.text, "the others were kept"
+    assert "4 of 4 warm" in second.text
 
 
 def cut(desk: Desk, host: str) -> None:
@@ -212,10 +212,10 @@ def test_a_bed_of_another_state_directory_is_refused_by_its_owners_name(desk: De
     other = desk.elsewhere()
     theirs = other.inventory()
     for verb in ("up", "down"):
-        said = other.ccbed(verb, theirs, within_s=PLAYED_S)
-        assert said.code == EXIT_USAGE, said.text
-        said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}")
-        assert "or take it away from them: ccbed down" in said.text
+        output = other.ccbed(verb, theirs, within_s=PLAYED_S)
+        assert output.code == EXIT_USAGE, output.text
+        output.assert_every_host(f":{desk.folder / 'state' / 'beds' / 'bad'}")
+        assert "or take it away from them: ccbed down" in output.text
     assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory).text
     assert other.ccbed("down", theirs, "--force").code == EXIT_PASS
     assert desk.containers("h1") == []
@@ -228,10 +228,10 @@ def test_reset_leaves_what_is_anothers_alone_though_its_keepers_are_dead(desk: D
         label = desk.inside(host, "cat", "/var/lib/ccbed/bad/keeper/keeper.json")
         desk.inside(host, "kill", "-9", str(yaml.safe_load(label)["pid"]))
     other = desk.elsewhere()
-    said = other.ccbed("down", other.inventory(), "--reset", within_s=PLAYED_S)
-    assert said.code == EXIT_USAGE, said.text
-    said.each(f":{desk.folder / 'state' / 'beds' / 'bad'}")
-    assert "--reset --force" in said.text
+    output = other.ccbed("down", other.inventory(), "--reset", within_s=PLAYED_S)
+    assert output.code == EXIT_USAGE, output.text
+    output.assert_every_host(f":{desk.folder / 'state' / 'beds' / 'bad'}")
+    assert "--reset --force" in output.text
     assert "4 of 4 warm" in desk.up(inventory).text, "the containers went on"
     forced = other.ccbed("down", other.inventory(), "--reset", "--force", within_s=PLAYED_S)
     assert forced.code == EXIT_PASS, forced.text
@@ -245,9 +245,9 @@ def test_a_host_that_was_installed_anew_is_prepared_again(desk: Desk) -> None:
     desk.up(inventory)
     assert desk.ccbed("down", "bad").code == EXIT_PASS
     desk.inside("h2", "rm", "-rf", "/var/lib/ccbed/bad")  # the last helper there may be removing its archive as well
-    said = desk.up(inventory)
-    assert "warning: h2: what preparation left there is gone" in said.text
-    assert "prepare     h2 ready" in said.text
+    output = desk.up(inventory)
+    assert "warning: h2: what preparation left there is gone" in output.text
+    assert "prepare     h2 ready" in output.text
 
 
 def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(desk: Desk) -> None:
@@ -255,8 +255,8 @@ def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(des
     inventory = desk.inventory({"h1": {"ccbed_nodes": 2}})
     desk.inside("h2", "mount", "-t", "tmpfs", "tmpfs", layout.SHARED)
     try:
-        said = desk.up(inventory)
-        assert f"{layout.SHARED}: h2 does not see what h1 writes there" in said.text
+        output = desk.up(inventory)
+        assert f"{layout.SHARED}: h2 does not see what h1 writes there" in output.text
         refused = desk.ccbed(*trial(desk, nodes=3))
         assert refused.code == EXIT_USAGE, refused.text
         assert "(n0 n1 n2) share" in refused.text
@@ -280,10 +280,10 @@ def test_a_spare_on_a_host_that_does_not_share_the_directory_is_left_out(desk: D
     desk.inside("h3", "mount", "-t", "tmpfs", "tmpfs", layout.SHARED)
     try:
         desk.up(inventory)
-        said = desk.ccbed(*trial(desk, nodes=2), within_s=60)
-        assert said.code == EXIT_PASS, said.text
-        assert "spare n4: h3 does not see what h1 writes there" in said.text, said.text
-        assert "n1 lost: restart" in said.text
+        output = desk.ccbed(*trial(desk, nodes=2), within_s=60)
+        assert output.code == EXIT_PASS, output.text
+        assert "spare n4: h3 does not see what h1 writes there" in output.text, output.text
+        assert "n1 lost: restart" in output.text
     finally:
         desk.inside("h3", "umount", layout.SHARED)
 

@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
 
-from .desk import HOSTS, PLAYED_S, Desk, Said
+from .desk import HOSTS, PLAYED_S, Desk, CommandResult
 
 pytestmark = pytest.mark.lab
 UP_S = 400.0
@@ -29,11 +29,11 @@ def wanted(desk: Desk, counts: Mapping[str, int]) -> Path:
     return file
 
 
-def up(desk: Desk, inventory: Path) -> Said:
+def up(desk: Desk, inventory: Path) -> CommandResult:
     """However slow the lab's machine is just now."""
-    said = desk.ccbed("up", inventory, within_s=UP_S)
-    assert said.code == EXIT_PASS, said.text
-    return said
+    output = desk.ccbed("up", inventory, within_s=UP_S)
+    assert output.code == EXIT_PASS, output.text
+    return output
 
 
 def there(desk: Desk) -> dict[str, list[str]]:
@@ -67,9 +67,9 @@ def test_a_host_that_left_and_is_away_is_named_until_it_is_back(desk: Desk) -> N
     up(desk, wanted(desk, dict.fromkeys(HOSTS, 1)))
     inventory = wanted(desk, {"h1": 1, "h2": 1})
     with desk.off("h3"):
-        said = desk.ccbed("up", inventory, within_s=PLAYED_S)
-        assert said.code == EXIT_PASS, said.text
-        assert "n2: its host h3 is no longer in the inventory, and is not reached" in said.text
+        output = desk.ccbed("up", inventory, within_s=PLAYED_S)
+        assert output.code == EXIT_PASS, output.text
+        assert "n2: its host h3 is no longer in the inventory, and is not reached" in output.text
         assert "no longer in the inventory" in desk.ccbed("status", within_s=PLAYED_S).text
         down = desk.ccbed("down", "bad", within_s=PLAYED_S)
         assert down.code == EXIT_INFRASTRUCTURE

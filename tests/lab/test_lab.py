@@ -40,7 +40,7 @@ class Ran:
         argv += ["-o", checked, "-o", "ConnectTimeout=2", f"root@{self.lab.host(host).address}", command]
         return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
 
-    def said(self, host: str, command: str) -> str:
+    def output(self, host: str, command: str) -> str:
         done = self.ssh(host, command)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
@@ -57,7 +57,9 @@ def fresh_root() -> Path:
 
 def traces(lab: layout.Lab) -> list[str]:
     """Whatever of a lab this machine still has: links, processes, mounts, control groups."""
-    links = [one["ifname"] for one in json.loads(processes.run(["ip", "-json", "link"])) if lab.uplink in one["ifname"]]
+    links = [
+        link["ifname"] for link in json.loads(processes.run(["ip", "-json", "link"])) if lab.uplink in link["ifname"]
+    ]
     alive = [f"process {pid} of {what}" for pid, what in processes.marked(lab)]
     mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(lab.root) in line]
     groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{lab.cgroup}*")]
@@ -69,12 +71,12 @@ def spaces(lab: layout.Lab) -> set[Path]:
 
 
 def living_in(wanted: set[Path]) -> list[str]:
-    found = []
+    rates = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if (entry / "ns/net").readlink() in wanted:
-                found.append(f"{entry.name} {(entry / 'cmdline').read_bytes()!r}")
-    return found
+                rates.append(f"{entry.name} {(entry / 'cmdline').read_bytes()!r}")
+    return rates
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +88,18 @@ def able() -> None:
 
 @pytest.fixture(scope="module")
 def ran(able: None) -> Iterator[Ran]:
-    one = Ran(fresh_root())
+    lab_run = Ran(fresh_root())
     try:
-        one.tool("up", "--hosts", "2", "--rate", "200mbit")
-        yield one
+        lab_run.tool("up", "--hosts", "2", "--rate", "200mbit")
+        yield lab_run
     finally:
-        one.tool("down", "--purge")
-    assert traces(one.lab) == []
-    assert not one.root.exists()
+        lab_run.tool("down", "--purge")
+    assert traces(lab_run.lab) == []
+    assert not lab_run.root.exists()
 
 
 def test_every_host_is_reached_with_its_host_key_checked(ran: Ran) -> None:
-    assert [ran.said(host.name, "hostname") for host in ran.lab.hosts] == ["h1", "h2"]
+    assert [ran.output(host.name, "hostname") for host in ran.lab.hosts] == ["h1", "h2"]
 
 
 def test_a_host_key_that_is_not_known_is_refused(ran: Ran, tmp_path: Path) -> None:
@@ -107,30 +109,30 @@ def test_a_host_key_that_is_not_known_is_refused(ran: Ran, tmp_path: Path) -> No
 
 
 def test_every_host_has_an_engine_of_its_own(ran: Ran) -> None:
-    told = [ran.said(host.name, "docker info --format '{{.Name}} {{.ID}}'").split() for host in ran.lab.hosts]
-    assert [name for name, _ in told] == ["h1", "h2"]
-    assert told[0][1] != told[1][1]
+    engines = [ran.output(host.name, "docker info --format '{{.Name}} {{.ID}}'").split() for host in ran.lab.hosts]
+    assert [name for name, _ in engines] == ["h1", "h2"]
+    assert engines[0][1] != engines[1][1]
 
 
 def test_names_resolve_both_ways(ran: Ran) -> None:
     for host in ran.lab.hosts:
         for other in ran.lab.hosts:
-            assert ran.said(host.name, f"getent ahostsv4 {other.name} | head -1").split()[0] == other.address
-            assert ran.said(host.name, f"getent hosts {other.address}").split()[1] == other.name
+            assert ran.output(host.name, f"getent ahostsv4 {other.name} | head -1").split()[0] == other.address
+            assert ran.output(host.name, f"getent hosts {other.address}").split()[1] == other.name
 
 
 def test_the_same_path_is_another_directory_on_each_host_and_one_is_shared(ran: Ran) -> None:
     for folder in ("/var/lib/ccbed", "/tmp", "/root", "/run"):
-        ran.said("h1", f"echo h1 >{folder}/whose")
+        ran.output("h1", f"echo h1 >{folder}/whose")
         assert ran.ssh("h2", f"cat {folder}/whose").returncode != 0
-    ran.said("h1", f"echo both >{layout.SHARED}/whose")
-    assert ran.said("h2", f"cat {layout.SHARED}/whose") == "both"
+    ran.output("h1", f"echo both >{layout.SHARED}/whose")
+    assert ran.output("h2", f"cat {layout.SHARED}/whose") == "both"
 
 
 def test_a_host_sees_its_own_processes_its_own_link_and_no_other_disk(ran: Ran) -> None:
-    assert ran.said("h1", "cat /proc/1/comm").startswith("python3")
-    assert ran.said("h1", "ls /sys/class/net").split() == ["eth0", "lo"]
-    assert ran.said("h1", f"ls {ran.root} 2>/dev/null | wc -l") == "0"
+    assert ran.output("h1", "cat /proc/1/comm").startswith("python3")
+    assert ran.output("h1", "ls /sys/class/net").split() == ["eth0", "lo"]
+    assert ran.output("h1", f"ls {ran.root} 2>/dev/null | wc -l") == "0"
 
 
 def test_links_have_the_rate_that_was_asked_for(ran: Ran) -> None:
@@ -162,16 +164,16 @@ def _retried(argv: list[str], pid: int) -> None:
 
 
 def test_power_off_ends_everything_at_once_and_power_on_boots_again(ran: Ran) -> None:
-    ran.said("h2", "setsid sleep 1000 >/dev/null 2>&1 & echo kept >/var/lib/ccbed/kept; echo lost >/run/lost")
+    ran.output("h2", "setsid sleep 1000 >/dev/null 2>&1 & echo kept >/var/lib/ccbed/kept; echo lost >/run/lost")
     network = {Path(f"/proc/{processes.first(ran.lab)['h2']}/ns/net").readlink()}
-    assert any("sleep" in one for one in living_in(network))
+    assert any("sleep" in command for command in living_in(network))
     ran.tool("power", "off", "h2")
     assert living_in(network) == []
     assert ran.status("h2")["power"] == "off"
     assert ran.ssh("h2", "true").returncode == 255
     ran.tool("power", "on", "h2")
-    assert ran.said("h2", "cat /var/lib/ccbed/kept; test -e /run/lost || echo fresh").split() == ["kept", "fresh"]
-    assert ran.said("h2", "docker info --format '{{.Name}}'") == "h2"
+    assert ran.output("h2", "cat /var/lib/ccbed/kept; test -e /run/lost || echo fresh").split() == ["kept", "fresh"]
+    assert ran.output("h2", "docker info --format '{{.Name}}'") == "h2"
 
 
 def test_a_port_that_is_down_cuts_the_host_off_and_heals(ran: Ran) -> None:
@@ -179,7 +181,7 @@ def test_a_port_that_is_down_cuts_the_host_off_and_heals(ran: Ran) -> None:
     assert ran.status("h1")["port"] == "down"
     assert ran.ssh("h1", "true").returncode == 255
     ran.tool("port", "up", "h1")
-    assert ran.said("h1", "hostname") == "h1"
+    assert ran.output("h1", "hostname") == "h1"
 
 
 @pytest.mark.parametrize("service", ["engine", "sshd"])
@@ -189,7 +191,7 @@ def test_a_service_stops_and_starts_alone(ran: Ran, service: str) -> None:
     row = ran.status("h1")
     assert (row[service], row[other]) == ("down", "up")
     ran.tool(service, "start", "h1")
-    assert ran.said("h1", "docker info --format '{{.Name}}'") == "h1"
+    assert ran.output("h1", "docker info --format '{{.Name}}'") == "h1"
 
 
 def test_up_again_changes_nothing(ran: Ran) -> None:
@@ -210,40 +212,40 @@ def test_a_directory_of_somebody_else_is_left_alone(able: None, tmp_path: Path) 
     (tmp_path / "thesis.tex").write_text("")
     assert "neither empty nor a lab's" in Ran(tmp_path).tool("up", code=3)
     Ran(tmp_path).tool("down", "--purge")
-    assert [one.name for one in tmp_path.iterdir()] == ["thesis.tex"]
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_down_takes_namespaces_away_and_keeps_the_keys(able: None) -> None:
-    one = Ran(fresh_root())
+    lab_run = Ran(fresh_root())
     try:
-        one.tool("up", "--hosts", "2", "--rate", "200mbit")
-        wanted = spaces(one.lab)
+        lab_run.tool("up", "--hosts", "2", "--rate", "200mbit")
+        wanted = spaces(lab_run.lab)
         assert len(wanted) == 3
-        key = one.lab.known_hosts.read_text()
-        one.tool("down")
-        assert traces(one.lab) == []
+        key = lab_run.lab.known_hosts.read_text()
+        lab_run.tool("down")
+        assert traces(lab_run.lab) == []
         assert living_in(wanted) == []
-        one.tool("up", "--hosts", "2", "--rate", "200mbit")
-        assert one.lab.known_hosts.read_text() == key
+        lab_run.tool("up", "--hosts", "2", "--rate", "200mbit")
+        assert lab_run.lab.known_hosts.read_text() == key
     finally:
-        one.tool("down", "--purge")
-    assert not one.root.exists()
+        lab_run.tool("down", "--purge")
+    assert not lab_run.root.exists()
 
 
 @pytest.mark.parametrize("after_s", [0.1, 0.25, 0.4, 0.6])
 def test_down_takes_away_what_a_killed_up_left(able: None, after_s: float) -> None:
     """Also where the lab's own notes are gone."""
-    one = Ran(fresh_root())
+    lab_run = Ran(fresh_root())
     try:
-        argv = [sys.executable, str(TOOL), "up", "--hosts", "2", "--root", str(one.root)]
+        argv = [sys.executable, str(TOOL), "up", "--hosts", "2", "--root", str(lab_run.root)]
         with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as up:
             time.sleep(after_s)
             up.send_signal(signal.SIGKILL)
-        wanted = spaces(one.lab)
-        (one.root / "lab.json").unlink(missing_ok=True)
-        one.tool("down")
-        assert traces(one.lab) == []
+        wanted = spaces(lab_run.lab)
+        (lab_run.root / "lab.json").unlink(missing_ok=True)
+        lab_run.tool("down")
+        assert traces(lab_run.lab) == []
         assert living_in(wanted) == []
     finally:
-        one.tool("down", "--purge")
-        shutil.rmtree(one.root, ignore_errors=True)
+        lab_run.tool("down", "--purge")
+        shutil.rmtree(lab_run.root, ignore_errors=True)

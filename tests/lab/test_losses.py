@@ -50,13 +50,13 @@ class Ran:
         return {str(event.value["detector"]) for event in self.history.of("recovery.decided")}
 
     def verdict(self, check: str) -> str:
-        found = {verdict.check: verdict.outcome for verdict in bundle.load(self.directory).verdicts}
-        return found.get(check, "none")
+        outcomes = {verdict.check: verdict.outcome for verdict in bundle.load(self.directory).verdicts}
+        return outcomes.get(check, "none")
 
     def first(self, f: str) -> Event:
-        found = self.history.first(f)
-        assert found, f"{f} is not in the history"
-        return found
+        event = self.history.first(f)
+        assert event, f"{f} is not in the history"
+        return event
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +70,14 @@ class Bed:
     def run(self, *faults: dict[str, Any], policy: str | list[str] = "auto", **params: Any) -> Ran:
         file = self.trial(*faults, policy=policy, **params)
         begun = time.monotonic()
-        code, said = ccbed(self.state, "run", str(file), "--runs-dir", str(self.runs))
-        assert time.monotonic() - begun < RUN_S, said
-        return Ran(code=code, said=said, directory=(self.runs / "latest").resolve())
+        code, output = ccbed(self.state, "run", str(file), "--runs-dir", str(self.runs))
+        assert time.monotonic() - begun < RUN_S, output
+        return Ran(code=code, said=output, directory=(self.runs / "latest").resolve())
 
     def unchanged(self) -> None:
         """The bed is as `up` left it."""
-        code, said = ccbed(self.state, "up", str(self.inventory))
-        assert (code, "nothing to change" in said) == (0, True), said
+        code, output = ccbed(self.state, "up", str(self.inventory))
+        assert (code, "nothing to change" in output) == (0, True), output
 
     def trial(self, *faults: dict[str, Any], policy: str | list[str], **params: Any) -> Path:
         document = {
@@ -98,12 +98,12 @@ def bed(lab: layout.Lab, image: str, tmp_path_factory: pytest.TempPathFactory) -
     for host in document["all"]["hosts"].values():
         host["ccbed_nodes"] = 1  # so that the loss of a host is that of one node
     inventory.write_text(yaml.safe_dump(document))
-    code, said = ccbed(state, "up", str(inventory))
-    assert code == 0, said
+    code, output = ccbed(state, "up", str(inventory))
+    assert code == 0, output
     made = Bed(state=state, runs=runs, inventory=inventory)
     yield made
-    code, said = ccbed(state, "down", str(inventory), "--force")
-    assert code == 0, said
+    code, output = ccbed(state, "down", str(inventory), "--force")
+    assert code == 0, output
 
 
 @pytest.fixture(autouse=True)
@@ -228,11 +228,11 @@ def test_an_orchestrator_that_is_killed_during_a_partition_is_taken_over_from(be
         first.send_signal(signal.SIGKILL)
         first.wait()
     directory = (bed.runs / "latest").resolve()
-    code, said = ccbed(bed.state, "resume", str(directory))
-    ran = Ran(code=code, said=said, directory=directory)
+    code, output = ccbed(bed.state, "resume", str(directory))
+    ran = Ran(code=code, said=output, directory=directory)
     assert ran.detectors == SILENCE
     for check in ("finished", "fault-verified", "planned-faults-only", "membership", "no-orphans"):
-        assert ran.verdict(check) == "pass", said
+        assert ran.verdict(check) == "pass", output
 
 
 def _wait_for(bed: Bed, process: subprocess.Popen[bytes], f: str) -> None:

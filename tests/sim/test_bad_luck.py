@@ -34,7 +34,7 @@ class Sharding(FakeBed):
         self.checkpoints[-1]["file"] = self.checkpoints[-1]["name"]
 
 
-class Telling(FakeBed):
+class Reporting(FakeBed):
     """Its ranks end by an error of this kind in their first step, as measured collectives do."""
 
     kind = ""
@@ -65,7 +65,7 @@ def test_lost_checkpoints_end_no_run_and_keep_no_gang_from_coming_back() -> None
 def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: type[FakeBed], path: str) -> None:
     _, book = world.run(world.trial(world.crash(2)), kind(NAMES))
     starts = [event.value for event in book.events if event.f == "gang.start" and event.type == "invoke"]
-    assert {one["resume"]["path"] for one in starts if one.get("resume")} == {f"/shared/r/checkpoints/{path}"}
+    assert {start["resume"]["path"] for start in starts if start.get("resume")} == {f"/shared/r/checkpoints/{path}"}
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: type
         ("memory", "infrastructure", "says why; another start would end there again"),
     ],
 )
-def test_what_a_restart_does_not_cure_ends_the_run_at_once(said: str, kind: str, because: str) -> None:
-    bed = Telling(NAMES)
-    bed.kind = said
+def test_what_a_restart_does_not_cure_ends_the_run_at_once(message: str, kind: str, because: str) -> None:
+    bed = Reporting(NAMES)
+    bed.kind = message
     _, book = world.run(world.trial(policy=("restart",)), bed)
     end = book.events[-1].value
     assert (end["outcome"], end["kind"]) == ("failed", kind)
@@ -86,7 +86,7 @@ def test_what_a_restart_does_not_cure_ends_the_run_at_once(said: str, kind: str,
 
 
 def test_another_error_is_answered_by_another_start() -> None:
-    bed = Telling(NAMES)
+    bed = Reporting(NAMES)
     bed.kind = "ValueError"
     _, book = world.run(world.trial(policy=("restart",)), bed)
     assert len(world.names(book, "recovery.decided")) > 0 and book.events[-1].value["outcome"] == "failed"
@@ -124,7 +124,7 @@ def _cut_after(trial: Any, plan: Any, bed: FakeBed, book: world.Memory, name: st
 
     class Full(world.Memory):
         def append(self, event: Event) -> Event | None:
-            if any(one.f == name for one in self.events):
+            if any(event.f == name for event in self.events):
                 raise world.Killed
             return super().append(event)
 
@@ -132,6 +132,6 @@ def _cut_after(trial: Any, plan: Any, bed: FakeBed, book: world.Memory, name: st
     try:
         world.loop(trial, plan, bed, full).run()
     except world.Killed:
-        book.events, book.seen, book.own = full.events, full.seen, full.own
+        book.events, book.identities, book.own = full.events, full.identities, full.own
     assert fold.open_commands(trial, plan, book.events)[1][-1].f == "fault.act"
     return len(book.events)

@@ -66,7 +66,7 @@ def test_sync_forces_every_line_of_the_journal_to_the_disk(tmp_path: Path, monke
 
     def record(fd: int) -> None:
         fsync(fd)
-        synced.append((os.readlink(f"/proc/self/fd/{fd}"), path.read_bytes()))
+        synced.append((str(Path(f"/proc/self/fd/{fd}").readlink()), path.read_bytes()))
 
     event = Event(type="note", f="run.begin", at=Clock(boot="b", mono=1.0, wall=1.0), source=Source(writer="ctl", n=0))
     with Journal(path) as book:

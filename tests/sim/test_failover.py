@@ -362,7 +362,7 @@ def test_a_fault_after_a_time_counts_from_the_first_gang_that_started_whichever_
 def test_a_second_answer_to_a_command_changes_nothing_when_the_history_is_folded() -> None:
     trial = world.trial(world.crash(2, on="gang.start", nth=6))
     _, book = world.run(trial, world.bed())
-    doubled = [again for e in book.events for again in (e,) * (1 + (e.type == "ok"))]
+    doubled = [repeated for e in book.events for repeated in (e,) * (1 + (e.type == "ok"))]
     plan = world.plan(trial)
     assert fold.open_commands(trial, plan, doubled) == fold.open_commands(trial, plan, book.events)
 
@@ -383,7 +383,7 @@ def test_what_a_workload_emits_cannot_end_a_run_or_break_the_loop() -> None:
 
 @pytest.mark.parametrize("seed", range(25))
 def test_the_history_lacks_nothing_that_was_said_before_the_files_were_fetched(seed: int) -> None:
-    bed, book, said = world.bed(seed=seed, doubled=0.3), world.Memory(), set[object]()
+    bed, book, written = world.bed(seed=seed, doubled=0.3), world.Memory(), set[object]()
     trial = world.trial(world.crash(2), world.crash(1, id="f1", step=40))
     loop, poll = world.loop(trial, world.plan(trial), bed, book), bed.poll
     for millisecond in range(2000):
@@ -398,9 +398,9 @@ def test_the_history_lacks_nothing_that_was_said_before_the_files_were_fetched(s
     bed.poll = batches  # type: ignore[method-assign]
 
     def gather() -> dict[str, object]:
-        said.update(event.source.identity for event in bed.said)
+        written.update(event.source.identity for event in bed.said)
         return {}
 
     loop.gather = gather
     loop.run()
-    assert said <= {event.source.identity for event in book.events}
+    assert written <= {event.source.identity for event in book.events}

@@ -72,10 +72,10 @@ def test_silence_is_detected_within_two_and_a_half_seconds_and_the_host_is_not_w
 
 def test_only_silence_detects_a_power_cut() -> None:
     _, book = _run("power-off")
-    seen = [
+    statuses = [
         event.f for event in book.events if event.f in ("node.exit", "rank.exit", "node.silent") and event.epoch is None
     ]
-    assert seen[0] == "node.silent"
+    assert statuses[0] == "node.silent"
 
 
 def test_an_engine_that_is_stopped_takes_its_standby_along_and_another_host_takes_over() -> None:

@@ -69,8 +69,8 @@ def test_what_is_sent_again_because_its_acknowledgement_was_lost_is_done_and_ans
     fault: str, seed: int
 ) -> None:
     trial, bed, book = _lost_and_back(fault, seed)
-    again = [event for event in book.events if event.f == "command.repeated"]
-    assert {event.node for event in again} == {"n2"}
+    repeated = [event for event in book.events if event.f == "command.repeated"]
+    assert {event.node for event in repeated} == {"n2"}
     assert {count for node in bed.nodes.values() for count in node.done.values()} == {1}
     assert bad(judged(trial, book)) == ["unknown recovered-within: nothing was lost"]
 
@@ -113,15 +113,15 @@ def test_clocks_that_nobody_compared_convict_nobody(fault: str) -> None:
     trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
     _own_clocks(bed)
     _, book = world.run(trial, bed, {"f0": world.host_act(fault, for_s=3.0)})
-    assert [one for one in bad(judged(trial, book)) if one.startswith("fail")] == []
+    assert [verdict for verdict in bad(judged(trial, book)) if verdict.startswith("fail")] == []
 
 
 def test_what_a_host_tells_late_of_an_epoch_that_is_over_is_unknown_where_no_clock_was_compared() -> None:
     """n0 is cut off: what rank 0 said of epoch 0 arrives when epoch 1 trains."""
     trial, bed = world.trial(world.crash(0, after_s=0.2)), world.bed(world.HOSTS, steps=300)
     _own_clocks(bed)
-    said = functools.partial(bed._say, "n0", "rank-0.e0", "progress", {"rank": 0, "step": 1}, epoch=0)
-    bed.at(0.7, said)
+    say = functools.partial(bed._say, "n0", "rank-0.e0", "progress", {"rank": 0, "step": 1}, epoch=0)
+    bed.at(0.7, say)
     act = {"f0": world.host_act("cut-link", for_s=3.0)}
     _, book = world.run(trial, bed, act)
     verdict = judged(trial, book)["membership"]

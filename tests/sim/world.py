@@ -52,16 +52,16 @@ class Memory:
 
     events: list[Event] = field(default_factory=list)
     limit: int | None = None
-    seen: set[tuple[str | None, str | None, str, int]] = field(default_factory=set)
+    identities: set[tuple[str | None, str | None, str, int]] = field(default_factory=set)
     own: int = 0
 
     def append(self, event: Event) -> Event | None:
         if event.source.writer == "ctl":
             self.own += 1
             event = replace(event, source=Source(writer="ctl", n=self.own))
-        if event.source.identity in self.seen:
+        if event.source.identity in self.identities:
             return None
-        self.seen.add(event.source.identity)
+        self.identities.add(event.source.identity)
         placed = replace(event, seq=len(self.events) + 1, t=self._seconds(event))
         self.events.append(placed)
         if self.limit is not None and len(self.events) >= self.limit:
@@ -153,7 +153,7 @@ def resume(trial: Trial, plan: Plan, bed: FakeBed, book: Memory) -> State:
     book.append(
         Event(
             type="note", f="run.resumed", at=bed.now(), source=Source(writer="ctl", n=0),
-            value={"nodes": _found(bed)},
+            value={"nodes": _living_nodes(bed)},
         )
     )  # fmt: skip
     return loop(trial, plan, bed, book).run()
@@ -171,7 +171,7 @@ def run(
     return loop(trial, planned, bed, book).run(), book
 
 
-def _found(bed: FakeBed) -> dict[str, dict[str, object]]:
+def _living_nodes(bed: FakeBed) -> dict[str, dict[str, object]]:
     living = [n for n in bed.nodes.values() if bed.status(n.name).state in ("warm", "paused")]
     return {n.name: {"incarnation": n.incarnation, "ordinal": n.ordinal} for n in living}
 

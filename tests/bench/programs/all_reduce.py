@@ -43,8 +43,8 @@ def main(out: str, elements: int, rounds: int) -> None:
             chunks.flush()
             assert bool((flat == world).all()), f"{name}: a wrong sum on rank {rank}"
     if rank == 0:
-        found = {"taken": taken, "records": sum(len(step.recvs) for step in steps), "record_s": recording(chunks)}
-        Path(out).write_text(json.dumps(found))
+        document = {"taken": taken, "records": sum(len(step.recvs) for step in steps), "record_s": recording(chunks)}
+        Path(out).write_text(json.dumps(document))
 
 
 def recording(chunks: recorder.Chunks, count: int = 1000) -> float:

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 dist.init_process_group("gloo")
-ones = torch.ones(4)
-dist.all_reduce(ones)
-assert ones[0].item() == int(os.environ["WORLD_SIZE"])
+tensor = torch.ones(4)
+dist.all_reduce(tensor)
+assert tensor[0].item() == int(os.environ["WORLD_SIZE"])
 dist.destroy_process_group()

@@ -35,10 +35,10 @@ def restore(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) ->
     file = folder / "checkpoint.pt"
     if not file.exists():
         return 0
-    found = torch.load(file, weights_only=True)
-    model.load_state_dict(found["model"])
-    optimizer.load_state_dict(found["optimizer"])
-    return int(found["step"])
+    checkpoint = torch.load(file, weights_only=True)
+    model.load_state_dict(checkpoint["model"])
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    return int(checkpoint["step"])
 
 
 def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -57,30 +57,30 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1_000_000)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--checkpoint-every", type=int, default=5)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
-    images, labels = digits(asked.data)
+    images, labels = digits(options.data)
     model = classifier()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    with (asked.dir / f"marks-{rank}").open("a", buffering=1) as marks:
-        for step in range(restore(asked.dir, model, optimizer) + 1, asked.steps + 1):
-            at = (torch.arange(asked.batch) + step * asked.batch)[rank::world] % len(labels)
+    with (options.dir / f"marks-{rank}").open("a", buffering=1) as marks:
+        for step in range(restore(options.dir, model, optimizer) + 1, options.steps + 1):
+            at = (torch.arange(options.batch) + step * options.batch)[rank::world] % len(labels)
             loss = nn.functional.nll_loss(model(images[at]), labels[at].long())
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
-            flat = torch.cat([one.grad.view(-1) for one in model.parameters()])  # type: ignore[union-attr]
+            flat = torch.cat([parameter.grad.view(-1) for parameter in model.parameters()])  # type: ignore[union-attr]
             dist.all_reduce(flat)
-            sizes = [one.numel() for one in model.parameters()]
+            sizes = [parameter.numel() for parameter in model.parameters()]
             for parameter, part in zip(model.parameters(), torch.split(flat / world, sizes), strict=True):
                 parameter.grad = part.view_as(parameter)
             optimizer.step()
             marks.write(f"{attempt} {step} {time.monotonic():.6f} {os.getpid()}\n")
-            if rank == 0 and step % asked.checkpoint_every == 0:
-                save(asked.dir, step, model, optimizer)
+            if rank == 0 and step % options.checkpoint_every == 0:
+                save(options.dir, step, model, optimizer)
 
 
 main()
