@@ -67,7 +67,7 @@ def create(engine: Any, image: str, tmp_path: Path) -> Iterator[Create]:
         made.append(str(engine.create_container_from_config(body, name=f"ccbed-{secrets.token_hex(4)}")["Id"]))
         return dict(engine.inspect_container(made[-1]))
 
-    yield one
+    yield create_request
     for identity in made:
         engine.remove_container(identity, force=True, v=True)
 

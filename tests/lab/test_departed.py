@@ -11,7 +11,7 @@ import yaml
 
 from orchestrator.model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
 
-from .desk import HOSTS, PLAYED_S, Desk, CommandResult
+from .desk import HOSTS, PLAYED_S, CommandResult, Desk
 
 pytestmark = pytest.mark.lab
 UP_S = 400.0
