@@ -35,7 +35,7 @@ def untouched(bed: Bed) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         ("dp-ring --fail-node 9", "--fail-node 9: crash-node.node: the trial has nodes 0..3 (got 9)"),
         ("dp-ring --fail-node n9", "no node n9 takes part"),

@@ -69,7 +69,7 @@ def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: type
 
 
 @pytest.mark.parametrize(
-    ("said", "kind", "because"),
+    ("message", "kind", "because"),
     [
         ("wrong result", "finding", "says why; a wrong result is not measured again"),
         ("memory", "infrastructure", "says why; another start would end there again"),
