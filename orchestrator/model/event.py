@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, cast, overload
 
+from . import codec
 from .payload import REGISTRY, EventType, Payload
 
 if TYPE_CHECKING:
@@ -75,6 +76,11 @@ class _Typed(Generic[P_co]):
         return _registry().get((self.f, self._type()))
 
     @property
+    def command(self) -> type[Payload] | None:
+        """The class of the command that this orders or closes; None for an observation."""
+        return None if self._type() == "note" else _registry().get((self.f, "invoke"))
+
+    @property
     def data(self) -> P_co:
         """The payload; None for an event of a workload's own. Raises TypeError where a required key is missing."""
         try:
@@ -119,6 +125,22 @@ class Command(_Typed[P_co]):
 
     def _type(self) -> EventType:
         return "invoke"
+
+
+def command(
+    payload: Q,
+    key: str,
+    *,
+    node: str | None = None,
+    incarnation: str | None = None,
+    epoch: int | None = None,
+    deadline_s: float = 10.0,
+) -> Command[Q]:
+    """The command with this payload."""
+    return Command(
+        f=payload.NAME, key=key, node=node, incarnation=incarnation, epoch=epoch, deadline_s=deadline_s,
+        value=codec.plain(payload),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

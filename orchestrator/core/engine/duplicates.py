@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from ...model import codec
 from ...model.event import REPEATED, Event
+from ...model.events import CommandRepeated
 
 
 def noted(event: Event, before: Iterable[Event]) -> Event:
@@ -18,7 +20,8 @@ def noted(event: Event, before: Iterable[Event]) -> Event:
         return event
     if not any(_same(event, one) for one in before):
         return event
-    return replace(event, type="note", f="command.repeated", key=None, value={"f": event.f, "key": event.key})
+    repeated = CommandRepeated(f=event.f, key=event.key)
+    return replace(event, type="note", f=repeated.NAME, key=None, value=codec.plain(repeated))
 
 
 def _same(event: Event, one: Event) -> bool:

@@ -8,15 +8,57 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from ...model import codec
 from ...model.event import Event
+from ...model.events import (
+    CheckpointScan,
+    CommandFailed,
+    FaultAct,
+    FaultActDone,
+    FaultHeal,
+    FaultInjected,
+    FenceWrite,
+    GangJoined,
+    GangStalled,
+    GangStart,
+    GangStartDone,
+    GangStop,
+    GangStopDone,
+    Gather,
+    NodeApply,
+    NodeApplyDone,
+    NodeExit,
+    NodeHeard,
+    NodeKill,
+    NodeSilent,
+    NodeSuspect,
+    Progress,
+    RankError,
+    RankExit,
+    RankFinished,
+    RankHeld,
+    RankInside,
+    RankJoined,
+    RankStart,
+    RankStep,
+    RecoveryDecided,
+    RecoveryRefused,
+    RunBegin,
+    RunEnd,
+    RunInterrupted,
+    RunResumed,
+    StoreOpen,
+    Timer,
+)
+from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial
 from . import gang_commands, planned_faults, recovery, resumption, shutdown
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
-Handler = Callable[[Trial, State, Event], Result]
+Handler = Callable[[Trial, State, Event[Any]], Result]
 
 
 def begin(trial: Trial, plan: Plan) -> Result:
@@ -37,7 +79,8 @@ def step(trial: Trial, state: State, event: Event) -> Result:
     """The state after ``event`` and the commands that follow from it. Unknown and late events change nothing."""
     if state.stage == "done" or event.type == "invoke" or forged(event):
         return state, ()
-    handler = _OBSERVATIONS.get(event.f) if event.type == "note" else _OUTCOMES.get(event.f)
+    kind = event.command or event.kind
+    handler = _HANDLERS.get(kind) if kind else None
     result: Result = handler(trial, state, event) if handler else (state, ())
     if result[0].over or result[0].ending:
         return result
@@ -47,38 +90,38 @@ def step(trial: Trial, state: State, event: Event) -> Result:
 # --- the gang ---------------------------------------------------------------------------------------------------------
 
 
-def _rank_started(trial: Trial, state: State, event: Event) -> Result:
+def _rank_started(trial: Trial, state: State, event: Event[RankStart]) -> Result:
     if not _current(state, event):
         return state, ()
-    state = replace(state, started=state.started | {int(event.value["rank"])})
+    state = replace(state, started=state.started | {event.data.rank})
     return planned_faults.after_start(trial, state) if len(state.started) == trial.world.size else (state, ())
 
 
-def _rank_joined(trial: Trial, state: State, event: Event) -> Result:
+def _rank_joined(trial: Trial, state: State, event: Event[RankJoined]) -> Result:
     if not _current(state, event):
         return state, ()
-    state = replace(state, joined=state.joined | {int(event.value["rank"])})
+    state = replace(state, joined=state.joined | {event.data.rank})
     if len(state.joined) < trial.world.size:
         return state, ()
-    return replace(state, stage="run"), (note("gang.joined", f"e{state.epoch}/joined", {}, epoch=state.epoch),)
+    return replace(state, stage="run"), (note(GangJoined(), f"e{state.epoch}/joined", epoch=state.epoch),)
 
 
-def _rank_step(trial: Trial, state: State, event: Event) -> Result:
-    return reached(state, [event.value.get("step")]), ()
+def _rank_step(trial: Trial, state: State, event: Event[RankStep | Progress]) -> Result:
+    return reached(state, [event.data.step]), ()
 
 
-def _rank_finished(trial: Trial, state: State, event: Event) -> Result:
+def _rank_finished(trial: Trial, state: State, event: Event[RankFinished]) -> Result:
     if not _current(state, event):
         return state, ()
-    return replace(state, finished=state.finished | {int(event.value["rank"])}), ()
+    return replace(state, finished=state.finished | {event.data.rank}), ()
 
 
-def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
-    state = reached(state, [event.value.get("last_step")])
+def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
+    state = reached(state, [event.data.last_step])
     if not _current(state, event):
         return state, ()
-    rank, code = int(event.value["rank"]), event.value.get("code")
-    if code != 0:
+    rank = event.data.rank
+    if event.data.code != 0:
         return abnormal(trial, replace(state, failed=state.failed | {rank}), event)
     state = replace(state, exited=state.exited | {rank})
     if len(state.exited) < trial.world.size:
@@ -86,17 +129,17 @@ def _rank_exit(trial: Trial, state: State, event: Event) -> Result:
     return shutdown.close(trial, state, Ending(outcome="finished"))
 
 
-def _rank_error(trial: Trial, state: State, event: Event) -> Result:
+def _rank_error(trial: Trial, state: State, event: Event[RankError]) -> Result:
     """A rank's last word."""
     told = event.epoch == state.epoch and (state.active or state.stage == "stop")
-    return (recovery.without_hope(state, event.value), ()) if told else (state, ())
+    return (recovery.without_hope(state, event.data), ()) if told else (state, ())
 
 
-def _held(trial: Trial, state: State, event: Event) -> Result:
+def _held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
     return planned_faults.held(trial, state, event) if _current(state, event) else (state, ())
 
 
-def _inside(trial: Trial, state: State, event: Event) -> Result:
+def _inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
     return planned_faults.inside(trial, state, event) if _current(state, event) else (state, ())
 
 
@@ -114,10 +157,11 @@ def _node_exit(trial: Trial, state: State, event: Event) -> Result:
 
 
 def _node_silent(trial: Trial, state: State, event: Event) -> Result:
+    """The heart-beat of the node is lost, or its agent does not answer."""
     name = str(event.node)
     if not state.nodes[name].usable:
         return state, ()
-    seen = event.value.get("seen")
+    seen = event.data.seen if isinstance(event.data, NodeSilent) else None
     cut_off = seen == "unreachable"
     node = replace(state.nodes[name], reachable=False, cut_off=cut_off, looked_at=bool(seen) and not cut_off)
     state = _with_node(state, name, node)
@@ -158,7 +202,7 @@ def abnormal(trial: Trial, state: State, event: Event) -> Result:
     if state.ending or state.stage in ("stop", "suspended"):
         return state, ()
     state = replace(planned_faults.let_go(state), stage="stop", detector=event.f)
-    return then(gang_commands.stop(trial, state, dump=event.f == "gang.stalled"), lambda s: _settle(trial, s))
+    return then(gang_commands.stop(trial, state, dump=event.kind is GangStalled), lambda s: _settle(trial, s))
 
 
 def _settle(trial: Trial, state: State) -> Result:
@@ -170,14 +214,16 @@ def _recover(trial: Trial, state: State) -> Result:
     decision = recovery.decide(trial, state)
     lost = tuple(name for name in state.slots if not state.usable(name))
     if decision.refused:
-        why = {"reason": decision.refused, "lost": lost, "failed": sorted(state.failed), "detector": state.detector}
-        refused = note("recovery.refused", f"e{state.epoch}/refused", why, epoch=state.epoch)
+        why = RecoveryRefused(
+            reason=decision.refused, lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector
+        )
+        refused = note(why, f"e{state.epoch}/refused", epoch=state.epoch)
         return then((state, (refused,)), lambda s: shutdown.close(trial, s, recovery.defeat(s, lost, decision.refused)))
-    what = {
-        "lost": lost, "failed": sorted(state.failed), "detector": state.detector, "policy": dict(decision.policies),
-        "slots": decision.slots, "best_step": state.best_step,
-    }  # fmt: skip
-    decided = note("recovery.decided", f"e{state.epoch + 1}/decided", what, epoch=state.epoch + 1)
+    what = RecoveryDecided(
+        lost=lost, failed=tuple(sorted(state.failed)), detector=state.detector, policy=decision.policies,
+        slots=decision.slots, best_step=state.best_step,
+    )  # fmt: skip
+    decided = note(what, f"e{state.epoch + 1}/decided", epoch=state.epoch + 1)
     state = replace(
         gang_commands.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
         slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,
@@ -206,39 +252,39 @@ def _applied_late(state: State, event: Event) -> State:
     name = str(event.node)
     if event.type != "ok" or name not in state.nodes:
         return state
-    if event.f == "node.kill" and state.nodes[name].silent:
+    if event.command is NodeKill and state.nodes[name].silent:
         return _with_node(state, name, replace(state.nodes[name], alive=False))
-    return gang_commands.applied(state, event) if event.f == "node.apply" else state
+    return gang_commands.applied(state, event) if event.kind is NodeApplyDone else state
 
 
 def _unanswered(trial: Trial, state: State, event: Event) -> Result:
     """The keeper is gone where it answers nothing: its nodes cannot be started again. Else the agent is."""
-    if event.f in ("node.apply", "node.kill"):
+    if event.command in (NodeApply, NodeKill):
         return _unprepared(trial, state, event)
     return _node_silent(trial, state, event)
 
 
 def _unprepared(trial: Trial, state: State, event: Event) -> Result:
-    if event.f == "node.kill" and event.node not in state.slots:
+    if event.command is NodeKill and event.node not in state.slots:
         return gang_commands.prepared(trial, state, event)
-    if event.f in ("node.apply", "node.kill"):
+    if event.command in (NodeApply, NodeKill):
         state = replace(state, unrestartable=state.unrestartable | {str(event.node)})
         return abnormal(trial, state, event)
-    reason = f"{event.f} on {event.node} failed: {event.value.get('reason', event.type)}"
+    reason = f"{event.f} on {event.node} failed: {event.data.reason or event.type}"
     return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
 
 
-def _gang_started(trial: Trial, state: State, event: Event) -> Result:
-    if event.type == "ok" or not _current(state, event):
+def _gang_started(trial: Trial, state: State, event: Event[GangStartDone | CommandFailed]) -> Result:
+    if isinstance(event.data, GangStartDone) or not _current(state, event):
         return state, ()
     if event.type == "info":
         return _node_silent(trial, state, event)
-    reason = f"gang.start on {event.node} failed: {event.value.get('reason', '')}"
+    reason = f"{event.f} on {event.node} failed: {event.data.reason or ''}"
     return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="infrastructure"))
 
 
-def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
-    state = reached(state, list(event.value.get("last_step", {}).values()))
+def _gang_stopped(trial: Trial, state: State, event: Event[GangStopDone]) -> Result:
+    state = reached(state, list((event.data.last_step or {}).values()))
     if state.ending:
         return shutdown.answered(trial, state, event)
     if state.stage != "stop" or event.key not in state.awaited:
@@ -250,11 +296,11 @@ def _gang_stopped(trial: Trial, state: State, event: Event) -> Result:
     return _settle(trial, state)
 
 
-def _acted(trial: Trial, state: State, event: Event) -> Result:
+def _acted(trial: Trial, state: State, event: Event[FaultActDone | CommandFailed]) -> Result:
     if state.ending:
         return shutdown.answered(trial, planned_faults.settled(state, event), event)
-    if event.type == "info" and event.value.get("gone"):
-        reason = f"{event.f} on {event.node} was {event.value.get('reason')}; ccbed up brings it back"
+    if event.type == "info" and isinstance(event.data, CommandFailed) and event.data.gone:
+        reason = f"{event.f} on {event.node} was {event.data.reason}; ccbed up brings it back"
         ending = Ending(outcome="failed", reason=reason, kind="infrastructure")
         return shutdown.close(trial, planned_faults.settled(state, event), ending)
     return planned_faults.acted(trial, state, event)
@@ -265,7 +311,7 @@ def _healed(trial: Trial, state: State, event: Event) -> Result:
     return then(result, lambda s: shutdown.answered(trial, s, event)) if state.ending else result
 
 
-def _injected(trial: Trial, state: State, event: Event) -> Result:
+def _injected(trial: Trial, state: State, event: Event[FaultInjected]) -> Result:
     return planned_faults.injected(state, event), ()
 
 
@@ -304,37 +350,36 @@ def _with_node(state: State, name: str, node: Node) -> State:
     return replace(state, nodes={**state.nodes, name: node})
 
 
-_OBSERVATIONS: dict[str, Handler] = {
-    "rank.start": _rank_started,
-    "rank.joined": _rank_joined,
-    "rank.step": _rank_step,
-    "progress": _rank_step,
-    "rank.held": _held,
-    "rank.inside": _inside,
-    "rank.finished": _rank_finished,
-    "rank.error": _rank_error,
-    "rank.exit": _rank_exit,
-    "fault.injected": _injected,
-    "node.exit": _node_exit,
-    "node.silent": _node_silent,
-    "node.suspect": _node_suspect,
-    "node.heard": _node_heard,
-    "gang.stalled": _stalled,
-    "run.interrupted": resumption.interrupted,
-    "run.resumed": resumption.resumed,
-    "run.begin": _run_begin,
-    "run.end": _run_end,
-}
-_OUTCOMES: dict[str, Handler] = {
-    "fence.write": _prepared,
-    "checkpoint.scan": _prepared,
-    "store.open": _prepared,
-    "node.apply": _prepared,
-    "node.kill": _prepared,
-    "gang.start": _gang_started,
-    "gang.stop": _gang_stopped,
-    "fault.act": _acted,
-    "fault.heal": _healed,
-    "gather": shutdown.answered,
-    "timer": _timer,
+#: Class of an observation, or of the command that an outcome closes -> what follows from it.
+_HANDLERS: dict[type[Payload], Handler] = {
+    RankStart: _rank_started,
+    RankJoined: _rank_joined,
+    RankStep: _rank_step,
+    Progress: _rank_step,
+    RankHeld: _held,
+    RankInside: _inside,
+    RankFinished: _rank_finished,
+    RankError: _rank_error,
+    RankExit: _rank_exit,
+    FaultInjected: _injected,
+    NodeExit: _node_exit,
+    NodeSilent: _node_silent,
+    NodeSuspect: _node_suspect,
+    NodeHeard: _node_heard,
+    GangStalled: _stalled,
+    RunInterrupted: resumption.interrupted,
+    RunResumed: resumption.resumed,
+    RunBegin: _run_begin,
+    RunEnd: _run_end,
+    FenceWrite: _prepared,
+    CheckpointScan: _prepared,
+    StoreOpen: _prepared,
+    NodeApply: _prepared,
+    NodeKill: _prepared,
+    GangStart: _gang_started,
+    GangStop: _gang_stopped,
+    FaultAct: _acted,
+    FaultHeal: _healed,
+    Gather: shutdown.answered,
+    Timer: _timer,
 }

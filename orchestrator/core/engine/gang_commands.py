@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from ...model import codec
-from ...model.event import Command, Event
+from ...model.event import Command, Event, command
+from ...model.events import (
+    CheckpointScan,
+    CheckpointScanDone,
+    CheckpointSkipped,
+    FenceWrite,
+    GangStart,
+    GangStop,
+    NodeApply,
+    NodeApplyDone,
+    NodeKill,
+    Note,
+    ResumeChosen,
+    StoreOpen,
+    StoreOpenDone,
+    StoreRetried,
+)
 from ...model.gang import GangSpec, Resume
+from ...model.payload import Payload
 from ...model.trial import Trial
 from . import planned_faults
 from .state import Commands, Node, Result, State, note, timer
@@ -40,20 +56,20 @@ def prepared(trial: Trial, state: State, event: Event) -> Result:
     """One answer of the preparation; the last one starts the gang."""
     follow: Commands = ()
     name = str(event.node)
-    if event.f == "node.kill" and event.type == "ok":
+    if event.command is NodeKill and event.type == "ok":
         state = replace(state, nodes={**state.nodes, name: replace(state.nodes[name], alive=False, reachable=False)})
         follow = (_apply(state, name),) if name in state.slots else ()
-    elif event.f == "node.apply":
+    elif event.kind is NodeApplyDone:
         state = applied(state, event)
         state, follow = _after_apply(trial, state, name)
-    elif event.f == "fence.write" and _may_resume(state):
+    elif event.command is FenceWrite and _may_resume(state):
         follow = (_scan(state, name),)
-    elif event.f == "checkpoint.scan":
+    elif event.kind is CheckpointScanDone:
         state, follow = _scanned(state, event)
-    elif event.f == "store.open":
-        state = replace(state, store=(str(event.value["address"]), int(event.value["port"])))
+    elif event.kind is StoreOpenDone:
+        state = replace(state, store=(event.data.address, event.data.port))
         follow = _retried(state, event)
-    pending = {command.key for command in follow if command.f != "note"}
+    pending = {command.key for command in follow if command.kind is not Note}
     state = replace(state, awaited=(state.awaited - {str(event.key)}) | pending)
     if state.awaited:
         return state, follow
@@ -61,23 +77,25 @@ def prepared(trial: Trial, state: State, event: Event) -> Result:
     return state, follow + commands
 
 
-def _retried(state: State, event: Event) -> Commands:
-    taken = event.value.get("retries")
-    value = {"taken": taken, "port": event.value["port"]}
-    return (note("store.retried", _key(state, "retried"), value, of=event.node, epoch=state.epoch),) if taken else ()
+def _retried(state: State, event: Event[StoreOpenDone]) -> Commands:
+    if not event.data.retries:
+        return ()
+    retried = StoreRetried(taken=event.data.retries, port=event.data.port)
+    return (note(retried, _key(state, "retried"), of=event.node, epoch=state.epoch),)
 
 
-def applied(state: State, event: Event) -> State:
+def applied(state: State, event: Event[NodeApplyDone]) -> State:
     """A node was started: its new incarnation is the one that counts."""
-    node = Node(incarnation=str(event.value["incarnation"]), ordinal=int(event.value["ordinal"]))
+    node = Node(incarnation=event.data.incarnation, ordinal=event.data.ordinal)
     return replace(state, nodes={**state.nodes, str(event.node): node})
 
 
 def start(trial: Trial, state: State) -> Result:
     """Everything is ready: one gang.start per node."""
-    step = int(state.resume["step"]) if state.resume else 0
+    step = (state.resume.step or 0) if state.resume else 0
     state = replace(state, stage="start", lineage=(*state.lineage, (state.epoch, step)))
-    chosen = note("resume.chosen", _key(state, "resume"), state.resume or {"step": 0}, epoch=state.epoch)
+    facts = codec.plain(state.resume or ResumeChosen(step=0))
+    chosen = command(Note(f=ResumeChosen.NAME, value=facts), _key(state, "resume"), epoch=state.epoch)
     slots = tuple(dict.fromkeys(state.slots))
     return state, (chosen, *(_gang(trial, state, name) for name in slots))
 
@@ -92,10 +110,9 @@ def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
 
 
 def stop_command(state: State, name: str, key: str, *, dump: bool = False) -> Command:
-    return Command(
-        f="gang.stop", key=key, node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch, deadline_s=5.0,
-        value={"epoch": state.epoch, "dump": dump},
-    )  # fmt: skip
+    incarnation = state.nodes[name].incarnation
+    payload = GangStop(epoch=state.epoch, dump=dump)
+    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=5.0)
 
 
 def next_epoch(state: State) -> State:
@@ -149,45 +166,46 @@ def _may_resume(state: State) -> bool:
     return state.epoch > 0
 
 
-def _scanned(state: State, event: Event) -> tuple[State, Commands]:
-    skipped: list[dict[str, Any]] = list(event.value.get("skipped", []))
+def _scanned(state: State, event: Event[CheckpointScanDone]) -> tuple[State, Commands]:
     notes = tuple(
-        note("checkpoint.skipped", _key(state, f"skipped/{one['name']}"), one, epoch=state.epoch) for one in skipped
-    )
-    return replace(state, resume=event.value.get("newest")), notes
+        note(CheckpointSkipped(name=skipped.name, reason=skipped.reason), _key(state, f"skipped/{skipped.name}"), epoch=state.epoch)
+        for skipped in event.data.skipped or ()
+    )  # fmt: skip
+    return replace(state, resume=event.data.newest), notes
 
 
 def _fence(state: State, name: str) -> Command:
-    value = {
-        "epoch": state.epoch, "dir": state.plan.checkpoints, "keep": state.plan.keep, "fresh": not state.lineage,
-    }  # fmt: skip
-    return _command(state, "fence.write", _key(state, "fence"), name, value)
+    plan = state.plan
+    payload = FenceWrite(epoch=state.epoch, dir=plan.checkpoints, keep=plan.keep, fresh=not state.lineage)
+    return _command(state, payload, _key(state, "fence"), name)
 
 
 def _scan(state: State, name: str) -> Command:
-    value = {"dir": state.plan.checkpoints, "lineage": [list(pair) for pair in state.lineage]}
-    return _command(state, "checkpoint.scan", _key(state, "scan"), name, value)
+    payload = CheckpointScan(dir=state.plan.checkpoints, lineage=state.lineage)
+    return _command(state, payload, _key(state, "scan"), name)
 
 
 def _store(trial: Trial, state: State) -> Command:
     leader = state.slots[0]
-    value = {"epoch": state.epoch, "address": state.plan.nodes[leader].address, "port": trial.world.master_port}
-    return _command(state, "store.open", _key(state, "store"), leader, value)
+    address = state.plan.nodes[leader].address
+    payload = StoreOpen(epoch=state.epoch, address=address, port=trial.world.master_port)
+    return _command(state, payload, _key(state, "store"), leader)
 
 
 def _apply(state: State, name: str) -> Command:
-    return Command(f="node.apply", key=_key(state, f"apply/{name}"), node=name, deadline_s=20.0, value={"node": name})
+    return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=20.0)
 
 
 def _kill(state: State, name: str) -> Command:
     incarnation = state.nodes[name].incarnation
-    return Command(f="node.kill", key=kill_key(state, name), node=name, incarnation=incarnation, deadline_s=10.0)
+    return command(NodeKill(), kill_key(state, name), node=name, incarnation=incarnation)
 
 
 def _gang(trial: Trial, state: State, name: str) -> Command:
-    return _command(
-        state, "gang.start", _key(state, f"start/{name}"), name, codec.plain(_gang_spec(trial, state, name))
-    )
+    return Command(
+        f=GangStart.NAME, key=_key(state, f"start/{name}"), node=name, incarnation=state.nodes[name].incarnation,
+        epoch=state.epoch, value=codec.plain(_gang_spec(trial, state, name)),
+    )  # fmt: skip
 
 
 def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
@@ -208,15 +226,15 @@ def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
 
 
 def _resume(state: State) -> Resume | None:
-    if not state.resume:
+    chosen = state.resume
+    if not chosen:
         return None
-    name = str(state.resume["name"])
-    path = f"{state.plan.checkpoints}/{state.resume.get('file', f'{name}.pt')}"
-    return Resume(name=name, path=path, step=int(state.resume["step"]), sha256=str(state.resume["sha256"]))
+    path = f"{state.plan.checkpoints}/{chosen.file or f'{chosen.name}.pt'}"
+    return Resume(name=str(chosen.name), path=path, step=chosen.step or 0, sha256=str(chosen.sha256))
 
 
-def _command(state: State, f: str, key: str, name: str, value: Any) -> Command:
-    return Command(f=f, key=key, node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch, value=value)
+def _command(state: State, payload: Payload, key: str, name: str) -> Command:
+    return command(payload, key, node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch)
 
 
 def _key(state: State, what: str) -> str:

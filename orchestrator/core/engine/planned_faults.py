@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...model import codec
 from ...model.act import Act
-from ...model.event import Clock, Command, Event
+from ...model.event import Clock, Command, Event, command
+from ...model.events import (
+    FaultAct,
+    FaultHeal,
+    FaultInjected,
+    FaultPlanned,
+    FaultTarget,
+    FaultUnreached,
+    RankHeld,
+    RankInside,
+    RankRelease,
+)
 from ...model.gang import Hold
 from ...model.trial import INSIDE, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, then, timer
@@ -18,9 +28,7 @@ INSIDE_S = 0.25
 def planned(trial: Trial) -> tuple[Command, ...]:
     """One note per planned fault, before the first gang."""
     return tuple(
-        note(
-            "fault.planned", f"f/{f.id}/planned", {"id": f.id, "fault": f.fault, "node": f.node, "trigger": _trigger(f)}
-        )
+        note(FaultPlanned(id=f.id, fault=f.fault, node=f.node, trigger=_trigger(f)), f"f/{f.id}/planned")
         for f in trial.faults
     )
 
@@ -62,25 +70,25 @@ def on_event(trial: Trial, state: State, event: Event) -> Result:
     return result
 
 
-def held(trial: Trial, state: State, event: Event) -> Result:
+def held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
     """A rank waits at a fault's point; act as soon as the others are there: inside the same collective, or held as well."""
-    fault = state.faults.get(str(event.value["hold"]))
+    fault = state.faults.get(event.data.hold)
     if fault is None or fault.stage != "planned":
         return state, ()
-    id, rank = str(event.value["hold"]), int(event.value["rank"])
+    id, rank = event.data.hold, event.data.rank
     state = _set(state, id, replace(fault, stage="held", rank=rank))
     if _ready(trial, state, id):
         return _act_together(trial, state, id)
     return state, (timer(f"f/{id}/inside/e{state.epoch}", INSIDE_S),)
 
 
-def inside(trial: Trial, state: State, event: Event) -> Result:
+def inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
     """Another rank has passed the point at which a rank is (to be) held."""
-    id = str(event.value["hold"])
+    id = event.data.hold
     fault = state.faults.get(id)
     if fault is None or fault.stage not in ("planned", "held"):
         return state, ()
-    state = _set(state, id, replace(fault, inside=fault.inside | {int(event.value["rank"])}))
+    state = _set(state, id, replace(fault, inside=fault.inside | {event.data.rank}))
     return _act_together(trial, state, id) if _ready(trial, state, id) else (state, ())
 
 
@@ -93,13 +101,12 @@ def act(trial: Trial, state: State, id: str) -> Result:
     slot = state.slots.index(name) if name in state.slots else None
     hit = {one: state.nodes[one].incarnation for one in _reach(state, id, name)}
     state = _set(state, id, replace(state.faults[id], stage="acting", node=name, epoch=state.epoch, hit=hit))
-    resolved = note(
-        "fault.target", f"f/{id}/target", {"id": id, "asked": plan.node, "node": name, "rank": slot}, of=name, epoch=state.epoch
-    )  # fmt: skip
+    target = FaultTarget(id=id, asked=plan.node, node=name, rank=slot)
+    resolved = note(target, f"f/{id}/target", of=name, epoch=state.epoch)
     act_value = state.plan.acts[id][name]
-    order = Command(
-        f="fault.act", key=act_key(id), node=name, incarnation=state.nodes[name].incarnation, epoch=state.epoch,
-        value={"id": id, "fault": plan.fault, "act": codec.plain(act_value)}, deadline_s=max(10.0, act_value.limit_s + 5.0),
+    order = command(
+        FaultAct(id=id, fault=plan.fault, act=act_value), act_key(id), node=name, epoch=state.epoch,
+        incarnation=state.nodes[name].incarnation, deadline_s=max(10.0, act_value.limit_s + 5.0),
     )  # fmt: skip
     return state, (resolved, order)
 
@@ -121,9 +128,9 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     return state, commands
 
 
-def injected(state: State, event: Event) -> State:
+def injected(state: State, event: Event[FaultInjected]) -> State:
     """From now on its time counts; the proof is a part of that."""
-    id = str(event.value.get("id"))
+    id = event.data.id
     fault = state.faults.get(id)
     return _set(state, id, replace(fault, injected=event.at)) if fault and fault.stage == "acting" else state
 
@@ -141,9 +148,9 @@ def heal(state: State, id: str) -> Result:
     plan_act = state.plan.acts[id][fault.node]
     state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
     return state, (
-        Command(
-            f="fault.heal", key=heal_key(state, id), node=fault.node, epoch=state.epoch, deadline_s=plan_act.limit_s + 5.0,
-            value={"id": id, "act": codec.plain(plan_act)},
+        command(
+            FaultHeal(id=id, act=plan_act), heal_key(state, id), node=fault.node, epoch=state.epoch,
+            deadline_s=plan_act.limit_s + 5.0,
         ),
     )  # fmt: skip
 
@@ -175,7 +182,7 @@ def let_go(state: State) -> State:
 
 def unreached(state: State, id: str, reason: str) -> Result:
     state = _set(state, id, replace(state.faults[id], stage="unreached"))
-    return state, (note("fault.unreached", f"f/{id}/unreached", {"id": id, "reason": reason}),)
+    return state, (note(FaultUnreached(id=id, reason=reason), f"f/{id}/unreached"),)
 
 
 def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:
@@ -241,9 +248,9 @@ def _follow(trial: Trial, result: Result, fault: FaultPlan) -> Result:
 
 def _release(state: State, id: str, fault: FaultState) -> Command:
     node = state.nodes[fault.node]
-    return Command(
-        f="rank.release", key=f"f/{id}/release", node=fault.node, incarnation=node.incarnation, epoch=state.epoch,
-        deadline_s=3600.0, value={"rank": fault.rank, "hold": id},
+    return command(
+        RankRelease(rank=fault.rank, hold=id), f"f/{id}/release", node=fault.node, incarnation=node.incarnation,
+        epoch=state.epoch, deadline_s=3600.0,
     )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from ...model.events import RankError
 from ...model.trial import Trial
 from . import planned_faults
 from .state import Ending, State
@@ -48,12 +48,12 @@ def decide(trial: Trial, state: State) -> Decision:
     return Decision(slots=tuple(slots), spares=tuple(spares), policies=policies)
 
 
-def without_hope(state: State, error: Mapping[str, Any]) -> State:
+def without_hope(state: State, error: RankError) -> State:
     """The state after a rank ended by ``error``, the value of rank.error. The first that says something counts."""
-    kind = str(error.get("kind"))
+    kind = error.kind or ""
     if kind not in _HOPELESS or state.hopeless:
         return state
-    return replace(state, hopeless=f"{error.get('message')}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)
+    return replace(state, hopeless=f"{error.message}; {_HOPELESS[kind]}", unfit=kind in _UNFIT)
 
 
 def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:

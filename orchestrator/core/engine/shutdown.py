@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...model.event import Command, Event
+from ...model.event import Command, Event, command
+from ...model.events import GangStop, Gather, NodeApply, NodeApplyDone, NodeKill, RunEnd
 from ...model.trial import Trial
 from . import gang_commands, planned_faults
 from .state import Commands, Ending, Result, State, note, then
@@ -37,16 +38,16 @@ def without(trial: Trial, state: State, name: str) -> Result:
 
 def _take(state: State, event: Event) -> Result:
     name, good = str(event.node), event.type == "ok"
-    if event.f == "gang.stop":
+    if event.command is GangStop:
         return _reachable(state, name, good), ()
-    if event.f == "node.kill" and good:
+    if event.command is NodeKill and good:
         state = _dead(state, name)
         order = _apply(state, name)
         return replace(state, awaited=state.awaited | {order.key}), (order,)
-    if event.f == "node.apply" and good:
+    if event.kind is NodeApplyDone:
         return gang_commands.applied(state, event), ()
-    if event.f in ("node.kill", "node.apply"):
-        return _unrestored(state, name, str(event.value.get("reason", "no answer"))), ()
+    if event.command in (NodeKill, NodeApply):
+        return _unrestored(state, name, event.data.reason or "no answer"), ()
     return state, ()
 
 
@@ -106,15 +107,15 @@ def _gather(trial: Trial, state: State) -> Result:
         return _restore(trial, state)
     if _interrupted(state):
         return replace(state, stage="suspended"), ()
-    return _wait(trial, state, (Command(f="gather", key="gather", deadline_s=60.0, epoch=state.epoch),))
+    return _wait(trial, state, (command(Gather(), "gather", deadline_s=60.0, epoch=state.epoch),))
 
 
 def _end(trial: Trial, state: State) -> Result:
     ending = state.ending or Ending(outcome="failed")
     if left := planned_faults.unhealed(state):
         ending = _also(ending, "; ".join(left))
-    value = {"outcome": ending.outcome, "reason": ending.reason, "kind": ending.kind}
-    return state, (note("run.end", "end", value, epoch=state.epoch),)
+    end = RunEnd(outcome=ending.outcome, reason=ending.reason, kind=ending.kind)
+    return state, (note(end, "end", epoch=state.epoch),)
 
 
 def _wait(trial: Trial, state: State, commands: Commands, keys: frozenset[str] = frozenset()) -> Result:
@@ -129,12 +130,12 @@ def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
 
 def _apply(state: State, name: str) -> Command:
     """A host that is only just back may take its time."""
-    return Command(f="node.apply", key=_key(state, "apply", name), node=name, deadline_s=60.0, value={"node": name})
+    return command(NodeApply(node=name), _key(state, "apply", name), node=name, deadline_s=60.0)
 
 
 def _kill(state: State, name: str) -> Command:
     key, incarnation = _key(state, "kill", name), state.nodes[name].incarnation
-    return Command(f="node.kill", key=key, node=name, incarnation=incarnation)
+    return command(NodeKill(), key, node=name, incarnation=incarnation)
 
 
 def _reachable(state: State, name: str, good: bool) -> State:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
-from ...model.event import Clock, Command, Event
+from ...model import codec
+from ...model.event import Clock, Command, Event, command
+from ...model.events import CheckpointFacts, Note, Timer
+from ...model.payload import Payload
 from ...model.plan import Plan
 
 #: prepare: fence, checkpoint, store and nodes are being made ready · start: the ranks are being forked and join ·
@@ -89,7 +92,7 @@ class State:
     epoch: int = 0
     awaited: frozenset[str] = frozenset()
     store: tuple[str, int] | None = None
-    resume: Mapping[str, Any] | None = None
+    resume: CheckpointFacts | None = None
     joined: frozenset[int] = frozenset()
     finished: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
@@ -147,18 +150,18 @@ def then(result: Result, more: Callable[[State], Result]) -> Result:
     return after, commands + following
 
 
-def note(f: str, key: str, value: Mapping[str, Any], *, of: str | None = None, epoch: int | None = None) -> Command:
-    """A decision to be written into the history under the name ``f``; ``of``: the node that it is about."""
-    return Command(f="note", key=key, node=of, epoch=epoch, value={"f": f, "value": value})
+def note(payload: Payload, key: str, *, of: str | None = None, epoch: int | None = None) -> Command:
+    """A decision to be written into the history; ``of``: the node that it is about."""
+    return command(Note(f=payload.NAME, value=codec.plain(payload)), key, node=of, epoch=epoch)
 
 
 def timer(key: str, after_s: float) -> Command:
-    return Command(f="timer", key=key, deadline_s=after_s + 3600.0, value={"after_s": after_s})
+    return command(Timer(after_s=after_s), key, deadline_s=after_s + 3600.0)
 
 
-def reached(state: State, steps: list[Any]) -> State:
-    """Steps that ranks are known to have done; what is no step number is passed over."""
-    return replace(state, best_step=max([state.best_step, *(step for step in steps if isinstance(step, int))]))
+def reached(state: State, steps: Iterable[int | None]) -> State:
+    """The state after ranks reached these steps; None: a step that is not known."""
+    return replace(state, best_step=max([state.best_step, *(step for step in steps if step is not None)]))
 
 
 def forged(event: Event) -> bool:
