@@ -1,1 +1,1 @@
-"""A fake provider for tests of the engine and of plugins: no processes, no clock."""
+"""A fake bed for tests of the engine and of plugins: no processes, no real time."""

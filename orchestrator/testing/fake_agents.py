@@ -1,4 +1,4 @@
-"""The agents of a bed in memory: what each does with a command of the engine."""
+"""The agents of a bed in memory: what each does with a command."""
 
 from __future__ import annotations
 
@@ -6,76 +6,88 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..model.event import Command
-from .fake_parts import FakeGang
-from .fake_ranks import Ranks
+from .fake_cluster import FakeCluster, FakeNode
+from .fake_ranks import FakeRanks
 
 
-class Agents(Ranks):
-    """See the module."""
+class FakeAgents:
+    """See the module. A paused agent keeps its commands until it is resumed; a dead one drops them."""
 
-    def _deliver(self, command: Command) -> None:
-        node = self.nodes[str(command.node)]
+    def __init__(self, cluster: FakeCluster, ranks: FakeRanks) -> None:
+        self._cluster, self._ranks = cluster, ranks
+        self._handlers: Mapping[str, Callable[[Command], dict[str, Any]]] = {
+            "fence.write": self._write_fence,
+            "checkpoint.scan": self._scan_checkpoints,
+            "store.open": self._open_store,
+            "gang.start": self._start_gang,
+            "gang.stop": self._stop_gang,
+            "rank.release": self._release_rank,
+        }
+
+    def receive(self, command: Command) -> None:
+        node = self._cluster.nodes[str(command.node)]
         if node.alive and node.paused:
             node.inbox.append(command)
         elif node.alive:
-            self._agent(command)
+            self._perform(command)
 
-    def _agent(self, command: Command) -> None:
-        node = self.nodes[str(command.node)]
-        if self._repeated(command, "agent"):
+    def resume(self, node: FakeNode) -> None:
+        node.paused = False
+        waiting, node.inbox = node.inbox, []
+        for command in waiting:
+            self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        node = self._cluster.nodes[str(command.node)]
+        if self._cluster.is_repeated(command, "agent"):
             return
-        late = command.f == "gang.start" and self.fence > int(command.epoch or 0)
-        if late or command.incarnation not in (None, node.incarnation):
-            self._answer(command, "fail", {"reason": "another incarnation, or the epoch is over"})
+        if problem := self._problem(command, node):
+            self._cluster.respond(command, "fail", {"reason": problem})
             return
         node.done[command.key] += 1
-        self._answer(command, "ok", self._AGENT[command.f](self, command))
+        self._cluster.respond(command, "ok", self._handlers[command.f](command))
 
-    def _fence(self, command: Command) -> dict[str, Any]:
-        self.fence = max(self.fence, int(command.value["epoch"]))
-        return {"epoch": self.fence}
+    def _problem(self, command: Command, node: FakeNode) -> str:
+        """Why the command is rejected; empty if it is not."""
+        if command.f not in self._handlers:
+            return f"an agent does not perform {command.f}"
+        late = command.f == "gang.start" and self._ranks.fence > int(command.epoch or 0)
+        if late or command.incarnation not in (None, node.incarnation):
+            return "another incarnation, or the epoch is over"
+        return ""
 
-    def _scan(self, command: Command) -> dict[str, Any]:
+    def _write_fence(self, command: Command) -> dict[str, Any]:
+        self._ranks.fence = max(self._ranks.fence, int(command.value["epoch"]))
+        return {"epoch": self._ranks.fence}
+
+    def _scan_checkpoints(self, command: Command) -> dict[str, Any]:
         lineage = command.value["lineage"]
-        kept = [c for c in self.checkpoints if all(c["step"] <= s for e, s in lineage if e > c["epoch"])]
-        return {"newest": max(kept, key=lambda c: (c["step"], c["epoch"]), default=None), "skipped": []}
+        kept = [
+            checkpoint
+            for checkpoint in self._ranks.checkpoints
+            if all(checkpoint["step"] <= step for epoch, step in lineage if epoch > checkpoint["epoch"])
+        ]
+        newest = max(kept, key=lambda checkpoint: (checkpoint["step"], checkpoint["epoch"]), default=None)
+        return {"newest": newest, "skipped": []}
 
-    def _store(self, command: Command) -> dict[str, Any]:
+    def _open_store(self, command: Command) -> dict[str, Any]:
         return {"address": "127.0.0.1", "port": 40000 + int(command.epoch or 0), "pid": 1, "retries": []}
 
-    def _gang(self, command: Command) -> dict[str, Any]:
-        spec, epoch = command.value, int(command.value["epoch"])
-        start = int(spec["resume"]["step"]) if spec.get("resume") else 0
-        gang = self.gangs.setdefault(
-            epoch, FakeGang(epoch=epoch, size=spec["world_size"], last=self.steps, step=start, holds=spec["holds"])
-        )
-        for rank in spec["ranks"]:
-            gang.ranks[rank] = str(command.node)
-            warm = ["torch", "torch.distributed", "torch._dynamo"]
-            self._rank(gang, rank, "rank.start", {"pid": 1, "preloaded": warm})
-        if len(gang.ranks) == gang.size:
-            self._later(self._latency(), lambda: self._join(gang))
-        return {"pids": {str(rank): 1 for rank in spec["ranks"]}}
+    def _start_gang(self, command: Command) -> dict[str, Any]:
+        self._ranks.start(str(command.node), command.value)
+        return {"pids": {str(rank): 1 for rank in command.value["ranks"]}}
 
-    def _stop(self, command: Command) -> dict[str, Any]:
-        gang = self.gangs.get(int(command.value["epoch"]))
+    def _stop_gang(self, command: Command) -> dict[str, Any]:
+        gang = self._ranks.gangs.get(int(command.value["epoch"]))
         if gang is None:
             return {"killed": [], "left": 0, "last_step": {}}
         gang.over = True
-        mine = [rank for rank, name in gang.ranks.items() if name == command.node]
-        return {"killed": mine, "left": 0, "last_step": {str(rank): gang.step for rank in mine}}
+        ranks = [rank for rank, name in gang.ranks.items() if name == command.node]
+        return {"killed": ranks, "left": 0, "last_step": {str(rank): gang.step for rank in ranks}}
 
-    def _release(self, command: Command) -> dict[str, Any]:
-        for gang in self.gangs.values():
-            if gang.held.get(int(command.value["rank"])) == command.value["hold"]:
-                del gang.held[int(command.value["rank"])]
+    def _release_rank(self, command: Command) -> dict[str, Any]:
+        rank, hold = int(command.value["rank"]), command.value["hold"]
+        for gang in self._ranks.gangs.values():
+            if gang.held.get(rank) == hold:
+                del gang.held[rank]
         return {}
-
-    _AGENT: Mapping[str, Callable[[Agents, Command], dict[str, Any]]] = {
-        "fence.write": _fence,
-        "checkpoint.scan": _scan,
-        "store.open": _store,
-        "gang.start": _gang,
-        "gang.stop": _stop,
-        "rank.release": _release,
-    }

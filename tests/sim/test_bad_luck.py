@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -12,58 +13,76 @@ from orchestrator.core.engine import fold
 from orchestrator.model.event import Command, Event, Source
 from orchestrator.model.payload import EventType
 from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_parts import FakeGang
+from orchestrator.testing.fake_ranks import FakeGang
 
 from . import world
 
 NAMES = ("n0", "n1", "n2", "n3", "n4")
 
 
-class FullDisk(FakeBed):
-    """No checkpoint can be written; the gang goes on without, as real ranks do."""
+def full_disk() -> FakeBed:
+    """No checkpoint can be written; the gang continues without, as real ranks do."""
+    bed = FakeBed(NAMES)
 
-    def _commit(self, gang: FakeGang) -> None:
-        self._rank(gang, 0, "checkpoint.failed", {"name": "e0-s5", "reason": "No space left on device"})
+    def commit(gang: FakeGang) -> None:
+        bed.ranks.emit(gang, 0, "checkpoint.failed", {"name": "e0-s5", "reason": "No space left on device"})
 
-
-class Sharding(FakeBed):
-    """Its checkpoints are directories, as the scan tells."""
-
-    def _commit(self, gang: FakeGang) -> None:
-        super()._commit(gang)
-        self.checkpoints[-1]["file"] = self.checkpoints[-1]["name"]
+    bed.ranks.commit = commit  # type: ignore[method-assign]
+    return bed
 
 
-class Reporting(FakeBed):
+def sharded() -> FakeBed:
+    """Its checkpoints are directories, which the scan reports."""
+    bed = FakeBed(NAMES)
+    commit = bed.ranks.commit
+
+    def commit_directory(gang: FakeGang) -> None:
+        commit(gang)
+        bed.ranks.checkpoints[-1]["file"] = bed.ranks.checkpoints[-1]["name"]
+
+    bed.ranks.commit = commit_directory  # type: ignore[method-assign]
+    return bed
+
+
+def failing(kind: str) -> FakeBed:
     """Its ranks end by an error of this kind in their first step, as measured collectives do."""
+    bed = FakeBed(NAMES)
 
-    kind = ""
+    def step(gang: FakeGang, first: bool = False) -> None:
+        for rank, node in gang.ranks.items():
+            bed.ranks.emit(gang, rank, "rank.error", {"kind": kind, "message": f"rank {rank} says why"})
+            bed.at(0.02, functools.partial(bed.ranks.fail, gang, rank, node))
 
-    def _step(self, gang: FakeGang, first: bool = False) -> None:
-        for rank, name in gang.ranks.items():
-            self._rank(gang, rank, "rank.error", {"kind": self.kind, "message": f"rank {rank} says why"})
-            self._later(0.02, lambda rank=rank, name=name: self._fall(gang, rank, name))  # type: ignore[misc]
+    bed.ranks.step = step  # type: ignore[method-assign]
+    return bed
 
 
-class TakenPorts(FakeBed):
-    """The first port that is tried is somebody else's."""
+def taken_ports() -> FakeBed:
+    """Another process holds the first port that is tried."""
+    bed = FakeBed(NAMES)
+    respond = bed.cluster.respond
 
-    def _answer(self, command: Command, type: EventType, value: Mapping[str, Any], writer: str = "agent") -> None:
+    def respond_with_second_port(
+        command: Command, type: EventType, value: Mapping[str, Any], writer: str = "agent"
+    ) -> None:
         if command.f == "store.open":
             value = {**value, "port": value["port"] + 1, "retries": [value["port"]]}
-        super()._answer(command, type, value, writer)
+        respond(command, type, value, writer)
+
+    bed.cluster.respond = respond_with_second_port  # type: ignore[method-assign]
+    return bed
 
 
 def test_lost_checkpoints_end_no_run_and_keep_no_gang_from_coming_back() -> None:
-    _, book = world.run(world.trial(world.crash(2)), FullDisk(NAMES))
+    _, book = world.run(world.trial(world.crash(2)), full_disk())
     assert book.events[-1].value["outcome"] == "finished"
     assert len(world.names(book, "recovery.decided")) == 1
     assert [event.value.get("step") for event in book.events if event.f == "resume.chosen"] == [0, 0]
 
 
-@pytest.mark.parametrize(("kind", "path"), [(FakeBed, "e0-s25.pt"), (Sharding, "e0-s25")])
-def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: type[FakeBed], path: str) -> None:
-    _, book = world.run(world.trial(world.crash(2)), kind(NAMES))
+@pytest.mark.parametrize(("kind", "path"), [(world.bed, "e0-s25.pt"), (sharded, "e0-s25")])
+def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: Callable[[], FakeBed], path: str) -> None:
+    _, book = world.run(world.trial(world.crash(2)), kind())
     starts = [event.value for event in book.events if event.f == "gang.start" and event.type == "invoke"]
     assert {start["resume"]["path"] for start in starts if start.get("resume")} == {f"/shared/r/checkpoints/{path}"}
 
@@ -76,8 +95,7 @@ def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: type
     ],
 )
 def test_what_a_restart_does_not_cure_ends_the_run_at_once(message: str, kind: str, because: str) -> None:
-    bed = Reporting(NAMES)
-    bed.kind = message
+    bed = failing(message)
     _, book = world.run(world.trial(policy=("restart",)), bed)
     end = book.events[-1].value
     assert (end["outcome"], end["kind"]) == ("failed", kind)
@@ -86,15 +104,14 @@ def test_what_a_restart_does_not_cure_ends_the_run_at_once(message: str, kind: s
 
 
 def test_another_error_is_answered_by_another_start() -> None:
-    bed = Reporting(NAMES)
-    bed.kind = "ValueError"
+    bed = failing("ValueError")
     _, book = world.run(world.trial(policy=("restart",)), bed)
     assert len(world.names(book, "recovery.decided")) > 0 and book.events[-1].value["outcome"] == "failed"
     assert re.match(r"(rank \d|ranks \d(, \d)+) failed; crash loop", book.events[-1].value["reason"])
 
 
 def test_ports_that_were_taken_are_noted_in_each_epoch() -> None:
-    _, book = world.run(world.trial(world.crash(2)), TakenPorts(NAMES))
+    _, book = world.run(world.trial(world.crash(2)), taken_ports())
     notes = [
         (event.epoch, event.value["taken"], event.value["port"]) for event in book.events if event.f == "store.retried"
     ]

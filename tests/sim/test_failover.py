@@ -14,7 +14,8 @@ from orchestrator.model.event import Command, Event
 from orchestrator.model.provider import Cursors
 from orchestrator.model.trial import Liveness
 from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_parts import FakeGang, FakeNode
+from orchestrator.testing.fake_cluster import FakeNode
+from orchestrator.testing.fake_ranks import FakeGang
 
 from . import world
 from .test_hosts_judged import bad, judged
@@ -141,7 +142,7 @@ def test_a_pause_that_is_never_healed_is_found_by_silence(policy: tuple[str, ...
 
 def _killed_at_each_start(bed: FakeBed, node: str, times: int) -> None:
     """Something nobody planned kills a node a little after each of the first gangs has joined."""
-    join, left = bed._join, [times]
+    join, left = bed.ranks.join, [times]
 
     def joined(gang: FakeGang) -> None:
         join(gang)
@@ -149,7 +150,7 @@ def _killed_at_each_start(bed: FakeBed, node: str, times: int) -> None:
             left[0] -= 1
             bed.at(0.005, lambda: bed.kill(node))
 
-    bed._join = joined  # type: ignore[method-assign]
+    bed.ranks.join = joined  # type: ignore[method-assign]
 
 
 def test_a_crash_loop_is_stopped_before_the_budget_is_spent() -> None:
@@ -172,13 +173,13 @@ def test_planned_crashes_at_one_step_are_no_crash_loop(policy: tuple[str, ...]) 
 def test_planned_crashes_do_not_hide_a_crash_loop() -> None:
     """n2 is killed by plan each time, n1 by something else as well: that is what is counted."""
     bed = world.bed()
-    act = bed._inject
+    act = bed.keepers.inject
 
-    def inject(command: Command, node: FakeNode, by: str) -> None:
-        act(command, node, by)
+    def inject(command: Command, node: FakeNode, writer: str) -> None:
+        act(command, node, writer)
         bed.kill("n1")
 
-    bed._inject = inject  # type: ignore[method-assign]
+    bed.keepers.inject = inject  # type: ignore[method-assign]
     faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
     _, book = world.run(world.trial(*faults, policy=("restart",), max_restarts=10), bed)
     assert "crash loop" in str(_end(book)["reason"])
@@ -186,14 +187,14 @@ def test_planned_crashes_do_not_hide_a_crash_loop() -> None:
 
 def test_a_fault_that_was_not_proved_excuses_no_crash() -> None:
     bed = world.bed()
-    bed.hands_off = {f"f{k}" for k in range(6)}
-    act = bed._inject
+    bed.keepers.disarmed = {f"f{k}" for k in range(6)}
+    act = bed.keepers.inject
 
-    def inject(command: Command, node: FakeNode, by: str) -> None:
-        act(command, node, by)
+    def inject(command: Command, node: FakeNode, writer: str) -> None:
+        act(command, node, writer)
         bed.kill(node.name)
 
-    bed._inject = inject  # type: ignore[method-assign]
+    bed.keepers.inject = inject  # type: ignore[method-assign]
     faults = tuple(world.crash(2, id=f"f{k}", step=30, epoch=k) for k in range(6))
     _, book = world.run(world.trial(*faults, policy=("restart",), max_restarts=10), bed)
     assert "crash loop" in str(_end(book)["reason"])
@@ -244,7 +245,7 @@ def test_the_budget_of_restarts_is_kept() -> None:
 
 def test_a_disarmed_fault_is_never_called_verified() -> None:
     bed = world.bed()
-    bed.hands_off.add("f0")
+    bed.keepers.disarmed.add("f0")
     _, book = world.run(world.trial(world.crash(2)), bed)
     assert "fault.verified" not in world.names(book)
     assert _end(book)["outcome"] == "finished"
@@ -252,7 +253,7 @@ def test_a_disarmed_fault_is_never_called_verified() -> None:
 
 def test_a_fault_whose_state_held_before_is_never_called_verified() -> None:
     bed = world.bed()
-    bed.held_before.add("f0")
+    bed.keepers.held_before.add("f0")
     _, book = world.run(world.trial(world.crash(2)), bed)
     assert "fault.verified" not in world.names(book)
     assert _decisions(book) == []
@@ -316,7 +317,7 @@ class _LateLoss(FakeBed):
     def perform(self, command: Command) -> None:
         if command.f == "node.apply" and command.node == "n2":
             self.kill("n3")
-            self._later(0.05, lambda: super(_LateLoss, self).perform(command))
+            self.at(0.05, lambda: super(_LateLoss, self).perform(command))
         else:
             super().perform(command)
 
@@ -328,17 +329,23 @@ def test_a_node_that_is_lost_while_another_is_restored_is_restored_too() -> None
     assert all(node.alive for node in bed.nodes.values())
 
 
-class _HealsAtTheSecondTime(FakeBed):
-    def _keeper(self, command: Command) -> None:
-        if command.f == "fault.heal" and not self.nodes[str(command.node)].done["tried"]:
-            self.nodes[str(command.node)].done["tried"] += 1
-            self._answer(command, "fail", {"reason": "healing not verified"}, writer="keeper")
+def _heals_at_the_second_try() -> FakeBed:
+    bed = world.bed()
+    receive = bed.keepers.receive
+
+    def receive_twice(command: Command) -> None:
+        if command.f == "fault.heal" and not bed.nodes[str(command.node)].done["tried"]:
+            bed.nodes[str(command.node)].done["tried"] += 1
+            bed.cluster.respond(command, "fail", {"reason": "healing not verified"}, writer="keeper")
         else:
-            super()._keeper(command)
+            receive(command)
+
+    bed.keepers.receive = receive_twice  # type: ignore[method-assign]
+    return bed
 
 
 def test_a_rollback_that_failed_is_ordered_again_under_another_key_when_the_run_ends() -> None:
-    bed = _HealsAtTheSecondTime(("n0", "n1", "n2", "n3", "n4"))
+    bed = _heals_at_the_second_try()
     _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.pause(0.5)})
     heals = [e.key for e in book.events if e.f == "fault.heal" and e.type == "invoke"]
     assert heals == ["f/f0/heal", "f/f0/heal/2"]
@@ -371,7 +378,7 @@ def test_what_a_workload_emits_cannot_end_a_run_or_break_the_loop() -> None:
     bed = world.bed()
     odd: dict[str, dict[str, object]] = {"run.end": {"outcome": "finished"}, "progress": {}}
     for number, (name, value) in enumerate(odd.items()):
-        bed.at(0.1 + number / 100, functools.partial(bed._say, "n1", "rank-1.e0", name, value, epoch=0))
+        bed.at(0.1 + number / 100, functools.partial(bed.cluster.emit, "n1", "rank-1.e0", name, value, epoch=0))
     _, book = world.run(world.trial(), bed)
     assert _end(book)["outcome"] == "finished"
     assert book.events[-1].source.writer == "ctl"
@@ -383,18 +390,18 @@ def test_the_history_lacks_nothing_that_was_said_before_the_files_were_fetched(s
     trial = world.trial(world.crash(2), world.crash(1, id="f1", step=40))
     loop, poll = world.loop(trial, world.plan(trial), bed, book), bed.poll
     for millisecond in range(2000):
-        bed.at(millisecond / 1000, functools.partial(bed._say, "n3", "agent", "mine.chatter", {}))
+        bed.at(millisecond / 1000, functools.partial(bed.cluster.emit, "n3", "agent", "mine.chatter", {}))
 
     def batches(cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         """Several events at once, as files deliver them."""
         for _ in range(12 if timeout_s else 0):
-            poll({"said": len(bed.said)}, 0.001)
+            poll({"received": len(bed.received)}, 0.001)
         return poll(cursors, timeout_s)
 
     bed.poll = batches  # type: ignore[method-assign]
 
     def gather() -> dict[str, object]:
-        written.update(event.source.identity for event in bed.said)
+        written.update(event.source.identity for event in bed.received)
         return {}
 
     loop.gather = gather

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.model.act import Act
 from orchestrator.model.event import Command, Event
 from orchestrator.testing.fake import FakeBed
-from orchestrator.testing.fake_parts import FakeNode
+from orchestrator.testing.fake_cluster import FakeNode
 
 from . import world
 
@@ -120,7 +120,7 @@ def test_a_host_that_stays_away_with_nothing_to_replace_it_is_a_finding_and_the_
 
 def test_a_host_that_is_lost_unplanned_and_not_replaced_is_a_failure_of_the_infrastructure() -> None:
     bed = world.bed(world.HOSTS)
-    bed.at(0.2, lambda: bed.power_off("h2"))
+    bed.at(0.2, lambda: bed.cluster.power_off("h2"))
     _, book = world.run(world.trial(policy=("none",)), bed)
     assert _end(book)["kind"] == "infrastructure"
 
@@ -217,23 +217,28 @@ def test_a_host_lost_during_the_recovery_from_another_is_recovered_from_too() ->
 
 def test_a_host_that_is_lost_by_hand_is_recovered_from_on_the_same_path_and_told_at_the_end() -> None:
     bed = world.bed(world.HOSTS)
-    bed.at(0.2, functools.partial(bed.power_off, "h2"))
-    bed.at(6.0, functools.partial(bed.power_on, "h2"))
+    bed.at(0.2, functools.partial(bed.cluster.power_off, "h2"))
+    bed.at(6.0, functools.partial(bed.cluster.power_on, "h2"))
     _, book = world.run(world.trial(), bed)
     assert [d["slots"] for d in _decisions(book)] == [["n0", "n1", "n4", "n3"]]
     assert _end(book)["outcome"] == "finished"
 
 
-class _SlowEngine(FakeBed):
-    """Its containers are gone at once; the engine itself takes its time to stop."""
+def _slow_engine() -> FakeBed:
+    """Its containers end at once; the engine itself takes three seconds to stop."""
+    bed = world.bed(world.HOSTS)
+    inject = bed.keepers.inject
 
-    def _inject(self, command: Command, node: FakeNode, by: str) -> None:
-        self._do(node, command.value["act"]["inject"])
-        self._later(3.0, lambda: super(_SlowEngine, self)._inject(command, node, by))
+    def inject_slowly(command: Command, node: FakeNode, writer: str) -> None:
+        bed.keepers.perform(node, command.value["act"]["inject"])
+        bed.at(3.0, functools.partial(inject, command, node, writer))
+
+    bed.keepers.inject = inject_slowly  # type: ignore[method-assign]
+    return bed
 
 
 def test_an_injection_that_takes_longer_than_the_run_is_proved_before_it_is_undone() -> None:
-    bed = _SlowEngine(tuple(world.HOSTS), hosts=world.HOSTS)
+    bed = _slow_engine()
     _, book = world.run(world.trial(world.crash(2)), bed, {"f0": world.host_act("stop-engine")})
     order = [event.f for event in book.events if event.f in ("rank.finished", "fault.verified", "fault.healed")]
     assert [f for f in order if f != "rank.finished"] == ["fault.verified", "fault.healed"]
@@ -242,7 +247,7 @@ def test_an_injection_that_takes_longer_than_the_run_is_proved_before_it_is_undo
 
 
 def test_whoever_interrupts_does_not_wait_for_the_proof() -> None:
-    bed, book, trial = _SlowEngine(tuple(world.HOSTS), hosts=world.HOSTS), world.Memory(), world.trial(world.crash(2))
+    bed, book, trial = _slow_engine(), world.Memory(), world.trial(world.crash(2))
     plan = world.plan(trial, {"f0": world.host_act("stop-engine")}, world.HOSTS)
     acted = functools.partial(_acted, book)
     assert world.loop(trial, plan, bed, book, interrupted=acted).run().stage == "suspended"
@@ -268,10 +273,10 @@ def test_a_host_that_was_away_before_a_new_orchestrator_came_is_found_silent_by_
     book.limit = 60
     with pytest.raises(world.Killed):
         world.loop(trial, plan, bed, book).run()
-    bed.cut("h2")
+    bed.cluster.cut("h2")
     world.wait(bed, 1.0)
     book.limit = None
-    bed.at(12.0, lambda: bed.join("h2"))
+    bed.at(12.0, lambda: bed.cluster.join("h2"))
     away = bed.time
     world.resume(trial, plan, bed, book)
     silent = next(event for event in book.events if event.f == "node.silent")
@@ -285,7 +290,7 @@ class _LateKill(FakeBed):
 
     def perform(self, command: Command) -> None:
         if command.f == "node.kill" and str(command.key).startswith("e1/"):
-            self._later(9.0, lambda: super(_LateKill, self).perform(command))
+            self.at(9.0, lambda: super(_LateKill, self).perform(command))
         else:
             super().perform(command)
 

@@ -16,6 +16,7 @@ from orchestrator.model.run import Run
 from orchestrator.model.trial import CheckSpec, Trial
 from orchestrator.model.verdict import Verdict
 from orchestrator.testing.fake import FakeBed
+from orchestrator.testing.fake_cluster import FakeCluster
 
 from ..unit.catalogue import CATALOGUE
 from ..unit.synthetic import Files
@@ -77,14 +78,14 @@ def test_what_is_sent_again_because_its_acknowledgement_was_lost_is_done_and_ans
 
 def test_what_was_answered_twice_without_saying_so_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deed that was done twice gives two answers as well."""
-    answer = FakeBed._answer
+    respond = FakeCluster.respond
 
     def unmarked(
-        bed: FakeBed, command: Command, type: EventType, value: Mapping[str, object], writer: str = "agent"
+        cluster: FakeCluster, command: Command, type: EventType, value: Mapping[str, object], writer: str = "agent"
     ) -> None:
-        answer(bed, command, type, {name: item for name, item in value.items() if name != REPEATED}, writer)
+        respond(cluster, command, type, {name: item for name, item in value.items() if name != REPEATED}, writer)
 
-    monkeypatch.setattr(FakeBed, "_answer", unmarked)
+    monkeypatch.setattr(FakeCluster, "respond", unmarked)
     trial, _, book = _lost_and_back("cut-link", 0)
     verdict = judged(trial, book)["membership"]
     assert verdict.outcome == "fail"
@@ -95,7 +96,7 @@ def _own_clocks(bed: FakeBed, off_s: float = 0.0005) -> dict[str, HostClock]:
     """Each host booted at another time; as preflight would have measured it, half a millisecond wrong."""
     measured = {}
     for index, host in enumerate(bed.hosts.values(), start=1):
-        host.boot, host.ahead = f"boot-{host.name}", -1000.0 * index
+        host.boot, host.clock_offset_s = f"boot-{host.name}", -1000.0 * index
         measured[host.boot] = HostClock(host=host.name, offset_s=1000.0 * index + off_s, uncertainty_s=0.001)
     return measured
 
@@ -120,8 +121,8 @@ def test_what_a_host_tells_late_of_an_epoch_that_is_over_is_unknown_where_no_clo
     """n0 is cut off: what rank 0 said of epoch 0 arrives when epoch 1 trains."""
     trial, bed = world.trial(world.crash(0, after_s=0.2)), world.bed(world.HOSTS, steps=300)
     _own_clocks(bed)
-    say = functools.partial(bed._say, "n0", "rank-0.e0", "progress", {"rank": 0, "step": 1}, epoch=0)
-    bed.at(0.7, say)
+    emit = functools.partial(bed.cluster.emit, "n0", "rank-0.e0", "progress", {"rank": 0, "step": 1}, epoch=0)
+    bed.at(0.7, emit)
     act = {"f0": world.host_act("cut-link", for_s=3.0)}
     _, book = world.run(trial, bed, act)
     verdict = judged(trial, book)["membership"]
@@ -152,8 +153,8 @@ def test_each_fault_has_its_detector(fault: str, detectors: set[str]) -> None:
 
 def test_a_host_lost_beside_the_one_that_was_meant_is_a_finding() -> None:
     trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
-    bed.at(1.5, functools.partial(bed.power_off, "h1"))
-    bed.at(9.0, functools.partial(bed.power_on, "h1"))
+    bed.at(1.5, functools.partial(bed.cluster.power_off, "h1"))
+    bed.at(9.0, functools.partial(bed.cluster.power_on, "h1"))
     _, book = world.run(trial, bed, {"f0": world.host_act("power-off")})
     verdict = judged(trial, book)["planned-faults-only"]
     assert verdict.outcome == "fail"
@@ -186,7 +187,7 @@ def _without_count(event: Event) -> Event:
 def _resumed_in_a_partition(for_s: float, reconnect_s: float = 0.0) -> world.Memory:
     """Killed once the link is cut; resumed while it is. Silence then counts from the resumption, as the fault's time does."""
     trial, bed, book = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=1500), world.Memory()
-    bed.reconnect_s = reconnect_s
+    bed.cluster.reconnect_s = reconnect_s
     plan = world.plan(trial, {"f0": world.host_act("cut-link", for_s=for_s)}, world.HOSTS)
     append = book.append
 
@@ -237,8 +238,8 @@ def test_a_host_that_stays_silent_after_its_heal_is_lost_when_the_grace_is_over(
 
 def test_a_host_that_falls_silent_after_the_grace_is_a_finding() -> None:
     trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=1500)
-    bed.at(6.5, functools.partial(bed.cut, "h2"))
-    bed.at(11.0, functools.partial(bed.join, "h2"))
+    bed.at(6.5, functools.partial(bed.cluster.cut, "h2"))
+    bed.at(11.0, functools.partial(bed.cluster.join, "h2"))
     _, book = world.run(trial, bed, {"f0": world.host_act("cut-link", for_s=1.2)})
     verdict = judged(trial, book)["planned-faults-only"]
     assert verdict.outcome == "fail"
@@ -250,7 +251,7 @@ def test_a_power_switch_that_does_nothing_behind_a_link_that_is_cut_is_noticed(w
     """Nobody answers at the host's address either way; a node that lives on says so once its host is back."""
     trial, bed = world.trial(world.crash(2)), world.bed(world.HOSTS, steps=300)
     if not works:
-        bed.power_off = lambda host: None  # type: ignore[method-assign]
+        bed.cluster.power_off = lambda host: None  # type: ignore[method-assign]
     _, book = world.run(trial, bed, {"f0": world.host_act("power-off", for_s=3.0)})
     assert "fault.verified" in world.names(book)
     verdict = judged(trial, book)["fault-verified"]

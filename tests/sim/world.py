@@ -142,14 +142,14 @@ def wait(bed: FakeBed, for_s: float) -> None:
     """Let time pass without anybody listening."""
     end = bed.time + for_s
     while bed.time < end:
-        bed.poll({"said": len(bed.said)}, end - bed.time)
+        bed.poll({"received": len(bed.received)}, end - bed.time)
 
 
 def resume(trial: Trial, plan: Plan, bed: FakeBed, book: Memory) -> State:
     """A new orchestrator takes the run over; one that finds it ended leaves it alone."""
     if book.events[-1].f == "run.end":
         return fold.open_commands(trial, plan, book.events)[0]
-    bed.connect_anew()
+    bed.cluster.restart_controller()
     book.append(
         Event(
             type="note", f="run.resumed", at=bed.now(), source=Source(writer="ctl", n=0),
