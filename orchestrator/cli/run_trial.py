@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.spec import draft, parse_trial, plan, redact
+from ..core.spec import parse_trial, plan, redact, trial_draft
 from ..model import codec
 from ..model.bed import BedSpec
 from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted, UsageError
@@ -104,8 +104,8 @@ def _trial(
     if source.is_script and bed is not None and options["nodes"] is None:
         overrides.append(_all_nodes(source, bed))
     if source.args:
-        overrides.append(draft.Override(path=("params", "args"), value=list(source.args), source="--"))
-    if isinstance(source.document.value, dict):
+        overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
+    if isinstance(source.document.content, dict):
         overrides += trials.implied_checks(source.document, options["fail_node"])
     trial = parse_trial.build(source.document, session.catalogue, overrides, data_dir)
     script = trial.params.get("file") if source.is_script else None
@@ -119,7 +119,7 @@ def _trial(
 def _redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) -> Trial:
     """Replace the trial's secrets by placeholders. Raises UsageError for a recorded trial whose secrets are missing."""
     result = redaction.trial(trial)
-    missing = redact.missing(result.params, redaction.secrets)
+    missing = redact.missing_secrets(result.params, redaction.secrets)
     if not missing:
         return result
     args = [redact.PLACEHOLDER.sub("...", str(arg)) for arg in result.params.get("args", ())]
@@ -130,12 +130,12 @@ def _redacted(source: trials.Source, redaction: redact.Redaction, trial: Trial) 
     )
 
 
-def _all_nodes(source: trials.Source, bed: BedSpec) -> draft.Override:
+def _all_nodes(source: trials.Source, bed: BedSpec) -> trial_draft.Override:
     """Give a script every node of the bed, unless it says how many."""
-    world = source.document.value.get("world")
+    world = source.document.content.get("world")
     count = world["nodes"] if isinstance(world, dict) and "nodes" in world else None
     members = sum(node.role == "node" for node in bed.nodes)
-    return draft.Override(path=("world", "nodes"), value=count or members, source=f"bed {bed.name}")
+    return trial_draft.Override(path=("world", "nodes"), content=count or members, source=f"bed {bed.name}")
 
 
 def _dry_run(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None, *, as_json: bool) -> int:
@@ -147,7 +147,7 @@ def _dry_run(session: Session, trial: Trial, bed: BedSpec, data_dir: str | None,
         run="(dry run)", payload="", capabilities=capabilities, data_dir=data_dir,
     )  # fmt: skip
     if as_json:
-        session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.shown(planned))})
+        session.terminal.json({"trial": codec.plain(trial), "plan": codec.plain(plan.without_secrets(planned))})
         return 0
     session.terminal.lines(
         [

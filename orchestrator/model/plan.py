@@ -1,4 +1,4 @@
-"""Everything that a run has decided before its first command: where the ranks go, what may be done, with which files."""
+"""The plan of a run, decided before its first command: the node of each rank, the possible acts, the files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .trial import CheckSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanNode:
-    """A node as it was found when the run was planned. Paths are on the node.
+    """A node as observed when the run was planned. Paths are on the node.
 
-    ``leaf``: the switch of an emulated fabric that it is plugged into; nodes of one share an uplink.
+    ``leaf``: the node's switch in an emulated fabric; the nodes of a switch share an uplink.
     """
 
     name: str
@@ -33,7 +33,7 @@ class PlanNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostClock:
-    """A host's CLOCK_MONOTONIC plus ``offset_s`` is the orchestrator's, give or take ``uncertainty_s``, when it was measured."""
+    """A host's CLOCK_MONOTONIC + ``offset_s`` = the orchestrator's ± ``uncertainty_s`` at the time of the measurement."""
 
     host: str
     offset_s: float
@@ -42,10 +42,10 @@ class HostClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Nodes ``one`` do not share the directory for checkpoints with nodes ``other``, or with nobody at all (None)."""
+    """``nodes`` do not share the directory for checkpoints with ``other_nodes``; None: with no other node."""
 
-    one: frozenset[str]
-    other: frozenset[str] | None
+    nodes: frozenset[str]
+    other_nodes: frozenset[str] | None
     reason: str
 
 
@@ -60,9 +60,9 @@ class PluginFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCheck(CheckSpec):
-    """A check that judges a run, with the file that implements it; ``sha256`` is empty where there was no such file.
+    """A check that judges a run, with the file that implements it; ``sha256`` is empty if there was no such file.
 
-    ``source`` as for PluginFile; ``skipped``: why the check is not made; empty: it is made.
+    ``source`` as for PluginFile; ``skipped``: why the check is not run; empty: it is run.
     """
 
     sha256: str = ""
@@ -72,7 +72,7 @@ class PlannedCheck(CheckSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A file of the user that is not in the bundle. ``sha256`` is empty where it was not hashed; ``modified``: UTC."""
+    """A file of the user that is not in the bundle. ``sha256`` is empty if it was not hashed; ``modified``: UTC."""
 
     path: str
     reason: str
@@ -85,13 +85,13 @@ class LeftOut:
 class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
-    ``policy`` is the recovery order with ``auto`` resolved; ``last_step`` is None where a workload does not count steps;
-    ``clocks``: boot id of a host -> its clock, as preflight has measured it;
+    ``policy``: the recovery order with ``auto`` resolved; ``last_step``: None if the workload does not count steps;
+    ``clocks``: boot id of a host -> its clock, as preflight measured it;
     ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
-    ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> why;
-    ``checks``: what judges the run, then and later; None: a bundle of format 1, which does not list them.
-    ``secret_names``: environment variables that the user calls secret; ``umask``: that of the ranks;
-    ``inputs_left_out``: the user's files that travel with the run, or lie beside its script, and are not in the bundle.
+    ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> the reason;
+    ``checks``: the checks that judge the run; None: a bundle of format 1, which does not list them.
+    ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
+    ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
     """
 
     run: str

@@ -49,7 +49,7 @@ class Workload(Protocol):
     the number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields
     problems with the values, and ``fits(params, world)``, where there is one, why so many ranks cannot do it;
     ``notes(params)``, where there is one, yields what a user should know of what good values have come to;
-    ``memory(params, world)``, where there is one, gives what its largest buffers take on each rank (model/room.py), and
+    ``memory(params, world)``, where there is one, gives what its largest buffers take on each rank (model/free_memory.py), and
     ``programs(params)`` what it needs on every node beyond torch: who asks for it, its names in system.json, how to get it.
     ``traffic(params, world, samples)`` and ``once(params, world)``, where there are such, predict the bytes of each operation
     of all ranks, in a step of so many samples and before the first one.

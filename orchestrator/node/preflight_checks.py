@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..model import room
+from ..model import free_memory
 from .files import label
 from .keeper import container_status
 from .oslayer import engine_api as engines
@@ -52,7 +52,7 @@ def survey(
         "interfaces": container_status.interfaces(),
         "names": names(addresses, lookup_s),
         "space": space(spaces),
-        "memory": room.available(_text),
+        "memory": free_memory.available_on_host(_text),
         "ports": {address: _tried(lambda address=address: hold(address, hold_s)) for address in listen},  # type: ignore[misc]
         "unwritable": _tried(lambda: write_token(shared_dir, token, name)) or "",
     }
@@ -127,14 +127,18 @@ def inside(pids: Mapping[str, int], shared_dir: str) -> dict[str, dict[str, Any]
     may still take (None: no limit is known), and whether the shared directory is the same for it as it is out here (None
     where that is not known)."""
     return {
-        name: {"shm": _shm(pid), "memory": room.left(_text, pid), "same": _same(pid, shared_dir)}
+        name: {"shm": _shm(pid), "memory": free_memory.available_in_cgroup(_text, pid), "same": _same(pid, shared_dir)}
         for name, pid in pids.items()
     }
 
 
 def memory() -> int | None:
     """Bytes that processes like this one can still have; None where nothing says."""
-    known = [found for found in (room.available(_text), room.left(_text)) if found is not None]
+    known = [
+        found
+        for found in (free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text))
+        if found is not None
+    ]
     return min(known, default=None)
 
 

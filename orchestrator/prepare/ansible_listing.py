@@ -87,7 +87,7 @@ def _documents(path: Path, vault: Vault, options: Sequence[str], encrypted: Sequ
 def _document(text: str) -> Any:
     """As YAML or JSON; of any other file the values of its assignments, and its words."""
     try:
-        value = source_positions.load(text, "").value
+        value = source_positions.load(text, "").content
     except UsageError:
         value = None
     return value if isinstance(value, dict | list) else re.findall(r"=[ \t]*[\"']?([^\s\"']+)", text)
@@ -137,7 +137,7 @@ def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[s
                 variable_positions.Source(kind=kind, name=name, document=source_positions.load(text, str(file)))
             )
         else:
-            source_positions.check(text, str(file))  # Ansible reads it as YAML before it tries INI
+            source_positions.check_limits(text, str(file))  # Ansible reads it as YAML before it tries INI
     _refuse_repeated(found)
     return tuple(found), tuple(encrypted)
 
@@ -145,7 +145,7 @@ def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[s
 def _refuse_repeated(sources: Iterable[variable_positions.Source]) -> None:
     """Raises UsageError for keys that stand twice in one file, of which the last would silently win."""
     wrong = [
-        f"{source.document.place(*where)}: {'.'.join(map(str, where))}: stands twice"
+        f"{source.document.position(*where)}: {'.'.join(map(str, where))}: appears twice"
         for source in sources
         for where in source.document.repeated
     ]

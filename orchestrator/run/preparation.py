@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..core.spec import plan as planning
-from ..core.spec import plugin_files, required_programs
+from ..core.spec import planned_acts, plugin_files, required_programs
 from ..core.verdict import judge
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, BedStatus
@@ -92,12 +92,12 @@ def renew(request: Request, plan: Plan, directory: Path) -> Plan:
 def read_plan(directory: Path, bed: BedSpec) -> Plan:
     """The plan of a run as it was: what its bundle does not show is in the bed. Raises TornBundleError."""
     shown = vaulted.reveal(paths.document(directory, bundle.PLAN), bed.vault)
-    return planning.restored(paths.convert(Plan, shown, directory / bundle.PLAN), bed)
+    return planning.with_secrets(paths.convert(Plan, shown, directory / bundle.PLAN), bed)
 
 
 def _shown(plan: Plan, bed: BedSpec) -> Any:
     """The plan as a bundle keeps it."""
-    return vaulted.mask(codec.plain(planning.shown(plan)), bed.vault)
+    return vaulted.mask(codec.plain(planning.without_secrets(plan)), bed.vault)
 
 
 def discard(provider: Provider, bed: BedSpec, directory: Path) -> None:
@@ -156,7 +156,7 @@ def _place(draft: Draft) -> str:
 
 def _systems(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
     """What the nodes say that they run on; of those of this machine it need not be asked."""
-    if draft.bed.provider in planning.EMULATED:
+    if draft.bed.provider in planned_acts.EMULATED:
         return {}
     return systems.read(draft.request.provider, (node.name for node in draft.bed.nodes))
 
@@ -175,7 +175,7 @@ def _plan(draft: Draft, status: BedStatus, *, run_id: str, at: str, checked: pre
     return planning.plan(
         draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=at,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.nodes},
-        data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, rooms=checked.rooms,
+        data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin,
         secret_names=request.secret_names, umask=request.umask,
     )  # fmt: skip
@@ -186,7 +186,7 @@ def _fingerprint(draft: Draft, plan: Plan, told: Mapping[str, Mapping[str, Any]]
     asked: dict[str, Any] = {
         "code": _code(draft), "threads": plan.threads, "backend": plan.backend, "data": plan.data
     }  # fmt: skip
-    if draft.bed.provider in planning.EMULATED and plan.backend == "gloo":
+    if draft.bed.provider in planned_acts.EMULATED and plan.backend == "gloo":
         return fingerprint.take(**asked)
     names = (*plan.slots, *plan.spares)
     told = told or systems.read(draft.request.provider, names)
@@ -230,4 +230,4 @@ def _inputs(draft: Draft) -> tuple[Mapping[str, bytes], tuple[LeftOut, ...]]:
     known = (*request.secrets.values(), *draft.bed.vault)
     users, left_out = inputs.of_run(draft.trial, draft.files, request.inputs, known)
     checks = judge.specs(draft.trial, request.catalogue)
-    return {**users, **plugin_files.sources(draft.trial, checks, request.catalogue)}, left_out
+    return {**users, **plugin_files.user_sources(draft.trial, checks, request.catalogue)}, left_out

@@ -53,8 +53,8 @@ def of_run(
     """As ``select``, or of ``trial_files`` where the trial runs no script. ``secrets``: values that are known."""
     values, file = tuple(secrets), script(trial)
     if file is None:
-        return without_secrets(trial_files, lambda content: redact.holds(content, values))
-    return select(files, file.parent, lambda content: redact.holds(content, values))
+        return without_secrets(trial_files, lambda content: redact.contains_secret(content, values))
+    return select(files, file.parent, lambda content: redact.contains_secret(content, values))
 
 
 def select(

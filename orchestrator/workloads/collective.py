@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..model import room
+from ..model.free_memory import RequiredMemory
 from ..rank.collective import cases, feasible, known_algorithms, memory_demand, settings, sizes
 from ..rank.open_mpi import installed
 
@@ -70,7 +70,7 @@ def fits(params: Params, world: int) -> list[str]:
     return list(dict.fromkeys(problems))
 
 
-def memory(params: Params, world: int) -> room.Demand | None:
+def memory(params: Params, world: int) -> RequiredMemory | None:
     """What the largest combination takes on each rank."""
     return memory_demand.of(items(params), world, params, "--sizes", in_turn=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..model import room
+from ..model.free_memory import RequiredMemory
 from ..rank.collective import cases, feasible, item_parser, known_algorithms, memory_demand, settings
 from ..rank.open_mpi import installed
 
@@ -52,7 +52,7 @@ def fits(params: Params, world: int) -> list[str]:
     ]
 
 
-def memory(params: Params, world: int) -> room.Demand | None:
+def memory(params: Params, world: int) -> RequiredMemory | None:
     """What the largest item takes on each rank."""
     return memory_demand.of(items(params), world, params, "items")
 

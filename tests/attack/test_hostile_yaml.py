@@ -58,18 +58,18 @@ def test_a_yaml_text_beyond_the_limits_is_rejected_with_its_place(name: str) -> 
 def test_a_megabyte_on_one_line_is_read_in_seconds(name: str) -> None:
     assert len(LINES[name]) > 900_000
     started = time.process_time()
-    assert source_positions.load(LINES[name], "t.yml").value
+    assert source_positions.load(LINES[name], "t.yml").content
     assert time.process_time() - started < HANGS_S
 
 
 def test_what_an_alias_stands_for_keeps_its_lines() -> None:
     text = "base: &base\n  gpus: 2\n  mounts: [a, b]\nh1: *base\nh2:\n  *base\n"
     document = source_positions.load(text, "i.yml")
-    assert document.value["h1"] == document.value["h2"] == {"gpus": 2, "mounts": ["a", "b"]}
+    assert document.content["h1"] == document.content["h2"] == {"gpus": 2, "mounts": ["a", "b"]}
     assert document.line("h1") == 4 and document.line("h2") == 5
     assert document.line("h1", "gpus") == document.line("h2", "gpus") == 2
     assert document.line("h2", "mounts", 1) == 3
-    assert document.value["h1"] is not document.value["h2"]
+    assert document.content["h1"] is not document.content["h2"]
 
 
 @pytest.mark.parametrize("name", ["hosts.yml", "hosts.json", "hosts", "hosts.ini"])

@@ -260,7 +260,7 @@ def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(des
         refused = desk.ccbed(*trial(desk, nodes=3))
         assert refused.code == EXIT_USAGE, refused.text
         assert "(n0 n1 n2) share" in refused.text
-        assert "h2 does not see what h1 writes there: mount one file system there on their hosts" in refused.text
+        assert "h2 does not see what h1 writes there: mount the same file system there on their hosts" in refused.text
         assert not list((desk.folder / "runs").glob("*")), "nothing was run before it was refused, no twin either"
         elsewhere = desk.ccbed(*trial(desk, nodes=2), within_s=60)
         assert elsewhere.code == EXIT_PASS, elsewhere.text

@@ -288,7 +288,7 @@ def test_a_script_gets_all_nodes_its_arguments_and_no_recovery(ccbed: Desk) -> N
     assert (list(trial.params["args"]), trial.world.nodes) == (["--epochs", "3"], 4)
     assert trial.recovery.policy == ("none",)
     assert ccbed("run", "train.py", "--fail-node", "1") == 3
-    assert "cannot be held in a step" in ccbed.err
+    assert "cannot be stopped in a step" in ccbed.err
 
 
 def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None:
@@ -325,11 +325,11 @@ def test_help_shows_what_the_trial_sets_with_its_meaning(ccbed: Desk, capsys: py
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
-        ("allreduce --sizes 1K:0", "ccbed run allreduce --help tells every parameter and its form"),
-        ("alltoall --shares .2,.2", "ccbed run alltoall --help tells every parameter and its form"),
+        ("allreduce --sizes 1K:0", "ccbed run allreduce --help lists every parameter and its form"),
+        ("alltoall --shares .2,.2", "ccbed run alltoall --help lists every parameter and its form"),
         ("dp-ring --fail-node 9", "ccbed run dp-ring --fail-node 3, or --nodes 10"),
         ("train.py --fail-node 2", "ccbed run train.py --fail-node 2 --at 10s"),
-        ("l.yml --iterations x", "ccbed run l.yml --help tells every parameter and its form"),
+        ("l.yml --iterations x", "ccbed run l.yml --help lists every parameter and its form"),
         ("dp-ring --algorithm rng", "ccbed list algorithms"),
         ("dp-ring --at 10s", "ccbed run dp-ring --fail-node 2 --at 10s"),
         (

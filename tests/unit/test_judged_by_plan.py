@@ -107,7 +107,7 @@ def sealed(
         bundle.TRIAL: trial, bundle.PLAN: plan, bundle.BUNDLE: {"twin": twin, "format": 1, **about},
         bundle.FINGERPRINT: run.extras["fingerprint.json"],
     }  # fmt: skip
-    bundle.write_inputs(directory, documents, plugin_files.sources(trial, checks, known))
+    bundle.write_inputs(directory, documents, plugin_files.user_sources(trial, checks, known))
     lines = (json.dumps(codec.plain(event)) + "\n" for event in run.history.events)
     (directory / bundle.HISTORY).write_text("".join(lines))
     seal.seal(directory)

@@ -205,7 +205,7 @@ def test_a_dynamic_inventory_is_run(tmp_path: Path) -> None:
             "lab.yml: g.host: a group has hosts, children and vars; did you mean hosts?",
         ),
         ("hosts.ini", "[empty]\n", "hosts.ini: no host; at least one is needed"),
-        ("lab.yml", "g: {hosts: {'h[1:2]': {}}, vars: {a: 1, a: 2}}", "lab.yml:1: g.vars.a: stands twice"),
+        ("lab.yml", "g: {hosts: {'h[1:2]': {}}, vars: {a: 1, a: 2}}", "lab.yml:1: g.vars.a: appears twice"),
     ],
 )
 def test_a_broken_inventory_is_told_in_a_line(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.core.spec import parse_trial
-from orchestrator.core.spec.draft import Override
+from orchestrator.core.spec.trial_draft import Override
 from orchestrator.model import codec
 from orchestrator.model.errors import UsageError
 from orchestrator.model.trial import CheckSpec, Trial, Trigger
@@ -27,7 +27,7 @@ def parse(text: str, *overrides: Override, path: str = "t.yml") -> Trial:
 
 def kill(node: str, at: str | None = None) -> Override:
     body = {"node": node} | ({} if at is None else {"at": at})
-    return Override(path=("faults",), value={"crash-node": body}, source=f"--fail-node {node}", append=True)
+    return Override(path=("faults",), content={"crash-node": body}, source=f"--fail-node {node}", append=True)
 
 
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.name)
@@ -76,7 +76,7 @@ def test_the_ways_to_say_when(at: str, trigger: Trigger) -> None:
 
 def test_an_option_is_named_where_it_is_wrong() -> None:
     with pytest.raises(UsageError) as found:
-        parse(HEAD, kill("9"), Override(path=("params", "batch"), value="many", source="--batch"))
+        parse(HEAD, kill("9"), Override(path=("params", "batch"), content="many", source="--batch"))
     assert list(found.value.problems) == [
         "--batch: must be a whole number (got many)",
         "--fail-node 9: crash-node.node: the trial has nodes 0..3 (got 9)",
@@ -84,7 +84,7 @@ def test_an_option_is_named_where_it_is_wrong() -> None:
 
 
 def test_an_option_wins_over_the_file() -> None:
-    trial = parse(HEAD + "seed: 3\nworld: {nodes: 2}", Override(path=("seed",), value="5", source="--seed"))
+    trial = parse(HEAD + "seed: 3\nworld: {nodes: 2}", Override(path=("seed",), content="5", source="--seed"))
     assert (trial.seed, trial.world.nodes) == (5, 2)
 
 
@@ -102,12 +102,12 @@ def test_trial_json_is_the_same_trial() -> None:
 
 
 def test_a_policy_may_be_a_list_as_text() -> None:
-    override = Override(path=("recovery", "policy"), value="spare, restart", source="--recovery")
+    override = Override(path=("recovery", "policy"), content="spare, restart", source="--recovery")
     assert parse(HEAD, override).recovery.policy == ("spare", "restart")
 
 
 def test_a_script_is_hit_after_a_time_but_not_in_a_step_even_where_it_tells_them() -> None:
     text = "trial: t\nworkload: script\nparams: {file: /a.py, step_regex: 'step (?P<step>[0-9]+)'}\n"
     assert parse(text + "faults: [crash-node: {node: 1, at: 4s}]").faults[0].at.after_s == 4.0
-    with pytest.raises(UsageError, match="cannot be held in a step"):
+    with pytest.raises(UsageError, match="cannot be stopped in a step"):
         parse(text + "faults: [crash-node: {node: 1, at: {step: 4}}]")

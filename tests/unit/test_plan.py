@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import plugins
 from orchestrator.core.spec import parse_trial, plan
-from orchestrator.core.spec.draft import Override
+from orchestrator.core.spec.trial_draft import Override
 from orchestrator.model.bed import BedSpec, BedStatus
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.model.plan import Plan
@@ -23,7 +23,7 @@ CATALOGUE = plugins.discover()
 
 def trial(text: str = "", *, fail: str | None = None) -> Trial:
     body = {"crash-node": {"node": fail}}
-    overrides = [Override(path=("faults",), value=body, source="--fail-node", append=True)] if fail else []
+    overrides = [Override(path=("faults",), content=body, source="--fail-node", append=True)] if fail else []
     return parse_trial.parse(f"trial: t\nworkload: train-dp\n{text}", "t.yml", CATALOGUE, overrides)
 
 
@@ -56,7 +56,7 @@ def test_spare_alone_is_refused_where_none_is_warm() -> None:
 def test_too_few_nodes_is_a_mistake_of_the_trial() -> None:
     with pytest.raises(UsageError, match="needs 5 nodes; bed local has 4") as found:
         planned(trial("world: {nodes: 5}"))
-    assert found.value.hint == "ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml"
+    assert found.value.hint == "raise ccbed_nodes in local.yml and: ccbed up local.yml"
 
 
 def test_a_node_that_is_not_warm_is_a_failure_of_the_bed() -> None:
@@ -71,12 +71,12 @@ def test_every_node_that_a_fault_may_meet_has_its_act() -> None:
 
 
 def test_a_node_that_takes_no_part_cannot_be_the_target() -> None:
-    with pytest.raises(UsageError, match=r"fault f0 \(crash-node\): no node n7 takes part"):
+    with pytest.raises(UsageError, match=r"fault f0 \(crash-node\): unknown node n7"):
         planned(trial(fail="n7"))
 
 
 def test_a_fault_needs_what_its_host_can_do() -> None:
-    with pytest.raises(UsageError, match=r"needs kill; host localhost .* can: pause"):
+    with pytest.raises(UsageError, match=r"needs kill; host localhost .* offers: pause"):
         planned(trial(fail="2"), capabilities={"localhost": frozenset({"pause"})})
 
 
@@ -110,7 +110,7 @@ def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowe
     text = f"faults: [{fault}: {{node: 1}}]\nworld: {{nodes: 2}}"
     can: dict[str, Any] = {"capabilities": {"h1": frozenset({"kill"}), "h2": frozenset({"kill"})}}
     bare, name = beds.local(DOCKER), variable.partition(":")[0]
-    with pytest.raises(UsageError, match=f"needs {fault}; host h1 .* can: kill; {name} gives it"):
+    with pytest.raises(UsageError, match=f"needs {fault}; host h1 .* offers: kill; set {name}"):
         planned(trial(text), bare, **can)
     given = beds.local(f"{DOCKER}    {variable}\n")
     act = planned(trial(text), given, **can).acts["f0"]["n1"]
@@ -134,9 +134,9 @@ def test_a_bundles_plan_keeps_no_secret_and_goes_on_with_the_beds() -> None:
     bed = beds.local()
     bed = dataclasses.replace(bed, nodes=tuple(dataclasses.replace(node, env=env) for node in bed.nodes))
     made = planned(trial(), bed)
-    kept = plan.shown(made)
+    kept = plan.without_secrets(made)
     assert kept.nodes["n1"].env == {"WANDB_API_KEY": "***", "LEVEL": "3"}
-    assert plan.restored(kept, bed) == made
+    assert plan.with_secrets(kept, bed) == made
 
 
 def test_a_variable_whose_value_came_out_of_a_vault_is_secret_whatever_its_name() -> None:
@@ -146,7 +146,7 @@ def test_a_variable_whose_value_came_out_of_a_vault_is_secret_whatever_its_name(
     bed = dataclasses.replace(bed, nodes=tuple(dataclasses.replace(node, env=env) for node in bed.nodes))
     made = planned(trial(), bed)
     assert made.secret_names == ("STATION", "PIN", "URL")
-    assert plan.shown(made).nodes["n1"].env == {"STATION": "***", "PIN": "***", "URL": "***", "LEVEL": "3"}
+    assert plan.without_secrets(made).nodes["n1"].env == {"STATION": "***", "PIN": "***", "URL": "***", "LEVEL": "3"}
 
 
 def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_p
 def test_a_directory_that_cannot_be_written_is_not_shared_either(tmp_path: Path) -> None:
     hosts = Hosts(roots={"h1": "/proc/nowhere"})
     first = examined(bed(tmp_path), hosts).gaps[0]
-    assert (sorted(first.one), first.other) == (["n1"], None)
+    assert (sorted(first.nodes), first.other_nodes) == (["n1"], None)
     assert first.reason.startswith("h1 cannot write there: ")
 
 
@@ -314,7 +314,7 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
     hosts.odd["h1", "inside"] = sees(1 << 30, same=False)
     checked = examined(bed(tmp_path), hosts)
     (gap,) = checked.gaps
-    assert (sorted(gap.one), gap.other) == (["n1"], None)
+    assert (sorted(gap.nodes), gap.other_nodes) == (["n1"], None)
     assert gap.reason == "the container of n1 has another there than its host"
     found = next(one for one in checked.findings if one.name == "shared")
     assert (found.outcome, found.fix.startswith("start the containers anew: ccbed down b")) == ("warn", True)
@@ -380,8 +380,8 @@ def test_a_check_says_its_value_or_its_problem(capsys: pytest.CaptureFixture[str
 def test_what_is_free_on_each_host_and_in_each_limited_container_is_measured(tmp_path: Path) -> None:
     hosts = Hosts()
     hosts.odd["h1", "inside"] = lambda pids, shared_dir: {"n1": {"shm": 1 << 30, "memory": 5 << 30, "same": True}}
-    rooms = examined(bed(tmp_path), hosts).rooms
-    assert [(one.place, one.nodes) for one in rooms] == [
+    free_memory = examined(bed(tmp_path), hosts).free_memory
+    assert [(free.location, free.nodes) for free in free_memory] == [
         ("host h0", ("n0",)), ("host h1", ("n1",)), ("host h2", ("n2",)), ("the container of n1", ("n1",)),
     ]  # fmt: skip
-    assert rooms[-1].free == 5 << 30 and all(one.free > 1 << 20 for one in rooms)
+    assert free_memory[-1].size_bytes == 5 << 30 and all(free.size_bytes > 1 << 20 for free in free_memory)

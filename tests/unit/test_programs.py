@@ -36,7 +36,7 @@ def test_open_mpi_that_containers_lack_is_refused_with_the_nodes_and_the_way_out
         "algorithm mpi: n0 n1: no mpirun, no orted, no mpi4py", "algorithm mpi:ring: n0 n1: no mpirun, no orted, no mpi4py",
     )  # fmt: skip
     assert found.value.hint.startswith(
-        "leave it out of --algorithm; or make ccbed_image one that has it (pip install mpi4py"
+        "remove it from --algorithm; or set ccbed_image to an image that has it (pip install mpi4py"
     )
     assert found.value.hint.endswith("and: ccbed up local.yml")
 

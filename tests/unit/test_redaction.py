@@ -124,8 +124,8 @@ def test_a_trial_keeps_its_file_and_loses_its_secrets() -> None:
     assert trial.params["file"] == params["file"]
     assert "abc" not in f"{trial.params['args']} {trial.params['exec_']}"
     assert redact.reveal(dict(trial.params), redaction_.secrets) == params
-    assert redact.missing(trial.params, redaction_.secrets) == ()
-    assert redact.missing(trial.params) == (
+    assert redact.missing_secrets(trial.params, redaction_.secrets) == ()
+    assert redact.missing_secrets(trial.params) == (
         "params.args[1] (the value of --token)",
         "params.exec_[1] (the value of PASSWORD)",
     )

@@ -16,15 +16,17 @@ from .test_plan import planned, trial
 
 
 def between(one: str, other: str | None = None) -> Gap:
-    return Gap(one=frozenset({one}), other=frozenset({other}) if other else None, reason=f"{one} does not see {other}")
+    return Gap(
+        nodes=frozenset({one}), other_nodes=frozenset({other}) if other else None, reason=f"{one} does not see {other}"
+    )
 
 
 @pytest.mark.parametrize("policy", ["spare", "restart", "[spare, restart]"])
 @pytest.mark.parametrize("gap", [between("n3", "n0"), between("n1")], ids=["two of its nodes", "one node with nobody"])
 def test_a_policy_that_needs_the_directory_is_refused_with_the_reason(policy: str, gap: Gap) -> None:
     asked = trial(f"recovery: {{policy: {policy}}}")
-    wanted = r"needs a directory that the trial's nodes \(n0 n1 n2 n3\) share; .* is none: "
-    with pytest.raises(UsageError, match=f"{wanted}{gap.reason}: mount one file system there on their hosts"):
+    wanted = r"needs a directory that the trial's nodes \(n0 n1 n2 n3\) share; .* is not shared: "
+    with pytest.raises(UsageError, match=f"{wanted}{gap.reason}: mount the same file system there on their hosts"):
         planned(asked, gaps=[gap])
 
 

@@ -36,7 +36,7 @@ def test_params_have_defaults_and_survive_the_way_to_the_rank(name: str) -> None
 @pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_has_a_meaning(name: str) -> None:
     cls = importlib.import_module(f"orchestrator.workloads.{name}").Params
-    told = parameter_docs.of(cls)
+    told = parameter_docs.read_meanings(cls)
     assert {field.name for field in fields(cls)} - set(told) == set()
     assert all(text[0].isalnum() and len(text) < 400 for text in told.values())
 

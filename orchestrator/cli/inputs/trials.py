@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ...core.spec import draft, parameter_docs, parse_faults, parse_trial, redact, source_positions, values
+from ...core.spec import parameter_docs, parse_faults, parse_trial, redact, source_positions, trial_draft, values
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import UsageError
@@ -43,12 +43,12 @@ class Source:
 
     @property
     def workload(self) -> str:
-        return str(self.document.value.get("workload")) if isinstance(self.document.value, dict) else ""
+        return str(self.document.content.get("workload")) if isinstance(self.document.content, dict) else ""
 
     @property
     def params(self) -> Mapping[str, Any]:
         """What the trial itself sets."""
-        found = self.document.value.get("params") if isinstance(self.document.value, dict) else None
+        found = self.document.content.get("params") if isinstance(self.document.content, dict) else None
         return found if isinstance(found, dict) else {}
 
     @property
@@ -98,12 +98,12 @@ def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str])
         return []
     names = set(taken)
     cls = catalogue.workloads[workload].module.Params
-    told, kinds, found = parameter_docs.of(cls), parameter_docs.kinds(cls), []
+    told, kinds, found = parameter_docs.read_meanings(cls), parameter_docs.placeholders(cls), []
     for field in fields(cls):
         flag = f"--{field.name.strip('_').replace('_', '-')}"
         if flag in names or field.name in _BY_PLACE.get(workload, ()):
             continue
-        value = parameter_docs.shown(source.params.get(field.name, field.default))
+        value = parameter_docs.format_value(source.params.get(field.name, field.default))
         text = told.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
         variable = f"CCBED_{field.name.strip('_').upper()}"
         found.append(
@@ -114,7 +114,7 @@ def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str])
     return found
 
 
-def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[draft.Override]:
+def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[trial_draft.Override]:
     """The options of `run`, each for its place in the trial. ``name``: what the user calls it."""
     places = {
         "nodes": ("world", "nodes"),
@@ -126,22 +126,24 @@ def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str,
         "wall": ("liveness", "wall_s"),
     }
     found = [
-        draft.Override(path=place, value=given[name], source=f"--{name.replace('_', '-')}")
+        trial_draft.Override(path=place, content=given[name], source=f"--{name.replace('_', '-')}")
         for name, place in places.items()
         if given.get(name) is not None
     ]
     for name, value in workload_values.items():
         option = f"--{name.strip('_').replace('_', '-')}"
-        found.append(draft.Override(path=("params", name), value=value, source=option))
+        found.append(trial_draft.Override(path=("params", name), content=value, source=option))
     return [*found, *_faults(name, given.get("fail_node") or (), given.get("at") or ())]
 
 
-def implied_checks(document: source_positions.Document, fail_node: Sequence[str]) -> list[draft.Override]:
+def implied_checks(document: source_positions.Document, fail_node: Sequence[str]) -> list[trial_draft.Override]:
     """A node that is killed on purpose must be detected in time, unless the trial says more about that itself."""
-    checks = document.value.get("checks") or ()
+    checks = document.content.get("checks") or ()
     if not fail_node or any("detected-within" in check for check in checks if isinstance(check, str | dict)):
         return []
-    return [draft.Override(path=("checks",), value={"detected-within": "2s"}, source="--fail-node", append=True)]
+    return [
+        trial_draft.Override(path=("checks",), content={"detected-within": "2s"}, source="--fail-node", append=True)
+    ]
 
 
 def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:
@@ -163,7 +165,7 @@ def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalog
     )
 
 
-def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[draft.Override]:
+def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[trial_draft.Override]:
     """One crash-node per --fail-node. ``at``: none, one trigger for all of them, or one for each, in order."""
     if at and not nodes:
         raise UsageError("--at goes with --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at[0]}")
@@ -174,8 +176,11 @@ def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[draft.Ov
         )
     triggers = [{"at": at[index % len(at)]} if at else {} for index in range(len(nodes))]
     return [
-        draft.Override(
-            path=("faults",), value={"crash-node": {"node": node, **trigger}}, source=f"--fail-node {node}", append=True
+        trial_draft.Override(
+            path=("faults",),
+            content={"crash-node": {"node": node, **trigger}},
+            source=f"--fail-node {node}",
+            append=True,
         )
         for node, trigger in zip(nodes, triggers, strict=True)
     ]
@@ -236,23 +241,23 @@ def _when(at: Any) -> str:
     return f"at {point}, once, exact"
 
 
-def _yaml(path: Path, label: str, asked: str = "") -> Source:
+def _yaml(path: Path, label: str, user_name: str = "") -> Source:
     content = _read(path)
     text = content.decode(errors="replace")
-    document = replace(parse_trial.open_document(text, label), asked=asked)
+    document = replace(parse_trial.open_document(text, label), user_name=user_name)
     return Source(document=document, label=label, inputs={path.name: content})
 
 
 def _script(path: Path, args: Sequence[str]) -> Source:
-    content = _read(path)
-    value = {
+    source = _read(path)
+    content = {
         "trial": _trial_name(path.stem),
         "workload": SCRIPT,
         "params": {"file": str(path.resolve()), "args": list(args), "cwd": str(Path.cwd())},
         "recovery": {"policy": "none"},
     }
-    document = source_positions.Document(path=str(path), value=value)
-    return Source(document=document, label=str(path), inputs={path.name: content})
+    document = source_positions.Document(path=str(path), content=content)
+    return Source(document=document, label=str(path), inputs={path.name: source})
 
 
 def _trial_name(stem: str) -> str:

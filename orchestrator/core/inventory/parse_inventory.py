@@ -18,14 +18,14 @@ def parse(text: str, path: str) -> Inventory:
     """Raises UsageError. Groups may nest; the variables of a child win over its parent's, a host's own over all."""
     document = source_positions.load(text, path)
     reader = _Reader(document=document)
-    if not isinstance(document.value, dict):
+    if not isinstance(document.content, dict):
         raise UsageError(
-            f"{document.place()}: must be a mapping with the group `all` (got {values.show(document.value)})"
+            f"{document.position()}: must be a mapping with the group `all` (got {values.show(document.content)})"
         )
-    for name in document.value:
+    for name in document.content:
         reader.group((name,), depth=0 if name == "all" else 1, chain=())
     for where in document.repeated:
-        reader.say(where, "stands twice")
+        reader.say(where, "appears twice")
     if not reader.hosts and not reader.problems:
         reader.say(("all", "hosts"), "no host; at least one is needed")
     if reader.problems:
@@ -138,13 +138,13 @@ class _Reader:
         return False
 
     def _at(self, where: tuple[str, ...]) -> Any:
-        value: Any = self.document.value
+        value: Any = self.document.content
         for key in where:
             value = value[key]
         return value
 
     def _label(self, where: tuple[str | int, ...]) -> str:
-        return f"{self.document.place(*where)}: {_dotted(where)}"
+        return f"{self.document.position(*where)}: {_dotted(where)}"
 
     def say(self, where: tuple[str | int, ...], text: str) -> None:
         self.problems.append((self.document.line(*where), f"{self._label(where)}: {text}"))

@@ -98,7 +98,7 @@ def _names(written: str, host: str) -> bool:
 
 
 def _at(source: Source, where: source_positions.Path) -> Any:
-    value = source.document.value
+    value = source.document.content
     for part in where:
         value = value[part]
     return value
@@ -108,4 +108,4 @@ def _place(source: Source, where: source_positions.Path) -> Place:
     document = source.document
     parts = [str(part) for part in where]
     dotted = ".".join(parts[1:] if parts[:1] == ["all"] and len(parts) > 1 else parts)
-    return Place(file=document.path, line=document.line(*where), text=f"{document.place(*where)}: {dotted}")
+    return Place(file=document.path, line=document.line(*where), text=f"{document.position(*where)}: {dotted}")

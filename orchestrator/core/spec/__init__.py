@@ -1,1 +1,1 @@
-"""What a trial asks for: parsing, defaults, faults, requirements, and the sealed plan."""
+"""Trial specification: parsing, defaults, faults, requirements, and the plan of a run."""

@@ -1,4 +1,4 @@
-"""The faults of a trial: which, on which node, and when; every trigger is checked to be reachable."""
+"""Parse a trial's faults: the kind, the node and the trigger; every trigger is checked to be reachable."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from ...model.plugin import Catalogue
 from ...model.trial import PHASES, FaultPlan, Trigger, World
-from . import draft, source_positions, values
+from . import source_positions, trial_draft, values
 
 #: Phases of a gang's life that belong to no step.
 LIFE_PHASES = ("rendezvous", "init", "restore", "shutdown")
-#: Events on which a fault may be triggered (``on:``), each once in its place of a run's life.
+#: Events that may trigger a fault (``on:``).
 ON_EVENTS = (
     "store.open", "gang.start", "gang.joined", "gang.stop", "rank.joined", "rank.restored", "rank.step", "rank.exit",
     "node.exit", "node.silent", "gang.stalled", "recovery.decided", "resume.chosen", "node.apply", "fence.write",
@@ -23,211 +23,232 @@ _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
 
 def parse(
-    found: draft.Draft, catalogue: Catalogue, world: World, params: Mapping[str, Any] | None, last_step: int | None
+    draft: trial_draft.Draft,
+    catalogue: Catalogue,
+    world: World,
+    params: Mapping[str, Any] | None,
+    last_step: int | None,
 ) -> tuple[FaultPlan, ...]:
-    """The planned faults in order; mistakes are noted in ``found``. ``params`` None: they are wrong, so no step is sure."""
-    body = found.value.get("faults")
+    """The planned faults in order; mistakes are recorded in ``draft``. ``params`` None: they are wrong, so is every step."""
+    body = draft.content.get("faults")
     if body is None:
         return ()
     if not isinstance(body, list):
-        found.say(("faults",), "must be a list such as [crash-node: {node: 2}]", body)
+        draft.add_problem(("faults",), "must be a list such as [crash-node: {node: 2}]", body)
         return ()
-    points = _Points(params=params, last_step=last_step, phases=_phases(found.value.get("workload"), catalogue))
-    made = [_fault(found, index, item, catalogue, world, points) for index, item in enumerate(body)]
-    return tuple(fault for fault in made if fault)
+    points = _TriggerPoints(
+        params=params, last_step=last_step, phases=_phases(draft.content.get("workload"), catalogue)
+    )
+    faults = [_fault(draft, index, item, catalogue, world, points) for index, item in enumerate(body)]
+    return tuple(fault for fault in faults if fault)
 
 
 def _phases(workload: Any, catalogue: Catalogue) -> tuple[str, ...]:
-    """The phases of its steps, where the workload says which; the first is where a fault acts that does not say."""
+    """The phases of the workload's steps, where it declares them; the first is the default of a fault's trigger."""
     plugin = catalogue.workloads.get(workload) if isinstance(workload, str) else None
     return tuple(getattr(plugin.module, "PHASES", ())) if plugin else ()
 
 
-class _Points:
-    """What a trigger may aim at: the steps and phases of the workload, and the steps at which it writes checkpoints."""
+class _TriggerPoints:
+    """The points that a trigger may name: the workload's steps and phases, and the steps that write checkpoints."""
 
     def __init__(self, params: Mapping[str, Any] | None, last_step: int | None, phases: tuple[str, ...]) -> None:
         self.phases = phases
-        self.sure = params is not None
-        self.last = last_step
-        self.counts = params is None or _counts_steps(params, last_step)
+        self.has_valid_params = params is not None
+        self.last_step = last_step
+        self.counts_steps = params is None or _counts_steps(params, last_step)
         every = (params or {}).get("checkpoint_every")
-        self.every = every if isinstance(every, int) and every > 0 else None
+        self.checkpoint_every = every if isinstance(every, int) and every > 0 else None
 
     def halfway(self, phase: str) -> int | None:
-        """Step ``last // 2``; for the checkpoint phase the nearest earlier step that writes one."""
-        if self.last is None:
+        """Step ``last_step // 2``; for the checkpoint phase the nearest earlier step that writes one."""
+        if self.last_step is None:
             return None
-        half = max(1, self.last // 2)
-        return max(self.every, half - half % self.every) if phase == "checkpoint" and self.every else half
+        half = max(1, self.last_step // 2)
+        every = self.checkpoint_every
+        return max(every, half - half % every) if phase == "checkpoint" and every else half
 
 
 def _counts_steps(params: Mapping[str, Any], last_step: int | None) -> bool:
-    """Whether the ranks of this workload pass through steps and phases, even where nobody knows yet how many steps there are.
+    """Whether the ranks of this workload pass through steps and phases, even if their number is not known yet.
 
-    A script does not: what it tells of its steps is heard when they are over, and it cannot be held inside of one.
+    A script does not: it reports a step after the step is over, and cannot be stopped inside of a step.
     """
     return last_step is not None or "checkpoint_every" in params
 
 
 def _fault(
-    found: draft.Draft, index: int, item: Any, catalogue: Catalogue, world: World, points: _Points
+    draft: trial_draft.Draft, index: int, item: Any, catalogue: Catalogue, world: World, points: _TriggerPoints
 ) -> FaultPlan | None:
     where: source_positions.Path = ("faults", index)
     if isinstance(item, str):
         item = {item: {}}
     if not isinstance(item, dict) or len(item) != 1:
-        found.say(where, "must be one fault with its settings, such as crash-node: {node: 2}", item)
+        draft.add_problem(where, "must be a single fault with its settings, such as crash-node: {node: 2}", item)
         return None
     name, body = next(iter(item.items()))
     plugin = catalogue.faults.get(name)
     if plugin is None:
-        found.say(
+        draft.add_problem(
             (*where, name), f"unknown fault; {values.nearest(name, catalogue.faults)}", name, hint="ccbed list faults"
         )
         return None
     body = {} if body is None else body
     if not isinstance(body, dict):
-        found.say((*where, name), "must be a mapping such as {node: 2}", body)
+        draft.add_problem((*where, name), "must be a mapping such as {node: 2}", body)
         return None
     where = (*where, name)
-    own = {key: value for key, value in body.items() if key not in ("node", "at")}
-    before = len(found.problems)
-    node = _node(found, where, body, world)
-    at = _trigger(found, (*where, "at"), body.get("at"), points)
-    params = found.build(where, plugin.module.Params, own, f"setting of {name}")
-    if len(found.problems) == before:
-        found.made(where, plugin.module.Params, params)
-    if node is None or at is None or len(found.problems) > before:
+    settings = {key: value for key, value in body.items() if key not in ("node", "at")}
+    problem_count = len(draft.problems)
+    node = _node(draft, where, body, world)
+    at = _trigger(draft, (*where, "at"), body.get("at"), points)
+    params = draft.convert_arguments(where, plugin.module.Params, settings, f"setting of {name}")
+    if len(draft.problems) == problem_count:
+        draft.construct(where, plugin.module.Params, params)
+    if node is None or at is None or len(draft.problems) > problem_count:
         return None
     return FaultPlan(id=f"f{index}", fault=name, node=node, at=at, params=params)
 
 
-def _node(found: draft.Draft, where: source_positions.Path, body: Mapping[str, Any], world: World) -> int | str | None:
+def _node(
+    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], world: World
+) -> int | str | None:
     if "node" not in body:
-        found.say(where, "needs a node, such as node: 2")
+        draft.add_problem(where, "needs a node, such as node: 2")
         return None
-    given = body["node"]
-    if isinstance(given, str) and _NODE_NAME.fullmatch(given):
-        return given
+    setting = body["node"]
+    if isinstance(setting, str) and _NODE_NAME.fullmatch(setting):
+        return setting
     try:
-        number = values.whole(given)
+        number = values.whole(setting)
     except ValueError as error:
-        found.say((*where, "node"), f"{error}, or a node's name such as n2", given)
+        draft.add_problem((*where, "node"), f"{error}, or a node's name such as n2", setting)
         return None
     if number >= world.nodes:
-        enough = f"--nodes {number + 1}" if found.option(where) else f"world: {{nodes: {number + 1}}}"
-        again = f"ccbed run {found.document.name} --fail-node {world.nodes - 1}"
-        hint = again if found.option(where) else f"name one of 0 to {world.nodes - 1}"
-        found.say((*where, "node"), f"the trial has nodes 0..{world.nodes - 1}", given, hint=f"{hint}, or {enough}")
+        larger_world = f"--nodes {number + 1}" if draft.option(where) else f"world: {{nodes: {number + 1}}}"
+        command = f"ccbed run {draft.document.name} --fail-node {world.nodes - 1}"
+        hint = f"{command if draft.option(where) else f'use a node from 0 to {world.nodes - 1}'}, or {larger_world}"
+        draft.add_problem((*where, "node"), f"the trial has nodes 0..{world.nodes - 1}", setting, hint=hint)
         return None
     return number
 
 
-def _trigger(found: draft.Draft, where: source_positions.Path, given: Any, points: _Points) -> Trigger | None:
-    body = _at(given)
+def _trigger(
+    draft: trial_draft.Draft, where: source_positions.Path, setting: Any, points: _TriggerPoints
+) -> Trigger | None:
+    body = _as_mapping(setting)
     if body is None:
-        found.say(where, "must be such as {step: 30, phase: allreduce} or 10s", given)
+        draft.add_problem(
+            where, "must be a mapping such as {step: 30, phase: allreduce}, or a time such as 10s", setting
+        )
         return None
-    before = len(found.problems)
-    found.unknown(where, body, _AT_KEYS, "key")
-    numbers = _numbers(found, where, body)
-    after = _after(found, where, body)
-    phase = _phase(found, where, body, points.phases)
-    on = _on(found, where, body)
-    if len(found.problems) > before or _clash(found, where, body, points):
+    problem_count = len(draft.problems)
+    draft.reject_unknown_keys(where, body, _AT_KEYS, "key")
+    numbers = _numbers(draft, where, body)
+    after = _after(draft, where, body)
+    phase = _phase(draft, where, body, points.phases)
+    on = _on(draft, where, body)
+    if len(draft.problems) > problem_count or _has_conflict(draft, where, body, points):
         return None
     step = numbers.pop("step", None)
     if step is None and after is None and on is None and phase not in LIFE_PHASES:
         step = points.halfway(phase)
-        if step is None and points.sure:
-            found.say(
-                where, "how many steps there are is not known here, so neither is half of them; give step or time"
+        if step is None and points.has_valid_params:
+            draft.add_problem(
+                where, "the number of steps is not known, so half of it is not known either; give a step or a time"
             )
         if step is None:
             return None
-    if step is not None and not _reachable(found, (*where, "step"), step, phase, points):
+    if step is not None and not _is_reachable(draft, (*where, "step"), step, phase, points):
         return None
     return Trigger(step=step, phase=phase, after_s=after, on=on, **numbers)
 
 
-def _at(given: Any) -> dict[str, Any] | None:
-    """``10s`` and ``step=20,phase=allreduce`` in the form of the mapping; None for what is neither."""
-    if given is None:
+def _as_mapping(at: Any) -> dict[str, Any] | None:
+    """``10s`` and ``step=20,phase=allreduce`` in the form of the mapping; None for any other value."""
+    if at is None:
         return {}
-    if isinstance(given, dict):
-        return given
-    if not isinstance(given, str):
-        return {"after": given} if isinstance(given, int | float) and not isinstance(given, bool) else None
-    if "=" not in given:
-        return {"after": given}
-    pairs = [part.partition("=") for part in given.split(",")]
+    if isinstance(at, dict):
+        return at
+    if not isinstance(at, str):
+        return {"after": at} if isinstance(at, int | float) and not isinstance(at, bool) else None
+    if "=" not in at:
+        return {"after": at}
+    pairs = [part.partition("=") for part in at.split(",")]
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
-def _numbers(found: draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> dict[str, int]:
-    good = {}
-    for name, least in (("step", 1), ("nth", 1), ("epoch", 0)):
+def _numbers(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> dict[str, int]:
+    numbers = {}
+    for name, minimum in (("step", 1), ("nth", 1), ("epoch", 0)):
         if body.get(name) is None:
             continue
         try:
-            good[name] = values.whole(body[name], least)
+            numbers[name] = values.whole(body[name], minimum)
         except ValueError as error:
-            found.say((*where, name), str(error), body[name])
-    return good
+            draft.add_problem((*where, name), str(error), body[name])
+    return numbers
 
 
-def _after(found: draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> float | None:
+def _after(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> float | None:
     if body.get("after") is None:
         return None
     try:
         return values.seconds(body["after"])
     except ValueError as error:
-        found.say((*where, "after"), str(error), body["after"])
+        draft.add_problem((*where, "after"), str(error), body["after"])
         return None
 
 
-def _phase(found: draft.Draft, where: source_positions.Path, body: Mapping[str, Any], own: tuple[str, ...]) -> str:
+def _phase(
+    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], own: tuple[str, ...]
+) -> str:
     phase = body.get("phase", own[0] if own else "allreduce")
     if phase not in PHASES:
-        found.say((*where, "phase"), f"unknown phase; {values.nearest(str(phase), PHASES)}", phase)
+        draft.add_problem((*where, "phase"), f"unknown phase; {values.nearest(str(phase), PHASES)}", phase)
     elif own and phase not in (*own, *LIFE_PHASES):
-        passed = ", ".join((*own, *LIFE_PHASES))
-        found.say((*where, "phase"), f"this workload passes no such phase; it passes {passed}", phase)
+        known = ", ".join((*own, *LIFE_PHASES))
+        draft.add_problem((*where, "phase"), f"this workload has no such phase; its phases: {known}", phase)
     return str(phase)
 
 
-def _on(found: draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> str | None:
+def _on(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> str | None:
     on = body.get("on")
     if on is not None and on not in ON_EVENTS:
-        found.say((*where, "on"), f"unknown event; {values.nearest(str(on), ON_EVENTS)}", on)
+        draft.add_problem((*where, "on"), f"unknown event; {values.nearest(str(on), ON_EVENTS)}", on)
     return None if on is None else str(on)
 
 
-def _clash(found: draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _Points) -> bool:
-    """Note what cannot be meant together, or cannot be known for this workload."""
+def _has_conflict(
+    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
+) -> bool:
+    """Whether keys exclude each other, or the workload cannot honour them; the conflict is recorded."""
     kinds = [key for key in ("step", "after", "on") if body.get(key) is not None]
     phase = body.get("phase")
     if len(kinds) > 1:
-        found.say(where, f"{' and '.join(kinds)} exclude each other; give one")
+        draft.add_problem(where, f"{' and '.join(kinds)} exclude each other; give one of them")
     elif phase is not None and kinds and kinds[0] != "step":
-        found.say((*where, "phase"), f"goes with step, not with {kinds[0]}")
+        draft.add_problem((*where, "phase"), f"is valid with step, not with {kinds[0]}")
     elif phase in LIFE_PHASES and "step" in kinds:
-        found.say((*where, "step"), f"phase {phase} belongs to no step; leave step out")
-    elif not points.counts and (kinds == ["step"] or not kinds):
-        option = found.option(where)
-        hint = f"ccbed run {found.document.name} {option} --at 10s" if option else "at: 10s"
-        found.say(where, "this workload cannot be held in a step; say when, such as 10s", hint=hint)
+        draft.add_problem((*where, "step"), f"phase {phase} belongs to no step; leave step out")
+    elif not points.counts_steps and (kinds == ["step"] or not kinds):
+        option = draft.option(where)
+        hint = f"ccbed run {draft.document.name} {option} --at 10s" if option else "at: 10s"
+        draft.add_problem(where, "this workload cannot be stopped in a step; give a time, such as 10s", hint=hint)
     else:
         return False
     return True
 
 
-def _reachable(found: draft.Draft, where: source_positions.Path, step: int, phase: str, points: _Points) -> bool:
-    if points.last is not None and step > points.last:
-        found.say(where, f"the last step is {points.last}", step)
+def _is_reachable(
+    draft: trial_draft.Draft, where: source_positions.Path, step: int, phase: str, points: _TriggerPoints
+) -> bool:
+    if points.last_step is not None and step > points.last_step:
+        draft.add_problem(where, f"the last step is {points.last_step}", step)
         return False
-    if phase == "checkpoint" and points.every and step % points.every:
-        found.say(where, f"no checkpoint is written there: one follows every {points.every} steps", step)
+    if phase == "checkpoint" and points.checkpoint_every and step % points.checkpoint_every:
+        draft.add_problem(
+            where, f"no checkpoint is written in this step: one is written every {points.checkpoint_every} steps", step
+        )
         return False
     return True

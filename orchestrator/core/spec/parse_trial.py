@@ -1,4 +1,4 @@
-"""A trial's YAML or trial.json, and options laid over it -> Trial, or one UsageError with every mistake."""
+"""Parse a trial: YAML or trial.json, with the options applied -> Trial, or one UsageError with every mistake."""
 
 from __future__ import annotations
 
@@ -11,62 +11,62 @@ from ...model import codec
 from ...model.errors import UsageError
 from ...model.plugin import Catalogue
 from ...model.trial import POLICIES, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
-from . import draft, parse_faults, source_positions, values
+from . import parse_faults, source_positions, trial_draft, values
 
 _KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
-#: The largest values of a world that make sense; a slip of the finger shall not fork a million ranks.
-_MOST = {"nodes": 100_000, "ranks_per_node": 256, "master_port": 65535}
+#: The largest values of a world: a typing error must not fork a million ranks.
+_MAXIMA = {"nodes": 100_000, "ranks_per_node": 256, "master_port": 65535}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _LATER_POLICIES = ("shrink",)
-#: Reductions that a workload may name besides the files of ``algorithms/``: the library's own.
+#: The reduction of the communication library, which a workload may name besides the files of ``algorithms/``.
 LIBRARY = "library"
 
 
-def parse(text: str, path: str, catalogue: Catalogue, overrides: Iterable[draft.Override] = ()) -> Trial:
-    """Raises UsageError. ``path`` names the place in errors; one that ends in .json holds a plain Trial."""
+def parse(text: str, path: str, catalogue: Catalogue, overrides: Iterable[trial_draft.Override] = ()) -> Trial:
+    """Parse ``text``. ``path`` names the file in errors; a path that ends in .json holds a plain Trial. Raises UsageError."""
     return build(open_document(text, path), catalogue, overrides)
 
 
 def open_document(text: str, path: str) -> source_positions.Document:
-    """The trial as its author wrote it, not checked yet. Raises UsageError for text that is no YAML or JSON."""
+    """The trial as its author wrote it, not yet checked. Raises UsageError for text that is neither YAML nor JSON."""
     if path.endswith(".json"):
-        return source_positions.Document(path=path, value=_from_json(text, path))
+        return source_positions.Document(path=path, content=_from_json(text, path))
     return source_positions.load(text, path)
 
 
 def build(
     document: source_positions.Document,
     catalogue: Catalogue,
-    overrides: Iterable[draft.Override] = (),
+    overrides: Iterable[trial_draft.Override] = (),
     data_dir: str | None = None,
 ) -> Trial:
     """The checked Trial of a document in the form of a trial's YAML. Raises UsageError.
 
-    ``data_dir``: where the workload would find its data, which may decide how many steps there are.
+    ``data_dir``: the workload's data, which may determine the number of steps.
     """
-    found = draft.lay(document, overrides)
-    found.unknown((), found.value, _KEYS, "key")
-    params, last_step = _params(found, catalogue, data_dir)
-    world = _world(found)
-    _fit(found, params, world, catalogue)
-    faults = parse_faults.parse(found, catalogue, world, params, last_step)
+    draft = trial_draft.apply_overrides(document, overrides)
+    draft.reject_unknown_keys((), draft.content, _KEYS, "key")
+    params, last_step = _params(draft, catalogue, data_dir)
+    world = _world(draft)
+    _check_world_size(draft, params, world, catalogue)
+    faults = parse_faults.parse(draft, catalogue, world, params, last_step)
     trial = {
-        "name": _name(found),
-        "workload": found.value.get("workload"),
+        "name": _name(draft),
+        "workload": draft.content.get("workload"),
         "params": params or {},
         "world": world,
         "faults": faults,
-        "recovery": _recovery(found),
-        "checks": _checks(found, catalogue),
-        "liveness": _liveness(found),
-        "seed": _seed(found),
+        "recovery": _recovery(draft),
+        "checks": _checks(draft, catalogue),
+        "liveness": _liveness(draft),
+        "seed": _seed(draft),
     }
-    found.finish()
+    draft.raise_problems()
     return Trial(**trial)
 
 
 def document(trial: Trial) -> dict[str, Any]:
-    """The same trial in the form of its YAML."""
+    """The trial in the form of its YAML."""
     return {
         "trial": trial.name,
         "workload": trial.workload,
@@ -95,151 +95,162 @@ def _from_json(text: str, path: str) -> dict[str, Any]:
         raise UsageError(f"{path}: not valid JSON: {error}", hint="take trial.json from a run's directory") from None
     except (KeyError, TypeError, AttributeError):
         raise UsageError(
-            f"{path}: not a trial in the form in which a run keeps it", hint="take trial.json from a run's directory"
+            f"{path}: not a trial in the form of a run's trial.json", hint="take trial.json from a run's directory"
         ) from None
 
 
-def _name(found: draft.Draft) -> str:
-    name = found.value.get("trial")
+def _name(draft: trial_draft.Draft) -> str:
+    name = draft.content.get("trial")
     if name is None:
-        found.say(("trial",), "is missing: a trial has a name")
+        draft.add_problem(("trial",), "is missing: a trial has a name")
     elif not isinstance(name, str) or not _NAME.fullmatch(name):
-        found.say(("trial",), "must be 1 to 60 letters, digits, . _ - and begin with a letter or digit", name)
+        draft.add_problem(("trial",), "must be 1 to 60 letters, digits, . _ - and begin with a letter or digit", name)
     return str(name)
 
 
-def _params(found: draft.Draft, catalogue: Catalogue, data_dir: str | None) -> tuple[dict[str, Any] | None, int | None]:
-    """The workload's arguments with its defaults filled in, and its last step where it counts steps; None: mistakes."""
-    name = found.value.get("workload")
+def _params(
+    draft: trial_draft.Draft, catalogue: Catalogue, data_dir: str | None
+) -> tuple[dict[str, Any] | None, int | None]:
+    """The workload's arguments with defaults, and its last step if it counts steps; None where there are mistakes."""
+    name = draft.content.get("workload")
     plugin = catalogue.workloads.get(name) if isinstance(name, str) else None
     if plugin is None:
-        what = "is missing" if name is None else "unknown workload"
-        near = values.nearest(str(name), catalogue.workloads)
-        found.say(("workload",), f"{what}; {near}", ... if name is None else name, hint="ccbed list workloads")
+        problem = "is missing" if name is None else "unknown workload"
+        hint = values.nearest(str(name), catalogue.workloads)
+        draft.add_problem(
+            ("workload",), f"{problem}; {hint}", ... if name is None else name, hint="ccbed list workloads"
+        )
         return None, None
-    before = len(found.problems)
-    good = found.build(("params",), plugin.module.Params, found.section("params"), f"parameter of {name}")
-    _algorithm(found, good, catalogue)
-    if not values.complete(plugin.module.Params, good):
+    problem_count = len(draft.problems)
+    arguments = draft.convert_arguments(
+        ("params",), plugin.module.Params, draft.section("params"), f"parameter of {name}"
+    )
+    _check_algorithms(draft, arguments, catalogue)
+    if not values.has_required(plugin.module.Params, arguments):
         return None, None
-    params = found.made(("params",), plugin.module.Params, good)
-    for problem in _own_check(plugin.module, params) if params is not None else ():
-        found.own(("params",), problem, good)
-    if len(found.problems) > before:
+    params = draft.construct(("params",), plugin.module.Params, arguments)
+    for problem in _workload_problems(plugin.module, params) if params is not None else ():
+        draft.add_plugin_problem(("params",), problem, arguments)
+    if len(draft.problems) > problem_count:
         return None, None
     return codec.plain(params), plugin.module.last_step(params, data_dir)
 
 
-def _own_check(module: Any, params: Any) -> Iterable[str]:
+def _workload_problems(module: Any, params: Any) -> Iterable[str]:
     check = getattr(module, "check", None)
     return tuple(check(params)) if check else ()
 
 
-def _fit(found: draft.Draft, params: dict[str, Any] | None, world: World, catalogue: Catalogue) -> None:
-    """What the workload says against so many ranks; nothing where its values are wrong already."""
-    module: Any = catalogue.workloads[found.value["workload"]].module if params is not None else None
+def _check_world_size(
+    draft: trial_draft.Draft, params: dict[str, Any] | None, world: World, catalogue: Catalogue
+) -> None:
+    """Record why the workload cannot run on so many ranks; skipped if its values are wrong already."""
+    module: Any = catalogue.workloads[draft.content["workload"]].module if params is not None else None
     fits = getattr(module, "fits", None)
     if fits and params is not None:
         for problem in fits(codec.build(module.Params, params), world.size):
-            found.own(("params",), problem, params)
+            draft.add_plugin_problem(("params",), problem, params)
 
 
-def _algorithm(found: draft.Draft, good: dict[str, Any], catalogue: Catalogue) -> None:
-    """Algorithms of the user's own folders are loaded here, so that the workload finds them by name."""
-    chosen = good.get("algorithm")
+def _check_algorithms(draft: trial_draft.Draft, arguments: dict[str, Any], catalogue: Catalogue) -> None:
+    """Load the algorithms of the user's own folders, so that the workload finds them by name; reject unknown names."""
+    chosen = arguments.get("algorithm")
     names = [text.partition(":")[0] for text in ((chosen,) if isinstance(chosen, str) else chosen or ())]
     for name in names:
         catalogue.algorithms.get(name)
     known = (*catalogue.algorithms, LIBRARY)
     if isinstance(chosen, str) and names[0] not in known:
-        found.say(
+        draft.add_problem(
             ("params", "algorithm"),
             f"unknown algorithm; known: {', '.join(sorted(known))}",
             chosen,
             hint="ccbed list algorithms",
         )
-        del good["algorithm"]  # the rest of the values can still be judged
+        del arguments["algorithm"]  # the other values can still be checked
 
 
-def _world(found: draft.Draft) -> World:
-    good = found.build(("world",), World, found.section("world"), "key")
-    found.least(("world",), good, {"nodes": 1, "ranks_per_node": 1, "master_port": 0, "timeout_s": 0.1})
-    for name, most in _MOST.items():
-        if good.get(name, 0) > most:
-            found.say(("world", name), f"must be <= {most}", good.pop(name))
-    return World(**good)
+def _world(draft: trial_draft.Draft) -> World:
+    arguments = draft.convert_arguments(("world",), World, draft.section("world"), "key")
+    minimums = {"nodes": 1, "ranks_per_node": 1, "master_port": 0, "timeout_s": 0.1}
+    draft.enforce_minimums(("world",), arguments, minimums)
+    for name, maximum in _MAXIMA.items():
+        if arguments.get(name, 0) > maximum:
+            draft.add_problem(("world", name), f"must be <= {maximum}", arguments.pop(name))
+    return World(**arguments)
 
 
-def _recovery(found: draft.Draft) -> Recovery:
-    body = found.section("recovery")
-    found.unknown(("recovery",), body, ("policy", "max_restarts"), "key")
-    policy = _policy(found, body.get("policy", "auto"))
+def _recovery(draft: trial_draft.Draft) -> Recovery:
+    body = draft.section("recovery")
+    draft.reject_unknown_keys(("recovery",), body, ("policy", "max_restarts"), "key")
+    policy = _policy(draft, body.get("policy", "auto"))
     limit = {}
     if "max_restarts" in body:
         try:
             limit = {"max_restarts": values.whole(body["max_restarts"])}
         except ValueError as error:
-            found.say(("recovery", "max_restarts"), str(error), body["max_restarts"])
+            draft.add_problem(("recovery", "max_restarts"), str(error), body["max_restarts"])
     return Recovery(policy=policy, **limit)
 
 
-def _policy(found: draft.Draft, given: Any) -> tuple[str, ...]:
+def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
     where = ("recovery", "policy")
     known = (*POLICIES, "auto")
-    names = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [given]
+    names = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
     policy = tuple(str(name).strip() for name in names)
     for name in policy:
         if name in _LATER_POLICIES:
-            found.say(where, f"{name} is not available in this version; available: {', '.join(known)}")
+            draft.add_problem(where, f"{name} is not available in this version; available: {', '.join(known)}")
         elif name not in known:
-            found.say(where, f"unknown policy; {values.nearest(name, known)}", name)
+            draft.add_problem(where, f"unknown policy; {values.nearest(name, known)}", name)
     if not policy or (len(policy) > 1 and {"auto", "none"} & set(policy)) or len(set(policy)) < len(policy):
-        found.say(where, "must be auto, none, or a list of spare and restart, each once", given)
+        draft.add_problem(where, "must be auto, none, or a list of spare and restart without repetition", setting)
     return policy
 
 
-def _checks(found: draft.Draft, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
-    body = found.value.get("checks")
+def _checks(draft: trial_draft.Draft, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
+    body = draft.content.get("checks")
     if body is None:
         return ()
     if not isinstance(body, list):
-        found.say(("checks",), "must be a list such as [bit-exact, detected-within: 2s]", body)
+        draft.add_problem(("checks",), "must be a list such as [bit-exact, detected-within: 2s]", body)
         return ()
-    made = [_check(found, ("checks", index), item, catalogue) for index, item in enumerate(body)]
-    seen: set[str] = set()
-    for index, check in enumerate(made):
-        if check and check.name in seen:
-            found.say(("checks", index), f"{check.name} stands twice")
-        seen |= {check.name} if check else set()
-    return tuple(check for check in made if check)
+    checks = [_check(draft, ("checks", index), item, catalogue) for index, item in enumerate(body)]
+    names: set[str] = set()
+    for index, check in enumerate(checks):
+        if check and check.name in names:
+            draft.add_problem(("checks", index), f"{check.name} appears twice")
+        names |= {check.name} if check else set()
+    return tuple(check for check in checks if check)
 
 
-def _check(found: draft.Draft, where: source_positions.Path, item: Any, catalogue: Catalogue) -> CheckSpec | None:
+def _check(draft: trial_draft.Draft, where: source_positions.Path, item: Any, catalogue: Catalogue) -> CheckSpec | None:
     if isinstance(item, dict) and len(item) == 1:
         name, argument = next(iter(item.items()))
     elif isinstance(item, str):
         name, argument = item, None
     else:
-        found.say(where, "must be a name, or one name with its argument", item)
+        draft.add_problem(where, "must be a name, or a mapping from one name to its argument", item)
         return None
     plugin = catalogue.checkers.get(name)
     if plugin is None:
-        found.say(where, f"unknown check; {values.nearest(name, catalogue.checkers)}", name, hint="ccbed list checkers")
+        draft.add_problem(
+            where, f"unknown check; {values.nearest(name, catalogue.checkers)}", name, hint="ccbed list checkers"
+        )
         return None
     body = _arguments(plugin.module.Params, argument)
     if body is None:
-        found.say(where, f"{name} takes no argument", argument)
+        draft.add_problem(where, f"{name} takes no argument", argument)
         return None
-    good, wrong = values.fields(plugin.module.Params, f"argument of {name}", body)
-    for field, text in wrong:
-        found.say(where, f"{name}: {field}: {text}")
-    if not wrong:
-        found.made((*where, name), plugin.module.Params, good)
-    return CheckSpec(name=name, params=good)
+    arguments, problems = values.convert_fields(plugin.module.Params, f"argument of {name}", body)
+    for field, text in problems:
+        draft.add_problem(where, f"{name}: {field}: {text}")
+    if not problems:
+        draft.construct((*where, name), plugin.module.Params, arguments)
+    return CheckSpec(name=name, params=arguments)
 
 
 def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:
-    """``detected-within: 2s`` -> {"seconds": "2s"}: a lone value is the first parameter; None: there is none."""
+    """``detected-within: 2s`` -> {"seconds": "2s"}: a bare value is the first parameter; None if there is no parameter."""
     if argument is None:
         return {}
     if isinstance(argument, dict):
@@ -248,19 +259,19 @@ def _arguments(cls: type, argument: Any) -> dict[str, Any] | None:
     return {names[0]: argument} if names else None
 
 
-def _liveness(found: draft.Draft) -> Liveness:
-    good = found.build(("liveness",), Liveness, found.section("liveness"), "key")
-    found.least(("liveness",), good, dict.fromkeys(Liveness.__dataclass_fields__, 0.001))
-    return Liveness(**good)
+def _liveness(draft: trial_draft.Draft) -> Liveness:
+    arguments = draft.convert_arguments(("liveness",), Liveness, draft.section("liveness"), "key")
+    draft.enforce_minimums(("liveness",), arguments, dict.fromkeys(Liveness.__dataclass_fields__, 0.001))
+    return Liveness(**arguments)
 
 
-def _seed(found: draft.Draft) -> int:
-    given = found.value.get("seed", Trial.__dataclass_fields__["seed"].default)
+def _seed(draft: trial_draft.Draft) -> int:
+    setting = draft.content.get("seed", Trial.__dataclass_fields__["seed"].default)
     try:
-        seed = values.whole(given)
+        seed = values.whole(setting)
         if seed >= 2**63:
             raise ValueError("must be below 2**63")
     except ValueError as error:
-        found.say(("seed",), str(error), given)
+        draft.add_problem(("seed",), str(error), setting)
         return 0
     return seed

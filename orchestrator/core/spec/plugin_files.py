@@ -1,4 +1,4 @@
-"""The plugins that a run uses, and where their files stand in its bundle. Pure."""
+"""Plugin files: the plugins that a run uses, and the paths of their files in its bundle."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from ...model.plugin import BUILT_IN, Catalogue, Plugin
 from ...model.trial import CheckSpec, Trial
 
 
-def described(plugin: Plugin) -> PluginFile:
+def describe_plugin(plugin: Plugin) -> PluginFile:
     return PluginFile(name=plugin.name, sha256=plugin.sha256, source=plugin.source)
 
 
-def sources(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> dict[str, bytes]:
-    """Path under ``inputs/`` -> code, of every plugin of the user's own folders that the run uses."""
+def user_sources(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> dict[str, bytes]:
+    """Path under ``inputs/`` -> code, of every plugin from the user's own folders that the run uses."""
     return {plugin.source: plugin.code for plugin in _used(trial, checks, catalogue) if plugin.source != BUILT_IN}
 
 
 def _used(trial: Trial, checks: Iterable[CheckSpec], catalogue: Catalogue) -> Iterator[Plugin]:
-    """Every report of the catalogue renders every run; an algorithm is used where a parameter names it."""
+    """Every report of the catalogue renders every run; an algorithm is used if a parameter names it."""
     algorithms = {text.partition(":")[0] for text in _texts(trial.params)}
-    wanted = (
+    used = (
         (catalogue.checkers, [check.name for check in checks]),
         (catalogue.workloads, [trial.workload]),
         (catalogue.faults, [fault.fault for fault in trial.faults]),
         (catalogue.algorithms, sorted(algorithms)),
         (catalogue.reports, list(catalogue.reports)),
     )
-    yield from (plugins[name] for plugins, names in wanted for name in names if name in plugins)
+    yield from (plugins[name] for plugins, names in used for name in names if name in plugins)
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A trial and a command line without their secrets, and the secrets put back for the ranks. Pure."""
+"""Redact secrets from a trial and a command line, and reveal them to the ranks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ...model import redaction, vaulted
 from ...model.errors import UsageError
 from ...model.trial import Trial
 
-#: What stands in the place of a secret: a keyed digest of it, so that equal secrets stay equal and none can be guessed.
+#: The placeholder of a secret: a keyed digest, so that equal secrets stay equal and cannot be guessed.
 PLACEHOLDER = re.compile(r"<redacted:[0-9a-f]{16}>")
 #: Parameters that are lists of arguments, and those that are never secrets.
 _ARGUMENTS = ("args", "exec_")
 _PLAIN = ("file", "cwd", "step_regex")
-#: The option that names a secret: its own value is none.
+#: The option that names a secret: its own value is not secret.
 OPTION = "--secret"
 #: An argument that is one assignment or header: ``--token=a b``, ``Authorization: Basic …``.
 _WHOLE = re.compile(r"(?P<head>(?P<name>(?:--?|\+\+?)?[A-Za-z_][\w.-]*)(?:=|:\s+))(?P<value>.+)", re.DOTALL)
-#: Assignments inside of each other are followed so deep: ``--env=TOKEN=abc``.
-_DEEPEST = 8
+#: The limit of nested assignments: ``--env=TOKEN=abc`` has two levels.
+_MAX_DEPTH = 8
 _ASSIGNED = re.compile(
     r"""(?P<name>(?<![\w-])(?P<dash>--?)?[A-Za-z_][\w.-]*)(?:=|["']?:(?!//)\s*|(?(dash)\s+(?!-)|(?!)))"""
     r"""(?:(?P<quote>["'])(?P<quoted>(?:\\.|(?!(?P=quote))[^\\])*)(?P=quote)|(?P<plain>[^\s"',;&][^\s,;&]{0,999}))"""
@@ -34,7 +34,7 @@ Mask = Callable[[str], str]
 
 @dataclass(kw_only=True)
 class Redaction:
-    """Replaces secrets and remembers them. ``mask``: secret -> placeholder; ``names``: what the user calls secret.
+    """Replaces secrets and records them. ``mask``: secret -> placeholder; ``names``: options and variables that are secret.
 
     ``secrets``: placeholder -> secret.
     """
@@ -44,11 +44,11 @@ class Redaction:
     secrets: dict[str, str] = field(default_factory=dict)
 
     def trial(self, trial: Trial) -> Trial:
-        """The same trial with placeholders in its parameters."""
+        """The trial with placeholders in its parameters."""
         return replace(trial, params={name: self._param(name, value) for name, value in trial.params.items()})
 
     def arguments(self, arguments: Sequence[str]) -> tuple[str, ...]:
-        """The same arguments with placeholders."""
+        """The arguments with placeholders."""
         result: list[str] = []
         option = ""
         for argument in arguments:
@@ -57,7 +57,7 @@ class Redaction:
         return tuple(result)
 
     def text(self, text: str) -> str:
-        """The same text with placeholders for the secrets that are known."""
+        """The text with placeholders for the known secrets."""
         for placeholder, secret in self.secrets.items():
             if len(secret) >= vaulted.SHORTEST:
                 text = text.replace(secret, placeholder)
@@ -72,19 +72,19 @@ class Redaction:
 
     def _argument(self, argument: str, option: str) -> str:
         if option and not argument.startswith("--") and self._is_secret(argument, option):
-            return self._kept(argument)
+            return self._placeholder(argument)
         head = ""
-        for _ in range(_DEEPEST):
+        for _ in range(_MAX_DEPTH):
             whole = _WHOLE.fullmatch(argument)
             if not whole:
                 break
             if self._is_secret_name(whole["name"], whole["value"]):
-                return head + whole["head"] + self._kept(whole["value"])
+                return head + whole["head"] + self._placeholder(whole["value"])
             head, argument, option = head + whole["head"], whole["value"], whole["name"]
         return head + self._in_text(argument, option)
 
     def _in_text(self, text: str, option: str) -> str:
-        """The values of assignments anywhere in it; the rest is judged by its form, as the value of ``option``."""
+        """Redact the values of assignments anywhere in ``text``; judge the rest by its form, as the value of ``option``."""
         result, rest, position = "", "", 0
         while match := _ASSIGNED.search(text, position):
             start, end = match.span("quoted" if match["quote"] else "plain")
@@ -95,16 +95,16 @@ class Redaction:
             position = start
             inner = _ASSIGNED.search(text, start)
             if secret or not inner or inner.start() >= end:
-                result += self._kept(text[start:end]) if secret else self._value(text[start:end], match["name"])
+                result += self._placeholder(text[start:end]) if secret else self._value(text[start:end], match["name"])
                 position = end
         if redaction.has_secret_form(text) or redaction.looks_secret(rest + text[position:], option):
-            return self._kept(text)
+            return self._placeholder(text)
         return result + text[position:]
 
     def _value(self, value: str, name: str) -> str:
         if PLACEHOLDER.search(value):
             return value
-        return self._kept(value) if self._is_secret(value, name) or redaction.has_secret_form(value) else value
+        return self._placeholder(value) if self._is_secret(value, name) or redaction.has_secret_form(value) else value
 
     def _is_secret(self, value: str, name: str) -> bool:
         is_name = name == OPTION and value in self.names
@@ -117,7 +117,7 @@ class Redaction:
             return True
         return redaction.is_secret_option(name) and not redaction.is_trivial(value, name)
 
-    def _kept(self, secret: str) -> str:
+    def _placeholder(self, secret: str) -> str:
         if PLACEHOLDER.search(secret):
             return secret
         placeholder = self.mask(secret)
@@ -126,17 +126,17 @@ class Redaction:
 
 
 def command_line(arguments: Sequence[str]) -> str:
-    """A command line for people, with its secrets gone for good."""
+    """A command line for display; its secrets cannot be revealed."""
     return shlex.join(Redaction(mask=lambda secret: "<redacted>").arguments(arguments))
 
 
-def holds(content: bytes, secrets: Iterable[str]) -> bool:
-    """Whether one of the secrets is in ``content``."""
+def contains_secret(content: bytes, secrets: Iterable[str]) -> bool:
+    """Whether ``content`` contains one of the secrets."""
     return any(len(secret) >= vaulted.SHORTEST and secret.encode() in content for secret in secrets)
 
 
 def reveal(value: Any, secrets: Mapping[str, str]) -> Any:
-    """``value`` with the secrets in the places of their placeholders."""
+    """``value`` with the secrets in place of their placeholders."""
     if isinstance(value, str):
         return PLACEHOLDER.sub(lambda match: secrets.get(match[0], match[0]), value)
     if isinstance(value, Mapping):
@@ -147,21 +147,21 @@ def reveal(value: Any, secrets: Mapping[str, str]) -> Any:
 
 
 def require(trial: Trial, secrets: Collection[str], directory: str, bed: str) -> None:
-    """Raises UsageError where a rank would be started with a placeholder among its arguments."""
-    if unknown := missing(trial.params, secrets):
+    """Raises UsageError if a rank would start with a placeholder among its arguments."""
+    if paths := missing_secrets(trial.params, secrets):
         raise UsageError(
-            *(f"{directory}: {place} was redacted, and is not kept with the bed any more" for place in unknown),
-            hint=f"give the run up: ccbed heal {bed}; then run it again with that argument",
+            *(f"{directory}: {path} was redacted, and the bed no longer has its value" for path in paths),
+            hint=f"abandon the run: ccbed heal {bed}; then start it again with that argument",
         )
 
 
-def missing(params: Mapping[str, Any], secrets: Collection[str] = ()) -> tuple[str, ...]:
-    """The places of placeholders whose secrets are not known: ``params.args[3] (the value of --token)``."""
-    return tuple(f"params.{place}" for place in _places(params, frozenset(secrets)))
+def missing_secrets(params: Mapping[str, Any], secrets: Collection[str] = ()) -> tuple[str, ...]:
+    """The paths of placeholders whose secrets are not known: ``params.args[3] (the value of --token)``."""
+    return tuple(f"params.{path}" for path in _paths(params, frozenset(secrets)))
 
 
 def redacted_options(params: Mapping[str, Any]) -> tuple[str, ...]:
-    """The options whose values a recorded trial lacks: they are secret in the next run too."""
+    """The options whose values are redacted in a recorded trial: they are secret in the next run too."""
     lists = [params[name] for name in _ARGUMENTS if isinstance(params.get(name), list | tuple)]
     redacted = (
         (parts, number) for parts in lists for number, part in enumerate(parts) if PLACEHOLDER.search(str(part))
@@ -169,7 +169,7 @@ def redacted_options(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(option for parts, number in redacted if (option := _option(parts, number)))
 
 
-def _places(params: Mapping[str, Any], secrets: frozenset[str]) -> Iterable[str]:
+def _paths(params: Mapping[str, Any], secrets: frozenset[str]) -> Iterable[str]:
     for name, value in params.items():
         parts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else ()
         for number, part in enumerate(parts):
@@ -183,6 +183,6 @@ def _label(parts: Sequence[Any], number: int) -> str:
 
 
 def _option(parts: Sequence[Any], number: int) -> str:
-    before = str(parts[number - 1]) if number else ""
+    preceding = str(parts[number - 1]) if number else ""
     head = str(parts[number]).partition("<redacted:")[0].rstrip("=\"' ")
-    return head or (before if before.startswith("-") else "")
+    return head or (preceding if preceding.startswith("-") else "")

@@ -1,4 +1,4 @@
-"""Whether the nodes have the programs that a trial needs, by what each of them says that it has (its system.json)."""
+"""Required programs: reject a trial whose nodes lack programs, according to the system.json of each node."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ from ...model.plugin import Catalogue
 from ...model.trial import Trial
 
 
-def require(trial: Trial, bed: BedSpec, catalogue: Catalogue, told: Mapping[str, Mapping[str, Any]]) -> None:
-    """``told``: by node; one that does not say whether it has something is not refused. Raises InfrastructureError."""
+def require(trial: Trial, bed: BedSpec, catalogue: Catalogue, systems: Mapping[str, Mapping[str, Any]]) -> None:
+    """``systems``: node -> its system.json; a program that it does not mention passes. Raises InfrastructureError."""
     module: Any = catalogue.workloads[trial.workload].module
-    asked = getattr(module, "programs", None)
-    needed: Mapping[str, tuple[tuple[str, ...], str]] = asked(codec.build(module.Params, trial.params)) if asked else {}
+    declare = getattr(module, "programs", None)
+    required: Mapping[str, tuple[tuple[str, ...], str]] = (
+        declare(codec.build(module.Params, trial.params)) if declare else {}
+    )
     lacking: dict[tuple[str, tuple[str, ...]], list[str]] = {}
-    for name, (programs, _) in needed.items():
-        for node, says in told.items():
-            missing = tuple(one for one in programs if one in says.get("missing", ()))
+    for name, (programs, _) in required.items():
+        for node, system in systems.items():
+            missing = tuple(program for program in programs if program in system.get("missing", ()))
             if missing:
                 lacking.setdefault((name, missing), []).append(node)
     if lacking:
-        ways = "; ".join(dict.fromkeys(way for _, way in needed.values()))
+        ways = "; ".join(dict.fromkeys(way for _, way in required.values()))
         raise InfrastructureError(
             *(
-                f"algorithm {name}: {' '.join(nodes)}: no {', no '.join(what)}"
-                for (name, what), nodes in lacking.items()
+                f"algorithm {name}: {' '.join(nodes)}: no {', no '.join(programs)}"
+                for (name, programs), nodes in lacking.items()
             ),
-            hint=f"leave it out of --algorithm; or make ccbed_image one that has it ({ways}), and: ccbed up {bed.inventory}",
+            hint=f"remove it from --algorithm; or set ccbed_image to an image that has it ({ways}), and: ccbed up {bed.inventory}",
         )

@@ -1,4 +1,4 @@
-"""YAML or JSON text -> plain values, with the line of every value, so that a mistake can be shown where it stands."""
+"""Source positions: YAML or JSON text -> plain values with the line of every value, for errors with ``file:line``."""
 
 from __future__ import annotations
 
@@ -13,54 +13,54 @@ if TYPE_CHECKING:
 
 Path = tuple[str | int, ...]
 
-#: What a document may hold. No trial and no inventory needs more, and a text of 1 KB can mean gigabytes.
+#: Limits of a document. No trial and no inventory needs more, and a text of 1 KB can expand to gigabytes.
 DEPTH = 64
 VALUES = 300_000
 ALIASED = 10_000
 #: Characters of a number.
 DIGITS = 400
-#: Up to so many characters are parsed by Python, which explains mistakes better; more by libyaml, which is faster.
+#: Texts of at most this many characters are parsed in Python, which explains mistakes better; longer ones by libyaml.
 _SMALL = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A document and where its parts stand. ``lines``: path of keys and indices -> line, counted from 1.
+    """A document and the positions of its parts. ``lines``: path of keys and indices -> line, counted from 1.
 
-    ``repeated``: the keys that stand twice in one mapping, of which the last would silently win. ``asked``: what the user
-    called it, where that is not the path.
+    ``repeated``: keys that appear twice in a mapping; the last would silently win. ``user_name``: the name that the user
+    gave, if it is not the path.
     """
 
     path: str
-    value: Any
-    asked: str = ""
+    content: Any
+    user_name: str = ""
     lines: Mapping[Path, int] = field(default_factory=dict)
     repeated: Sequence[Path] = ()
 
     @property
     def name(self) -> str:
-        """For command lines that are suggested."""
-        return self.asked or self.path
+        """The name for suggested command lines."""
+        return self.user_name or self.path
 
     def line(self, *where: str | int) -> int:
         """The line of the innermost part of ``where`` that is in the text; 0 if there is none."""
         lengths = range(len(where), -1, -1)
         return next((self.lines[where[:length]] for length in lengths if where[:length] in self.lines), 0)
 
-    def place(self, *where: str | int) -> str:
+    def position(self, *where: str | int) -> str:
         """``file:line`` of the innermost part of ``where`` that is in the text."""
         line = self.line(*where)
         return f"{self.path}:{line}" if line else self.path
 
 
 def load(text: str, path: str) -> Document:
-    """Raises UsageError, with file and line, for text that is no YAML or that exceeds a limit."""
-    reader, value = _read(text, path)
-    return Document(path=path, value=value, lines=reader.lines, repeated=tuple(reader.repeated))
+    """Parse ``text``. Raises UsageError, with file and line, for text that is not YAML or that exceeds a limit."""
+    reader, content = _read(text, path)
+    return Document(path=path, content=content, lines=reader.lines, repeated=tuple(reader.repeated))
 
 
-def check(text: str, path: str) -> None:
-    """Raises UsageError where text that may be YAML exceeds a limit; text that is no YAML passes."""
+def check_limits(text: str, path: str) -> None:
+    """Raises UsageError if YAML exceeds a limit; text that is not YAML passes."""
     import yaml
 
     try:
@@ -76,8 +76,8 @@ def _read(text: str, path: str) -> tuple[_Reader, Any]:
         reader = _Reader(text, path)
         return reader, reader.document()
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = f":{mark.line + 1}" if mark else ""
+        position = error.problem_mark or error.context_mark
+        line = f":{position.line + 1}" if position else ""
         raise UsageError(f"{path}{line}: not valid YAML: {error.problem or error.context}") from None
     except (yaml.YAMLError, ValueError) as error:
         reason = " ".join(str(error).split())
@@ -85,9 +85,9 @@ def _read(text: str, path: str) -> tuple[_Reader, Any]:
 
 
 class _Reader:
-    """Builds the value from the parser's events, within the limits; scalars keep the type that YAML gives them.
+    """Build the value from the parser's events within the limits; scalars keep the type that YAML gives them.
 
-    libyaml's own composer is recursive without a limit, so it is not used.
+    libyaml's own composer recurses without a limit, so it is not used.
     """
 
     def __init__(self, text: str, path: str) -> None:
@@ -96,14 +96,14 @@ class _Reader:
         self.lines: dict[Path, int] = {}
         self.repeated: list[Path] = []
         self._yaml: Any = yaml
-        quick = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        self._parser: Any = (yaml.SafeLoader if len(text) <= _SMALL else quick)(text)
+        fast_loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        self._parser: Any = (yaml.SafeLoader if len(text) <= _SMALL else fast_loader)(text)
         self._path = path
         self._values = self._aliased = 0
         self._anchors: dict[str, tuple[Path, Any] | None] = {}
 
     def document(self) -> Any:
-        """The one document of the text; None for none."""
+        """The only document of the text; None if it is empty."""
         self._parser.get_event()
         if self._parser.check_event(self._yaml.StreamEndEvent):
             return None
@@ -185,7 +185,7 @@ class _Reader:
         return self._copy(anchored[1], anchored[0], where, self.lines[where])
 
     def _copy(self, value: Any, source: Path, target: Path, line: int) -> Any:
-        """A copy of an anchored value for the place ``target``; its parts keep their lines."""
+        """A copy of an anchored value for the path ``target``; its parts keep their lines."""
         self._aliased += 1
         if self._aliased > ALIASED:
             raise self._excess(line, f"aliases stand for more than {ALIASED:,} values")

@@ -1,4 +1,4 @@
-"""Values as a user writes them -> values of the wanted type, or what is wrong with them."""
+"""Convert values as a user writes them to the required type, or say what is wrong with them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Any
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(us|ms|s|m|min|h)?\s*")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(?:i?[bB])?")
-#: What a signed number of 64 bits holds.
-MOST_BYTES = 2**63 - 1
+#: The largest signed number of 64 bits.
+MAX_BYTES = 2**63 - 1
 _TRUE = ("true", "yes", "on", "1")
 _FALSE = ("false", "no", "off", "0")
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """``: did you mean x?`` for a close name, else the list of the known ones."""
+    """``did you mean x?`` for a close name, else the list of known names."""
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
@@ -30,20 +30,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def show(value: Any) -> str:
-    """How a wrong value is quoted in an error."""
+    """The text that quotes a wrong value in an error."""
     text = "nothing" if value is None else printable(_flow(value))
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def printable(text: str) -> str:
-    """``text`` on one line, without characters that a terminal would obey."""
+    """``text`` on one line, without control characters for a terminal."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _flow(value: Any) -> str:
-    """As YAML has it on one line."""
+    """In YAML's flow style, on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(one)}" for key, one in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_flow, value)) + "]"
     return (
@@ -64,94 +64,94 @@ def seconds(value: Any) -> float:
 
 
 def size(text: str) -> int:
-    """``8g``, ``512MiB``, ``1.5 GB`` -> bytes; units are powers of 1024, as an engine has them. Raises ValueError."""
+    """``8g``, ``512MiB``, ``1.5 GB`` -> bytes; units are powers of 1024, as in container engines. Raises ValueError."""
     match = _SIZE.fullmatch(str(text))
     if not match:
         raise ValueError("must be a size such as 8g")
     number = float(match[1]) * 1024.0 ** " kmgt".index(match[2].lower() or " ")
-    if number > MOST_BYTES:
+    if number > MAX_BYTES:
         raise ValueError("must be less than 8 EiB")
     return round(number)
 
 
-def whole(value: Any, least: int = 0) -> int:
-    """A whole number of at least ``least``, from an int or its decimal text. Raises ValueError."""
+def whole(value: Any, minimum: int = 0) -> int:
+    """A whole number of at least ``minimum``, from an int or its decimal text. Raises ValueError."""
     number = _int(value)
-    if number < least:
-        raise ValueError(f"must be >= {least}")
+    if number < minimum:
+        raise ValueError(f"must be >= {minimum}")
     return number
 
 
 def convert(hint: Any, value: Any, *, duration: bool = False) -> Any:
-    """``value`` (from YAML or from the command line, where all is text) as the type ``hint``. Raises ValueError."""
+    """``value`` (from YAML, or text from the command line) as the type ``hint``. Raises ValueError."""
     options = typing.get_args(hint) if _is_union(hint) else (hint,)
     if value is None or (type(None) in options and value == "none"):
         if type(None) in options:
             return None
         raise ValueError("needs a value")
     problem = ValueError("no type fits")
-    for option in (one for one in options if one is not type(None)):
+    for option in (option for option in options if option is not type(None)):
         try:
-            return seconds(value) if duration and option is float else _one(option, value)
+            return seconds(value) if duration and option is float else _convert_to(option, value)
         except ValueError as error:
             problem = error
     raise problem
 
 
-def fields(cls: type, where: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """Converted arguments of a Params dataclass, and the problems as (field, text)."""
+def convert_fields(cls: type, what: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+    """Converted arguments of a Params dataclass, and the problems as (field, text). ``what`` names a field in errors."""
     hints = typing.get_type_hints(cls)
-    known = {one.name: one for one in dataclasses.fields(cls)}
-    good: dict[str, Any] = {}
+    known = {field.name: field for field in dataclasses.fields(cls)}
+    arguments: dict[str, Any] = {}
     problems: list[tuple[str, str]] = []
     for name, value in values.items():
         key = _key(name, known)
         if key not in known:
-            problems.append((name, f"unknown {where}; {nearest(key, known)}"))
+            problems.append((name, f"unknown {what}; {nearest(key, known)}"))
             continue
         try:
-            good[key] = convert(hints[key], value, duration=is_duration(key))
+            arguments[key] = convert(hints[key], value, duration=is_duration(key))
         except ValueError as error:
             problems.append((name, f"{error} (got {show(value)})"))
-    given = {_key(name, known) for name in values}
-    problems += [(one, "is missing") for one in _required(known.values()) if one not in given]
-    return good, problems
+    names = {_key(name, known) for name in values}
+    problems += [(name, "is missing") for name in _required(known.values()) if name not in names]
+    return arguments, problems
 
 
-def make(cls: type, good: Mapping[str, Any]) -> tuple[Any, str]:
-    """``cls`` of converted arguments, or None and what it says against them."""
+def construct(cls: type, arguments: Mapping[str, Any]) -> tuple[Any, str]:
+    """``cls`` of converted arguments, or None and the reason why it rejects them."""
     try:
-        return cls(**good), ""
+        return cls(**arguments), ""
     except ValueError as error:
         return None, str(error)
 
 
 def _key(name: str, known: Iterable[str]) -> str:
-    """The field that ``name`` means: dashes stand for underscores, and ``for`` for ``for_s``."""
+    """The field that ``name`` refers to: dashes are read as underscores, and ``for`` as ``for_s``."""
     key = name.replace("-", "_")
     return f"{key}_s" if key not in known and f"{key}_s" in known else key
 
 
 def is_duration(name: str) -> bool:
-    """Whether a field of this name holds seconds, so that ``500ms`` is understood."""
+    """Whether a field of this name holds seconds, so that ``500ms`` is accepted."""
     return name == "seconds" or name.endswith("_s")
 
 
-def complete(cls: type, good: Mapping[str, Any]) -> bool:
-    """Whether ``good`` has every argument of the dataclass ``cls`` that it has no default for."""
-    return set(_required(dataclasses.fields(cls))) <= set(good)
+def has_required(cls: type, arguments: Mapping[str, Any]) -> bool:
+    """Whether ``arguments`` has every field of the dataclass ``cls`` that has no default."""
+    return set(_required(dataclasses.fields(cls))) <= set(arguments)
 
 
 def _required(known: Iterable[dataclasses.Field[Any]]) -> list[str]:
     missing = dataclasses.MISSING
-    return [one.name for one in known if one.default is missing and one.default_factory is missing]
+    return [field.name for field in known if field.default is missing and field.default_factory is missing]
 
 
 def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) in (types.UnionType, typing.Union)
 
 
-def _one(hint: Any, value: Any) -> Any:
+def _convert_to(hint: Any, value: Any) -> Any:
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return _choice(typing.get_args(hint), value)
@@ -182,8 +182,8 @@ def _items(origin: Any, arguments: tuple[Any, ...], value: Any) -> Any:
     if not isinstance(parts, list | tuple):
         parts = [parts]
     kind = arguments[0] if arguments else str
-    made = [_one(kind, part.strip() if isinstance(part, str) else part) for part in parts]
-    return tuple(made) if origin is tuple else made
+    items = [_convert_to(kind, part.strip() if isinstance(part, str) else part) for part in parts]
+    return tuple(items) if origin is tuple else items
 
 
 def _bool(value: Any) -> bool:

@@ -29,7 +29,7 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Ch
         checked = many_hosts.examine(bed, status, prober)
         if not bed.fabric:
             return checked
-        return replace(checked, findings=(*checked.findings, this_host.shm()), rooms=this_host.rooms(bed))
+        return replace(checked, findings=(*checked.findings, this_host.shm()), free_memory=this_host.free_memory(bed))
     if bed.hosts:
         return NOTHING
-    return Checked(findings=this_host.check(bed, status), rooms=this_host.rooms(bed))
+    return Checked(findings=this_host.check(bed, status), free_memory=this_host.free_memory(bed))

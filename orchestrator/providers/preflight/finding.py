@@ -8,8 +8,8 @@ from typing import Literal
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.errors import InfrastructureError
+from ...model.free_memory import FreeMemory
 from ...model.plan import Gap, HostClock
-from ...model.room import Room
 
 MIB = 1024**2
 #: Of /dev/shm, for each node.
@@ -30,13 +30,13 @@ class Finding:
 class Checked:
     """``clocks``: boot id -> where that clock stands against this machine's. ``gaps``: who shares no directory.
 
-    ``rooms``: the memory that is free on each host, and in each container that may not have all of its host's.
+    ``free_memory``: the memory that is free on each host, and in each container that may not have all of its host's.
     """
 
     findings: tuple[Finding, ...]
     clocks: Mapping[str, HostClock] = field(default_factory=dict)
     gaps: tuple[Gap, ...] = ()
-    rooms: tuple[Room, ...] = ()
+    free_memory: tuple[FreeMemory, ...] = ()
 
 
 def told(findings: Iterable[Finding]) -> str:

@@ -52,7 +52,10 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
     )
     clocks = dict(seen.clocks.values())
     return Checked(
-        findings=rules.findings(bed, status, seen), clocks=clocks, gaps=rules.gaps(seen), rooms=rules.rooms(bed, seen)
+        findings=rules.findings(bed, status, seen),
+        clocks=clocks,
+        gaps=rules.gaps(seen),
+        free_memory=rules.free_memory(bed, seen),
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from ...core.bed import container_requests
 from ...model.bed import BedSpec, BedStatus
+from ...model.free_memory import FreeMemory
 from ...model.plan import Gap, HostClock
-from ...model.room import Room
 from ...node import preflight_checks
 from .finding import MIB, SHM_NEEDED, Finding, agent, ok, space
 
@@ -89,18 +89,24 @@ def _unwritable(seen: Seen) -> Iterable[Gap]:
         problem = seen.surveys[place.name]["unwritable"]
         if problem:
             reason = f"{place.name} cannot write there: {problem}"
-            yield Gap(one=frozenset(place.addresses), other=None, reason=reason)
+            yield Gap(nodes=frozenset(place.addresses), other_nodes=None, reason=reason)
 
 
-def rooms(bed: BedSpec, seen: Seen) -> tuple[Room, ...]:
+def free_memory(bed: BedSpec, seen: Seen) -> tuple[FreeMemory, ...]:
     """The memory of each host, and of each container that has a limit."""
     nodes = {host: tuple(node.name for node in bed.nodes if node.host == host) for host in {n.host for n in bed.nodes}}
     told = {place.host: seen.surveys.get(place.name, {}).get("memory") for place in seen.places}
     free = {host: int(found) for host, found in told.items() if found is not None and host in nodes}
     inside = {name: told["memory"] for name, told in seen.inside.items() if told.get("memory") is not None}
     return (
-        *(Room(place=f"host {host}", nodes=nodes[host], free=left) for host, left in sorted(free.items())),
-        *(Room(place=f"the container of {name}", nodes=(name,), free=left) for name, left in sorted(inside.items())),
+        *(
+            FreeMemory(location=f"host {host}", nodes=nodes[host], size_bytes=left)
+            for host, left in sorted(free.items())
+        ),
+        *(
+            FreeMemory(location=f"the container of {name}", nodes=(name,), size_bytes=left)
+            for name, left in sorted(inside.items())
+        ),
     )
 
 
@@ -110,14 +116,14 @@ def _unseen(seen: Seen) -> Iterable[Gap]:
     for writer in (place.name for place in seen.places if place.name in seen.surveys):
         for reader in (name for name, read in seen.tokens.items() if writer not in read):
             reason = f"{reader} does not see what {writer} writes there"
-            yield Gap(one=nodes[reader], other=nodes[writer], reason=reason)
+            yield Gap(nodes=nodes[reader], other_nodes=nodes[writer], reason=reason)
 
 
 def _covered(seen: Seen) -> Iterable[Gap]:
     """A container has the directory that was there when it was started, whatever its host has mounted over it since."""
     for node in (node for node, told in seen.inside.items() if told["same"] is False):
         reason = f"the container of {node} has another there than its host"
-        yield Gap(one=frozenset({node}), other=None, reason=reason)
+        yield Gap(nodes=frozenset({node}), other_nodes=None, reason=reason)
 
 
 def _or_ok(name: str, found: Iterable[Finding], text: str) -> tuple[Finding, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ...model.bed import BedSpec, BedStatus
-from ...model.room import Room
+from ...model.free_memory import FreeMemory
 from ...node import preflight_checks
 from .finding import MIB, SHM_NEEDED, Finding, agent, space
 
@@ -32,10 +32,14 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
     )
 
 
-def rooms(bed: BedSpec) -> tuple[Room, ...]:
+def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
     """The memory of this machine, as far as this process may have it."""
     free = preflight_checks.memory()
-    return (Room(place="this machine", nodes=tuple(node.name for node in bed.nodes), free=free),) if free else ()
+    return (
+        (FreeMemory(location="this machine", nodes=tuple(node.name for node in bed.nodes), size_bytes=free),)
+        if free
+        else ()
+    )
 
 
 def shm() -> Finding:

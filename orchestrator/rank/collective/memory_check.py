@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from ...model import room
+from ...model import free_memory
 from . import cases, memory_demand
 
 #: (where the memory is, bytes that a rank needs there, bytes that are free there), by rank.
@@ -41,7 +41,7 @@ def lack(told: Told, where: str) -> str:
         if sum(there) > free:
             ranks = [rank for rank, (at, *_) in enumerate(told) if at == place]
             named = f"rank {ranks[0]} needs" if len(ranks) == 1 else f"{len(ranks)} ranks from rank {ranks[0]} on need"
-            return f"{named} {room.amount(sum(there))} {where}, {room.amount(free)} are free"
+            return f"{named} {free_memory.format_bytes(sum(there))} {where}, {free_memory.format_bytes(free)} are free"
     return ""
 
 
@@ -60,7 +60,7 @@ def _free(rank: int, device: torch.device) -> list[tuple[float, float]]:
         return [(float(rank), float(torch.cuda.mem_get_info(device)[0]))]
     boot, groups = _text("/proc/sys/kernel/random/boot_id"), _text("/proc/self/cgroup")
     container = f"{boot}{groups}{Path('/proc/self/ns/cgroup').readlink()}"
-    known = room.available(_text), room.left(_text)
+    known = free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text)
     free = [math.inf if found is None else float(found) for found in known]
     return [(float(zlib.crc32(place.encode())), left) for place, left in zip((boot, container), free, strict=True)]
 

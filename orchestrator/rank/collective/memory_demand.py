@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from ...model import algorithm as model
-from ...model import room
+from ...model.free_memory import RequiredMemory
 from ..exchange import buffer, receive_schedule
 from . import cases, known_algorithms, settings
 
@@ -19,12 +19,12 @@ _MANY = 64
 
 def of(
     items: Iterable[cases.Item], world: int, params: settings.Measuring, smaller: str, *, in_turn: bool = False
-) -> room.Demand | None:
+) -> RequiredMemory | None:
     """The cases in turn that take most on any rank; None where nothing is measured. ``smaller``: what may be set to less."""
     beside = 2 * max(params.drain, 0)
     found = [
-        room.Demand(what=label(among), ranks=tuple(need(among, rank) + beside for rank in range(world)),
-                    size=among[0].item.bytes, smaller=smaller)
+        RequiredMemory(operation=label(among), ranks=tuple(need(among, rank) + beside for rank in range(world)),
+                    size_bytes=among[0].item.bytes, setting=smaller)
         for among in cases.turns(cases.cases(_largest(items), world, in_turn=in_turn))
     ]  # fmt: skip
     return max(found, key=lambda one: (max(one.ranks), sum(one.ranks)), default=None)

@@ -8,7 +8,7 @@ import torch
 from orchestrator import plugins
 from orchestrator.core.spec import parse_trial
 from orchestrator.model.errors import UsageError
-from orchestrator.model.room import Room, available, left
+from orchestrator.model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from orchestrator.model.trial import Trial
 from orchestrator.rank.collective import cases, known_algorithms, memory_check, memory_demand
 from orchestrator.rank.exchange import memory_layout, receive_schedule
@@ -89,26 +89,26 @@ def measured(sizes: str) -> Trial:
 
 
 def test_what_no_host_has_room_for_is_refused_before_the_start_and_the_size_that_fits_is_named() -> None:
-    rooms = [Room(place="host h1", nodes=("n0", "n1", "n2", "n3", "n4"), free=20 << 30)]
+    free_memory = [FreeMemory(location="host h1", nodes=("n0", "n1", "n2", "n3", "n4"), size_bytes=20 << 30)]
     with pytest.raises(UsageError) as found:
-        test_plan.planned(measured("1K, 16G"), rooms=rooms)
+        test_plan.planned(measured("1K, 16G"), free_memory=free_memory)
     (problem,) = found.value.problems
     what, _, rest = problem.rpartition(": ")
     assert what == "trial t: all-reduce ring 17179869184 B float32 sum"
     assert rest.split("; ") == [
         "ranks 0 to 3 need 240 GiB of memory on host h1, 20 GiB are free", "--sizes of at most 1 GiB fit",
-        "or free memory there, or put fewer ranks on it",
+        "or free memory there, or run fewer ranks there",
     ]  # fmt: skip
-    test_plan.planned(measured("1K, 1G"), rooms=rooms)
+    test_plan.planned(measured("1K, 1G"), free_memory=free_memory)
 
 
 def test_a_container_has_no_more_than_its_limit_whatever_its_host_has() -> None:
-    rooms = [
-        Room(place="host h1", nodes=("n0", "n1"), free=1 << 40),
-        Room(place="the container of n1", nodes=("n1",), free=1 << 30),
+    free_memory = [
+        FreeMemory(location="host h1", nodes=("n0", "n1"), size_bytes=1 << 40),
+        FreeMemory(location="the container of n1", nodes=("n1",), size_bytes=1 << 30),
     ]
     with pytest.raises(UsageError, match=r"rank 1 needs 3.75 GiB of memory on the container of n1, 1 GiB are free"):
-        test_plan.planned(measured("1G"), rooms=rooms)
+        test_plan.planned(measured("1G"), free_memory=free_memory)
 
 
 def test_a_replayed_list_and_ranks_that_share_a_node_are_counted() -> None:
@@ -116,13 +116,13 @@ def test_a_replayed_list_and_ranks_that_share_a_node_are_counted() -> None:
         "trial: t\nworkload: emulate\nparams: {items: [{operation: broadcast, bytes: 4294967296, algorithm: star}]}\n"
         "world: {nodes: 2, ranks_per_node: 2}\n"
     )
-    rooms = [Room(place="host h1", nodes=("n1",), free=15 << 30)]
+    free_memory = [FreeMemory(location="host h1", nodes=("n1",), size_bytes=15 << 30)]
     with pytest.raises(UsageError, match=r"ranks 2 to 3 need 16 GiB .* items of at most 2 GiB fit"):
-        test_plan.planned(parse_trial.parse(text, "t.yml", plugins.discover()), rooms=rooms)
+        test_plan.planned(parse_trial.parse(text, "t.yml", plugins.discover()), free_memory=free_memory)
 
 
 def test_a_workload_that_says_nothing_of_memory_is_not_refused() -> None:
-    test_plan.planned(test_plan.trial(), rooms=[Room(place="host h1", nodes=("n0",), free=0)])
+    test_plan.planned(test_plan.trial(), free_memory=[FreeMemory(location="host h1", nodes=("n0",), size_bytes=0)])
 
 
 def test_the_tightest_group_above_a_process_limits_it_and_files_nobody_needs_are_no_use() -> None:
@@ -142,5 +142,9 @@ def test_the_tightest_group_above_a_process_limits_it_and_files_nobody_needs_are
     def read(path: str) -> str:
         return files.get(path, "")
 
-    assert (left(read, 7), left(read, 8), left(read, 9)) == (700, 400, None)
-    assert (available(read), available(lambda path: "")) == (2048, None)
+    assert (available_in_cgroup(read, 7), available_in_cgroup(read, 8), available_in_cgroup(read, 9)) == (
+        700,
+        400,
+        None,
+    )
+    assert (available_on_host(read), available_on_host(lambda path: "")) == (2048, None)

@@ -1,0 +1,104 @@
+"""Planned acts: every fault on every node that it may hit, and the capabilities of the hosts that acts require."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...model.act import SAFETY_ORDER, Act, HostFacts, Target, objection
+from ...model.bed import BedSpec, HostSpec, NodeSpec
+from ...model.plugin import Catalogue
+from ...model.trial import FaultPlan, Trial
+from . import values
+
+#: Beds whose nodes are processes: no fault of a trial can harm a host, whatever its class.
+EMULATED = ("process",)
+#: Capability -> the variable of the inventory that provides it.
+_CAPABILITY_VARIABLES = {
+    "power-off": "ccbed_power",
+    "cut-link": "ccbed_switch_port",
+    "stop-ssh": "ccbed_ssh_control",
+    "stop-engine": "ccbed_engine_control",
+}
+
+
+def plan_acts(
+    trial: Trial,
+    bed: BedSpec,
+    nodes: Mapping[str, NodeSpec],
+    slots: Sequence[NodeSpec],
+    catalogue: Catalogue,
+    capabilities: Mapping[str, frozenset[str]],
+) -> tuple[dict[str, dict[str, Act]], list[str]]:
+    """Fault -> node -> act, and the problems. A group rank may have moved to a spare when the trigger fires."""
+    ranks = {node.name: index for index, node in enumerate(slots)}
+    specs = {host.name: host for host in bed.hosts}
+    acts: dict[str, dict[str, Act]] = {}
+    problems: list[str] = []
+    for fault in trial.faults:
+        if isinstance(fault.node, str) and fault.node not in nodes:
+            hint = values.nearest(fault.node, nodes)
+            problems.append(f"fault {fault.id} ({fault.fault}): unknown node {fault.node}; {hint}")
+            continue
+        targets = (fault.node,) if isinstance(fault.node, str) else tuple(nodes)
+        acts[fault.id] = {}
+        for name in targets:
+            host = nodes[name].host
+            available = (
+                capabilities.get(host, frozenset()) | _host_capabilities(specs.get(host)) | _bed_capabilities(bed)
+            )
+            facts = HostFacts(name=host, provider=bed.provider, capabilities=available, spec=specs.get(host))
+            act = _plan_act(fault, Target(node=name, rank=ranks.get(name), role=nodes[name].role), facts, catalogue)
+            acts[fault.id][name] = act
+            problems += _find_problems(fault, act, bed, facts)
+    return acts, list(dict.fromkeys(problems))
+
+
+def _plan_act(fault: FaultPlan, target: Target, facts: HostFacts, catalogue: Catalogue) -> Act:
+    module: Any = catalogue.faults[fault.fault].module
+    act: Act = module.plan(module.Params(**fault.params), target, facts)
+    return act
+
+
+def _find_problems(fault: FaultPlan, act: Act, bed: BedSpec, facts: HostFacts) -> list[str]:
+    missing = [need for need in act.needs if need not in facts.capabilities]
+    available = ", ".join(sorted(facts.capabilities)) or "nothing"
+    problems = [
+        f"fault {fault.id} ({fault.fault}) needs {need}; host {facts.name} (provider {facts.provider}) offers: {available}"
+        f"{_variable_hint(need)}"
+        for need in missing
+    ]
+    if problem := objection(act):
+        problems.append(f"fault {fault.id} ({fault.fault}): {problem}; correct the plugin's plan()")
+    allowed = SAFETY_ORDER.index(bed.allow_faults)
+    if bed.provider not in EMULATED and SAFETY_ORDER.index(act.safety) > allowed:
+        problems.append(
+            f"fault {fault.id} ({fault.fault}) is of class {act.safety}; bed {bed.name} allows {bed.allow_faults}: "
+            f"set ccbed_allow_faults: {act.safety} in {bed.inventory}"
+        )
+    return problems
+
+
+def _variable_hint(need: str) -> str:
+    """The variable that gives a host this capability, for the error message."""
+    variable = _CAPABILITY_VARIABLES.get(need)
+    return f"; set {variable} for a host of containers" if variable else ""
+
+
+def _bed_capabilities(bed: BedSpec) -> frozenset[str]:
+    """The capabilities of every node of a bed: on an emulated fabric each node has its own switch port."""
+    return frozenset({"own-link", "cut-link"}) if bed.fabric else frozenset()
+
+
+def _host_capabilities(host: HostSpec | None) -> frozenset[str]:
+    """The capabilities from a host's spec, in addition to those of the provider.
+
+    Only the loss of a host that is reached over a network can be observed.
+    """
+    if host is None:
+        return frozenset()
+    engine = {"stop-engine"} if host.engine_control else set()
+    if host.connection == "local":
+        return frozenset(engine)
+    controls = {"power-off": host.power, "cut-link": host.switch_port, "stop-ssh": host.ssh_control}
+    return frozenset(engine | {name for name, control in controls.items() if control})
