@@ -9,9 +9,11 @@ from typing import Any, Literal
 
 from .bed import HostSpec
 
-PrimitiveKind = Literal["signal", "argv", "write_file", "power", "link", "pause"]
+PrimitiveKind = Literal["signal", "argv", "file", "limit", "link", "pause", "power"]
 Safety = Literal["process", "container", "node", "cluster"]
 SAFETY_ORDER: tuple[Safety, ...] = ("process", "container", "node", "cluster")
+#: After one of these a process is expected to be gone: nothing is left to heal.
+ENDING_SIGNALS = ("KILL", "TERM", "INT", "QUIT", "ABRT", "SEGV")
 #: What an act takes away from a whole host; with one of the latter two nobody there can be told to heal any more.
 OF_HOSTS = ("engine", "host", "ssh")
 BEYOND_REACH = ("host", "ssh")
@@ -26,19 +28,22 @@ class Primitive:
 
     power   {"state": "off" | "on"}        off: SIGKILL to every process of the node; on: the node is started again
     pause   {"state": "on" | "off"}        SIGSTOP / SIGCONT to every process of the node
-    signal  {"signal": "TERM", "rank": 1}  a signal to one rank
-    link    {"state": "down" | "up"}       the node's own link, where it has one (crash-node needs ``own-link``)
-    argv    {"run": [program, argument]}   runs it; as a proof: it leaves with exit code 0
-    write_file                             for providers that have them
+    signal  {"signal": "TERM", "rank": 1}  a signal to one rank, or, with "process": "agent", to the node's agent
+    link    {"state": "down" | "up"}       the node's own link, where it has one (``own-link``)
+    limit   {"state": "on" | "off", "cpu_percent": 20}    limits the whole node: "cpu_percent" of one CPU, "memory_mib", "pids"
+    file    {"state": "present" | "absent", "path": "x"}  a file below the node's directory. With "text" or "size_mib" it is
+            the fault's own, created and removed; else it is the node's, moved out of the way and back
+    argv    {"run": [program, argument]}   runs a program on the node's host, or, with "network": true, in the node's own
+            network (tc, nft). As a proof: it exits with code 0, its output has the text "contains" and not the text "lacks"
 
-    With ``of`` it is about what a node lives in, and ``run`` is the argv that brings the state about:
+    With ``of`` it acts on what contains the node, and ``run`` is the argv that reaches the state:
 
     power   {"state": "off" | "on", "of": "host" | "ssh", "run": [...], "address": "198.18.0.2", "port": 22}
     link    {"state": "down" | "up", "of": "host", "run": [...], "address": "198.18.0.2", "port": 22}
     power   {"state": "off" | "on", "of": "engine", "run": [...], "socket": "/var/run/docker.sock"}
 
-    Their proof is an observation of its own: whether anybody answers at that address, or at that socket. ``within_s``: a
-    fault that does not last is proved in this time.
+    Their proof is an observation of its own: whether that address, or that socket, answers. ``within_s``: a fault that does
+    not last is proved in this time.
     """
 
     kind: PrimitiveKind

@@ -9,16 +9,36 @@ from typing import Any, get_args
 
 import pytest
 
+from orchestrator.core.spec import host_capabilities
 from orchestrator.faults import pause_node
 from orchestrator.model import codec
-from orchestrator.model.act import OF_HOSTS, SAFETY_ORDER, Act, HostFacts, PrimitiveKind, Target, objection
+from orchestrator.model.act import (
+    ENDING_SIGNALS,
+    OF_HOSTS,
+    SAFETY_ORDER,
+    Act,
+    HostFacts,
+    Primitive,
+    PrimitiveKind,
+    Target,
+    objection,
+)
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.plugin import Plugin
+from orchestrator.node.keeper import containing_host, primitives
+from orchestrator.providers.docker import docker_provider
+from orchestrator.providers.process import process_provider
 
 from ..unit.catalogue import CATALOGUE
 
 FAULTS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.faults.items()]
-CAPABILITIES = ("kill", "pause", "stop", "own-link", "power-off", "cut-link", "stop-engine", "stop-ssh", "shape", "gpu")
+#: All that a provider, or a variable of the inventory, offers.
+CAPABILITIES = sorted(
+    process_provider.CAPABILITIES
+    | docker_provider.CAPABILITIES
+    | set(host_capabilities.VARIABLES)
+    | {"own-link"}
+)  # fmt: skip
 SPEC = HostSpec(
     name="h",
     connection="ssh",
@@ -47,6 +67,17 @@ def acts(plugin: Plugin) -> list[Act]:
     return [plugin.module.plan(params, target, host) for target in TARGETS for host in hosts()]
 
 
+def leaves_nothing(primitive: Primitive) -> bool:
+    """A process that was ended needs no healing: the next gang has its own."""
+    return primitive.kind == "signal" and primitive.args["signal"] in ENDING_SIGNALS
+
+
+def test_each_kind_of_primitive_is_implemented() -> None:
+    hosts = {kind for kind, _ in containing_host._HOLDS}
+    assert primitives._APPLY.keys() == primitives._HOLDS.keys()
+    assert set(get_args(PrimitiveKind)) == primitives._APPLY.keys() | hosts
+
+
 def test_there_are_faults() -> None:
     assert {"crash-node", "pause-node"} <= set(CATALOGUE.faults)
 
@@ -71,8 +102,8 @@ def test_every_act_can_be_proved_and_undone(plugin: Plugin) -> None:
     for act in acts(plugin):
         assert act.inject, "nothing is injected"
         assert act.verify, "nothing is proved"
-        assert act.heal, "nothing is undone"
-        assert act.verify_heal, "nothing shows that it was undone"
+        assert bool(act.heal) == bool(act.verify_heal), "healing and its proof belong together"
+        assert act.heal or all(map(leaves_nothing, act.inject)), "nothing is undone"
         assert act.safety == plugin.module.SAFETY
         assert act.lease_s > (act.heal_after_s or 0.0), "the lease would heal before its time"
         used = (*act.inject, *act.verify, *act.heal, *act.verify_heal)

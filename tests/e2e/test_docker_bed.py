@@ -201,6 +201,16 @@ def test_a_frozen_container_is_found_by_silence(box: Box) -> None:
     assert box.unchanged()
 
 
+def test_a_slow_container_is_proved_and_gets_its_cpus_back(box: Box) -> None:
+    done = box.run(dp(trials.slow(1, cpu_percent=40)))
+    assert done.bad() == []
+    assert done.of("recovery.decided") == ()
+    (verified,) = done.of("fault.verified")
+    assert [set(limits.values()) for limits in verified.value["evidence"]["limits"].values()] == [{40.0}]
+    assert box.container("n1").attrs["HostConfig"]["CpuQuota"] == -1
+    assert box.unchanged()
+
+
 def test_a_container_removed_in_a_run_is_detected_and_recovered_and_said(box: Box) -> None:
     done = box.run(dp(), told=at("checkpoint.commit", lambda: box.container("n1").remove(force=True)))
     assert (done.outcome("finished"), done.outcome("bit-exact")) == ("pass", "pass")

@@ -25,6 +25,10 @@ def pause(node: int | str = 2, for_s: float | None = None, **at: Any) -> FaultPl
     return FaultPlan(id="f0", fault="pause-node", node=node, at=Trigger(**(at or {"step": 13})), params=params)
 
 
+def slow(node: int | str = 2, **params: Any) -> FaultPlan:
+    return FaultPlan(id="f0", fault="slow-node", node=node, at=Trigger(step=5), params=params)
+
+
 def dp(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **more: Any) -> Trial:
     """20 steps of train-dp on four nodes."""
     checks = more.pop("checks", CHECKS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..files import label, plain_files
-from ..oslayer import engine_api, processes
+from ..oslayer import cgroups, engine_api, processes
 from ..oslayer.engine_api import EngineError
 from ..oslayer.processes import Process
 from . import primitives
@@ -118,6 +118,16 @@ class Node:
         seen = {"container": self.container, "paused": paused}
         return None if paused is None else paused is on, {**seen, "problem": self.problem} if self.problem else seen
 
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        """Let the engine change the container's limits, or set them back to what it was created with."""
+        body = _limits(amounts, self.wanted["request"]["HostConfig"], on)
+        return {"update": body, "by": "engine"} if self._order("update", body) else {}
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> tuple[bool | None, dict[str, Any]]:
+        """By the cgroup of its main process; None where this host does not show it."""
+        are_limited, evidence = cgroups.are_limited(self.processes()[:1], amounts, on)
+        return are_limited, {**evidence, "problem": self.problem} if self.problem else evidence
+
     def has_link(self) -> bool:
         return False
 
@@ -127,6 +137,11 @@ class Node:
 
     def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
         raise primitives.Unsupported("a container's link is not looked at in this version")
+
+    def agent(self) -> Process | None:
+        """Not the main process, which is the engine's init, but its child."""
+        inner = int(label.read(self.directory / READY).get("pid", 0))
+        return next((process for process in self.processes() if processes.inner(process.pid) == inner), None)
 
     def rank(self, number: int) -> Process | None:
         """The living process of a rank, as the host sees it."""
@@ -167,13 +182,13 @@ class Node:
 
     # --- orders to the engine -----------------------------------------------------------------------------------------
 
-    def _order(self, verb: str) -> bool:
+    def _order(self, verb: str, body: Any = None) -> bool:
         """Tell the engine, unless it was told a moment ago; whether it was told."""
         now = time.monotonic()
         if now - self._orders.get(verb, -PATIENCE_S) < PATIENCE_S:
             return False
         self._orders = {verb: now}
-        self._calls.ask("POST", engine_api.container(self.id or self.container, verb), self._ordered)
+        self._calls.ask("POST", engine_api.container(self.id or self.container, verb), self._ordered, body)
         return True
 
     def _ordered(self, answer: Any, error: EngineError | None) -> None:
@@ -190,3 +205,21 @@ class Node:
 
     def _keep(self) -> None:
         label.write(self._record, {"label": self.label, "wanted": self.wanted})
+
+
+def _limits(amounts: Mapping[str, int], created: Mapping[str, Any], on: bool) -> dict[str, int]:
+    """A change of limits for the engine. Not ``on``: what the container was created with; -1 is no limit.
+
+    The engine keeps to the way in which its CPUs were limited: NanoCpus, else a quota. Memory is that with swap.
+    """
+    body: dict[str, int] = {}
+    if (percent := amounts.get("cpu_percent")) and "NanoCpus" in created:
+        body["NanoCpus"] = percent * 10_000_000 if on else int(created["NanoCpus"])
+    elif percent:
+        body |= {"CpuPeriod": cgroups.PERIOD_US, "CpuQuota": percent * cgroups.PERIOD_US // 100 if on else -1}
+    if size_mib := amounts.get("memory_mib"):
+        size_bytes = size_mib << 20 if on else int(created.get("Memory", -1))
+        body |= {"Memory": size_bytes, "MemorySwap": size_bytes}
+    if count := amounts.get("pids"):
+        body["PidsLimit"] = count if on else int(created.get("PidsLimit", -1))
+    return body

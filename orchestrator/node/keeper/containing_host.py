@@ -14,6 +14,8 @@ from ...model.act import Primitive
 ANSWER_S, LEAST_S = 1.0, 0.1
 CHECK_S = 3.0
 TRIES = 2
+#: So much of what a program prints is evidence, in characters.
+OUTPUT = 500
 #: What connecting to a host says that is not there; and to the socket of an engine that is not.
 ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
 STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
@@ -109,7 +111,10 @@ def _argv(args: Mapping[str, Any]) -> Seen:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return None, {"run": list(args["run"]), "problem": str(error)}
-    return done.returncode == 0, {"run": list(args["run"]), "code": done.returncode}
+    output = done.stdout.decode(errors="replace")
+    is_shown = str(args.get("contains", "")) in output and not ("lacks" in args and str(args["lacks"]) in output)
+    shown = {"output": output[-OUTPUT:]} if {"contains", "lacks"} & args.keys() else {}
+    return done.returncode == 0 and is_shown, {"run": list(args["run"]), "code": done.returncode, **shown}
 
 
 _HOLDS: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Seen]] = {

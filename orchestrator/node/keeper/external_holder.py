@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from ..oslayer.processes import Process
@@ -18,6 +20,8 @@ class Place:
     """A node as it is seen from outside: a name. Nothing in it can be touched, only what it lives in."""
 
     name: str
+    directory: Path = Path("/nonexistent")
+    pid: int = 0
     label: dict[str, Any] = field(default_factory=dict)
 
     def processes(self) -> list[Process]:
@@ -40,6 +44,12 @@ class Place:
     def is_paused(self, on: bool) -> tuple[bool | None, dict[str, Any]]:
         raise Unsupported(NOT_HERE)
 
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        raise Unsupported(NOT_HERE)
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> tuple[bool | None, dict[str, Any]]:
+        raise Unsupported(NOT_HERE)
+
     def has_link(self) -> bool:
         return False
 
@@ -48,6 +58,9 @@ class Place:
 
     def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
         raise Unsupported(NOT_HERE)
+
+    def agent(self) -> Process | None:
+        return None
 
     def rank(self, number: int) -> Process | None:
         return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...model.act import Primitive
+from ..oslayer import namespaces
 from ..oslayer.event_loop import Loop
 from . import containing_host, primitives, programs
 from .primitives import Node
@@ -17,7 +18,7 @@ PROOF_S = 2.0
 #: Hosts are not looked at as often as processes.
 AROUND_S = 0.1
 #: Primitives whose injection is repeated until the state is reached: new processes may have come in between.
-REPEATED = ("power", "pause")
+REPEATED = ("power", "pause", "limit")
 
 Evidence = Mapping[str, Any]
 
@@ -29,6 +30,7 @@ def check(wanted: Iterable[Primitive], node: Node) -> None:
     for one in listed:
         if containing_host.concerns(one) and (problem := containing_host.objection(one)):
             raise primitives.Unsupported(problem)
+        _in_network(one, node)
 
 
 def each(
@@ -66,7 +68,12 @@ def each(
             step(index + 1)
 
         if containing_host.concerns(wanted[index]):
-            programs.start(loop, wanted[index].args["run"], limit_s, finished)
+            try:
+                program = _in_network(wanted[index], node).args["run"]
+            except primitives.Unsupported as error:
+                finished({}, str(error))
+                return
+            programs.start(loop, program, limit_s, finished)
         else:
             finished(*_done(wanted[index], node))
 
@@ -139,6 +146,20 @@ def _done(one: Primitive, node: Node) -> tuple[dict[str, Any], str]:
 
 def _holds(one: Primitive, node: Node) -> tuple[bool | None, dict[str, Any]]:
     try:
-        return containing_host.holds(one) if containing_host.concerns(one) else primitives.holds(one, node)
+        if containing_host.concerns(one):
+            return containing_host.holds(_in_network(one, node))
+        return primitives.holds(one, node)
     except Exception as error:  # noqa: BLE001
         return None, {"problem": f"{one.kind}: {type(error).__name__}: {error}"}
+
+
+def _in_network(one: Primitive, node: Node) -> Primitive:
+    """A program with ``network`` as it is run in the node's network namespace. Raises Unsupported where it has none."""
+    if not one.args.get("network"):
+        return one
+    if not namespaces.has_own_network(node.pid):
+        raise primitives.Unsupported(
+            f"{one.kind}: {node.name} has no network of its own; the program would act on its host"
+        )
+    run = ["nsenter", "--target", str(node.pid), "--net", *one.args["run"]]
+    return Primitive(kind=one.kind, args={**one.args, "run": run})

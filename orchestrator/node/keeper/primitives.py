@@ -1,27 +1,32 @@
-"""The primitives of faults on nodes: power, pause, link, signal. Each is done, and each is looked at."""
+"""The primitives of faults on nodes: power, pause, link, signal, limit, file. Each is applied, and each is observed."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ...model.act import Primitive
+from ...model.act import ENDING_SIGNALS, Primitive
 from ..agent.gang import RANKS
 from ..files import label
-from ..oslayer import processes
+from ..oslayer import cgroups, processes
 from ..oslayer.processes import Process
 
 T = TypeVar("T")
 Arguments = Mapping[str, Any]
+#: Whether a state holds (None: not known yet), and the evidence.
+Observed = tuple[bool | None, dict[str, Any]]
 
-#: After one of these a process is expected to be gone.
-ENDING = ("KILL", "TERM", "INT", "QUIT", "ABRT", "SEGV")
+AGENT = "agent"
+#: What a file that a fault moves out of the way is called meanwhile.
+_SET_ASIDE = ".set-aside-by-a-fault"
+_MIB = 1 << 20
 
 
 class Unsupported(Exception):
-    """A primitive that this provider does not have."""
+    """A primitive that cannot be applied to this node."""
 
 
 class Node(Protocol):
@@ -30,8 +35,15 @@ class Node(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def pid(self) -> int:
+        """Of its first process, as the host sees it; 0 where there was none."""
+
     def processes(self) -> list[Process]:
-        """All that live, the agent included; looked up anew each time."""
+        """All that live, the agent included; listed anew each time."""
 
     def is_up(self) -> bool:
         """Is its agent ready?"""
@@ -45,8 +57,14 @@ class Node(Protocol):
     def pause(self, on: bool) -> dict[str, Any]:
         """Stop all of it, or let it go on; what was done."""
 
-    def is_paused(self, on: bool) -> tuple[bool | None, dict[str, Any]]:
-        """Is all of it stopped (not ``on``: does none of it stand still; None: not known yet), with the evidence."""
+    def is_paused(self, on: bool) -> Observed:
+        """Is all of it stopped (not ``on``: is no process of it stopped)?"""
+
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        """Limit all of it (``cpu_percent``, ``memory_mib``, ``pids``), or lift these limits; what was done."""
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
+        """Do these limits hold for all of it (not ``on``: for no process of it)?"""
 
     def has_link(self) -> bool:
         """Has it a link of its own, that is no other node's?"""
@@ -54,28 +72,47 @@ class Node(Protocol):
     def link(self, on: bool) -> dict[str, Any]:
         """Its own link up, or down; what was done. Raises Unsupported where it has none."""
 
-    def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
-        """Has it a link (not ``on``: has it none), with what was seen."""
+    def is_linked(self, on: bool) -> Observed:
+        """Has it a link (not ``on``: has it none)?"""
 
-    def rank(self, number: int) -> Process | None: ...
+    def agent(self) -> Process | None:
+        """The living process of its agent."""
+
+    def rank(self, number: int) -> Process | None:
+        """The living process of a rank."""
 
 
 def check(wanted: Iterable[Primitive], node: Node) -> None:
-    """Raises Unsupported for a primitive that is not from here, or not for this node, before anything is done."""
-    for one in wanted:
-        _chosen(one, _APPLY)
-        if one.kind == "link" and not node.has_link():
+    """Raises Unsupported for what cannot be applied to this node, before anything is applied."""
+    for primitive in wanted:
+        _chosen(primitive, _APPLY)
+        if primitive.kind == "link" and not node.has_link():
             raise Unsupported(f"there is no primitive link for {node.name}: it has no link of its own")
+        if primitive.kind == "limit" and (unknown := sorted(_amounts(primitive.args).keys() - cgroups.CONTROLLERS)):
+            raise Unsupported(f"limit: unknown {', '.join(unknown)}; it has {', '.join(cgroups.CONTROLLERS)}")
+        if primitive.kind == "file":
+            _path(primitive.args, node)
 
 
 def apply(primitive: Primitive, node: Node) -> dict[str, Any]:
-    """Do it; what was done. May be called again while the state is not reached, so it must be harmless to repeat."""
+    """Apply it; what was done. Callers repeat it until the state is reached, so it is harmless to repeat."""
     return _chosen(primitive, _APPLY)(primitive.args, node)
 
 
-def holds(primitive: Primitive, node: Node) -> tuple[bool | None, dict[str, Any]]:
-    """Is the state that the primitive names what the processes themselves show (None: not known yet)? With the evidence."""
+def holds(primitive: Primitive, node: Node) -> Observed:
+    """Do the processes and files themselves show the state that the primitive names?"""
     return _chosen(primitive, _HOLDS)(primitive.args, node)
+
+
+def _chosen(
+    primitive: Primitive, table: Mapping[str, Callable[[Arguments, Node], T]]
+) -> Callable[[Arguments, Node], T]:
+    if primitive.kind not in table:
+        raise Unsupported(f"there is no primitive {primitive.kind} for nodes; there are {', '.join(sorted(table))}")
+    return table[primitive.kind]
+
+
+# --- power, pause, link, limit ------------------------------------------------------------------------------------------
 
 
 def _power(args: Arguments, node: Node) -> dict[str, Any]:
@@ -85,17 +122,140 @@ def _power(args: Arguments, node: Node) -> dict[str, Any]:
     return node.power_off()
 
 
+def _power_holds(args: Arguments, node: Node) -> Observed:
+    if args["state"] == "on":
+        return node.is_up(), {"up": node.is_up()}
+    left = [process.pid for process in node.processes()]
+    return not left, {"left": left}
+
+
 def _pause(args: Arguments, node: Node) -> dict[str, Any]:
     return node.pause(args["state"] == "on")
+
+
+def _pause_holds(args: Arguments, node: Node) -> Observed:
+    return node.is_paused(args["state"] == "on")
 
 
 def _link(args: Arguments, node: Node) -> dict[str, Any]:
     return node.link(args["state"] == "up")
 
 
+def _link_holds(args: Arguments, node: Node) -> Observed:
+    return node.is_linked(args["state"] == "up")
+
+
+def _limit(args: Arguments, node: Node) -> dict[str, Any]:
+    return node.limit(_amounts(args), args["state"] == "on")
+
+
+def _limit_holds(args: Arguments, node: Node) -> Observed:
+    return node.is_limited(_amounts(args), args["state"] == "on")
+
+
+def _amounts(args: Arguments) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in args.items() if name != "state"}
+
+
+# --- signal -------------------------------------------------------------------------------------------------------------
+
+
+def _target(args: Arguments, node: Node) -> Process | None:
+    """The rank, or the agent, that the signal is for."""
+    return node.agent() if args.get("process") == AGENT else node.rank(int(args["rank"]))
+
+
+def _signal(args: Arguments, node: Node) -> dict[str, Any]:
+    target = _target(args, node)
+    number = signal.Signals[f"SIG{args['signal']}"]
+    return {"signalled": processes.send([target] if target else [], number)}
+
+
+def _signal_holds(args: Arguments, node: Node) -> Observed:
+    target = _target(args, node)
+    state = target.state if target else "gone"
+    reached = {"STOP": state == processes.STOPPED, "CONT": state not in (processes.STOPPED, "gone")}
+    named = {name: args[name] for name in ("rank", "process") if name in args}
+    is_ended = args["signal"] in ENDING_SIGNALS and target is None
+    return reached.get(args["signal"], is_ended), {**named, "state": state}
+
+
+# --- file ---------------------------------------------------------------------------------------------------------------
+
+
+def _path(args: Arguments, node: Node) -> Path:
+    """The file's path. Raises Unsupported for what is not below the node's directory, links included."""
+    path = node.directory / str(args["path"])
+    if (
+        not path.parent.resolve().is_relative_to(node.directory.resolve())
+        or path.name in ("", "..")
+        or path.is_symlink()
+    ):
+        raise Unsupported(f"file: {args['path']} is not in the directory of {node.name}")
+    return path
+
+
+def _file(args: Arguments, node: Node) -> dict[str, Any]:
+    """With ``text`` or ``size_mib`` the file is the fault's own; else it is the node's, and is moved out of the way."""
+    path = _path(args, node)
+    aside = path.with_name(path.name + _SET_ASIDE)
+    is_own = "text" in args or "size_mib" in args
+    if args["state"] == "present":
+        if is_own:
+            _create(path, args)
+        elif aside.exists():
+            aside.replace(path)
+    elif is_own:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        path.replace(aside)
+    return {"path": str(path)}
+
+
+def _create(path: Path, args: Arguments) -> None:
+    """Never over a file that exists."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    try:
+        os.write(fd, str(args.get("text", "")).encode())
+        if size_mib := int(args.get("size_mib", 0)):
+            os.posix_fallocate(fd, 0, size_mib * _MIB)
+    finally:
+        os.close(fd)
+
+
+def _file_holds(args: Arguments, node: Node) -> Observed:
+    path = _path(args, node)
+    size = path.stat().st_size if path.exists() else None
+    return (size is not None) is (args["state"] == "present"), {"path": str(path), "size_bytes": size}
+
+
+_APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
+    "power": _power,
+    "pause": _pause,
+    "link": _link,
+    "limit": _limit,
+    "signal": _signal,
+    "file": _file,
+}
+_HOLDS: Mapping[str, Callable[[Arguments, Node], Observed]] = {
+    "power": _power_holds,
+    "pause": _pause_holds,
+    "link": _link_holds,
+    "limit": _limit_holds,
+    "signal": _signal_holds,
+    "file": _file_holds,
+}
+
+
+# --- what nodes of processes and of containers share ----------------------------------------------------------------------
+
+
 def stop(present: list[Process], on: bool) -> dict[str, Any]:
     """SIGSTOP to each of these processes, or SIGCONT."""
-    stopped = [one for one in present if one.state == processes.STOPPED]
+    stopped = [process for process in present if process.state == processes.STOPPED]
     if not on:
         return {"signalled": processes.send(stopped, signal.SIGCONT)}
     processes.send(_starting(present, stopped), signal.SIGCONT)
@@ -104,75 +264,22 @@ def stop(present: list[Process], on: bool) -> dict[str, Any]:
 
 def _starting(present: list[Process], stopped: list[Process]) -> list[Process]:
     """Children that were stopped between vfork and exec: their parents cannot stop before they have gone on."""
-    waiting = {one.pid for one in present if one.state == processes.WAITING}
-    return [one for one in stopped if one.ppid in waiting]
-
-
-def _signal(args: Arguments, node: Node) -> dict[str, Any]:
-    target = node.rank(int(args["rank"]))
-    number = signal.Signals[f"SIG{args['signal']}"]
-    return {"signalled": processes.send([target] if target else [], number)}
-
-
-def _power_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
-    if args["state"] == "on":
-        return node.is_up(), {"up": node.is_up()}
-    left = [one.pid for one in node.processes()]
-    return not left, {"left": left}
-
-
-def _pause_holds(args: Arguments, node: Node) -> tuple[bool | None, dict[str, Any]]:
-    return node.is_paused(args["state"] == "on")
-
-
-def _link_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
-    return node.is_linked(args["state"] == "up")
+    waiting = {process.pid for process in present if process.state == processes.WAITING}
+    return [process for process in stopped if process.ppid in waiting]
 
 
 def stopped(present: list[Process], on: bool) -> tuple[bool, dict[str, Any]]:
-    """Do all of these processes stand still (not ``on``: none of them), with their states."""
-    states = {str(one.pid): one.state for one in present}
-    still = [state == processes.STOPPED for state in states.values()]
-    return bool(still) and all(still) if on else not any(still), {"states": states}
-
-
-def _signal_holds(args: Arguments, node: Node) -> tuple[bool, dict[str, Any]]:
-    found = node.rank(int(args["rank"]))
-    state = found.state if found else "gone"
-    reached = {"STOP": state == processes.STOPPED, "CONT": state not in (processes.STOPPED, "gone")}
-    return reached.get(args["signal"], args["signal"] in ENDING and found is None), {
-        "rank": args["rank"],
-        "state": state,
-    }
-
-
-def _chosen(
-    primitive: Primitive, table: Mapping[str, Callable[[Arguments, Node], T]]
-) -> Callable[[Arguments, Node], T]:
-    if primitive.kind not in table:
-        raise Unsupported(f"there is no primitive {primitive.kind} here; it has {', '.join(sorted(table))}")
-    return table[primitive.kind]
-
-
-_APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
-    "power": _power,
-    "pause": _pause,
-    "link": _link,
-    "signal": _signal,
-}
-_HOLDS: Mapping[str, Callable[[Arguments, Node], tuple[bool | None, dict[str, Any]]]] = {
-    "power": _power_holds,
-    "pause": _pause_holds,
-    "link": _link_holds,
-    "signal": _signal_holds,
-}
+    """Are all of these processes stopped (not ``on``: none of them), with their states."""
+    states = {str(process.pid): process.state for process in present}
+    is_stopped = [state == processes.STOPPED for state in states.values()]
+    return bool(is_stopped) and all(is_stopped) if on else not any(is_stopped), {"states": states}
 
 
 def rank_process(directory: Path, number: int) -> Process | None:
     """The living process of a rank, by what its agent wrote when it forked it."""
     pid, start = rank_identity(directory, number)
-    found = processes.find(pid) if pid else None
-    return found if found and found.start == start and found.state not in processes.GONE else None
+    process = processes.find(pid) if pid else None
+    return process if process and process.start == start and process.state not in processes.GONE else None
 
 
 def rank_identity(directory: Path, number: int) -> tuple[int, int]:

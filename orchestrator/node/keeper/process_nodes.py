@@ -14,8 +14,9 @@ from ...model.bed import NodeSpec
 from .. import warm_up
 from ..agent import agent
 from ..files import label, plain_files
-from ..oslayer import forks, processes
+from ..oslayer import cgroups, forks, processes
 from ..oslayer import process_tag as marks
+from ..oslayer.duty_cycle import DutyCycle
 from ..oslayer.event_loop import Loop
 from ..oslayer.processes import Process
 from . import fabric, primitives
@@ -50,6 +51,7 @@ class Node:
         self.end_by = 0.0
         self._nodes = nodes
         self._prefix = prefix
+        self._duty_cycle = DutyCycle(nodes.loop, self.processes)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -78,10 +80,34 @@ class Node:
         return {"killed": processes.kill(self.processes())}
 
     def pause(self, on: bool) -> dict[str, Any]:
+        if self._duty_cycle.is_active:
+            raise primitives.Unsupported(f"{self.name} is slowed by SIGSTOP and SIGCONT; it cannot be paused as well")
         return primitives.stop(self.processes(), on)
 
     def is_paused(self, on: bool) -> tuple[bool, dict[str, Any]]:
         return primitives.stopped(self.processes(), on)
+
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        """By a cgroup; where none can be made, ``cpu_percent`` by SIGSTOP and SIGCONT in turn."""
+        if cgroups.is_available(amounts):
+            cgroup = f"ccbed-{self._prefix.strip('/').replace('/', '-')}"
+            did = cgroups.limit(self.processes(), cgroup, amounts) if on else cgroups.release(cgroup, amounts)
+            return {**did, "by": "cgroup"}
+        if on and (amounts.keys() != {"cpu_percent"} or amounts["cpu_percent"] >= 100):
+            raise primitives.Unsupported(
+                f"no cgroup can be made for {self.name}: only cpu_percent below 100 is possible"
+            )
+        if on:
+            self._duty_cycle.start(amounts["cpu_percent"])
+        return {"by": "duty cycle", **({} if on else {"continued": self._duty_cycle.stop()})}
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> tuple[bool | None, dict[str, Any]]:
+        if cgroups.is_available(amounts):
+            return cgroups.are_limited(self.processes(), amounts, on)
+        if on and self._duty_cycle.is_active:
+            return self._duty_cycle.is_observed(amounts["cpu_percent"])
+        are_free, evidence = primitives.stopped(self.processes(), on=False)
+        return are_free is not on, evidence
 
     def has_link(self) -> bool:
         return "switch" in self.label
@@ -96,6 +122,9 @@ class Node:
         found = fabric.linked(self.pid)
         return found is on, {"eth0": "has a link" if found else "has no link"}
 
+    def agent(self) -> Process | None:
+        return next((process for process in self.processes() if process.pid == self.pid), None)
+
     def rank(self, number: int) -> Process | None:
         return primitives.rank_process(self.directory, number)
 
@@ -109,7 +138,7 @@ class Nodes:
     """All nodes of a bed. ``note`` tells the world of their exits."""
 
     def __init__(self, loop: Loop, workdir: Path, bed: str, archive: str, note: Note) -> None:
-        self._loop = loop
+        self.loop = self._loop = loop
         self._directory = workdir / "nodes"
         self._bed = bed
         self._tag = marks.tag(bed, str(workdir))

@@ -40,6 +40,14 @@ def current() -> int:
     return os.open(_NET, os.O_RDONLY | os.O_CLOEXEC)
 
 
+def has_own_network(pid: int) -> bool:
+    """Is a living process in another network namespace than this one?"""
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino != os.stat(_NET).st_ino
+    except OSError:
+        return False
+
+
 def enter(fd: int) -> None:
     """Go into a network namespace. Raises OSError."""
     _call("setns", fd, CLONE_NEWNET)

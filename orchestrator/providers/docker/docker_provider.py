@@ -33,7 +33,7 @@ from . import bed_leftovers, engines, site_connections
 if TYPE_CHECKING:
     import docker
 
-CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
+CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 #: Right however late they come. What begins something must not come after its time: it counts as not answered then.
 ENDS = ("node.kill", "gang.stop", "fault.heal")

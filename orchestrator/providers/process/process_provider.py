@@ -24,7 +24,7 @@ from ..event_reader import Follower
 from ..preflight import site_prober
 from . import fabric, process_status
 
-CAPABILITIES = frozenset({"kill", "pause", "stop", "signal"})
+CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
 #: The name under which commands go out that belong to no run.

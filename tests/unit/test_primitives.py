@@ -1,0 +1,260 @@
+"""Primitives of faults on real processes and files: signals, files, limits by cgroup and by duty cycle, programs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.model.act import Primitive
+from orchestrator.node.keeper import container_node, containing_host, primitive_runner, primitives
+from orchestrator.node.keeper.primitives import Unsupported
+from orchestrator.node.oslayer import cgroups, processes
+from orchestrator.node.oslayer.duty_cycle import DutyCycle
+from orchestrator.node.oslayer.event_loop import Loop
+from orchestrator.node.oslayer.processes import Process
+
+SPIN = "while True: pass"
+
+
+@dataclass
+class Stand:
+    """A node of one process, as far as primitives need it."""
+
+    directory: Path
+    name: str = "n2"
+    pid: int = 0
+    limits: list[tuple[dict[str, int], bool]] = field(default_factory=list)
+
+    def processes(self) -> list[Process]:
+        process = processes.find(self.pid) if self.pid else None
+        return [process] if process and process.state not in processes.GONE else []
+
+    def agent(self) -> Process | None:
+        return next(iter(self.processes()), None)
+
+    def rank(self, number: int) -> Process | None:
+        return self.agent() if number == 2 else None
+
+    def limit(self, amounts: dict[str, int], on: bool) -> dict[str, Any]:
+        self.limits.append((amounts, on))
+        return {}
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Any:
+    return Stand(tmp_path)
+
+
+@pytest.fixture
+def spinning(node: Any) -> Iterator[Any]:
+    """The node with a process that uses all the CPU that it gets."""
+    with subprocess.Popen([sys.executable, "-c", SPIN]) as process:
+        node.pid = process.pid
+        yield node
+        process.kill()
+
+
+def until(loop: Loop, is_true: Callable[[], object], limit_s: float = 20.0) -> None:
+    end = time.monotonic() + limit_s
+    loop.every(0.005, lambda: None)
+    while not is_true():
+        assert time.monotonic() < end, "the state was not reached"
+        loop.turn()
+
+
+# --- signals ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [{"rank": 2}, {"process": "agent"}])
+def test_a_signal_reaches_one_process_and_is_observed(spinning: Any, target: dict[str, Any]) -> None:
+    stop, kill = (Primitive(kind="signal", args={"signal": name, **target}) for name in ("STOP", "KILL"))
+    assert not primitives.holds(stop, spinning)[0]
+    assert primitives.apply(stop, spinning) == {"signalled": [spinning.pid]}
+    until(Loop(), lambda: primitives.holds(stop, spinning)[0])
+    assert not primitives.holds(kill, spinning)[0]
+    primitives.apply(kill, spinning)
+    until(Loop(), lambda: primitives.holds(kill, spinning)[0])
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def file(state: str, path: str = "fill", **more: Any) -> Primitive:
+    return Primitive(kind="file", args={"state": state, "path": path, **more})
+
+
+@pytest.mark.parametrize(("more", "size"), [({"size_mib": 2}, 2 << 20), ({"text": "x"}, 1)])
+def test_a_file_of_a_fault_is_created_and_removed(node: Any, more: dict[str, Any], size: int) -> None:
+    present, absent = file("present", **more), file("absent", **more)
+    assert not primitives.holds(present, node)[0]
+    for _ in range(2):
+        primitives.apply(present, node)
+        reached, evidence = primitives.holds(present, node)
+        assert (reached, evidence["size_bytes"]) == (True, size)
+    primitives.apply(absent, node)
+    assert primitives.holds(absent, node)[0]
+
+
+def test_a_file_of_the_node_is_moved_out_of_the_way_and_back(node: Any) -> None:
+    (node.directory / "fill").write_text("of the node")
+    for _ in range(2):
+        primitives.apply(file("absent"), node)
+        assert primitives.holds(file("absent"), node)[0]
+    for _ in range(2):
+        primitives.apply(file("present"), node)
+        assert (node.directory / "fill").read_text() == "of the node"
+
+
+def test_a_file_that_exists_is_never_overwritten(node: Any) -> None:
+    (node.directory / "fill").write_text("of the node")
+    primitives.apply(file("present", text="of the fault"), node)
+    assert (node.directory / "fill").read_text() == "of the node"
+
+
+@pytest.mark.parametrize("path", ["../fill", "/etc/fill", "away/fill", "link", ".."])
+def test_a_file_outside_of_the_node_is_refused_before_anything_is_done(node: Any, path: str) -> None:
+    (node.directory / "away").symlink_to("/tmp")
+    (node.directory / "link").symlink_to("/tmp/fill")
+    with pytest.raises(Unsupported, match="is not in the directory of n2"):
+        primitives.check([file("present", path, text="x")], node)
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_limit_is_refused_with_those_that_exist(node: Any) -> None:
+    limit = Primitive(kind="limit", args={"state": "on", "disk": 1})
+    with pytest.raises(Unsupported, match="unknown disk; it has cpu_percent, memory_mib, pids"):
+        primitives.check([limit], node)
+
+
+def test_a_limit_is_passed_to_the_node_without_its_state(node: Any) -> None:
+    primitives.apply(Primitive(kind="limit", args={"state": "off", "cpu_percent": 20}), node)
+    assert node.limits == [({"cpu_percent": 20}, False)]
+
+
+@pytest.fixture(params=[1, 2])
+def proc(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A /proc in which this process and 77 are in the cgroup /a of version 1 or 2, with its file system beside it."""
+    root, mount = tmp_path / "proc", tmp_path / "cgroup"
+    controllers = ("cpu", "memory", "pids") if request.param == 1 else ("",)
+    lines = [f"{n}:{name}:/a" for n, name in enumerate(controllers, 1)] if request.param == 1 else ["0::/a"]
+    for pid in ("self", "77"):
+        (root / pid).mkdir(parents=True)
+        (root / pid / "cgroup").write_text("\n".join(lines))
+    kind = "cgroup" if request.param == 1 else "cgroup2"
+    mounts = [f"1 2 0:1 / {mount / name} rw - {kind} {kind} rw,{name}" for name in controllers]
+    (root / "self" / "mountinfo").write_text("\n".join(mounts))
+    files = {
+        1: {
+            "cpu": ["cpu.cfs_quota_us", "cpu.cfs_period_us"],
+            "memory": ["memory.limit_in_bytes"],
+            "pids": ["pids.max"],
+        },
+        2: {"": ["cpu.max", "memory.max", "pids.max"]},
+    }[request.param]
+    for controller, names in files.items():
+        for cgroup in ("a", "a/child"):
+            (mount / controller / cgroup).mkdir(parents=True)
+            for name in names:
+                (mount / controller / cgroup / name).write_text("100000" if "period" in name else "-1")
+        if request.param == 2:
+            (mount / controller / "a" / "cgroup.subtree_control").write_text("cpu memory pids")
+    return root
+
+
+def test_limits_are_written_where_the_kernel_shows_them(proc: Path) -> None:
+    process = Process(pid=77, ppid=1, session=77, start=1, state="S")
+    amounts = {"cpu_percent": 20, "memory_mib": 64, "pids": 9}
+    assert cgroups.is_available(amounts, proc)
+    assert cgroups.are_limited([process], amounts, False, proc)[0] is True
+    assert cgroups.limit([process], "child", amounts, proc) == {"limited": [77]}
+    for name in cgroups.CONTROLLERS.values():
+        cgroup = cgroups.find("self", name, proc)
+        assert cgroup is not None
+        assert (cgroup / "child" / "cgroup.procs").read_text() == "77"
+    membership = proc / "77" / "cgroup"
+    membership.write_text(membership.read_text().replace("/a", "/a/child"))
+    assert cgroups.limits(process, amounts, proc) == amounts
+    assert cgroups.are_limited([process], amounts, True, proc)[0] is True
+    assert cgroups.are_limited([process], amounts, False, proc)[0] is False
+    assert cgroups.are_limited([process], {**amounts, "pids": 10}, True, proc)[0] is False
+
+
+def test_what_the_kernel_does_not_show_is_not_known(tmp_path: Path) -> None:
+    process = Process(pid=77, ppid=1, session=77, start=1, state="S")
+    assert cgroups.are_limited([process], {"pids": 9}, True, tmp_path) == (None, {"limits": {"77": {}}})
+    assert not cgroups.is_available(["pids"], tmp_path)
+
+
+def test_a_controller_that_is_not_enabled_for_children_is_left_alone(proc: Path) -> None:
+    for file in proc.parent.glob("cgroup/**/cgroup.subtree_control"):
+        file.write_text("memory")
+        assert not cgroups.is_available(["cpu_percent"], proc)
+
+
+def test_processes_run_for_a_part_of_the_time_until_the_cycle_stops(spinning: Any) -> None:
+    loop = Loop()
+    cycle = DutyCycle(loop, spinning.processes)
+    cycle.start(20)
+    until(loop, lambda: cycle.is_observed(20)[0])
+    assert not cycle.is_observed(1)[1].keys() - {"stopped_percent"}
+    cycle.stop()
+    until(loop, lambda: all(process.state != processes.STOPPED for process in spinning.processes()))
+    assert not cycle.is_active
+
+
+def test_processes_that_run_all_the_time_are_not_observed_to_be_slowed(spinning: Any) -> None:
+    loop = Loop()
+    cycle = DutyCycle(loop, spinning.processes)
+    observed: list[bool | None] = []
+    until(loop, lambda: observed.append(cycle.is_observed(20)[0]) or observed[-1] is not None)
+    assert observed[-1] is False
+
+
+@pytest.mark.parametrize(
+    ("created", "on", "off"),
+    [
+        ({}, {"CpuPeriod": 100_000, "CpuQuota": 20_000}, {"CpuPeriod": 100_000, "CpuQuota": -1}),
+        ({"NanoCpus": 1_500_000_000}, {"NanoCpus": 200_000_000}, {"NanoCpus": 1_500_000_000}),
+    ],
+)
+def test_a_container_gets_back_what_it_was_created_with(
+    created: dict[str, int], on: dict[str, int], off: dict[str, int]
+) -> None:
+    assert container_node._limits({"cpu_percent": 20}, created, True) == on
+    assert container_node._limits({"cpu_percent": 20}, created, False) == off
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("run", "more", "holds"),
+    [
+        (["true"], {}, True),
+        (["false"], {}, False),
+        (["echo", "netem delay"], {"contains": "netem"}, True),
+        (["echo", "netem delay"], {"lacks": "netem"}, False),
+        (["echo", "noqueue"], {"lacks": "netem"}, True),
+        (["echo", "noqueue"], {"contains": "netem"}, False),
+        (["/nonexistent"], {}, None),
+    ],
+)
+def test_a_program_proves_a_state_by_its_code_and_its_output(run: list[str], more: dict[str, str], holds: bool) -> None:
+    assert containing_host.holds(Primitive(kind="argv", args={"run": run, **more}))[0] is holds
+
+
+def test_a_program_for_the_network_of_a_node_without_one_is_refused_before_anything_is_done(node: Any) -> None:
+    node.pid = os.getpid()
+    program = Primitive(kind="argv", args={"run": ["tc", "qdisc"], "network": True})
+    with pytest.raises(Unsupported, match="n2 has no network of its own"):
+        primitive_runner.check([program], node)
