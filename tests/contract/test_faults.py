@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import pytest
 
-from orchestrator.core.spec import host_capabilities
+from orchestrator.core.spec import planned_acts
 from orchestrator.faults import pause_node
 from orchestrator.model import codec
 from orchestrator.model.act import (
@@ -36,7 +36,7 @@ FAULTS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.faults.ite
 CAPABILITIES = sorted(
     process_provider.CAPABILITIES
     | docker_provider.CAPABILITIES
-    | set(host_capabilities.VARIABLES)
+    | set(planned_acts.VARIABLES)
     | {"own-link"}
 )  # fmt: skip
 SPEC = HostSpec(
