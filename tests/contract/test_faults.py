@@ -36,7 +36,7 @@ FAULTS = [pytest.param(plugin, id=name) for name, plugin in CATALOGUE.faults.ite
 CAPABILITIES = sorted(
     process_provider.CAPABILITIES
     | docker_provider.CAPABILITIES
-    | set(planned_acts.VARIABLES)
+    | set(planned_acts._CAPABILITY_VARIABLES)
     | {"own-link"}
 )  # fmt: skip
 SPEC = HostSpec(
