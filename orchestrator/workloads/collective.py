@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ..model.free_memory import RequiredMemory
-from ..rank.collective import cases, feasible, known_algorithms, memory_demand, settings, sizes
+from ..rank.collective import algorithm_choice, cases, known_algorithms, memory_demand, settings, sizes
 from ..rank.open_mpi import installed
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def check(params: Params) -> list[str]:
 
 def fits(params: Params, world: int) -> list[str]:
     """Why these values, good in themselves, cannot be done among ``world`` ranks."""
-    problems = [_named(problem) for item in items(params) for problem in feasible.of_item(item, world)]
+    problems = [_named(problem) for item in items(params) for problem in algorithm_choice.infeasible(item, world)]
     return list(dict.fromkeys(problems))
 
 

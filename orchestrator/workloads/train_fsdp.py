@@ -69,14 +69,14 @@ class _Trainer:
 
     def step(self, step: int) -> float:
         """One step: every phase of it in order."""
-        from ..rank.exchange import call_counter
+        from ..rank.exchange import communicator
 
         ctx = self._ctx
         ctx.phase("data")
         images, labels, total = classifier.noisy_share(ctx, self._batches, step)
         ctx.phase("forward")
         self.optimizer.zero_grad()
-        with call_counter.Counting(ctx.comm, ctx.passing("allreduce")) as counted:
+        with communicator.Counting(ctx.comm, ctx.passing("allreduce")) as counted:
             loss = classifier.loss_sum(self.model, images, labels)
             ctx.phase("backward")
             (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.model import algorithm, schedule
-from orchestrator.rank.exchange import exchange
+from orchestrator.rank.exchange import schedule_runner
 from orchestrator.rank.runtime import recorder
 from tests.contract import algorithms
 
@@ -38,9 +38,9 @@ class Room:
 
     def exchange(
         self, chosen: algorithm.Chosen, operation: str, root: int = 0, operator: str = "sum"
-    ) -> exchange.Exchange:
+    ) -> schedule_runner.Exchange:
         steps = chosen.schedule(operation, self.rank, self.world, root)
-        return exchange.Exchange(steps, ranks=self.ranks, group=self.group, operator=operator)
+        return schedule_runner.Exchange(steps, ranks=self.ranks, group=self.group, operator=operator)
 
 
 def whole(rank: int, count: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
@@ -65,21 +65,21 @@ def check(chosen: algorithm.Chosen, operation: str, room: Room, root: int, count
 
 
 def whole_buffer(
-    carried: exchange.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
+    carried: schedule_runner.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
 ) -> None:
     """all-reduce, reduce, broadcast."""
     flat = whole(room.rank, count)
-    carried.run(exchange.cut(flat, chosen.chunks(operation, room.world)), step=1, op=0)
+    carried.run(schedule_runner.cut(flat, chosen.chunks(operation, room.world)), step=1, op=0)
     wanted = expected(operation, room, root, count)
     assert wanted is None or torch.equal(flat, wanted)
 
 
 def blocks(
-    carried: exchange.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
+    carried: schedule_runner.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
 ) -> None:
     """all-gather, gather, scatter, reduce-scatter: a block for each rank."""
     flat = whole(room.rank, count)
-    parts = exchange.cut(flat, chosen.chunks(operation, room.world))
+    parts = schedule_runner.cut(flat, chosen.chunks(operation, room.world))
     if operation in ("all-gather", "gather"):
         for other, part in enumerate(parts):
             if other != room.rank:
@@ -87,16 +87,16 @@ def blocks(
     carried.run(parts, step=1, op=0)
     for block, part in enumerate(parts):
         source = block if operation in ("all-gather", "gather") else root
-        wanted = exchange.cut(whole(source, count), room.world)[block]
+        wanted = schedule_runner.cut(whole(source, count), room.world)[block]
         if operation == "reduce-scatter":
             every = torch.stack([whole(other, count) for other in range(room.world)]).sum(0)
-            wanted = exchange.cut(every, room.world)[block]
+            wanted = schedule_runner.cut(every, room.world)[block]
         own_block = operation == "all-gather" or (room.rank == root if operation == "gather" else block == room.rank)
         assert not own_block or torch.equal(part, wanted), f"block {block}"
 
 
 def swapped(
-    carried: exchange.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
+    carried: schedule_runner.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
 ) -> None:
     """all-to-all, uneven where the algorithm can: from s to d go (count + s + 2d) / p elements, or as many as fit."""
     del root
@@ -117,7 +117,7 @@ def swapped(
 
 
 def shifted(
-    carried: exchange.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
+    carried: schedule_runner.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
 ) -> None:
     """send-recv."""
     del chosen, operation, root
@@ -127,7 +127,7 @@ def shifted(
 
 
 def barrier(
-    carried: exchange.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
+    carried: schedule_runner.Exchange, chosen: algorithm.Chosen, operation: str, room: Room, root: int, count: int
 ) -> None:
     """Nobody leaves before the last one, which is late, has come."""
     del chosen, operation, root, count
@@ -141,7 +141,7 @@ def barrier(
     assert left >= board.max().item()
 
 
-Check = Callable[[exchange.Exchange, algorithm.Chosen, str, Room, int, int], None]
+Check = Callable[[schedule_runner.Exchange, algorithm.Chosen, str, Room, int, int], None]
 CHECKS: dict[str, Check] = {
     "all-gather": blocks, "gather": blocks, "scatter": blocks, "reduce-scatter": blocks, "all-to-all": swapped,
     "send-recv": shifted, "barrier": barrier,
@@ -182,7 +182,7 @@ def groups(room: Room) -> None:
             check(chosen, operation, small, 0, 1009)
         ring = next(algorithm for algorithm in algorithms.defaults() if algorithm.name == "ring")
         flat = whole(small.rank, 1009)
-        small.exchange(ring, "all-reduce").run(exchange.cut(flat, small.world), step=1, op=0)
+        small.exchange(ring, "all-reduce").run(schedule_runner.cut(flat, small.world), step=1, op=0)
         assert torch.equal(flat, torch.stack([whole(other, 1009) for other in range(small.world)]).sum(0))
 
 
@@ -193,7 +193,7 @@ def beside(room: Room) -> None:
     flats = [whole(room.rank + number, 5003) for number in range(4)]
     carriers = [room.exchange(chosen[name], "all-reduce") for name in (*names, "star")]
     parts = [
-        exchange.cut(flat, chosen[name].chunks("all-reduce", room.world))
+        schedule_runner.cut(flat, chosen[name].chunks("all-reduce", room.world))
         for flat, name in zip(flats, (*names, "star"), strict=True)
     ]
     handles = [carrier.start(part, step=1, op=0) for carrier, part in zip(carriers[:3], parts[:3], strict=True)]
@@ -226,7 +226,7 @@ def operators(room: Room) -> None:
             for dtype in (torch.int32, torch.uint8, torch.float64) if operator in OPERATORS else (torch.int32,):
                 every = torch.stack([whole(other, 501, dtype) % 4 + 1 for other in range(room.world)])
                 flat = every[room.rank].clone()
-                parts = exchange.cut(flat, chosen.chunks("all-reduce", room.world))
+                parts = schedule_runner.cut(flat, chosen.chunks("all-reduce", room.world))
                 room.exchange(chosen, "all-reduce", operator=operator).run(parts, step=1, op=0)
                 wanted = folded(every, BITS[operator]) if operator in BITS else OPERATORS[operator](every).to(dtype)
                 assert torch.equal(flat, wanted), f"{name} {operator} {dtype}"
@@ -244,10 +244,10 @@ def records(room: Room, directory: str) -> None:
     tree = next(algorithm for algorithm in algorithms.defaults() if algorithm.name == "binomial-tree")
     chunks = recorder.Chunks(f"{directory}/chunks-r{room.rank}.bin")
     steps = tree.schedule("gather", room.rank, room.world)
-    carried = exchange.Exchange(steps, chunks=chunks)
+    carried = schedule_runner.Exchange(steps, chunks=chunks)
     for step, count in enumerate((1009, 2017), 1):
-        carried.run(exchange.cut(whole(room.rank, count), room.world), step=step, op=3)
-    exchange.Exchange(tree.schedule("broadcast", room.rank, room.world), chunks=chunks).run(
+        carried.run(schedule_runner.cut(whole(room.rank, count), room.world), step=step, op=3)
+    schedule_runner.Exchange(tree.schedule("broadcast", room.rank, room.world), chunks=chunks).run(
         [whole(0, 11)], step=3, op=0
     )
     chunks.flush()

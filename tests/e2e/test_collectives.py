@@ -12,9 +12,10 @@ import pytest
 from orchestrator.model import algorithm as model
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import FaultPlan, Liveness, Recovery, Trial, Trigger, World
-from orchestrator.rank.collective import backend_support, item_parser, known_algorithms
+from orchestrator.rank.collective import backend_support, known_algorithms
 from orchestrator.rank.collective.cases import REDUCING
 from orchestrator.views import ending, failovers
+from orchestrator.workloads import emulate
 
 from .conftest import Bed, Ran, with_damage
 
@@ -64,7 +65,7 @@ def test_every_operation_by_every_algorithm_is_exact_on_all_ranks(bed: Bed) -> N
     ]
     items = [item for item in items if item["algorithm"] != "auto" or known_algorithms.doing(item["operation"])]
     ran = bed.run(trial("emulate", items=items))
-    steps = sum(item_parser.item(item).trials for item in items)
+    steps = sum(emulate.parse_item(item).trials for item in items)
     assert ran.bad() == [] and ran.code == 0
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items)} cases exact, all ranks equal"
     (plan,) = events(ran, "collective.plan")
@@ -171,7 +172,7 @@ def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
         backend_support.Unsupported, match=r"gloo does no all-reduce band of float32; it does float32 \(sum prod"
     ):
         backend_support.require(
-            [item_parser.item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})],
+            [emulate.parse_item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})],
             "gloo",
         )
     assert json.dumps([*map(list, message)])

@@ -13,10 +13,11 @@ from orchestrator.core.bed import links
 from orchestrator.model.schedule import OPERATIONS
 from orchestrator.model.trial import Liveness, Recovery, Trial, World
 from orchestrator.providers.process import fabric
-from orchestrator.rank.collective import cases, feasible, item_parser
+from orchestrator.rank.collective import algorithm_choice, cases
 from orchestrator.rank.collective.cases import REDUCING
 from orchestrator.rank.open_mpi import installed, names
 from orchestrator.store import beds
+from orchestrator.workloads import emulate
 
 from .conftest import ROOT, Bed, ccbed, with_damage
 
@@ -55,14 +56,14 @@ def every_item() -> list[dict[str, Any]]:
         if operation in ("broadcast", "reduce", "gather", "scatter"):
             items.append({**item, "root": 2})
     items.append({"operation": "all-to-all", "bytes": 4096, "algorithm": "mpi", "shares": [0.25, 0.25, 0.1, 0.4]})
-    return [item for item in items if not list(feasible.of_item(item_parser.item(item), 4))]
+    return [item for item in items if not list(algorithm_choice.infeasible(emulate.parse_item(item), 4))]
 
 
 def test_every_operation_by_every_algorithm_of_open_mpi_is_exact_on_all_ranks(bed: Bed) -> None:
     items = every_item()
     ran = bed.run(trial("emulate", items=[*items, {"operation": "all-reduce", "bytes": 4096}]))
     assert ran.bad() == [] and ran.code == 0
-    steps = sum(item_parser.item(item).trials for item in items) + 1
+    steps = sum(emulate.parse_item(item).trials for item in items) + 1
     assert ran.verdict("results-exact").text == f"{steps} results of {len(items) + 1} cases exact, all ranks equal"
     assert len(items) > 50 and {item["operation"] for item in items} == set(cases.OPERATIONS)
 

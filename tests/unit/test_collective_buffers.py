@@ -12,7 +12,7 @@ import torch
 
 from orchestrator.rank.collective import cases
 from orchestrator.rank.collective.cases import Case, Item
-from orchestrator.rank.exchange import buffer, test_pattern
+from orchestrator.rank.exchange import case_layout, test_pattern
 
 WORLD = 4
 RANKS = (1, 3, 4, 6)
@@ -23,17 +23,17 @@ def case(operation: str, **more: Any) -> Case:
     return Case(number=0, item=item, groups=(RANKS,), first_step=1)
 
 
-def content(one: Case, segments: tuple[buffer.Segment, ...]) -> list[float]:
+def content(one: Case, segments: tuple[case_layout.Segment, ...]) -> list[float]:
     patterns = test_pattern.Patterns(RANKS, one.item.operator, one.item.dtype)
     return [value for segment in segments for value in patterns.tile(segment).tolist()]
 
 
 def given(one: Case, me: int, chunks: int = 4) -> list[float]:
-    return content(one, buffer.layout(one, RANKS, me, chunks).inputs)
+    return content(one, case_layout.layout(one, RANKS, me, chunks).inputs)
 
 
 def wanted(one: Case, me: int, chunks: int = 4) -> list[float]:
-    return content(one, buffer.layout(one, RANKS, me, chunks).outputs)
+    return content(one, case_layout.layout(one, RANKS, me, chunks).outputs)
 
 
 @pytest.mark.parametrize("operation", ["all-reduce", "reduce", "reduce-scatter"])
@@ -111,14 +111,14 @@ def test_sums_stay_exact_in_the_narrowest_dtypes(world: int) -> None:
 
 
 def test_the_library_has_its_own_block_apart_and_algorithms_have_it_in_its_place() -> None:
-    apart = buffer.layout(case("all-gather"), RANKS, 1, 0)
-    inside = buffer.layout(case("all-gather"), RANKS, 1, 4)
+    apart = case_layout.layout(case("all-gather"), RANKS, 1, 0)
+    inside = case_layout.layout(case("all-gather"), RANKS, 1, 4)
     assert apart.own == (1003, 1003 + 251) and inside.own == (251, 502) == inside.parts[1]
     assert apart.size == 1254 and inside.size == 1003 and apart.checked == inside.checked == (0, 1003)
 
 
 def test_scratch_of_an_all_to_all_has_the_sizes_of_the_input() -> None:
     one = case("all-to-all", shares=(0.25, 0.25, 0.1, 0.4))
-    found = buffer.layout(one, RANKS, 2, 12)
+    found = case_layout.layout(one, RANKS, 2, 12)
     lengths = [stop - start for start, stop in found.parts]
     assert lengths == [*one.blocks, *[one.blocks[2]] * 4, *one.blocks] and found.size == sum(lengths)

@@ -11,7 +11,7 @@ from orchestrator.model.errors import UsageError
 from orchestrator.model.free_memory import FreeMemory, available_in_cgroup, available_on_host
 from orchestrator.model.trial import Trial
 from orchestrator.rank.collective import cases, known_algorithms, memory_check, memory_demand
-from orchestrator.rank.exchange import memory_layout, receive_schedule
+from orchestrator.rank.exchange import receive_schedule, step_tensors
 
 from . import test_plan
 
@@ -59,7 +59,7 @@ def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None
         assert algorithm is not None
         schedule = algorithm.schedule("all-reduce", me, 4)
         parts = list(torch.zeros(algorithm.chunks("all-reduce", 4), 64).unbind())
-        rows = memory_layout.rows(schedule, receive_schedule.plan(schedule), parts, range(4), torch.device("cpu"))
+        rows = step_tensors.rows(schedule, receive_schedule.plan(schedule), parts, range(4), torch.device("cpu"))
         into = [arrival.into for row in rows for arrival in row.arrivals if arrival.into is not None]
         held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in into}
         held.pop(parts[0].untyped_storage().data_ptr(), None)

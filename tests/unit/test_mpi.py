@@ -12,8 +12,8 @@ from orchestrator.cli.inputs import missing_libraries
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
-from orchestrator.rank.collective import cases, feasible, known_algorithms
-from orchestrator.rank.open_mpi import installed, join, mpi_peer, names
+from orchestrator.rank.collective import algorithm_choice, cases, known_algorithms
+from orchestrator.rank.open_mpi import installed, join, names, peer
 from orchestrator.workloads import collective
 
 from . import beds
@@ -82,7 +82,7 @@ def test_mpi_is_among_what_an_operation_has() -> None:
 )  # fmt: skip
 def test_what_open_mpi_cannot_do_is_told_before_it_starts(more: dict[str, Any], told: str) -> None:
     item = cases.Item(**{"operation": "all-reduce", "bytes": 1200, "algorithm": "mpi", **more})
-    (problem,) = feasible.of_item(item, 3)
+    (problem,) = algorithm_choice.infeasible(item, 3)
     assert told in problem
 
 
@@ -91,7 +91,7 @@ def test_it_moves_what_it_cannot_combine_and_blocks_of_any_size() -> None:
         cases.Item(operation="broadcast", bytes=1200, dtype="bfloat16", algorithm="mpi:chain"),
         cases.Item(operation="all-to-all", bytes=1024, algorithm="mpi"),
     ):
-        assert list(feasible.of_item(item, 3)) == []
+        assert list(algorithm_choice.infeasible(item, 3)) == []
 
 
 def test_ranks_are_started_host_by_host_and_each_is_told_where_its_own_rank_is() -> None:
@@ -193,7 +193,7 @@ def test_a_rank_whose_node_lacks_it_says_so_before_it_joins(monkeypatch: pytest.
     monkeypatch.setattr(installed, "find", lacking)
     item = cases.Item(operation="all-reduce", bytes=4, algorithm="mpi:ring")
     with pytest.raises(installed.Missing, match="not installed here"):
-        mpi_peer.wanted([item], "gloo")
+        peer.wanted([item], "gloo")
     with pytest.raises(installed.Missing, match="with backend gloo"):
-        mpi_peer.wanted([item], "nccl")
-    assert not mpi_peer.wanted([replace(item, algorithm="ring")], "nccl")
+        peer.wanted([item], "nccl")
+    assert not peer.wanted([replace(item, algorithm="ring")], "nccl")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rank.runtime import imported_files
+from orchestrator.rank.runtime import recorder
 
 
 def module(name: str, file: Path | None) -> types.ModuleType:
@@ -29,19 +29,19 @@ def test_files_of_the_user_are_named_with_their_digest_and_others_are_not(tmp_pa
         "os": module("os", Path("/usr/os.py")),
         "sys": module("sys", None),
     }
-    assert imported_files.of(modules, user) == {
+    assert recorder.imported_files(modules, user) == {
         "lib/a.py": {"module": "lib.a", "size_bytes": 6, "sha256": hashlib.sha256(b"x = 1\n").hexdigest()}
     }
 
 
 def test_a_file_that_is_too_large_is_not_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(imported_files, "LARGEST", 3)
+    monkeypatch.setattr(recorder, "LARGEST", 3)
     (tmp_path / "a.py").write_text("x = 1\n")
-    files = imported_files.of({"a": module("a", tmp_path / "a.py")}, tmp_path)
+    files = recorder.imported_files({"a": module("a", tmp_path / "a.py")}, tmp_path)
     assert files["a.py"]["sha256"] == "not hashed"
 
 
 def test_nothing_is_written_where_nothing_was_imported(tmp_path: Path) -> None:
-    imported_files.write(tmp_path, 0, tmp_path / "user")
+    recorder.write_imported(tmp_path, 0, tmp_path / "user")
     assert list(tmp_path.iterdir()) == []
-    assert json.dumps(imported_files.of({}, tmp_path)) == "{}"
+    assert json.dumps(recorder.imported_files({}, tmp_path)) == "{}"

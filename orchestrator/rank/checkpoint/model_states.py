@@ -4,15 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ...model import gang as gang_model
 from . import commit, contents, single_file
 
-if TYPE_CHECKING:
-    from ..runtime import context
+
+class Rank(Protocol):
+    """What a rank gives to its checkpoints."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def world(self) -> int: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def gang(self) -> gang_model.GangSpec: ...
+
+    def personal(self) -> single_file.Personal:
+        """The state that differs from rank to rank."""
+
+    def share_weights(self, model: torch.nn.Module) -> None:
+        """Give every rank the weights of rank 0."""
 
 
 class States(Protocol):
@@ -20,7 +39,7 @@ class States(Protocol):
 
     def put(
         self,
-        ctx: context.RankContext,
+        ctx: Rank,
         identity: commit.Identity,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -34,7 +53,7 @@ class States(Protocol):
 
     def take(
         self,
-        ctx: context.RankContext,
+        ctx: Rank,
         resume: gang_model.Resume,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -45,7 +64,7 @@ class States(Protocol):
         """
         ...
 
-    def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
+    def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         """On a fresh start: what makes the model one. A collective of all ranks."""
         ...
 
@@ -55,7 +74,7 @@ class _Gathered:
 
     def put(
         self,
-        ctx: context.RankContext,
+        ctx: Rank,
         identity: commit.Identity,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -69,7 +88,7 @@ class _Gathered:
 
     def take(
         self,
-        ctx: context.RankContext,
+        ctx: Rank,
         resume: gang_model.Resume,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -80,19 +99,17 @@ class _Gathered:
         optimizer.load_state_dict(state["optimizer"])
         return single_file.personal(found, ctx.rank)
 
-    def _held(
-        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, Any]:
+    def _held(self, ctx: Rank, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return single_file.state(model, optimizer)
 
-    def _own(self, ctx: context.RankContext, found: dict[str, Any]) -> dict[str, Any]:
+    def _own(self, ctx: Rank, found: dict[str, Any]) -> dict[str, Any]:
         return found
 
 
 class Replicated(_Gathered):
     """Every rank has the whole: rank 0's is kept, and on a fresh start rank 0's weights are everybody's."""
 
-    def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
+    def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         ctx.share_weights(model)
 
 
@@ -103,15 +120,13 @@ REPLICATED = Replicated()
 class Sharded(_Gathered):
     """Every rank has a part of its own, and gets that very part back. Who makes the parts makes them of one model."""
 
-    def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
+    def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         pass
 
-    def _held(
-        self, ctx: context.RankContext, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-    ) -> dict[str, Any]:
+    def _held(self, ctx: Rank, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return {"shards": single_file.shards(model, optimizer, ctx.rank, ctx.world, ctx.device)}
 
-    def _own(self, ctx: context.RankContext, found: dict[str, Any]) -> dict[str, Any]:
+    def _own(self, ctx: Rank, found: dict[str, Any]) -> dict[str, Any]:
         own: dict[str, Any] = found["shards"][ctx.rank]
         return own
 
@@ -121,7 +136,7 @@ class Distributed:
 
     def put(
         self,
-        ctx: context.RankContext,
+        ctx: Rank,
         identity: commit.Identity,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -134,7 +149,7 @@ class Distributed:
 
     def take(
         self,
-        ctx: context.RankContext,
+        ctx: Rank,
         resume: gang_model.Resume,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
@@ -150,7 +165,7 @@ class Distributed:
         state_dict.set_optimizer_state_dict(model, optimizer, content["optimizer"])
         return single_file.Personal.of(mine) if mine else None
 
-    def begin(self, ctx: context.RankContext, model: torch.nn.Module) -> None:
+    def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         pass
 
 

@@ -1,11 +1,12 @@
-"""``auto``: the algorithm that the cost model expects to be fastest on the links that were probed. Pure, without torch."""
+"""Which algorithms can do a case, and which of them ``auto`` takes: the fastest by the cost model on the probed links. Without torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...model import algorithm as model
+from ..open_mpi import names as mpi
 from . import cases, expected_cost, known_algorithms, link_fit
 
 #: Expected times that differ by less are equal: the model itself is no better than that.
@@ -19,6 +20,21 @@ class Choice:
     name: str
     seconds: dict[str, float]
     why: str
+
+
+def infeasible(item: cases.Item, world: int) -> Iterator[str]:
+    """Why ``item`` cannot be measured among ``world`` ranks, each as ``name: why``."""
+    try:
+        algorithm = known_algorithms.find(item.algorithm)
+    except ValueError as error:
+        yield f"algorithm: {error}"
+        return
+    problems = list(cases.unfit(item, world, algorithm))
+    if not problems and mpi.meant(item.algorithm):
+        problems += mpi.unfit(cases.cases([item], world)[0])
+    if not problems and item.algorithm == model.AUTO and not candidates(cases.cases([item], world)[0]):
+        problems.append(f"algorithm: none does {item.operation} of {item.bytes} bytes among {world} ranks (got 'auto')")
+    yield from problems
 
 
 def candidates(case: cases.Case) -> tuple[model.Chosen, ...]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...model import algorithm as model
 from ...model.bed import LinkSpec
 from ...model.schedule import Cost, Schedule
-from ..exchange import buffer
+from ..exchange import case_layout
 from . import cases
 
 #: (from, to, elements), by global rank
@@ -73,7 +73,7 @@ def _messages(case: cases.Case, algorithm: model.Chosen, ranks: Sequence[int]) -
     operation, root = case.item.operation, case.item.root
     count = algorithm.chunks(operation, case.ranks)
     for me, rank in enumerate(ranks):
-        sizes = [stop - start for start, stop in buffer.layout(case, ranks, me, count).parts]
+        sizes = [stop - start for start, stop in case_layout.layout(case, ranks, me, count).parts]
         for step in algorithm.schedule(operation, me, case.ranks, root):
             for send in step.sends:
                 yield rank, ranks[send.peer], sum(sizes[chunk] for chunk in send.chunks)
@@ -106,7 +106,7 @@ class _Walk:
         self._sizes: list[list[int]] = []
         for me in range(len(ranks)):
             self._steps.append(algorithm.schedule(operation, me, case.ranks, root))
-            parts = buffer.layout(case, ranks, me, count).parts
+            parts = case_layout.layout(case, ranks, me, count).parts
             self._sizes.append([stop - start for start, stop in parts])
         self._at = [0] * len(ranks)
         self._sent: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from ...model import algorithm as model
 from ..exchange import operations
-from ..open_mpi import mpi_peer, names
+from ..open_mpi import names
+from ..open_mpi import peer as mpi_peer
 from . import (
     algorithm_choice,
     backend_support,
@@ -27,12 +28,10 @@ from . import (
     memory_check,
     settings,
     sizes,
-    synchronised_start,
     verify,
 )
 
 if TYPE_CHECKING:
-    from ..open_mpi import calls
     from ..runtime import context
 
 
@@ -48,7 +47,7 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
     ctx.phase("restore")
     planned = cases.cases(wanted, ctx.world, in_turn=in_turn)
     memory_check.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
-    peer = mpi_peer.peer(ctx) if foreign else None
+    peer = mpi_peer.connect(ctx) if foreign else None
     ctx.tell_fresh()
     meter = Meter(ctx, planned, peer)
     meter.prepare()
@@ -62,12 +61,12 @@ class Meter:
     """One rank's share of the measurement."""
 
     def __init__(
-        self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: calls.Peer | None = None
+        self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: mpi_peer.Peer | None = None
     ) -> None:
         self._ctx, self._cases, self._peer = ctx, planned, peer
         self._params: settings.Measuring = ctx.params
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
-        self._line_up = synchronised_start.LineUp(ctx.rank, ctx.world, self._drain, ctx.device)
+        self._start = SynchronisedStart(ctx.rank, ctx.world, self._drain, ctx.device)
         self._places: dict[sizes.Groups, operations.Place | None] = {}
         self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit)
         self._tiers: expected_cost.Uplinks | None = None
@@ -174,7 +173,7 @@ class Meter:
         """Inputs in place, everybody on the start line: then the clock runs, from the call to its result."""
         if work is not None:
             work.fill()
-        self._line_up.ready()
+        self._start.ready()
         self._settle()
         start = time.monotonic()
         if work is not None:
@@ -185,3 +184,38 @@ class Meter:
     def _settle(self) -> None:
         if self._ctx.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+class SynchronisedStart:
+    """One rank's place at the start line. ``drain``: bytes that empty the bucket of a link; 0: links are not shaped.
+
+    The barrier comes before the shift that empties the buckets, because they fill up again while ranks wait for each other.
+    The shift ends at its own time on each rank, and an early one would count its waiting for the others as time of the
+    collective: so the shift is the first round of a barrier by dissemination (each rank tells the one 1, 2, 4, … ahead that
+    it is there), whose other rounds are of one byte. They take as long as as many small messages, which fills little.
+    """
+
+    def __init__(self, rank: int, world: int, drain: int, device: torch.device) -> None:
+        self._rank, self._world = rank, world
+        self._rounds = rounds(world, drain)
+        self._buffers = torch.zeros(2, max(drain, 1), dtype=torch.uint8, device=device)
+
+    def ready(self) -> None:
+        """Return on all ranks at about the same time."""
+        if self._world < 2:
+            return
+        dist.barrier()
+        for distance, size in self._rounds:
+            ahead, behind = (self._rank + distance) % self._world, (self._rank - distance) % self._world
+            sent, got = self._buffers[0, :size], self._buffers[1, :size]
+            pair = [dist.P2POp(dist.irecv, got, behind), dist.P2POp(dist.isend, sent, ahead)]
+            for waiting in dist.batch_isend_irecv(pair):
+                waiting.wait()
+
+
+def rounds(world: int, drain: int) -> list[tuple[int, int]]:
+    """Distance and bytes of every round; none where there is nothing to empty."""
+    if not drain:
+        return []
+    distances = [1 << bit for bit in range((world - 1).bit_length())]
+    return [(distance, drain if distance == 1 else 1) for distance in distances]

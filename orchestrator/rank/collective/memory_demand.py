@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...model import algorithm as model
 from ...model.free_memory import RequiredMemory
-from ..exchange import buffer, receive_schedule
+from ..exchange import case_layout, receive_schedule
 from . import cases, known_algorithms, settings
 
 #: For these the library copies everything into one piece, or out of it.
@@ -38,7 +38,7 @@ def label(among: Sequence[cases.Case]) -> str:
 
 def need(among: Sequence[cases.Case], rank: int) -> int:
     """Bytes that ``rank`` holds for cases that take turns: what they have in common once, and what each has of its own."""
-    common: dict[buffer.Layout, int] = {}
+    common: dict[case_layout.Layout, int] = {}
     own = 0
     for case in among:
         ranks = next((group for group in case.groups if rank in group), None)
@@ -50,15 +50,15 @@ def need(among: Sequence[cases.Case], rank: int) -> int:
     return sum(common.values()) + own
 
 
-def _memory(one: buffer.Layout) -> int:
+def _memory(one: case_layout.Layout) -> int:
     """Elements of the buffer, of what is put into it, and of what must come out."""
     return one.size + sum(part.size for part in (*one.inputs, *one.outputs))
 
 
-def _held(case: cases.Case, ranks: Sequence[int], me: int) -> tuple[buffer.Layout, int]:
+def _held(case: cases.Case, ranks: Sequence[int], me: int) -> tuple[case_layout.Layout, int]:
     """The layout of the buffer, and how many elements beside it the algorithm, or the making of what must come out, needs."""
     chunks, scratch = _scratch(case.item.algorithm, case.item.operation, case.ranks, me, case.item.root)
-    found = buffer.layout(case, ranks, me, chunks)
+    found = case_layout.layout(case, ranks, me, chunks)
     outputs = [one.size for one in found.outputs]
     beside = max((stop - start for start, stop in found.parts), default=0) * scratch
     made = max(outputs) if len(outputs) > 1 else 0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import buffer
+from . import case_layout
 
 REDUCE = {
     "sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "AVG", "band": "BAND", "bor": "BOR", "bxor": "BXOR",
@@ -21,7 +21,7 @@ class Call:
     """What a call needs. ``ranks``: the group's, as global ranks; ``me`` and ``root``: places in it."""
 
     flat: torch.Tensor
-    layout: buffer.Layout
+    layout: case_layout.Layout
     ranks: Sequence[int]
     me: int
     root: int

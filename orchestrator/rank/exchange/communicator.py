@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...model import algorithm as model
 from ..runtime import even_shares, recorder
-from . import exchange
+from . import schedule_runner
 
 Passed = Callable[[], None]
+#: Operator of torch's c10d -> operation, and which of its arguments has the size S of that operation.
+KNOWN: Mapping[str, tuple[str, int]] = {
+    "_allgather_base_": ("all-gather", 0),
+    "_reduce_scatter_base_": ("reduce-scatter", 1),
+    "allreduce_": ("all-reduce", 0),
+    "alltoall_base_": ("all-to-all", 1),
+    "broadcast_": ("broadcast", 0),
+}
 
 
 class Communicator:
@@ -23,7 +32,7 @@ class Communicator:
     def __init__(self, rank: int, world: int, chunks: recorder.Chunks | None) -> None:
         self._rank, self._world, self._chunks = rank, world, chunks
         self._chosen: dict[str, model.Chosen] = {}
-        self._exchanges: dict[tuple[str, str, int], exchange.Exchange] = {}
+        self._exchanges: dict[tuple[str, str, int], schedule_runner.Exchange] = {}
         self._step, self._op = 0, 0
         self.counted: dict[str, list[int]] = {}
 
@@ -37,7 +46,7 @@ class Communicator:
         if algorithm == model.LIBRARY:
             self._library(flat, first)
         else:
-            parts = exchange.cut(flat, self._load(algorithm).chunks("all-reduce", self._world))
+            parts = schedule_runner.cut(flat, self._load(algorithm).chunks("all-reduce", self._world))
             self._carry_out("all-reduce", algorithm, parts, first)
 
     def broadcast(self, flat: torch.Tensor, algorithm: str, first: Passed = lambda: None) -> None:
@@ -47,7 +56,7 @@ class Communicator:
             dist.broadcast(flat, 0)
             first()
         else:
-            parts = exchange.cut(flat, self._load(algorithm).chunks("broadcast", self._world))
+            parts = schedule_runner.cut(flat, self._load(algorithm).chunks("broadcast", self._world))
             self._carry_out("broadcast", algorithm, parts, first)
 
     def blocks(
@@ -96,7 +105,7 @@ class Communicator:
         key = operation, algorithm, len(parts)
         if key not in self._exchanges:
             schedule = self._load(algorithm).schedule(operation, self._rank, self._world)
-            self._exchanges[key] = exchange.Exchange(schedule, chunks=self._chunks)
+            self._exchanges[key] = schedule_runner.Exchange(schedule, chunks=self._chunks)
         self._exchanges[key].run(parts, step=self._step, op=self._op, first=first)
         self._op += 1
 
@@ -121,3 +130,24 @@ class Communicator:
         found = self.counted.setdefault(operation, [0, 0])
         found[0] += 1
         found[1] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, every collective is counted into ``comm``. ``passed`` is called after the first one."""
+
+    def __init__(self, comm: Communicator, passed: Callable[[], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._comm, self.passed = comm, passed
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        found = function(*args, **(kwargs or {}))
+        namespace, _, name = str(function).partition(".")
+        if namespace == "c10d" and (known := KNOWN.get(name.partition(".")[0])):
+            operation, place = known
+            given = args[place]
+            tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+            self._comm.count(operation, *tensors)
+            self.passed()
+        return found

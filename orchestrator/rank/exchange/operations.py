@@ -14,10 +14,10 @@ from ...model import algorithm as model
 from ..checkpoint import tensor_digest
 from ..collective.cases import REDUCING, Case, Item
 from ..runtime import recorder
-from . import backend_calls, buffer, exchange, test_pattern
+from . import backend_calls, case_layout, schedule_runner, test_pattern
 
 if TYPE_CHECKING:
-    from ..open_mpi import calls
+    from ..open_mpi import peer as mpi_peer
 
 #: Operations whose result must be the same on all ranks of a group.
 EQUAL = ("all-reduce", "all-gather", "broadcast")
@@ -44,13 +44,13 @@ class Wrong:
 class Memory:
     """A buffer, what is put into it, and what must come out. ``layout``: without its parts, which are an algorithm's own."""
 
-    def __init__(self, item: Item, layout: buffer.Layout, ranks: Sequence[int], device: torch.device) -> None:
+    def __init__(self, item: Item, layout: case_layout.Layout, ranks: Sequence[int], device: torch.device) -> None:
         self.flat = torch.zeros(layout.size, dtype=test_pattern.DTYPES[item.dtype], device=device)
         patterns = test_pattern.Patterns(ranks, item.operator if item.operation in REDUCING else "sum", item.dtype)
         self.given = [(self.flat[one.at : one.at + one.size], patterns.tile(one).to(device)) for one in layout.inputs]
         self.expected = self._wanted(patterns, layout)
 
-    def _wanted(self, patterns: test_pattern.Patterns, layout: buffer.Layout) -> torch.Tensor:
+    def _wanted(self, patterns: test_pattern.Patterns, layout: case_layout.Layout) -> torch.Tensor:
         """The whole result, without a second copy of it at any time."""
         outputs = layout.outputs
         if len(outputs) == 1:
@@ -68,9 +68,9 @@ class Memories:
 
     def __init__(self, ranks: Sequence[int], device: torch.device) -> None:
         self._ranks, self._device = ranks, device
-        self._made: dict[buffer.Layout, Memory] = {}
+        self._made: dict[case_layout.Layout, Memory] = {}
 
-    def of(self, item: Item, layout: buffer.Layout) -> Memory:
+    def of(self, item: Item, layout: case_layout.Layout) -> Memory:
         """``item`` is as that of the others but for the algorithm."""
         key = replace(layout, parts=())
         if key not in self._made:
@@ -88,11 +88,11 @@ class Work:
         algorithm: model.Chosen | None,
         memories: Memories,
         chunks: recorder.Chunks | None,
-        peer: calls.Peer | None = None,
+        peer: mpi_peer.Peer | None = None,
     ) -> None:
         self._case, self._place, item = case, place, case.item
         count = algorithm.chunks(item.operation, case.ranks) if algorithm else 0
-        self._layout = buffer.layout(case, place.ranks, place.me, count)
+        self._layout = case_layout.layout(case, place.ranks, place.me, count)
         memory = memories.of(item, self._layout)
         self._flat, self._given, self._expected = memory.flat, memory.given, memory.expected
         self._result = self._view(*self._layout.checked)
@@ -148,11 +148,13 @@ class Work:
     def _view(self, start: int, stop: int) -> torch.Tensor:
         return self._flat[start:stop]
 
-    def _made(self, algorithm: model.Chosen, chunks: recorder.Chunks | None) -> exchange.Exchange:
+    def _made(self, algorithm: model.Chosen, chunks: recorder.Chunks | None) -> schedule_runner.Exchange:
         item, place = self._case.item, self._place
         schedule = algorithm.schedule(item.operation, place.me, self._case.ranks, item.root)
         operator = "sum" if item.operator == "avg" else item.operator
-        return exchange.Exchange(schedule, ranks=place.ranks, group=place.group, operator=operator, chunks=chunks)
+        return schedule_runner.Exchange(
+            schedule, ranks=place.ranks, group=place.group, operator=operator, chunks=chunks
+        )
 
     def _divide(self) -> None:
         if self._case.item.operator == "avg" and self._case.item.operation in REDUCING:

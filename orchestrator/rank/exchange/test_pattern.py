@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .buffer import COMBINED, Segment
+from .case_layout import COMBINED, Segment
 
 #: Elements until a pattern begins again: a prime, so that no chunk moved by accident fits its place.
 PERIOD = 4093

@@ -8,12 +8,14 @@ environment to its rank (door.py), which thereby is that process for the job, in
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import selectors
 import shlex
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -24,13 +26,15 @@ from typing import Any
 
 import torch.distributed as dist
 
-from . import address, installed, launcher
+from . import installed, launcher
 
 #: What mpirun takes for ssh, and where it leaves what it wants run.
 AGENT, _HOSTS = "ccbed-host", "hosts"
 LIMIT_S = 60.0
 _END_S = 10.0
 _SLICE_S = 0.05
+#: The ioctl that gives the IPv4 address of an interface, and how long the name of one may be.
+_SIOCGIFADDR, _NAME = 0x8915, 15
 #: Of the environment that mpirun gives a process, what makes it that process.
 _TAKEN = ("OMPI_", "PMIX_", "ORTE_", "OPAL_")
 
@@ -81,7 +85,7 @@ def join(rank: int, *, interface: str, master: tuple[str, int], out: str) -> Job
     home = Path(out) / f"mpi-r{rank}"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(mode=0o700)
-    here = address.of(interface, master)
+    here = _address(interface, master)
     mine = Place(rank=rank, host=here, directory=str(home.resolve()), interface=interface)
     job, listening = Job(home=home), _listen(home)
     places = _gathered(mine)
@@ -238,3 +242,16 @@ def _shared(act: Callable[[], dict[str, list[str]]]) -> dict[str, list[str]]:
     if told[0]:
         raise Failed(told[0])
     return dict(told[1])
+
+
+def _address(interface: str, master: tuple[str, int]) -> str:
+    """The IPv4 address of ``interface``; where it is not known, the one from which ``master`` is reached."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        if interface:
+            try:
+                asked = struct.pack("256s", interface[:_NAME].encode())
+                return socket.inet_ntoa(fcntl.ioctl(one, _SIOCGIFADDR, asked)[20:24])
+            except OSError:
+                pass  # several may be named, or it has an IPv6 address only
+        one.connect(master)
+        return str(one.getsockname()[0])

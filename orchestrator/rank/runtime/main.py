@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from ...model import codec
 from ...model import gang as gang_model
 from ..checkpoint import commit
-from . import environment, imported_files, recorder, seeds
+from . import environment, recorder, seeds
 
 if TYPE_CHECKING:
     from . import context
@@ -128,7 +128,7 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_f
         workload.run(ctx)
     finally:
         with contextlib.suppress(OSError):
-            imported_files.write(Path(gang.out), rank, Path(gang.payload) / "user")
+            recorder.write_imported(Path(gang.out), rank, Path(gang.payload) / "user")
     if ctx.traffic is not None and hasattr(workload, "traffic"):
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
         once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None

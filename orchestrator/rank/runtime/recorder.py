@@ -7,9 +7,11 @@ import hashlib
 import json
 import os
 import struct
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from ...model import codec
@@ -18,6 +20,8 @@ from ...model import codec
 CHUNK = struct.Struct("<IHHHHQdd")
 CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "bytes", "start", "end")
 BOOT = Path("/proc/sys/kernel/random/boot_id")
+#: Larger files that a rank imports are named with their size and not hashed, in bytes.
+LARGEST = 64 * 1024 * 1024
 
 
 class Appender:
@@ -115,3 +119,27 @@ class Chunks:
             self._out.write(memoryview(self._buffer)[: self._used])
             self.written += self._used // CHUNK.size
             self._used = 0
+
+
+def write_imported(out: Path, rank: int, user: Path) -> None:
+    """``imported-r<rank>.json`` in ``out``; nothing where no file of ``user`` was imported. Raises OSError."""
+    files = imported_files(dict(sys.modules), user)
+    if files:
+        write(out / f"imported-r{rank}.json", json.dumps(files, indent=1) + "\n")
+
+
+def imported_files(modules: Mapping[str, ModuleType], user: Path) -> dict[str, Any]:
+    """Path below ``user`` -> module, size and SHA-256."""
+    result = {}
+    for name, module in sorted(modules.items()):
+        file = Path(str(getattr(module, "__file__", None) or ""))
+        if file.is_relative_to(user) and file.is_file():
+            result[str(file.relative_to(user))] = {"module": name, **_described(file)}
+    return result
+
+
+def _described(file: Path) -> dict[str, Any]:
+    size = file.stat().st_size
+    if size > LARGEST:
+        return {"size_bytes": size, "sha256": "not hashed"}
+    return {"size_bytes": size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}

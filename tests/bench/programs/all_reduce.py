@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from orchestrator.algorithms import ring
-from orchestrator.rank.exchange import exchange
+from orchestrator.rank.exchange import schedule_runner
 from orchestrator.rank.runtime import recorder
 
 WARM_UP = 5
@@ -23,9 +23,9 @@ def main(out: str, elements: int, rounds: int) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     chunks = recorder.Chunks(f"{out}.chunks-r{rank}")
     steps = ring.schedule("all-reduce", rank, world)
-    ours, recorded = exchange.Exchange(steps), exchange.Exchange(steps, chunks=chunks)
+    ours, recorded = schedule_runner.Exchange(steps), schedule_runner.Exchange(steps, chunks=chunks)
     flat = torch.ones(elements)
-    parts = exchange.cut(flat, ring.chunks("all-reduce", world))
+    parts = schedule_runner.cut(flat, ring.chunks("all-reduce", world))
     calls = {
         "library": lambda: dist.all_reduce(flat),
         "ring": lambda: ours.run(parts, step=1, op=0),

@@ -1,16 +1,20 @@
-"""Open MPI's collectives over the buffer of a case, by its own choice of algorithm or by one that is forced."""
+"""Open MPI as a peer of this rank: its collectives over the buffer of a case, with a forced algorithm or its own choice."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping
-from typing import Any
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..collective.cases import REDUCING, Item
 from ..exchange import backend_calls
 from . import installed, join, names
+
+if TYPE_CHECKING:
+    from ..runtime import context
 
 _TYPES = {
     "float32": "FLOAT", "float64": "DOUBLE", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "int8": "INT8_T",
@@ -20,6 +24,26 @@ _OPERATORS = {
     "sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR",
 }  # fmt: skip
 _LIBRARY = "libmpi.so.40"
+
+
+def wanted(items: Iterable[Item], backend: str) -> bool:
+    """Does any item want Open MPI? Raises installed.Missing where it is not here; to be asked while nothing has begun."""
+    if not any(names.meant(item.algorithm) for item in items):
+        return False
+    if backend != "gloo":
+        raise installed.Missing(f"{names.MPI} is measured on CPUs, with backend gloo (got {backend})")
+    installed.find()
+    mpi4py_module()
+    return True
+
+
+def connect(ctx: context.RankContext) -> Peer:
+    """To be called by all ranks of a gang that is connected."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
+    job = join.join(
+        ctx.rank, interface=interface, master=(ctx.gang.master_addr, ctx.gang.master_port), out=ctx.gang.out
+    )
+    return Peer(ctx.rank, job)
 
 
 class Peer:

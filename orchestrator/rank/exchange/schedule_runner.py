@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from ...model import schedule as model
 from ..runtime import even_shares, recorder
-from . import memory_layout, receive_schedule
+from . import receive_schedule, step_tensors
 
 #: How a received chunk (second) is combined into the own one (first), in place.
 OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
@@ -49,7 +49,7 @@ class Exchange:
         self._schedule, self._ranks, self._group, self._chunks = schedule, ranks, group, chunks
         self._operator = OPERATORS[operator]
         self._plan = receive_schedule.plan(schedule)
-        self._known: tuple[Any, list[memory_layout.Row]] = (None, [])
+        self._known: tuple[Any, list[step_tensors.Row]] = (None, [])
 
     def run(
         self, parts: Sequence[torch.Tensor], *, step: int, op: int, first: Callable[[], None] = lambda: None
@@ -83,10 +83,10 @@ class Exchange:
                 first()
             start = time.monotonic()
 
-    def _rows(self, parts: Sequence[torch.Tensor], device: torch.device) -> list[memory_layout.Row]:
+    def _rows(self, parts: Sequence[torch.Tensor], device: torch.device) -> list[step_tensors.Row]:
         key = tuple((part.data_ptr(), part.numel(), part.dtype) for part in parts)
         if self._known[0] != key:
-            self._known = key, memory_layout.rows(self._schedule, self._plan, parts, self._ranks, device)
+            self._known = key, step_tensors.rows(self._schedule, self._plan, parts, self._ranks, device)
         return self._known[1]
 
 
@@ -138,7 +138,7 @@ def _device(parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> t
     )
 
 
-def _early(steps: list[memory_layout.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
+def _early(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
     """gloo: receives posted as early as the plan allows, always before the step's sends. Per step the ends of its receives."""
     works: dict[receive_schedule.Place, Any] = {}
     for row in steps:
@@ -161,7 +161,7 @@ def _early(steps: list[memory_layout.Row], group: dist.ProcessGroup | None, oper
         yield ends
 
 
-def _batched(steps: list[memory_layout.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
+def _batched(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
     """NCCL: what progresses together goes into one batch per step; the clock is read after the device is done."""
     for row in steps:
         for target, source in row.copies:
@@ -178,7 +178,7 @@ def _batched(steps: list[memory_layout.Row], group: dist.ProcessGroup | None, op
         yield [time.monotonic()] * len(row.arrivals)
 
 
-def _take_effect(row: memory_layout.Row, operator: Any) -> None:
+def _take_effect(row: step_tensors.Row, operator: Any) -> None:
     for target, source in row.unpacks:
         target.copy_(source)
     for own, got in row.reductions:
