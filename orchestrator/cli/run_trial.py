@@ -193,10 +193,10 @@ def _run_once(
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
             umask=session.umask,
-            began=printer.directory,
-            told=printer.event,
-            known=printer.cached_twin,
-            note=printer.note,
+            on_begin=printer.directory,
+            on_event=printer.event,
+            on_cached_twin=printer.cached_twin,
+            on_note=printer.note,
         )
     )
 

@@ -1,4 +1,4 @@
-"""What the command line hands to the life of a run, and what comes back."""
+"""The request for a run, from the command line, and its result."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A run that is to be begun, or (``resume``) gone on with.
+    """A run to start, or to resume.
 
     ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
-    ``stop``: it is gone on with only to heal the bed and to stop its gang; it stays open.
+    ``stop``: resume it only to heal the bed and to stop its gang; it stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
-    ``trial``, ``command`` and ``inputs`` hold placeholders in the places of secrets; ``secrets``: placeholder -> secret;
+    ``trial``, ``command`` and ``inputs`` hold placeholders for secrets; ``secrets``: placeholder -> secret;
     ``secret_names``: environment variables that the user calls secret. ``umask``: that of the ranks.
-    ``known`` is told the run that is the twin, where one was made before.
-    ``note`` is told, in a sentence, what a user should know before the run begins.
-    ``began`` is told the run's directory as soon as it is there, ``told`` every event once it is in the journal.
+
+    ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
+    ``on_cached_twin`` the run that is the twin, where one is cached; ``on_note`` a sentence for the user.
     """
 
     trial: Trial
@@ -43,18 +43,18 @@ class Request:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
-    began: Callable[[str], None] = lambda directory: None
-    told: Callable[[Event], None] = lambda event: None
-    known: Callable[[str], None] = lambda run: None
-    note: Callable[[str], None] = lambda text: None
+    on_begin: Callable[[str], None] = lambda directory: None
+    on_event: Callable[[Event], None] = lambda event: None
+    on_cached_twin: Callable[[str], None] = lambda run: None
+    on_note: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How it ended. ``code``: the exit code by the design's precedence; ``directory``: the bundle's.
+    """How a run ended. ``code``: the exit code; ``directory``: of the bundle.
 
-    ``changes``: check -> (outcome that was saved before, outcome now), where they differ; ``unsaved``: the checks that could
-    not be judged now but were before: then the saved verdicts and reports are left as they are.
+    ``changes``: check -> (outcome that was saved before, outcome now), where they differ; ``unsaved``: the checks
+    that cannot be judged now but were judged before: then the saved verdicts and reports stay as they are.
     ``obstacle``: why verdicts and reports could not be saved.
     """
 

@@ -1,18 +1,72 @@
-"""The end of a run that nobody drives any more: said in its history, then sealed as it is."""
+"""Runs whose orchestrator is gone: remove one that never began, judge one that has ended, abandon one that is open."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
+from ..model.bed import BedSpec
 from ..model.event import Event, Source
-from ..store import bundle, clock, seal
+from ..model.launch import Request
+from ..model.plugin import Catalogue
+from ..model.provider import Provider
+from ..store import beds, bundle, clock, paths, seal
 from ..store.journal import Journal
+from . import collect, judging, preparation
+
+
+def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]) -> None:
+    """Remove a run that never began, judge one that has ended. Any other run stays open. Hold the lock of the bed's run.
+
+    ``notify`` gets a sentence about what was done. Raises TornBundleError for a run that cannot be judged.
+    """
+    run = beds.open_run(Path(bed.workdir))
+    if run is None:
+        return
+    try:
+        _settle(bed, run, provider, catalogue, notify)
+    except paths.TornBundleError as error:
+        raise paths.TornBundleError(*error.problems, hint=f"abandon the run: ccbed heal {bed.name}") from error
+
+
+def _settle(
+    bed: BedSpec, run: beds.OpenRun, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]
+) -> None:
+    directory = Path(run.directory)
+    stage = bundle.stage(directory)
+    if stage == "none" and not run.begun and directory.name == run.run:
+        preparation.discard(provider, bed, directory)
+        notify(f"removed run {run.run}: its orchestrator died before the run began")
+    elif stage == "ended":
+        result = judging.finish(catalogue, directory, Path(bed.workdir))
+        notify(
+            f"judged run {run.run}: its orchestrator died after the run had ended; "
+            f"exit {result.code}; verdicts: ccbed check {directory}"
+        )
+    elif stage != "closed":
+        return
+    beds.end_run(Path(bed.workdir), run.run)
+
+
+def collect_and_close(request: Request, directory: Path) -> None:
+    """Abandon a run whose gang is stopped: collect what its nodes have, then close it. Raises InfrastructureError."""
+    plan = bundle.load_plan(directory)
+    for name in plan.nodes if bundle.has_begun(directory) else ():
+        target = directory / "nodes" / name
+        request.provider.fetch(name, f"runs/{plan.run}", target, collect.LIMIT)
+        request.provider.fetch(name, "agent.log", target / "agent.log", collect.LIMIT)
+    if not bundle.is_sealed(directory):
+        bundle.keep_keeper_events(directory, Path(request.bed.workdir))
+        close(directory, "abandoned: ccbed heal")
 
 
 def close(directory: Path, reason: str) -> None:
-    """Raises InfrastructureError when the journal cannot be written, or is being written by another."""
-    with Journal(directory / bundle.HISTORY) as book:
+    """End the history of an interrupted run and seal its bundle as it is.
+
+    Raises InfrastructureError when the journal cannot be written, or another process writes it.
+    """
+    with Journal(directory / bundle.HISTORY) as journal:
         value = {"outcome": "interrupted", "reason": reason, "kind": ""}
-        book.append(Event(type="note", f="run.end", at=clock.now(), source=Source(writer="ctl", n=0), value=value))
-        book.sync()
+        journal.append(Event(type="note", f="run.end", at=clock.now(), source=Source(writer="ctl", n=0), value=value))
+        journal.sync()
     seal.seal(directory)

@@ -1,4 +1,4 @@
-"""What the nodes left, into the bundle: all nodes at once, each up to its cap, nobody waited for longer than allowed."""
+"""Copy the files of a run from its nodes into the bundle: all nodes at once, each up to a size, within a time limit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..model.provider import Fetched
 from ..providers.files import NO_SPACE
 from ..store import seal
 
-#: Per node, what is fetched at most, in bytes; what is cut is recorded with it.
+#: Bytes fetched from one node at most; a file that is cut is recorded as such.
 LIMIT = 256 * 1024 * 1024
-#: All of it together; a node that takes longer is marked missing.
+#: Seconds for all nodes together; a node that takes longer is recorded as missing.
 PATIENCE_S = 45.0
 
 #: (path on the node, path below the node's directory of the bundle)
@@ -26,20 +26,20 @@ Wanted = Sequence[tuple[str, str]]
 
 
 class Source(Protocol):
-    """The part of a provider that is needed; asked for several nodes at once."""
+    """The part of a provider that this module needs; several threads call it at once."""
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]: ...
 
 
 @dataclass(kw_only=True)
-class _Haul:
-    """What came of one node."""
+class _Fetch:
+    """What was fetched from one node. ``no_space``: the error of a full disk on this machine."""
 
     size: int = 0
     missing: list[dict[str, Any]] = field(default_factory=list)
     capped: list[dict[str, Any]] = field(default_factory=list)
     done: bool = False
-    full: OSError | None = None
+    no_space: OSError | None = None
 
 
 def gather(
@@ -51,77 +51,77 @@ def gather(
     patience_s: float = PATIENCE_S,
     secrets: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Value of the ok of ``gather``. What could not be had is listed with its reason, never silently absent.
+    """Return the value of the ``gather`` event, which lists every file that could not be fetched with the reason.
 
-    ``secrets``: values that are replaced in what the ranks print.
+    ``secrets``: values that are replaced in the logs of the ranks.
 
-    It is fetched beside the bundle: what comes too late finds nothing to spoil. Raises OSError where there is no space.
+    Files are fetched into a directory beside the bundle, so that a late one changes nothing. Raises OSError on a full disk.
     """
     prefix = f".gather-{bundle.name}-"
-    for left in bundle.parent.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for stale in bundle.parent.glob(f"{prefix}*"):
+        shutil.rmtree(stale, ignore_errors=True)
     staging = Path(tempfile.mkdtemp(prefix=prefix, dir=bundle.parent))
-    hauls = {name: _Haul() for name in wanted}
+    fetches = {name: _Fetch() for name in wanted}
     threads = [
-        threading.Thread(target=_fetch, args=(source, name, each, staging, hauls[name], limit), daemon=True)
-        for name, each in wanted.items()
+        threading.Thread(target=_fetch, args=(source, name, paths, staging, fetches[name], limit), daemon=True)
+        for name, paths in wanted.items()
     ]
     for thread in threads:
         thread.start()
-    until = time.monotonic() + patience_s
+    deadline = time.monotonic() + patience_s
     for thread in threads:
-        thread.join(max(0.0, until - time.monotonic()))
-    for name, haul in hauls.items():
-        if haul.done:
-            _hide(staging / name, secrets)
-            _place(staging / name, bundle / "nodes" / name)
+        thread.join(max(0.0, deadline - time.monotonic()))
+    for name, fetch in fetches.items():
+        if fetch.done:
+            _redact(staging / name, secrets)
+            _replace(staging / name, bundle / "nodes" / name)
         else:
             reason = f"not fetched within {patience_s:g} s"
-            hauls[name] = _Haul(missing=[{"node": name, "path": path, "reason": reason} for path, _ in wanted[name]])
+            fetches[name] = _Fetch(missing=[{"node": name, "path": path, "reason": reason} for path, _ in wanted[name]])
     shutil.rmtree(staging, ignore_errors=True)
-    for haul in hauls.values():
-        if haul.full:
-            raise haul.full
-    return _told(hauls.values(), bundle)
+    for fetch in fetches.values():
+        if fetch.no_space:
+            raise fetch.no_space
+    return _summary(fetches.values(), bundle)
 
 
-def _fetch(source: Source, node: str, wanted: Wanted, staging: Path, haul: _Haul, limit: int) -> None:
-    """All of a node, within its cap."""
+def _fetch(source: Source, node: str, wanted: Wanted, staging: Path, fetch: _Fetch, limit: int) -> None:
+    """Fetch the files of one node, ``limit`` bytes at most."""
     try:
-        found = source.fetch_all(node, [(path, staging / node / to) for path, to in wanted], limit)
+        fetched = source.fetch_all(node, [(path, staging / node / to) for path, to in wanted], limit)
     except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
-            haul.full = error
-        found = [Fetched(path=path, size=0, reason=str(error)) for path, _ in wanted]
-    haul.size = sum(got.size for got in found)
-    haul.missing += [{"node": node, "path": got.path, "reason": got.reason} for got in found if got.reason]
-    haul.capped += [{"node": node, "path": got.path, "limit": limit} for got in found if got.capped]
-    haul.done = True
+            fetch.no_space = error
+        fetched = [Fetched(path=path, size=0, reason=str(error)) for path, _ in wanted]
+    fetch.size = sum(entry.size for entry in fetched)
+    fetch.missing += [{"node": node, "path": entry.path, "reason": entry.reason} for entry in fetched if entry.reason]
+    fetch.capped += [{"node": node, "path": entry.path, "limit": limit} for entry in fetched if entry.capped]
+    fetch.done = True
 
 
-def _place(fetched: Path, at: Path) -> None:
-    """In the place of what an earlier attempt has brought."""
+def _replace(fetched: Path, target: Path) -> None:
+    """Move fetched files to their directory; those of an earlier attempt are removed."""
     if not fetched.exists():
         return
-    shutil.rmtree(at, ignore_errors=True)
-    at.parent.mkdir(parents=True, exist_ok=True)
-    fetched.rename(at)
+    shutil.rmtree(target, ignore_errors=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fetched.rename(target)
 
 
-def _hide(directory: Path, secrets: Sequence[str]) -> None:
-    """What was printed holds none of the secrets that are long enough not to be met by chance."""
+def _redact(directory: Path, secrets: Sequence[str]) -> None:
+    """Replace the secrets in logs; a very short secret stays, because its text occurs by chance."""
     for file in directory.rglob("*.log") if secrets else ():
         text = file.read_bytes().decode(errors="surrogateescape")
         if (hidden := vaulted.hide(text, secrets)) != text:
             file.write_bytes(hidden.encode(errors="surrogateescape"))
 
 
-def _told(hauls: Iterable[_Haul], bundle: Path) -> dict[str, Any]:
-    hauls = list(hauls)
+def _summary(fetches: Iterable[_Fetch], bundle: Path) -> dict[str, Any]:
+    fetches = list(fetches)
     return {
         "files": sum(1 for file in (bundle / "nodes").rglob("*") if file.is_file()),
         "sums": seal.sums(bundle, "nodes"),
-        "bytes": sum(haul.size for haul in hauls),
-        "missing": [one for haul in hauls for one in haul.missing],
-        "capped": [one for haul in hauls for one in haul.capped],
+        "bytes": sum(fetch.size for fetch in fetches),
+        "missing": [entry for fetch in fetches for entry in fetch.missing],
+        "capped": [entry for fetch in fetches for entry in fetch.capped],
     }

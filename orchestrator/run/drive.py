@@ -1,4 +1,4 @@
-"""One orchestrator at the wheel of a run: from the first line that it writes to the last, or to what keeps it from writing."""
+"""Drive one run from its first event to its end, its interruption, or an error that stops the orchestrator."""
 
 from __future__ import annotations
 
@@ -26,80 +26,80 @@ from .probe import Probes
 
 
 class CutOffError(InfrastructureError):
-    """The bed could not be driven any further; the run was left where it stood."""
+    """The bed cannot be driven any further. The run stays open where its history ends."""
 
 
 def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> bool:
-    """Until the run has ended or was interrupted; the journal tells where it stands. ``cut``: see store.beds.OpenRun.
+    """Drive the run until it has ended or is interrupted; the journal says where it stands. ``cut``: see store.beds.OpenRun.
 
-    Returns whether this process was asked to stop, by its user or by ``request.stop``.
+    Returns whether this process is to stop: by a signal, or by ``request.stop``.
     """
-    with Journal(directory / bundle.HISTORY, request.bed.vault) as book, _interruptible() as interrupted:
+    with Journal(directory / bundle.HISTORY, request.bed.vault) as journal, _interruptible() as is_interrupted:
         try:
             cursors = request.provider.open(request.bed, plan.run)
-            cursors = book.events[0].value["cursors"] if book.events else cursors
+            cursors = journal.events[0].value["cursors"] if journal.events else cursors
             probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
-            opening = book.append(_opening(request, plan, book, directory, cursors, cut=cut))
+            opening = journal.append(_opening(request, plan, journal, directory, cursors, cut=cut))
             if opening is not None and opening.f == "run.begin":
-                request.told(opening)
+                request.on_event(opening)
             loop = Loop(
                 trial=trial,
                 plan=plan,
-                book=book,
+                journal=journal,
                 provider=request.provider,
                 now=clock.now,
                 probe=probes.status,
                 start_probe=probes.start,
-                gather=lambda: _gather(request, plan, directory, book.events[0].value["cursors"]),
-                heard=lambda event, state: request.told(event),
-                interrupted=(lambda: True) if request.stop else interrupted,
+                gather=lambda: _gather(request, plan, directory, journal.events[0].value["cursors"]),
+                on_event=lambda event, state: request.on_event(event),
+                is_interrupted=(lambda: True) if request.stop else is_interrupted,
                 cursors=cursors,
                 reveal=lambda command: _revealed(command, request.secrets),
             )
             loop.run()
-            book.sync()
-            return request.stop or interrupted()
+            journal.sync()
+            return request.stop or is_interrupted()
         except (JournalError, OSError) as error:
-            raise _cut(request, plan, directory, book.history, error) from error
+            raise _stop_gang_and_heal(request, plan, directory, journal.history, error) from error
 
 
 def _revealed(command: Command, secrets: Mapping[str, str]) -> Command:
-    """The same command with the secrets of its ranks' arguments."""
+    """Put the secrets into the arguments of the ranks."""
     if command.f != "gang.start" or not secrets:
         return command
     params = redact.reveal(command.value["params"], secrets)
     return replace(command, value={**command.value, "params": params})
 
 
-def _opening(request: Request, plan: Plan, book: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
-    """What this orchestrator writes first."""
-    if not book.events:
+def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
+    """Return the first event of this orchestrator: the run begins, resumes, or was cut off."""
+    if not journal.events:
         nodes = {name: _identity(node) for name, node in plan.nodes.items()}
         value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
         value |= bundle.identity(directory)
         value |= {"keeper_pids": _keeper_pids(request)}
         value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
         value |= {"left_out": dict(plan.left_out)} if plan.left_out else {}
-        return _own("run.begin", vaulted.hide(codec.plain(value), request.bed.vault))
-    found = {"pid": os.getpid(), "torn_bytes": book.torn_bytes, "nodes": _found(request)}
-    return _own("run.interrupted", {"reason": "cut off", **found}) if cut else _own("run.resumed", found)
+        return _note("run.begin", vaulted.hide(codec.plain(value), request.bed.vault))
+    value = {"pid": os.getpid(), "torn_bytes": journal.torn_bytes, "nodes": _live_nodes(request)}
+    return _note("run.interrupted", {"reason": "cut off", **value}) if cut else _note("run.resumed", value)
 
 
-def _cut(
+def _stop_gang_and_heal(
     request: Request, plan: Plan, directory: Path, history: History, error: JournalError | OSError
 ) -> JournalError | CutOffError:
-    """What happens cannot be written down, or not be heard: order nothing more that belongs there, stop the gang and heal the bed."""
+    """Stop the gang and heal the bed after events could not be written or read; return the error with the next step."""
     workdir = Path(request.bed.workdir)
-    known = error if isinstance(error, JournalError) else full(error, directory, f"ccbed resume {directory}")
+    known = error if isinstance(error, JournalError) else storage_error(error, directory, f"ccbed resume {directory}")
     kind = JournalError if isinstance(error, JournalError) or on_disk(error) else CutOffError
     if not history.events:
-        again = _command(directory) or request.command
+        command = _command(directory) or request.command
         paths.discard(directory)
         beds.end_run(workdir, plan.run)
         first = "free space, or --runs-dir DIRECTORY; " if kind is JournalError else ""
-        return kind(*known.problems, hint=f"{first}again: {again}")
+        return kind(*known.problems, hint=f"{first}run it again: {command}")
     with suppress(OSError):
-        _mark_cut(workdir, plan.run, directory)
+        _record_cut(workdir, plan.run, directory)
     from ..providers import heal
 
     try:
@@ -111,8 +111,8 @@ def _cut(
     return kind(*known.problems, *problems, *healed, hint=known.hint)
 
 
-def _mark_cut(workdir: Path, run: str, directory: Path) -> None:
-    """A twin is not gone on with: its run makes another one."""
+def _record_cut(workdir: Path, run: str, directory: Path) -> None:
+    """Record that the run is cut off. A twin is not resumed: its run makes another one."""
     open_run = beds.open_run(workdir)
     if open_run and Path(open_run.twin).name == run:
         beds.end_twin(workdir)
@@ -121,14 +121,14 @@ def _mark_cut(workdir: Path, run: str, directory: Path) -> None:
 
 
 def _command(directory: Path) -> str:
-    """The command line that asked for the run; empty where its bundle does not tell."""
+    """Return the command line that started the run; empty where its bundle does not say."""
     with suppress(CcbedError, OSError):
         return str(paths.document(directory, bundle.BUNDLE).get("command", ""))
     return ""
 
 
-def _found(request: Request) -> dict[str, Any]:
-    """The nodes that live, for a run that goes on after an interruption."""
+def _live_nodes(request: Request) -> dict[str, Any]:
+    """Return the nodes that live when a run is resumed."""
     status = request.provider.observe(request.bed, memory=False)
     return {
         node.name: {"incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid}
@@ -138,7 +138,7 @@ def _found(request: Request) -> dict[str, Any]:
 
 
 def _keeper_pids(request: Request) -> dict[str, int]:
-    """The pid of the keeper on each host, 0 where none lives; a host that does not answer is absent."""
+    """Return the pid of the keeper on each host: 0 where none lives, absent where the host does not answer."""
     try:
         status = request.provider.observe(request.bed, memory=False)
     except (CcbedError, OSError):
@@ -155,47 +155,48 @@ def _identity(node: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _own(f: str, value: Mapping[str, Any]) -> Event:
+def _note(f: str, value: Mapping[str, Any]) -> Event:
     return Event(type="note", f=f, value=value, at=clock.now(), source=Source(writer="ctl", n=0))
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-    """The first Ctrl-C or SIGTERM asks the loop to heal and stop; the second ends this process as it would without us."""
-    asked: list[int] = []
+    """On the first Ctrl-C or SIGTERM the loop heals and stops; on the second this process ends at once."""
+    received: list[int] = []
 
-    def ask(number: int, frame: object) -> None:
-        if asked:
+    def receive(number: int, frame: object) -> None:
+        if received:
             raise KeyboardInterrupt
-        asked.append(number)
+        received.append(number)
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(received)
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def full(error: OSError, directory: Path, again: str) -> InfrastructureError:
+def storage_error(error: OSError, directory: Path, command: str) -> InfrastructureError:
+    """Explain an error of a disk, or of a connection. ``command``: what to do once that is corrected."""
     if not on_disk(error):
-        return InfrastructureError(str(error), hint=f"once that is mended: {again}")
-    place = error.filename or directory
+        return InfrastructureError(str(error), hint=f"correct that, then: {command}")
+    path = error.filename or directory
     return InfrastructureError(
-        f"{place}: {error.strerror or error}", hint=f"free space or restore the directory, then: {again}"
+        f"{path}: {error.strerror or error}", hint=f"free space or restore the directory, then: {command}"
     )
 
 
-def _facts(request: Request, name: str) -> tuple[str, ...]:
-    """Files of a node that belong to no run; what nvidia-smi says is missed only where a node has GPUs."""
-    gpus = any(node.gpus for node in request.bed.nodes if node.name == name)
-    return ("agent.log", "system.json", *(("gpu.xml",) if gpus else ()))
+def _node_files(request: Request, name: str) -> tuple[str, ...]:
+    """Return the files of a node that belong to no run. Only a node with GPUs has the output of nvidia-smi."""
+    has_gpus = any(node.gpus for node in request.bed.nodes if node.name == name)
+    return ("agent.log", "system.json", *(("gpu.xml",) if has_gpus else ()))
 
 
 def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str, int]) -> Mapping[str, Any]:
-    """What the nodes left: their account of themselves first, then what the run has left there."""
+    """Fetch the files of the nodes: those that describe the node first, then those of the run."""
     wanted = {
-        name: (*((file, file) for file in _facts(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
+        name: (*((file, file) for file in _node_files(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
     }
     keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
     of_nodes = (

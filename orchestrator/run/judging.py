@@ -1,4 +1,4 @@
-"""From a run that has ended to its verdicts and reports: by the checks that its sealed plan lists."""
+"""Judge a run that has ended by the checks that its sealed plan lists, and draw its reports."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..store import bundle, paths, seal
 
 
 def close(directory: Path, workdir: Path | None) -> None:
-    """Keep the keepers' events and the metrics of a run that has ended, and seal its evidence, unless it is sealed.
+    """Store the keepers' events and the metrics of a run that has ended, and seal its evidence, unless it is sealed.
 
-    ``workdir``: of its bed; None where the bed is not there any more.
+    ``workdir``: of its bed; None where the bed no longer exists.
     """
     if bundle.is_sealed(directory):
         return
@@ -43,21 +43,20 @@ def conclude(
     accept_changed: bool = False,
     read_only: bool = False,
 ) -> Result:
-    """Verdicts and reports of a closed run, from its evidence alone. Raises TornBundleError.
+    """Judge a sealed run from its evidence alone, and draw its reports. Raises TornBundleError.
 
-    ``read_only``: where verdicts and reports cannot be saved, the result states why; else OSError is raised.
-
-    ``require_format``: what a bundle of an older format cannot show is unknown.
-    ``accept_changed``: a plugin judges although its file is not the one that the run was planned with.
+    ``read_only``: where verdicts and reports cannot be saved, the result says why; else OSError is raised.
+    ``require_format``: checks of a bundle of an older format are unknown.
+    ``accept_changed``: a plugin judges although its file has changed since the run was planned.
     """
     run = bundle.load(directory, judged=False)
-    before = _saved_outcomes(directory)
+    saved = _saved_outcomes(directory)
     listed = bundle.planned_checks(run)
-    chosen = judge.unlisted(run, catalogue, before) if listed is None else judge.listed(run.trial, listed, catalogue)
+    chosen = judge.unlisted(run, catalogue, saved) if listed is None else judge.listed(run.trial, listed, catalogue)
     chosen = judge.for_format(chosen, run.format, require_format)
     verdicts = judge.judge(run, catalogue, chosen, accept_changed=accept_changed)
     unable = judge.obstacles(chosen, catalogue, accept_changed=accept_changed)
-    unsaved = tuple(check for check in unable if before.get(check) in ("pass", "fail"))
+    unsaved = tuple(check for check in unable if saved.get(check) in ("pass", "fail"))
     obstacle = ""
     if not unsaved:
         run = replace(run, verdicts=verdicts)
@@ -65,18 +64,18 @@ def conclude(
     outcome, _, kind = views.ending(run.history)
     return Result(
         run=directory.name, directory=str(directory), code=judge.exit_code(verdicts, outcome, kind), verdicts=verdicts,
-        changes=judge.changes(before, verdicts), unsaved=unsaved, obstacle=obstacle,
+        changes=judge.changes(saved, verdicts), unsaved=unsaved, obstacle=obstacle,
     )  # fmt: skip
 
 
 def finish(catalogue: Catalogue, directory: Path, workdir: Path | None = None) -> Result:
-    """Seal the evidence of a run that has ended and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
+    """Seal the evidence of a run that has ended, and judge it. ``workdir``: see ``close``. Raises TornBundleError."""
     close(directory, workdir)
     return conclude(catalogue, directory)
 
 
 def _save(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes], *, read_only: bool) -> str:
-    """Why verdicts and reports cannot be saved; empty where they are. Raises OSError unless ``read_only``."""
+    """Return why verdicts and reports cannot be saved; empty where they are. Raises OSError unless ``read_only``."""
     try:
         bundle.write_derived(directory, verdicts, reports)
     except OSError as error:
@@ -87,7 +86,7 @@ def _save(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, 
 
 
 def _saved_outcomes(directory: Path) -> Mapping[str, str]:
-    """Of the verdicts that were saved before; none where they are missing or damaged."""
+    """Return the outcomes of the saved verdicts; none where they are missing or damaged."""
     try:
         return {verdict.check: verdict.outcome for verdict in bundle.read_verdicts(directory)}
     except paths.TornBundleError:

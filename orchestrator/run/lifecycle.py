@@ -1,4 +1,4 @@
-"""The life of a run, read top-down: prepare, drive, judge, seal. Everything else is called from here."""
+"""The life of a run, read top-down: prepare, drive, judge, seal."""
 
 from __future__ import annotations
 
@@ -15,49 +15,49 @@ from ..model.launch import Request, Result
 from ..model.plan import Plan
 from ..providers import heal
 from ..store import beds, bundle, inputs, payload, secrets
-from . import drive, judging, preparation, settling, twin_runs
+from . import abandon, drive, judging, preparation, twin_runs
 
 
 def launch(request: Request) -> Result:
-    """A trial from its beginning to its verdicts, or one that is gone on with. Raises UsageError, InfrastructureError."""
+    """Run a trial from its preparation to its verdicts, or resume a run. Raises UsageError, InfrastructureError."""
     if request.resume:
         return resume(request, Path(request.resume))
     salt = secrets.salt(Path(request.state))
     files = payload.collect(Path(__file__).parents[1], request.catalogue, inputs.script(request.trial), salt)
     directory = bundle.new(Path(request.runs), request.trial.name)
-    with beds.run_lock(Path(request.bed.workdir), directory.name, directory), _let_go(request):
-        settling.settle(request.bed, request.provider, request.catalogue, request.note)
+    with beds.run_lock(Path(request.bed.workdir), directory.name, directory), _disconnecting(request):
+        abandon.settle(request.bed, request.provider, request.catalogue, request.on_note)
         plan = preparation.begin(preparation.Draft(request=request, files=files), directory)
         with _resumable(directory):
             return _start(request, plan, directory)
 
 
 def resume(request: Request, directory: Path) -> Result:
-    """Take over a run whose orchestrator is gone, or that was interrupted; a finished one is judged again."""
+    """Take over a run that was interrupted or whose orchestrator is gone. A run that has ended is judged again."""
     plan = preparation.read_plan(directory, request.bed)
     if plan.bed != request.bed.name:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     workdir = Path(request.bed.workdir)
     known = secrets.of_run(workdir, plan.run)
     request = replace(request, secrets=known, secret_names=plan.secret_names, umask=plan.umask)
-    with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _let_go(request):
+    with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _disconnecting(request):
         if bundle.has_ended(directory):
             return _finish(request, directory)
-        open_run = _still_open(workdir, directory)
+        open_run = _require_open(workdir, directory)
         if not request.stop:
             redact.require(request.trial, request.secrets, str(directory), request.bed.name)
         if not bundle.has_begun(directory):
             return _resume_unstarted(request, plan, directory)
-        request.began(str(directory))
+        request.on_begin(str(directory))
         _resume_started(request, plan, directory, cut=open_run.cut)
         return _finish(request, directory)
 
 
 def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True) -> Result:
-    """Go on with a run that has its inputs, but no history: its twin comes first. ``fresh``: it was planned just now."""
+    """Drive a run that has its inputs, but no history. Its twin comes first. ``fresh``: the plan was made just now."""
     if twin_runs.provide(request, directory) or not fresh:
         plan = preparation.renew(request, plan, directory)
-    request.began(str(directory))
+    request.on_begin(str(directory))
     loading = judging.warm_up_reports(request.catalogue)
     drive.drive(request, request.trial, plan, directory)
     loading.join()
@@ -65,8 +65,8 @@ def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True)
 
 
 def _resume_unstarted(request: Request, plan: Plan, directory: Path) -> Result:
-    """The orchestrator died before the first command of the run, or while it made its twin."""
-    twin_runs.settle(request, directory)
+    """Start a run whose orchestrator died before the first command of the run, or while it made the twin."""
+    twin_runs.resume(request, directory)
     if request.stop:
         return _finish(request, directory)
     heal.mend(request.provider, request.bed, plan.run, History(), tokens.token_hex(3))
@@ -74,7 +74,7 @@ def _resume_unstarted(request: Request, plan: Plan, directory: Path) -> Result:
 
 
 def _resume_started(request: Request, plan: Plan, directory: Path, *, cut: bool) -> None:
-    """Go on where the history ends. An interruption that was under way is completed first."""
+    """Continue where the history ends. An interruption that was under way is completed first."""
     if cut:
         drive.drive(request, request.trial, plan, directory, cut=True)
         beds.change_run(Path(request.bed.workdir), plan.run, directory, cut=False)
@@ -85,13 +85,13 @@ def _resume_started(request: Request, plan: Plan, directory: Path, *, cut: bool)
             return
 
 
-def _still_open(workdir: Path, directory: Path) -> beds.OpenRun:
-    """Raises UsageError when the bed has gone on without this run, or has it open in another directory."""
+def _require_open(workdir: Path, directory: Path) -> beds.OpenRun:
+    """Raises UsageError when the run is not the open run of its bed, or is open in another directory."""
     open_run = beds.open_run(workdir)
     if open_run is None or open_run.run != directory.name:
         raise UsageError(
-            f"{directory}: cannot be resumed: it is not the open run of its bed (given up, or renamed)",
-            hint=f"again: ccbed run {directory}/trial.json; the open run: ccbed status {workdir.name}",
+            f"{directory}: cannot be resumed: it is not the open run of its bed (abandoned, or renamed)",
+            hint=f"run it again: ccbed run {directory}/trial.json; the open run: ccbed status {workdir.name}",
         )
     original = Path(open_run.directory)
     if original.resolve() != directory.resolve() and bundle.stage(original) != "none":
@@ -100,8 +100,8 @@ def _still_open(workdir: Path, directory: Path) -> beds.OpenRun:
 
 
 @contextmanager
-def _let_go(request: Request) -> Iterator[None]:
-    """Its hosts are let go of once the run is finished: what it left there is removed over the same connections."""
+def _disconnecting(request: Request) -> Iterator[None]:
+    """Disconnect the hosts once the run is finished: its files there are removed over the same connections."""
     try:
         yield
     finally:
@@ -110,18 +110,19 @@ def _let_go(request: Request) -> Iterator[None]:
 
 @contextmanager
 def _resumable(directory: Path) -> Iterator[None]:
-    """What keeps a run that has begun from going on is told with the command that goes on."""
-    again = f"ccbed resume {directory}"
+    """Add the command that resumes the run to an error that stops it."""
+    command = f"ccbed resume {directory}"
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"{directory}: interrupted at once; what runs on the bed goes on", hint=again) from None
+        text = f"{directory}: interrupted at once; the ranks and faults on the bed stay as they are"
+        raise Interrupted(text, hint=command) from None
     except OSError as error:
-        raise drive.full(error, directory, again) from error
+        raise drive.storage_error(error, directory, command) from error
 
 
 def _finish(request: Request, directory: Path) -> Result:
-    """Close the run, and let the bed go. An interrupted run stays open."""
+    """Judge and seal a run that has ended, and release the bed. An interrupted run stays open."""
     if not bundle.has_ended(directory):
         return Result(run=directory.name, directory=str(directory), code=EXIT_INTERRUPTED)
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))

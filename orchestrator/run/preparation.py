@@ -1,4 +1,4 @@
-"""Everything before the first command of a run: its mark beside the bed first, what makes its directory a run last."""
+"""Everything before the first command of a run: recorded beside the bed first, and complete with its last file."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from . import drive
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A run that is to be begun: what was asked for, where, with which files.
+    """A run to begin: its request, and the files of its payload.
 
-    ``origin``: the directory of the run that this is the twin of; it has the payload and the inputs of that run.
+    ``origin``: the directory of the run whose twin this is; the twin has its payload and inputs.
     """
 
     request: Request
@@ -51,12 +51,12 @@ class Draft:
 
 
 def begin(draft: Draft, directory: Path) -> Plan:
-    """Prepare the run; the lock of the bed's run is held. If any of it fails, nothing of the run remains.
+    """Prepare the run. Hold the lock of the bed's run. If any step fails, nothing of the run remains.
 
-    An orchestrator that dies here leaves a mark with a directory that is no run (``settling.settle``), or a whole run.
+    An orchestrator that dies here leaves an open run without its files (see ``abandon.settle``), or a whole run.
     """
-    before = bundle.latest(directory.parent)
-    _mark(draft, directory)
+    previous = bundle.latest(directory.parent)
+    _record(draft, directory)
     try:
         bundle.make(directory)
         if not draft.origin:
@@ -68,19 +68,19 @@ def begin(draft: Draft, directory: Path) -> Plan:
     except BaseException as error:
         paths.discard(directory)
         if isinstance(error, Exception) and not draft.origin:
-            bundle.link_latest(directory.parent, before)
-        _unmark(draft, directory)
+            bundle.link_latest(directory.parent, previous)
+        _erase(draft, directory)
         if isinstance(error, OSError):
-            again = f"ccbed resume {draft.origin}" if draft.origin else draft.request.command
-            raise drive.full(error, directory, again) from error
+            command = f"ccbed resume {draft.origin}" if draft.origin else draft.request.command
+            raise drive.storage_error(error, directory, command) from error
         raise
 
 
 def renew(request: Request, plan: Plan, directory: Path) -> Plan:
-    """The plan for the bed as it is now, of a run that has its inputs, but no history."""
+    """Plan a run that has its inputs, but no history, for the bed as it is now."""
     draft = Draft(request=request)
     status = request.provider.observe(draft.bed)
-    new = _plan(draft, status, run_id=plan.run, at=plan.payload, checked=_preflight(draft, status))
+    new = _plan(draft, status, run_id=plan.run, payload=plan.payload, checked=_preflight(draft, status))
     new = replace(
         new, inputs=plan.inputs, inputs_left_out=plan.inputs_left_out, checks=plan.checks, workload=plan.workload,
         secret_names=plan.secret_names, umask=plan.umask,
@@ -90,25 +90,25 @@ def renew(request: Request, plan: Plan, directory: Path) -> Plan:
 
 
 def read_plan(directory: Path, bed: BedSpec) -> Plan:
-    """The plan of a run as it was: what its bundle does not show is in the bed. Raises TornBundleError."""
+    """Read the plan of a run; the secrets that its bundle masks come from the bed. Raises TornBundleError."""
     shown = vaulted.reveal(paths.document(directory, bundle.PLAN), bed.vault)
     return planning.with_secrets(paths.convert(Plan, shown, directory / bundle.PLAN), bed)
 
 
 def _shown(plan: Plan, bed: BedSpec) -> Any:
-    """The plan as a bundle keeps it."""
+    """Return the plan as the bundle stores it: without secrets."""
     return vaulted.mask(codec.plain(planning.without_secrets(plan)), bed.vault)
 
 
 def discard(provider: Provider, bed: BedSpec, directory: Path) -> None:
-    """Nothing remains of a run that never began, here and on the hosts."""
+    """Remove a run that never began, on the controller and on the hosts."""
     paths.discard(directory)
     with suppress(CcbedError, OSError):
         provider.forget(bed, directory.name)
 
 
-def _mark(draft: Draft, directory: Path) -> None:
-    """Raises UsageError, naming the open run."""
+def _record(draft: Draft, directory: Path) -> None:
+    """Record the run beside the bed as open. Raises UsageError where another run is."""
     if draft.origin:
         beds.change_run(draft.workdir, draft.origin.name, draft.origin, twin=str(directory.resolve()))
         return
@@ -116,7 +116,7 @@ def _mark(draft: Draft, directory: Path) -> None:
     secrets.keep(draft.workdir, directory.name, draft.request.secrets)
 
 
-def _unmark(draft: Draft, directory: Path) -> None:
+def _erase(draft: Draft, directory: Path) -> None:
     if draft.origin:
         beds.end_twin(draft.workdir)
     else:
@@ -127,18 +127,18 @@ def _prepare(draft: Draft, directory: Path) -> Plan:
     name = directory.name
     status = draft.request.provider.observe(draft.bed, memory=False)
     with _opened(draft, name), ThreadPoolExecutor(max_workers=2) as pool:
-        placed, told = pool.submit(_place, draft), pool.submit(_systems, draft)
+        payload, facts = pool.submit(_install_payload, draft), pool.submit(_system_facts, draft)
         checked = _preflight(draft, status)
-        plan = _plan(draft, status, run_id=name, at=placed.result(), checked=checked)
-        kept, left_out = _inputs(draft)
-        plan = replace(plan, inputs=bundle.sums(kept), inputs_left_out=left_out)
-        bundle.write_inputs(directory, _documents(draft, plan, told.result()), kept)
+        plan = _plan(draft, status, run_id=name, payload=payload.result(), checked=checked)
+        files, left_out = _inputs(draft)
+        plan = replace(plan, inputs=bundle.sums(files), inputs_left_out=left_out)
+        bundle.write_inputs(directory, _documents(draft, plan, facts.result()), files)
     return plan
 
 
 @contextmanager
 def _opened(draft: Draft, name: str) -> Iterator[None]:
-    """The provider is bound to the run; where it does not begin after all, nothing of it stays on the hosts."""
+    """Bind the provider to the run. If the preparation fails, remove the run from the hosts."""
     provider = draft.request.provider
     provider.open(draft.bed, name)
     try:
@@ -149,13 +149,13 @@ def _opened(draft: Draft, name: str) -> Iterator[None]:
         raise
 
 
-def _place(draft: Draft) -> str:
-    """Where the ranks find their code."""
+def _install_payload(draft: Draft) -> str:
+    """Return the directory where the ranks find their code."""
     return bundle.load_plan(draft.origin).payload if draft.origin else draft.request.provider.put(draft.files)
 
 
-def _systems(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
-    """What the nodes say that they run on; of those of this machine it need not be asked."""
+def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
+    """Read hardware and versions from the nodes; those on this machine share its own."""
     if draft.bed.provider in planned_acts.EMULATED:
         return {}
     return systems.read(draft.request.provider, (node.name for node in draft.bed.nodes))
@@ -170,10 +170,10 @@ def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
     return checked
 
 
-def _plan(draft: Draft, status: BedStatus, *, run_id: str, at: str, checked: preflight.Checked) -> Plan:
+def _plan(draft: Draft, status: BedStatus, *, run_id: str, payload: str, checked: preflight.Checked) -> Plan:
     request, provider = draft.request, draft.request.provider
     return planning.plan(
-        draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=at,
+        draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin,
@@ -181,29 +181,29 @@ def _plan(draft: Draft, status: BedStatus, *, run_id: str, at: str, checked: pre
     )  # fmt: skip
 
 
-def _fingerprint(draft: Draft, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the nodes; where they are processes that use no GPU, of this machine, which is the same. ``told``: by the nodes."""
-    asked: dict[str, Any] = {
+def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Describe the nodes; process nodes without GPUs are described by this machine. ``facts``: by node."""
+    common: dict[str, Any] = {
         "code": _code(draft), "threads": plan.threads, "backend": plan.backend, "data": plan.data
     }  # fmt: skip
     if draft.bed.provider in planned_acts.EMULATED and plan.backend == "gloo":
-        return fingerprint.take(**asked)
+        return fingerprint.take(**common)
     names = (*plan.slots, *plan.spares)
-    told = told or systems.read(draft.request.provider, names)
-    told = {name: told.get(name, {}) for name in names}
-    required_programs.require(draft.trial, draft.bed, draft.request.catalogue, told)
-    return fingerprint.of_nodes(told, plan.slots, **asked)
+    facts = facts or systems.read(draft.request.provider, names)
+    facts = {name: facts.get(name, {}) for name in names}
+    required_programs.require(draft.trial, draft.bed, draft.request.catalogue, facts)
+    return fingerprint.of_nodes(facts, plan.slots, **common)
 
 
 def _code(draft: Draft) -> str:
-    """The digest of the payload."""
+    """Return the digest of the payload."""
     return (
         str(paths.document(draft.origin, bundle.FINGERPRINT)["code"]) if draft.origin else payloads.digest(draft.files)
     )
 
 
-def _documents(draft: Draft, plan: Plan, told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """File name in the bundle -> what is written there before the run begins."""
+def _documents(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the documents of the bundle before the run begins, by file name."""
     request = draft.request
     about = bundle.describe(
         run=plan.run,
@@ -217,13 +217,13 @@ def _documents(draft: Draft, plan: Plan, told: Mapping[str, Mapping[str, Any]]) 
     return {
         bundle.TRIAL: draft.trial,
         bundle.PLAN: _shown(plan, draft.bed),
-        bundle.FINGERPRINT: _fingerprint(draft, plan, told),
+        bundle.FINGERPRINT: _fingerprint(draft, plan, facts),
         bundle.BUNDLE: about,
     }
 
 
 def _inputs(draft: Draft) -> tuple[Mapping[str, bytes], tuple[LeftOut, ...]]:
-    """(the files under ``inputs/``: the user's and the plugins; the user's files that are not there)."""
+    """Return the files under ``inputs/`` (the user's and the plugins), and the user's files that do not exist."""
     if draft.origin:
         return bundle.read_inputs(draft.origin), bundle.load_plan(draft.origin).inputs_left_out
     request = draft.request

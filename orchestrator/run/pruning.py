@@ -1,4 +1,4 @@
-"""Finds and removes what ended runs have left: on the hosts of beds, in the state directory, in the directory of runs."""
+"""Find and remove the leftovers of ended runs: on the hosts of beds, in the state directory, in the directory of runs."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ from ..store import beds, leftovers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is kept: everything younger, and so much of it in each place."""
+    """Keep everything younger than ``older_than_s``, and up to ``keep_bytes`` in each directory. ``age`` and ``size`` format."""
 
     older_than_s: float = OLDER_THAN_S
     keep_bytes: int = KEEP_BYTES
     age: Callable[[float], str] = lambda seconds: f"{seconds:.0f} s"
     size: Callable[[int], str] = lambda count: f"{count} bytes"
 
-    def choose(self, found: Iterable[Leftover]) -> tuple[Removal, ...]:
-        return removals(found, older_than_s=self.older_than_s, keep_bytes=self.keep_bytes, age=self.age, size=self.size)
+    def choose(self, leftovers: Iterable[Leftover]) -> tuple[Removal, ...]:
+        return removals(
+            leftovers, older_than_s=self.older_than_s, keep_bytes=self.keep_bytes, age=self.age, size=self.size
+        )
 
 
 @dataclass(kw_only=True)
 class Report:
-    """``removed`` (or, in a dry run, to be removed), ``kept``, and what could not be looked at or removed."""
+    """``removed``: in a dry run, to be removed; ``problems``: directories that could not be read or changed."""
 
     removed: list[Removal] = field(default_factory=list)
     kept: list[Leftover] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def add(self, found: Sequence[Leftover], chosen: Sequence[Removal]) -> None:
-        gone = {id(removal.leftover) for removal in chosen}
+    def add(self, leftovers: Sequence[Leftover], chosen: Sequence[Removal]) -> None:
+        removed = {id(removal.leftover) for removal in chosen}
         self.removed += chosen
-        self.kept += [leftover for leftover in found if id(leftover) not in gone]
+        self.kept += [leftover for leftover in leftovers if id(leftover) not in removed]
 
 
 def of_bed(bed: BedSpec, provider: Provider) -> tuple[Leftover, ...]:
-    """What ended runs have left on the bed's hosts. Raises CcbedError, OSError."""
+    """List the leftovers of ended runs on the bed's hosts. Raises CcbedError, OSError."""
     run = beds.open_run(Path(bed.workdir))
     return tuple(_leftover(bed, host, entry, run) for host, entry in provider.leftovers(bed))
 
@@ -56,40 +58,40 @@ def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], run: beds.OpenR
         in_use = f"run {run.run} is open"
     if kind == EXEC and age_s < YOUNGEST_S:
         in_use = "its program may still run"
-    place = f"{bed.name}/{host}" if host else bed.name
-    return Leftover(kind=kind, name=name, place=place, size_bytes=int(entry["size_bytes"]), age_s=age_s, in_use=in_use)
+    where = f"{bed.name}/{host}" if host else bed.name
+    return Leftover(kind=kind, name=name, place=where, size_bytes=int(entry["size_bytes"]), age_s=age_s, in_use=in_use)
 
 
 def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, *, dry_run: bool) -> None:
-    """The lock of the bed's runs is held meanwhile: no run begins that needs what is removed."""
+    """Remove the leftovers on the bed's hosts. The lock of the bed's run is held, so that no run begins that needs them."""
     try:
-        found = of_bed(bed, provider)
-        if not limits.choose(found) or dry_run:
-            report.add(found, limits.choose(found))
+        listed = of_bed(bed, provider)
+        if not limits.choose(listed) or dry_run:
+            report.add(listed, limits.choose(listed))
             return
         with ExitStack() as stack:
             stack.enter_context(beds.run_lock(Path(bed.workdir), "prune", Path(bed.workdir)))
-            found = of_bed(bed, provider)
-            chosen = limits.choose(found)
-            entries = [(removal.leftover.place, removal.leftover.kind, removal.leftover.name) for removal in chosen]
-            provider.remove_leftovers(bed, [(place.partition("/")[2], kind, name) for place, kind, name in entries])
-            report.add(found, chosen)
+            listed = of_bed(bed, provider)
+            chosen = limits.choose(listed)
+            removed = [removal.leftover for removal in chosen]
+            provider.remove_leftovers(bed, [(item.place.partition("/")[2], item.kind, item.name) for item in removed])
+            report.add(listed, chosen)
     except UsageError as error:
         report.problems.append(f"bed {bed.name} is left as it is: {error}")
     except (CcbedError, OSError, ValueError, RuntimeError) as error:
         report.problems.append(f"bed {bed.name}: {error}")
 
 
-def prune_local(report: Report, found: Sequence[leftovers.Local], limits: Limits, *, dry_run: bool) -> None:
-    """Of the controller's own directories."""
-    chosen = limits.choose(local.leftover for local in found)
-    paths = {id(local.leftover): local for local in found}
-    done = []
+def prune_local(report: Report, listed: Sequence[leftovers.Local], limits: Limits, *, dry_run: bool) -> None:
+    """Remove the leftovers in the controller's own directories."""
+    chosen = limits.choose(local.leftover for local in listed)
+    paths = {id(local.leftover): local for local in listed}
+    removed = []
     for removal in chosen:
         try:
             if not dry_run:
                 leftovers.remove(paths[id(removal.leftover)])
-            done.append(removal)
+            removed.append(removal)
         except OSError as error:
             report.problems.append(f"{removal.leftover.place}/{removal.leftover.name}: {error.strerror}")
-    report.add([local.leftover for local in found], done)
+    report.add([local.leftover for local in listed], removed)

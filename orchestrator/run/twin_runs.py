@@ -1,4 +1,4 @@
-"""The twin of a run, made within its life: from the cache, gone on with, or run now."""
+"""The twin of a run: taken from the cache, resumed, or run now."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from . import abandon, drive, judging, preparation
 
 
 def provide(request: Request, directory: Path) -> bool:
-    """Give the run its twin, where it needs one. Returns whether one was run, so that time has passed."""
+    """Store the twin with the run, where it needs one. Returns whether a twin was run, which takes time."""
     if (directory / bundle.TWIN).exists() or not _is_needed(request, directory):
         return False
     key = twins.twin_key(request.trial, paths.document(directory, bundle.FINGERPRINT))
-    known = _known(request, key)
-    twin = known or _make(_undisturbed(request), directory)
+    cached = _from_cache(request, key)
+    twin = cached or _make(_without_faults(request), directory)
     if twin is not None:
         durable.perform(durable.file(directory / bundle.TWIN, paths.as_json(codec.plain(twin))))
     beds.end_twin(Path(request.bed.workdir))
-    return known is None
+    return cached is None
 
 
-def settle(request: Request, origin: Path) -> None:
-    """Go on with the twin that an orchestrator left when it died, and cache it; one that was interrupted is closed."""
+def resume(request: Request, origin: Path) -> None:
+    """Resume the twin of an orchestrator that died, and cache it. A twin that was interrupted is closed."""
     workdir = Path(request.bed.workdir)
     open_run = beds.open_run(workdir)
     if open_run is None or not open_run.twin:
         return
-    directory, request = Path(open_run.twin), _undisturbed(request)
+    directory, request = Path(open_run.twin), _without_faults(request)
     stage = bundle.stage(directory)
     if stage == "none":
         preparation.discard(request.provider, request.bed, directory)
     elif stage == "open" and (request.stop or bundle.read_history(directory).last("run.interrupted")):
-        _end(request, directory)
+        _abandon(request, directory)
     elif stage == "open":
-        request.began(str(directory))
+        request.on_begin(str(directory))
         _drive(request, preparation.read_plan(directory, request.bed), directory, origin)
     else:
-        _cached(request, directory)
+        _judge_and_cache(request, directory)
     beds.end_twin(workdir)
 
 
-def _known(request: Request, key: str) -> Twin | None:
-    """The twin that was made before. A damaged one is reported, and made again."""
+def _from_cache(request: Request, key: str) -> Twin | None:
+    """Return the cached twin, if there is one. A damaged one is reported, and run again."""
     try:
         twin = cache.get(Path(request.state), key, request.trial.world.size)
     except cache.DamagedTwinError as error:
-        request.note(f"the cached run to compare with is damaged and made again: {error}")
+        request.on_note(f"the cached twin is damaged and is run again: {error}")
         return None
     if twin is not None:
-        request.known(twin.run)
+        request.on_cached_twin(twin.run)
     return twin
 
 
@@ -68,38 +68,38 @@ def _is_needed(request: Request, directory: Path) -> bool:
     return bool(paths.document(directory, bundle.BUNDLE)["twin"]) and judge.needs_twin(chosen, request.catalogue)
 
 
-def _undisturbed(request: Request) -> Request:
-    """The same trial without what disturbs or judges it."""
+def _without_faults(request: Request) -> Request:
+    """Return a request for the same trial without faults and checks."""
     trial = replace(request.trial, faults=(), checks=())
     reason = f"twin of trial {request.trial.id}"
-    return replace(request, trial=trial, twin=False, reason=reason, told=lambda event: None)
+    return replace(request, trial=trial, twin=False, reason=reason, on_event=lambda event: None)
 
 
 def _make(request: Request, origin: Path) -> Twin | None:
-    """None if something disturbed it."""
+    """Run the twin; None where it did not finish as planned."""
     directory = bundle.new(origin.parent, f"{request.trial.name}-twin")
     plan = preparation.begin(preparation.Draft(request=request, origin=origin), directory)
-    request.began(str(directory))
+    request.on_begin(str(directory))
     return _drive(request, plan, directory, origin)
 
 
 def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> Twin | None:
-    """To its end, and into the cache. Raises Interrupted: the run that was asked for stays open and makes another twin."""
-    again = f"ccbed resume {origin}"
+    """Drive the twin to its end and cache it. Raises Interrupted: the run itself stays open and makes another twin."""
+    command = f"ccbed resume {origin}"
     try:
         drive.drive(request, request.trial, plan, directory)
     except (JournalError, drive.CutOffError) as error:
         first = "free space, then " if isinstance(error, JournalError) else ""
-        raise type(error)(*error.problems, hint=f"{first}{again}") from error
+        raise type(error)(*error.problems, hint=f"{first}{command}") from error
     if not bundle.has_ended(directory):
         abandon.close(directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
-        raise Interrupted(f"interrupted in the run to compare with, {plan.run}", hint=again)
-    return _cached(request, directory)
+        raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
+    return _judge_and_cache(request, directory)
 
 
-def _end(request: Request, directory: Path) -> None:
-    """Heal the bed and stop the gang of a twin that counts no more, then close it."""
+def _abandon(request: Request, directory: Path) -> None:
+    """Heal the bed and stop the gang of a twin that is not needed any more, then close it."""
     if bundle.has_begun(directory):
         drive.drive(
             replace(request, stop=True), request.trial, preparation.read_plan(directory, request.bed), directory
@@ -108,8 +108,8 @@ def _end(request: Request, directory: Path) -> None:
         abandon.close(directory, "interrupted")
 
 
-def _cached(request: Request, directory: Path) -> Twin | None:
-    """The twin that a run which has ended can be, in the cache from now on."""
+def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
+    """Judge a twin run that has ended, and cache it where it can serve as a twin."""
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
     twin = twins.make_twin(bundle.load(directory))
     if twin is not None:

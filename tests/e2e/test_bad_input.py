@@ -69,7 +69,7 @@ def test_nothing_can_be_done_to_a_bed_on_which_a_run_goes_on(bed: Bed) -> None:
         if event.f == "gang.joined":
             messages.extend(bed.ccbed(*verb) for verb in (("run", "dp-ring"), ("heal",), ("down", "local")))
 
-    done = bed.run(trials.dp(checks=()), told=meanwhile, twin=False)
+    done = bed.run(trials.dp(checks=()), on_event=meanwhile, twin=False)
     assert done.outcome("finished") == "pass"
     assert [code for code, _ in messages] == [3, 3, 3]
     assert all(done.directory.name in text for _, text in messages)
@@ -159,7 +159,7 @@ def test_a_journal_that_cannot_be_written_stops_the_gang_heals_and_is_gone_on_wi
         if event.f == moment and "twin" not in where[-1].name:
             disk.fill()
 
-    request = bed.request(trial, runs=str(disk.path), told=narrow, began=lambda path: where.append(Path(path)))
+    request = bed.request(trial, runs=str(disk.path), on_event=narrow, on_begin=lambda path: where.append(Path(path)))
     with pytest.raises(InfrastructureError) as raised:
         lifecycle.launch(request)
     directory = where[-1]
@@ -180,13 +180,13 @@ def test_a_journal_that_cannot_be_written_stops_the_gang_heals_and_is_gone_on_wi
 def test_a_run_whose_journal_cannot_be_written_can_be_given_up_on_the_full_disk(bed: Bed, disk: Disk) -> None:
     request = bed.request(
         trials.dp(trials.crash(2), checks=()), twin=False, runs=str(disk.path),
-        told=lambda event: disk.fill() if event.f == "rank.held" else None,
+        on_event=lambda event: disk.fill() if event.f == "rank.held" else None,
     )  # fmt: skip
     with pytest.raises(InfrastructureError):
         lifecycle.launch(request)
     code, output = bed.ccbed("heal", "local")
     assert code == 0
-    assert "is given up" in output
+    assert "is abandoned" in output
     assert untouched(bed)
 
 
@@ -211,7 +211,9 @@ def test_without_any_whole_checkpoint_training_starts_anew_and_that_is_a_finding
                 file.write_bytes(file.read_bytes()[:1000])
 
     done = bed.run(
-        trials.dp(trials.crash(2), params={"step_min_ms": 20}), told=damage, began=lambda path: where.append(Path(path))
+        trials.dp(trials.crash(2), params={"step_min_ms": 20}),
+        on_event=damage,
+        on_begin=lambda path: where.append(Path(path)),
     )
     assert {event.value["name"] for event in done.of("checkpoint.skipped")} == {"e0-s5", "e0-s10"}
     assert [event.value["step"] for event in done.of("resume.chosen")] == [0, 0]

@@ -212,7 +212,7 @@ def test_a_slow_container_is_proved_and_gets_its_cpus_back(box: Box) -> None:
 
 
 def test_a_container_removed_in_a_run_is_detected_and_recovered_and_said(box: Box) -> None:
-    done = box.run(dp(), told=at("checkpoint.commit", lambda: box.container("n1").remove(force=True)))
+    done = box.run(dp(), on_event=at("checkpoint.commit", lambda: box.container("n1").remove(force=True)))
     assert (done.outcome("finished"), done.outcome("bit-exact")) == ("pass", "pass")
     assert [event.node for event in done.of("node.exit")] == ["n1"]
     assert done.outcome("planned-faults-only") == "fail"
@@ -248,7 +248,7 @@ def test_a_run_that_nobody_goes_on_with_is_healed(box: Box) -> None:
     event = at("fault.verified", lambda: ctrl_c(2))
     where: list[str] = []
     with pytest.raises(Interrupted):
-        lifecycle.launch(box.request(dp(trials.pause(1)), began=where.append, told=event))
+        lifecycle.launch(box.request(dp(trials.pause(1)), on_begin=where.append, on_event=event))
     assert box.container("n1").status == "paused"
     code, output = box.ccbed("heal", NAME)
     assert code == 0, output

@@ -136,7 +136,7 @@ def test_a_node_killed_by_hand_is_recovered_too_and_said(bed: Bed) -> None:
         if event.f == "checkpoint.commit" and event.value["step"] == 10 and event.epoch == 0:
             os.kill(_pid(bed, "n3"), signal.SIGKILL)
 
-    ran = bed.run(trials.dp(params={"step_min_ms": 20}), told=kill)
+    ran = bed.run(trials.dp(params={"step_min_ms": 20}), on_event=kill)
     assert ran.outcome("finished") == "pass"
     assert ran.outcome("bit-exact") == "pass"
     assert ran.outcome("planned-faults-only") == "fail"
@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_is_skipped_for_the_one_before(bed: Bed) -> None:
 
     ran = bed.run(
         replace(trials.dp(trials.crash(2), params={"step_min_ms": 20}), checks=(CheckSpec(name="bit-exact"),)),
-        told=damage, began=lambda path: directory.append(Path(path)),
+        on_event=damage, on_begin=lambda path: directory.append(Path(path)),
     )  # fmt: skip
     assert [event.value["name"] for event in ran.of("checkpoint.skipped")] == ["e0-s10"]
     assert [event.value["step"] for event in ran.of("resume.chosen")] == [0, 5]

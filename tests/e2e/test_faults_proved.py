@@ -65,7 +65,7 @@ def test_a_node_that_was_stopped_by_hand_before_it_is_paused_proves_nothing(bed:
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)
 
-    ran = bed.run(trials.dp(trials.pause(2, for_s=0.5)), told=stop)
+    ran = bed.run(trials.dp(trials.pause(2, for_s=0.5)), on_event=stop)
     held: list[Any] = [event.value.get("held") for event in ran.of("fault.before")]
     assert held == [True]
     assert stopped

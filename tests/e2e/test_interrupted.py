@@ -63,7 +63,7 @@ def ctrl_c(times: int = 1) -> None:
 @pytest.mark.parametrize("moment", ["gang.joined", "rank.held", "fault.act", "node.exit", "recovery.decided"])
 def test_ctrl_c_heals_and_stops_and_the_run_is_gone_on_with(bed: Bed, moment: str) -> None:
     trial = trials.dp(trials.crash(2), params=SLOW)
-    stopped = lifecycle.launch(bed.request(trial, record=at(moment, ctrl_c)))
+    stopped = lifecycle.launch(bed.request(trial, on_event=at(moment, ctrl_c)))
     assert stopped.code == 130
     assert "busy" not in bed.ccbed("status")[1]
     assert "nothing to change" in bed.ccbed("up", bed.spec.inventory)[1]
@@ -80,7 +80,7 @@ def test_ctrl_c_heals_and_stops_and_the_run_is_gone_on_with(bed: Bed, moment: st
 def test_a_second_ctrl_c_leaves_the_gang_alone_and_the_run_is_taken_up_again(bed: Bed) -> None:
     trial = trials.dp(params=SLOW)
     where: list[str] = []
-    request = bed.request(trial, began=where.append, record=at("gang.joined", lambda: ctrl_c(2)))
+    request = bed.request(trial, on_begin=where.append, on_event=at("gang.joined", lambda: ctrl_c(2)))
     with pytest.raises(Interrupted) as raised:
         lifecycle.launch(request)
     assert raised.value.hint == f"ccbed resume {where[-1]}"
@@ -99,7 +99,7 @@ def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> 
     where: list[str] = []
     event = at("fault.injected", lambda: ctrl_c(2))
     with pytest.raises(Interrupted):
-        lifecycle.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, record=event))
+        lifecycle.launch(bed.request(trials.dp(trials.crash(2), params=SLOW), on_begin=where.append, on_event=event))
     document = json.loads(bed.ccbed("status", "--json")[1])[0]
     assert document["open_run"]["run"] == Path(where[-1]).name
     assert "crash-node" in document["leases"][0]
@@ -116,7 +116,7 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     trial = trials.dp(trials.crash(2), params={"step_min_ms": 23})
     timer = threading.Timer(0.6, ctrl_c)
     with pytest.raises(Interrupted, match="interrupted in the run to compare with") as raised:
-        lifecycle.launch(bed.request(trial, began=lambda _: timer.start()))
+        lifecycle.launch(bed.request(trial, on_begin=lambda _: timer.start()))
     directory = raised.value.hint.removeprefix("ccbed resume ")
     assert "-twin-" not in directory
     assert (bed.runs / "latest").resolve() == Path(directory)
@@ -155,7 +155,7 @@ def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path
 def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(bed: Bed) -> None:
     directory = Path(bed.spec.workdir) / "nodes" / "n4"
     kill = at("gang.joined", lambda: os.kill(int(label.read(directory / label.NODE)["pid"]), signal.SIGKILL))
-    done = bed.run(trials.dp(params=SLOW), record=kill)
+    done = bed.run(trials.dp(params=SLOW), on_event=kill)
     assert done.outcome("finished") == "pass"
     assert done.of("recovery.decided") == ()
     assert "n4 exited, which nothing planned" in done.verdict("planned-faults-only").text
@@ -189,13 +189,13 @@ def test_a_run_on_a_bed_without_its_keeper_is_refused(small: Bed) -> None:
 
 def test_what_trains_goes_on_when_its_keeper_is_killed(small: Bed) -> None:
     kill = at("gang.joined", lambda: _kill_keeper(small))
-    done = small.run(trials.dp(params=SLOW, world=World(nodes=1)), record=kill)
+    done = small.run(trials.dp(params=SLOW, world=World(nodes=1)), on_event=kill)
     assert done.outcome("finished") == "pass"
 
 
 def test_a_fault_whose_keeper_is_gone_is_not_waited_for_and_is_no_finding(small: Bed) -> None:
     kill = at("gang.joined", lambda: _kill_keeper(small))
-    done = small.run(trials.dp(trials.crash(0), params=SLOW, world=World(nodes=1)), record=kill)
+    done = small.run(trials.dp(trials.crash(0), params=SLOW, world=World(nodes=1)), on_event=kill)
     requested, answered = done.of("fault.act")
     assert (answered.type, answered.value["reason"]) == ("info", "not sent: the keeper of this bed is gone")
     assert answered.t - requested.t < 1.0

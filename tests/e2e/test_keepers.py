@@ -80,7 +80,7 @@ SLOW = {"step_min_ms": 40}
 
 def test_a_run_whose_keeper_was_killed_is_no_clean_run_and_up_repairs_the_bed(own: Bed) -> None:
     keeper, agents = _keeper(own), _agents(own)
-    ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(keeper)))
+    ran = own.run(trials.dp(checks=(), params=SLOW), on_event=_at_step(2, lambda: _kill(keeper)))
     assert ran.run.history.events[-1].value["outcome"] == "finished"
     verdict = ran.verdict("planned-faults-only")
     assert verdict.outcome == "fail"
@@ -124,7 +124,7 @@ def test_what_an_agent_that_was_killed_by_hand_left_is_counted(own: Bed) -> None
     code, output = own.ccbed("down", "local", "--force")
     assert code == 0, output
     assert own.ccbed("up", INVENTORY)[0] == 0
-    ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(_agent(own, "n1"))))
+    ran = own.run(trials.dp(checks=(), params=SLOW), on_event=_at_step(2, lambda: _kill(_agent(own, "n1"))))
     (ended,) = [event for event in ran.of("node.ended") if event.node == "n1"]
     assert ended.value["left"] == 0
     assert ran.outcome("no-orphans") == "pass", ran.verdict("no-orphans").text
@@ -135,7 +135,7 @@ def test_what_an_agent_that_was_killed_by_hand_left_is_counted(own: Bed) -> None
 def test_what_an_adopted_agent_that_was_killed_by_hand_left_is_not_known(own: Bed) -> None:
     _kill(_keeper(own))
     assert own.ccbed("up", INVENTORY)[0] == 0
-    ran = own.run(trials.dp(checks=(), params=SLOW), told=_at_step(2, lambda: _kill(_agent(own, "n1"))))
+    ran = own.run(trials.dp(checks=(), params=SLOW), on_event=_at_step(2, lambda: _kill(_agent(own, "n1"))))
     (ended,) = [event for event in ran.of("node.ended") if event.node == "n1"]
     assert "left" not in ended.value
     assert ran.outcome("no-orphans") == "unknown"

@@ -52,7 +52,7 @@ def test_a_failed_run_is_kept_until_it_is_pruned(bed: Bed, tmp_path: Path) -> No
 
 def test_an_interrupted_run_is_resumed_after_a_prune(bed: Bed) -> None:
     trial = replace(trials.dp(params=SLOW, checks=()), liveness=Liveness(wall_s=120.0))
-    done = bed.run(trial, told=at("checkpoint.commit", ctrl_c))
+    done = bed.run(trial, on_event=at("checkpoint.commit", ctrl_c))
     assert done.code == 130
     assert bed.ccbed("prune", "--older-than", "0s", "--keep-size", "0", "--runs", "--runs-dir", str(bed.runs))[0] == 0
     code, output = bed.ccbed("resume", str(done.directory))

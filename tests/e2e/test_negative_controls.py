@@ -177,7 +177,7 @@ def test_a_checkpoint_earlier_than_the_newest_is_caught(bed: Bed) -> None:
             manifest.unlink()
 
     ran = bed.run(
-        trials.dp(trials.crash(2), params={"step_min_ms": 20}), told=hide, began=lambda path: directory.append(Path(path))
+        trials.dp(trials.crash(2), params={"step_min_ms": 20}), on_event=hide, on_begin=lambda path: directory.append(Path(path))
     )  # fmt: skip
     assert [event.value["step"] for event in ran.of("resume.chosen")] == [0, 5]
     assert ran.outcome("resumed-newest") == "fail"

@@ -36,7 +36,7 @@ def left_in_twin(bed: Bed) -> Path:
     seed = 100_000 + len(list(bed.runs.glob("*")))  # a twin that was never made before
     trial = trials.dp(trials.crash(2), params={"step_min_ms": 7}, seed=seed)
     with pytest.raises((Interrupted, KeyboardInterrupt)):
-        lifecycle.launch(bed.request(trial, began=began))
+        lifecycle.launch(bed.request(trial, on_begin=began))
     return Path(where[-1])
 
 
@@ -79,7 +79,7 @@ def test_one_resume_is_enough_after_a_second_ctrl_c_while_the_first_is_carried_o
         first(event)
         second(event)
 
-    request = bed.request(trials.dp(trials.crash(2), params=SLOW), began=where.append, record=record)
+    request = bed.request(trials.dp(trials.crash(2), params=SLOW), on_begin=where.append, on_event=record)
     with pytest.raises(Interrupted):
         lifecycle.launch(request)
     code, output = bed.ccbed("resume", where[-1])
@@ -94,7 +94,7 @@ def unjudged(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Path]:
 
     def make() -> Path:
         where: list[str] = []
-        request = bed.request(trials.dp(trials.crash(2), checks=()), twin=False, began=where.append)
+        request = bed.request(trials.dp(trials.crash(2), checks=()), twin=False, on_begin=where.append)
         with monkeypatch.context() as patched:
             patched.setattr(judging, "conclude", lambda *args, **named: ctrl_c())
             with pytest.raises(Interrupted):
@@ -111,13 +111,13 @@ def test_a_run_that_has_ended_does_not_block_its_bed_and_the_next_command_judges
     assert f"judge it: ccbed resume {directory}" in bed.ccbed("status")[1]
     code, output = bed.ccbed("up", bed.spec.inventory)
     assert (code, "nothing to change" in output) == (0, True), output
-    assert f"run {directory.name} had ended, but its orchestrator died before it was judged" in output
-    assert "it is judged now: exit 0" in output
+    assert f"judged run {directory.name}: its orchestrator died after the run had ended" in output
+    assert "exit 0; verdicts: ccbed check" in output
     assert bundle.stage(directory) == "closed"
     assert untouched(bed)
 
     directory, notes = unjudged(), list[str]()
-    result = lifecycle.launch(bed.request(trials.dp(checks=()), twin=False, note=notes.append))
+    result = lifecycle.launch(bed.request(trials.dp(checks=()), twin=False, on_note=notes.append))
     assert result.code == 0
     assert [directory.name in note for note in notes] == [True]
     assert bundle.stage(directory) == "closed"
@@ -151,5 +151,5 @@ def test_a_run_that_has_ended_and_cannot_be_judged_is_given_up(bed: Bed, unjudge
     assert (code, "history.jsonl:1: not an event" in output, "ccbed heal local" in output) == (2, True, True), output
     assert "open run" in bed.ccbed("status")[1]
     code, output = bed.ccbed("heal", "local")
-    assert (code, "is given up" in output) == (0, True), output
+    assert (code, "is abandoned" in output) == (0, True), output
     assert untouched(bed)

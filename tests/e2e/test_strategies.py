@@ -99,7 +99,7 @@ def test_of_a_damaged_shard_the_whole_checkpoint_is_skipped_for_the_one_before(b
     trial = replace(
         made(bed, "train-fsdp", {**SHORT, "step_min_ms": 20}), checks=(CheckSpec(name="bit-exact"),)
     )  # resumed-newest would be right to say that a newer one was committed
-    done = bed.run(trial, told=damage, began=lambda path: directory.append(Path(path)))
+    done = bed.run(trial, on_event=damage, on_begin=lambda path: directory.append(Path(path)))
     (skipped,) = done.of("checkpoint.skipped")
     assert skipped.value["name"] == "e0-s10"
     assert skipped.value["reason"].startswith("__2_0.distcp: size ")

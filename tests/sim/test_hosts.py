@@ -250,7 +250,7 @@ def test_whoever_interrupts_does_not_wait_for_the_proof() -> None:
     bed, book, trial = _slow_engine(), world.Memory(), world.trial(world.crash(2))
     plan = world.plan(trial, {"f0": world.host_act("stop-engine")}, world.HOSTS)
     acted = functools.partial(_acted, book)
-    assert world.loop(trial, plan, bed, book, interrupted=acted).run().stage == "suspended"
+    assert world.loop(trial, plan, bed, book, is_interrupted=acted).run().stage == "suspended"
     healed = next(event.seq for event in book.events if event.f == "fault.heal" and event.type == "invoke")
     assert not [event for event in book.events if event.f == "fault.act" and event.type == "ok" and event.seq < healed]
 

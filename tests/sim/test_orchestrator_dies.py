@@ -120,7 +120,7 @@ def test_killed_several_times_in_one_run(seed: int, cuts: list[int], name: str) 
 def test_an_interrupted_run_heals_the_bed_and_goes_on_when_resumed(after: int) -> None:
     trial = world.trial(world.crash(2))
     plan, bed, book = world.plan(trial), world.bed(), world.Memory()
-    loop = world.loop(trial, plan, bed, book, interrupted=lambda: len(book.events) >= after)
+    loop = world.loop(trial, plan, bed, book, is_interrupted=lambda: len(book.events) >= after)
     assert loop.run().stage == "suspended"
     assert all(node.alive for node in bed.nodes.values())
     assert all(gang.over for gang in bed.gangs.values())
@@ -142,7 +142,7 @@ def test_killed_anywhere_and_resumed_long_after_every_deadline(name: str) -> Non
 def test_an_interrupted_run_that_is_resumed_much_later_has_the_whole_time_limit_again() -> None:
     trial = world.trial(world.crash(2))
     plan, bed, book = world.plan(trial), world.bed(), world.Memory()
-    assert world.loop(trial, plan, bed, book, interrupted=lambda: len(book.events) >= 60).run().stage == "suspended"
+    assert world.loop(trial, plan, bed, book, is_interrupted=lambda: len(book.events) >= 60).run().stage == "suspended"
     world.wait(bed, 3600.0)
     assert world.resume(trial, plan, bed, book).stage == "done"
     assert book.events[-1].value["outcome"] == "finished", book.events[-1].value

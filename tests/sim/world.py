@@ -134,7 +134,7 @@ def loop(trial: Trial, plan: Plan, bed: FakeBed, book: Memory, **more: Any) -> L
     if not book.events:
         book.append(begin)
     return Loop(
-        trial=trial, plan=plan, book=book, provider=bed, now=bed.now, probe=bed.status, gather=dict, **more
+        trial=trial, plan=plan, journal=book, provider=bed, now=bed.now, probe=bed.status, gather=dict, **more
     )  # fmt: skip
 
 

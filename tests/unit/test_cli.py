@@ -110,7 +110,7 @@ def test_the_first_line_of_every_trial_is_a_sentence(ccbed: Desk) -> None:
 def test_a_cached_twin_is_printed(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     ccbed("run", "dp-ring")
-    ccbed.launched[-1].known("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
+    ccbed.launched[-1].on_cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")
     out = io.StringIO()
     printer = live.Printer(terminal=terminal.Terminal(out=out, err=out), trial=ccbed.launched[-1].trial, slots=())
     printer.cached_twin("2026-11-21T02-00-07Z-dp-ring-twin-9d12")

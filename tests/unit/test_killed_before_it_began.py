@@ -16,7 +16,7 @@ from orchestrator.model.errors import UsageError
 from orchestrator.model.launch import Request
 from orchestrator.model.plugin import Catalogue
 from orchestrator.providers import preflight
-from orchestrator.run import lifecycle, preparation, settling
+from orchestrator.run import abandon, lifecycle, preparation
 from orchestrator.store import beds as marks
 from orchestrator.store import bundle, durable, fingerprint, index, paths
 
@@ -102,11 +102,11 @@ def test_every_prefix_of_the_preparation_is_a_whole_run_or_is_removed(tmp_path: 
         request = _request(root, catalogue)
         directory, killed = _begun_and_killed(request, len(outcomes) + 1)
         notes: list[str] = []
-        settling.settle(request.bed, request.provider, catalogue, notes.append)
+        abandon.settle(request.bed, request.provider, catalogue, notes.append)
         left = marks.open_run(Path(request.bed.workdir))
         if left is None:
             assert list(Path(request.runs).glob("[!.l]*")) == []
-            assert ["never began" in note for note in notes] == [True]
+            assert ["before the run began" in note for note in notes] == [True]
             assert f"forget {directory.name}" in request.provider.told  # type: ignore[attr-defined]
         else:
             assert (left.run, bundle.stage(directory), notes) == (directory.name, "open", [])
@@ -123,7 +123,7 @@ def test_latest_means_no_other_run_after_one_that_never_began(tmp_path: Path, ca
     for _ in ("before it is removed", "after"):
         with pytest.raises(UsageError, match=f"{directory.name}: the run that was asked for last has not begun"):
             index.resolve("latest", Path(request.runs))
-        settling.settle(request.bed, request.provider, catalogue, lambda note: None)
+        abandon.settle(request.bed, request.provider, catalogue, lambda note: None)
 
 
 def test_a_run_whose_directory_was_removed_by_hand_is_not_taken_for_one_that_never_began(
@@ -132,7 +132,7 @@ def test_a_run_whose_directory_was_removed_by_hand_is_not_taken_for_one_that_nev
     request = _request(tmp_path, catalogue)
     directory, _ = _begun_and_killed(request, 10_000)
     paths.discard(directory)
-    settling.settle(request.bed, request.provider, catalogue, lambda note: None)
+    abandon.settle(request.bed, request.provider, catalogue, lambda note: None)
     assert marks.open_run(Path(request.bed.workdir)) is not None
     with pytest.raises(UsageError, match="has an open run"):
         lifecycle.launch(request)

@@ -71,9 +71,7 @@ def choose(session: sessions.Session, name: str | None) -> BedSpec:
 
 def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     """Raises UsageError, naming the run, while one is open on the bed; one that has ended is closed first."""
-    from . import abandon
-
-    abandon.settle(session, bed)
+    settle(session, bed)
     found = beds.open_run(Path(bed.workdir), time.time())
     if found is None:
         return
@@ -84,6 +82,18 @@ def refuse_open(session: sessions.Session, bed: BedSpec, what: str) -> None:
     raise UsageError(
         f"bed {bed.name} has an open run, {found.run}; {what} would end it", hint=f"{way}; or --force to end it now"
     )
+
+
+def settle(session: sessions.Session, bed: BedSpec) -> None:
+    """Remove or judge the open run of an orchestrator that died, where the run cannot continue; print what was done."""
+    workdir = Path(bed.workdir)
+    run = beds.open_run(workdir)
+    if run is None or run.driver:
+        return
+    from ...run import abandon
+
+    with beds.run_lock(workdir, run.run, Path(run.directory)):
+        abandon.settle(bed, session.provider(bed), session.catalogue, session.terminal.warn)
 
 
 def run_shown(directory: Path) -> str:

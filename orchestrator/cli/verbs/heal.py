@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 import time
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import click
 from ...model.bed import BedSpec
 from ...model.errors import CcbedError, InfrastructureError, UsageError
 from ...model.event import History
+from ...model.launch import Request
 from ...model.provider import Provider
 from ...store import beds as store
 from ...store import bundle, paths
-from ..inputs import abandon, beds, options
+from ..inputs import beds, options
 from ..inputs.session import Session
+from ..render import live
 
 
 @options.command()
@@ -36,9 +39,9 @@ def command(session: Session, bed: str | None) -> int:
 
 
 def _settle(session: Session, bed: BedSpec) -> None:
-    """A run that cannot be judged is given up."""
+    """Settle the open run; one that cannot be judged is abandoned later."""
     try:
-        abandon.settle(session, bed)
+        beds.settle(session, bed)
     except (paths.TornBundleError, OSError) as error:
         session.terminal.warn(str(error))
 
@@ -59,13 +62,36 @@ def _end_run(session: Session, bed: BedSpec, provider: Provider, run: store.Open
     """By its own history where that can be read and written; else by what is found on the nodes."""
     directory = Path(run.directory)
     try:
-        abandon.give_up(session, bed, provider, directory)
+        _abandon(session, bed, provider, directory)
         session.terminal.line(f"  run {run.run} is closed; its bundle is sealed as it is: {beds.shown(directory)}")
     except (CcbedError, OSError) as error:
         _mend(session, bed, provider, run)
         session.terminal.warn(f"{error}; its bundle is left as it is, not sealed")
-        session.terminal.line(f"  run {run.run} is given up")
+        session.terminal.line(f"  run {run.run} is abandoned")
     store.end_run(Path(bed.workdir), run.run)
+
+
+def _abandon(session: Session, bed: BedSpec, provider: Provider, directory: Path) -> None:
+    """Interrupt the run by its own history, then close it. Raises InfrastructureError."""
+    from ...run import abandon
+
+    trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
+    printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
+    printer.replay(bundle.read_history(directory).events)
+    request = Request(
+        trial=trial,
+        bed=bed,
+        provider=provider,
+        catalogue=session.catalogue,
+        runs=str(directory.parent),
+        state=str(session.state),
+        command=shlex.join(["ccbed", *session.argv]),
+        resume=str(directory),
+        stop=True,
+        on_event=printer.event,
+    )
+    session.launch(request)
+    abandon.collect_and_close(request, directory)
 
 
 def _mend(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun | None) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from ...model.errors import UsageError
 from ...model.launch import Request
 from ...run import judging
 from ...store import bundle, index, paths
-from ..inputs import abandon, beds, options
+from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render import live, summary
 from . import check
@@ -38,7 +38,7 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     if bundle.stage(directory) == "closed":
         check.verify(directory)
         if bed is not None:
-            abandon.settle(session, bed)
+            beds.settle(session, bed)
         result = judging.conclude(session.catalogue, directory, read_only=True)
         return summary.show(session, result, as_json=as_json)
     if bed is None and end is not None:
@@ -60,10 +60,10 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
             command=shlex.join(["ccbed", *session.argv]),
             data_dir=plan.data,
             resume=str(directory),
-            began=printer.directory,
-            told=printer.event,
-            known=printer.cached_twin,
-            note=printer.note,
+            on_begin=printer.directory,
+            on_event=printer.event,
+            on_cached_twin=printer.cached_twin,
+            on_note=printer.note,
         )
     )
     return summary.show(session, result, as_json=as_json)

@@ -16,7 +16,7 @@ from ...model.errors import UnpreparedError, UnreachedError, UsageError
 from ...model.event import Event
 from ...model.provider import Provider
 from ...store import beds as store
-from ..inputs import abandon, beds, options, prepared_hosts
+from ..inputs import beds, options, prepared_hosts
 from ..inputs.session import Session
 from ..render import bed_view, headline, remaining
 from . import prune
@@ -51,7 +51,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
     """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
         if not force:
-            abandon.settle(session, bed)
+            beds.settle(session, bed)
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
         bed = departed.remembered(bed, diff.departed)
         bed_view.away(session.terminal, bed, diff)
