@@ -11,9 +11,17 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from . import codec
+
+if TYPE_CHECKING:
+    from typing import Self, dataclass_transform
+else:  # hosts may have Python 3.10
+
+    def dataclass_transform(**_: Any) -> Callable[[Any], Any]:
+        return lambda function: function
+
 
 EventType = Literal["invoke", "ok", "fail", "info", "note"]
 R = TypeVar("R", bound="Record")
