@@ -27,8 +27,8 @@ from typing import Any
 #: Nothing here may take longer; an engine that hangs is one that does not answer.
 LIMIT_S = 8.0
 _UNSYNCHRONISED = 0x40
-_KEEPER = (3, 10)
-_PYTHONS = ("python3.13", "python3.12", "python3.11", "python3.10")
+OLDEST_PYTHON = (3, 10)
+PYTHONS = ("python3.13", "python3.12", "python3.11", "python3.10")
 
 
 def facts(asked: dict[str, Any]) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _text(path: str) -> str:
 def _pythons() -> dict[str, list[int]]:
     """Newer interpreters beside the one that reads this, by path: for hosts whose own is old."""
     found = {sys.executable: list(sys.version_info[:2])}
-    for name in _PYTHONS if sys.version_info < _KEEPER else ():
+    for name in PYTHONS if sys.version_info < OLDEST_PYTHON else ():
         path = shutil.which(name)
         if path:
             version = _output([path, "-c", "import sys; print(*sys.version_info[:2])"])

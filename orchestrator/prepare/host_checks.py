@@ -13,6 +13,7 @@ from typing import Any
 
 from ..core.bed import diagnosis, host_errors, links
 from ..model.bed import BedSpec, HostSpec
+from ..model.requirements import Requirement
 from ..providers.process import fabric
 from . import facts, host_access, hosts
 
@@ -20,16 +21,16 @@ LOOK_S = 30.0
 _MOST = 64
 
 
-def examine(bed: BedSpec) -> dict[str, tuple[diagnosis.Finding, ...]]:
+def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
     """Per host what was found, in the order of the inventory."""
     known = bed.hosts or _this_machine(bed)
     with ThreadPoolExecutor(max_workers=min(len(known), _MOST)) as pool:
         results = list(pool.map(lambda host: _look(bed, host), known))
     looked = [one for one in results if isinstance(one, diagnosis.Looked)]
     doubled = diagnosis.same_machine(looked)
-    found: dict[str, tuple[diagnosis.Finding, ...]] = {}
+    found: dict[str, tuple[Requirement, ...]] = {}
     for host, one in zip(known, results, strict=True):
-        if isinstance(one, diagnosis.Finding):
+        if isinstance(one, Requirement):
             found[host.name] = (one,)
         else:
             extra = (doubled[host.name],) if host.name in doubled else ()
@@ -41,36 +42,36 @@ def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
     return tuple(HostSpec(name=name) for name in dict.fromkeys(node.host for node in bed.nodes))
 
 
-def _fabric(bed: BedSpec) -> tuple[diagnosis.Finding, ...]:
+def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     """Whether this machine can have the bed's emulated fabric."""
     if not bed.fabric:
         return ()
     found = fabric.lacking(bed.link)
-    fine = diagnosis.Finding(name="fabric", outcome="ok", text=links.text(bed.link))
-    lacks = (diagnosis.Finding(name="fabric", outcome="fail", text=one.text, fix=one.fix) for one in found)
+    fine = Requirement(name="fabric", outcome="ok", text=links.text(bed.link))
+    lacks = (Requirement(name="fabric", outcome="fail", text=one.text, fix=one.fix) for one in found)
     return tuple(lacks) or (fine,)
 
 
-def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | diagnosis.Finding:
+def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | Requirement:
     try:
         with host_access.reach(host) as way:
             return _read(bed, host, way)
     except host_access.UnreachableError as error:
         name = "ssh" if host.connection == "ssh" else "host"
-        return diagnosis.Finding(name=name, outcome="fail", text=str(error))
+        return Requirement(name=name, outcome="fail", text=str(error))
 
 
-def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.Looked | diagnosis.Finding:
+def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.Looked | Requirement:
     interpreter = sys.executable if host.connection == "local" else host.python
     answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
     if answer.code:
         advised = host_errors.advise(replace(host, python=interpreter), answer.errors, reached=True)
-        return diagnosis.Finding(name="python", outcome="fail", text=advised.text, fix=advised.fix)
+        return Requirement(name="python", outcome="fail", text=advised.text, fix=advised.fix)
     try:
         found: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])
     except ValueError:
         text = "what it prints is no answer; does its shell print something at log-in?"
-        return diagnosis.Finding(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
+        return Requirement(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
     ahead, within = _clock(way)
     return diagnosis.Looked(host=host, facts=found, clock_s=ahead, within_s=within)
 

@@ -14,12 +14,11 @@ from typing import Any
 from ..core.bed import host_errors, observed_status, preparation
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
+from ..model.requirements import ENGINE_SOCKET
 from ..store import prepared, shipped
 from . import facts, host_access, playbook_runs
 from .vault import Vault
 
-#: Where this machine's own engine listens; its images are the ones that are meant.
-ENGINE = "/var/run/docker.sock"
 #: The task of reset.yml that refuses what is another's, or has a run.
 HELD = "held"
 STAMP_S = 5.0
@@ -193,7 +192,7 @@ def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str
 
 def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """The id of an image on this machine; empty if it is not there, None without an engine that can be asked."""
-    host = environ.get("DOCKER_HOST") or f"unix://{ENGINE}"
+    host = environ.get("DOCKER_HOST") or f"unix://{ENGINE_SOCKET}"
     if not host.startswith("unix://"):
         return None
     try:

@@ -9,19 +9,20 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..model.requirements import HOST_PYTHON, version_text
 from ..node.files import atomic_write
 
 PACKAGES = ("model", "node")
 #: Any Python can read it, so that one that is too old says so.
-MAIN = b"""import sys
+MAIN = f"""import sys
 
-if sys.version_info < (3, 10):
-    sys.exit("Python %d.%d is too old: 3.10 or newer is needed" % sys.version_info[:2])
+if sys.version_info < {HOST_PYTHON}:
+    sys.exit("Python %d.%d is too old: {version_text(HOST_PYTHON)} or newer is needed" % sys.version_info[:2])
 
 from orchestrator.node.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
-"""
+""".encode()
 #: The oldest date that a zip file can name: times of files would change the hash.
 DATE = (1980, 1, 1, 0, 0, 0)
 

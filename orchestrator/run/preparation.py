@@ -164,7 +164,7 @@ def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
 def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
     """Raises InfrastructureError with the fix when the bed's hosts lack what a run needs."""
     checked = preflight.examine(draft.bed, status, draft.request.provider.prober(draft.bed))
-    refused = preflight.refused(checked.findings)
+    refused = preflight.failure(checked.requirements)
     if refused:
         raise refused
     return checked

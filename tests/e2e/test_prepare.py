@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import assemble
 from orchestrator.core.inventory import variables
+from orchestrator.model import requirements
 from orchestrator.node.oslayer import process_tag as marks
 from orchestrator.prepare import facts, playbook_runs
 from orchestrator.store import shipped
@@ -229,7 +229,7 @@ def test_the_playbooks_can_be_read(name: str) -> None:
 
 def test_the_playbooks_assume_what_the_core_assumes() -> None:
     text = "".join(file.read_text() for file in PLAYBOOKS.rglob("*.yml"))
-    assert f"default('{assemble.DEFAULT_IMAGE}')" in text
+    assert f"default('{requirements.CPU_IMAGE}')" in text
     used = set(re.findall(r"ccbed_([a-z_]+)", text))
     extra = {"hostdir", "fingerprints", "image_ids", "addresses", "owner", "owner_id", "force"}
     assert used - extra <= set(variables.KNOWN)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from docker.errors import APIError, ImageNotFound
 
+from orchestrator.model import requirements
 from orchestrator.model.errors import InfrastructureError, UsageError
 from orchestrator.providers.node_images import bases, image_build, wheelhouse
 
@@ -117,7 +118,7 @@ def test_an_image_that_is_made_of_the_same_is_not_built_again(tmp_path: Path) ->
     there = SimpleNamespace(id="sha256:1", labels={image_build.INPUTS: made_of}, attrs={"Size": 5})
     client = engine("mine:1")
     get = client.images.get
-    client.images.get = lambda name: there if name == image_build.DEFAULT else get(name)
+    client.images.get = lambda name: there if name == requirements.CPU_IMAGE else get(name)
     assert not image_build.build(client, recipe, {}, silent).fresh
     (tmp_path / "cpu.Dockerfile").write_text("FROM scratch\nUSER 1\n")
     assert image_build.inputs(recipe, "sha256:mine:1") != made_of

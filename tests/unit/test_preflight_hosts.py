@@ -16,6 +16,7 @@ import pytest
 
 from orchestrator.model.bed import BedSpec, BedStatus, ContainerSpec, HostSpec, NodeSpec
 from orchestrator.model.plan import HostClock
+from orchestrator.model.requirements import Requirement
 from orchestrator.node import preflight_checks
 from orchestrator.providers import preflight
 
@@ -96,7 +97,7 @@ def vars_of(status: BedStatus) -> dict[str, Any]:
 
 
 def wrong(checked: preflight.Checked) -> list[tuple[str, str, str]]:
-    return [(one.name, one.outcome, one.text) for one in checked.findings if one.outcome != "ok"]
+    return [(one.name, one.outcome, one.text) for one in checked.requirements if one.outcome != "ok"]
 
 
 def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path) -> None:
@@ -105,9 +106,9 @@ def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path)
     checked = examined(bed(tmp_path), hosts)
     assert time.monotonic() - begun < 1.0
     assert wrong(checked) == []
-    names = [one.name for one in checked.findings]
+    names = [one.name for one in checked.requirements]
     assert names == ["address", "reach", "names", "clocks", "shm", "disk", "shared", "image", "agent ffffff"]
-    assert next(one.text for one in checked.findings if one.name == "reach") == "6 connections ok"
+    assert next(one.text for one in checked.requirements if one.name == "reach") == "6 connections ok"
     assert checked.gaps == ()
     assert list((tmp_path / "shared").iterdir()) == [], "no token is left"
 
@@ -117,8 +118,8 @@ def test_every_finding_that_is_not_ok_has_its_fix(tmp_path: Path) -> None:
     hosts.odd["h1", "meet"] = unreachable("No route to host", "No route to host")
     hosts.odd["h0", "images"] = lambda engine, wanted: {"ccbed/cpu": "sha256:bb"}
     checked = examined(bed(tmp_path), hosts)
-    assert {one.name for one in checked.findings if one.outcome != "ok"} == {"reach", "image", "shared"}
-    assert all(one.fix for one in checked.findings if one.outcome != "ok")
+    assert {one.name for one in checked.requirements if one.outcome != "ok"} == {"reach", "image", "shared"}
+    assert all(one.fix for one in checked.requirements if one.outcome != "ok")
 
 
 def test_who_cannot_be_reached_from_where_is_named(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_a_host_that_is_not_there_is_one_finding_and_the_others_are_looked_at(tm
     hosts.odd["h1", "survey"] = silent
     checked = examined(bed(tmp_path), hosts)
     assert wrong(checked) == [("host h1", "fail", "does not answer")]
-    assert next(one.text for one in checked.findings if one.name == "reach") == "2 connections ok"
+    assert next(one.text for one in checked.requirements if one.name == "reach") == "2 connections ok"
 
 
 def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_path: Path) -> None:
@@ -148,7 +149,9 @@ def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_p
     reasons = {"h2 does not see what h0 writes there", "h2 does not see what h1 writes there"}
     reasons |= {"h0 does not see what h2 writes there", "h1 does not see what h2 writes there"}
     assert {gap.reason for gap in checked.gaps} == reasons
-    assert next(one.fix for one in checked.findings if one.name == "shared").startswith("mount one file system there")
+    assert next(one.fix for one in checked.requirements if one.name == "shared").startswith(
+        "mount one file system there"
+    )
 
 
 def test_a_directory_that_cannot_be_written_is_not_shared_either(tmp_path: Path) -> None:
@@ -178,24 +181,24 @@ def test_nodes_of_one_host_with_the_same_mistake_are_one_finding_and_one_fix(tmp
         )
     )
     checked = examined(dataclasses.replace(of, nodes=nodes), Hosts())
-    refused = preflight.refused(one for one in checked.findings if one.name == "address")
+    refused = preflight.failure(one for one in checked.requirements if one.name == "address")
     assert refused is not None
     assert refused.problems == (
         "preflight: address: n0 n2: h0 has no interface eth9 with an address; there are: eth0 127.0.0.2",
         "preflight: address: n1 n3: h1 has no interface eth9 with an address; there are: eth0 127.0.0.3",
     )
     assert refused.hint == "set ccbed_address or ccbed_interface of that host"
-    assert preflight.told(checked.findings).startswith("address FAILED · ")
+    assert preflight.summary(checked.requirements).startswith("address FAILED · ")
 
 
 def test_what_is_well_is_said_in_a_line_and_what_is_not_only_named() -> None:
     findings = (
-        preflight.Finding(name="disk", outcome="ok", text="9 GiB ok"),
-        preflight.Finding(name="names", outcome="warn", text="n0 is slow", fix="a line"),
-        preflight.Finding(name="names", outcome="warn", text="n1 is slow", fix="a line"),
+        Requirement(name="disk", outcome="ok", text="9 GiB ok"),
+        Requirement(name="names", outcome="warn", text="n0 is slow", fix="a line"),
+        Requirement(name="names", outcome="warn", text="n1 is slow", fix="a line"),
     )
-    assert preflight.told(findings) == "disk 9 GiB ok · names warned"
-    assert preflight.refused(findings) is None
+    assert preflight.summary(findings) == "disk 9 GiB ok · names warned"
+    assert preflight.failure(findings) is None
 
 
 def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +212,7 @@ def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monke
     monkeypatch.setattr(socket, "getnameinfo", slow)
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
-    found = [one for one in checked.findings if one.outcome == "warn"]
+    found = [one for one in checked.requirements if one.outcome == "warn"]
     assert [one.text for one in found] == [f"h{i} takes over 0.5 s to look up 127.0.0.3" for i in range(3)]
     assert "add a line for 127.0.0.3 to /etc/hosts of h0" in found[0].fix
 
@@ -232,7 +235,7 @@ def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_e
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
     assert {f"::ffff:127.0.0.{i}" for i in (2, 3, 4)} <= set(asked)
-    found = [one for one in checked.findings if one.outcome != "ok"]
+    found = [one for one in checked.requirements if one.outcome != "ok"]
     assert [(one.outcome, one.text) for one in found] == [
         ("fail", f"h{i} takes over 0.05 s to look up ::ffff:127.0.0.3, as connections of torch do") for i in range(3)
     ]
@@ -292,12 +295,14 @@ def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_gi
     hosts.odd["h1", "inside"] = sees("/proc/7/root: Permission denied")
     hosts.odd["h2", "inside"] = sees(700 << 20)
     of = bed(tmp_path)
-    found = next(one for one in examined(of, hosts).findings if one.name == "shm")
+    found = next(one for one in examined(of, hosts).requirements if one.name == "shm")
     assert (found.outcome, found.text) == ("ok", "512 MiB ok")
     small = dataclasses.replace(of.nodes[1], container=ContainerSpec(image="ccbed/cpu", shm_size="32m"))
     checked = examined(dataclasses.replace(of, nodes=(of.nodes[0], small, of.nodes[2])), hosts)
     assert wrong(checked) == [("shm", "fail", "32 MiB free, 64 MiB needed")]
-    assert next(one.fix for one in checked.findings if one.name == "shm").startswith("set ccbed_shm_size of h1 to more")
+    assert next(one.fix for one in checked.requirements if one.name == "shm").startswith(
+        "set ccbed_shm_size of h1 to more"
+    )
 
 
 def test_what_a_process_sees_is_looked_at_from_outside(tmp_path: Path) -> None:
@@ -316,7 +321,7 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
     (gap,) = checked.gaps
     assert (sorted(gap.nodes), gap.other_nodes) == (["n1"], None)
     assert gap.reason == "the container of n1 has another there than its host"
-    found = next(one for one in checked.findings if one.name == "shared")
+    found = next(one for one in checked.requirements if one.name == "shared")
     assert (found.outcome, found.fix.startswith("start the containers anew: ccbed down b")) == ("warn", True)
 
 
@@ -345,10 +350,10 @@ def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_pat
     for host in ("h0", "h1", "h2"):
         hosts.odd[host, "space"] = lambda paths: dict.fromkeys(paths, 65 * gib)
     checked = examined(bed(tmp_path, network="private"), hosts)
-    (disk,) = [one for one in checked.findings if one.name == "disk"]
+    (disk,) = [one for one in checked.requirements if one.name == "disk"]
     assert (disk.outcome, disk.text) == ("ok", "65 GiB ok")
     hosts.odd["h1", "space"] = lambda paths: dict.fromkeys(paths, 1)
-    (disk,) = [one for one in examined(bed(tmp_path, network="private"), hosts).findings if one.name == "disk"]
+    (disk,) = [one for one in examined(bed(tmp_path, network="private"), hosts).requirements if one.name == "disk"]
     assert disk.outcome == "fail" and "on h1" in disk.fix
 
 

@@ -12,6 +12,7 @@ from orchestrator.core.spec import parse_trial
 from orchestrator.model.bed import BedSpec, BedStatus
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.launch import Request
+from orchestrator.model.requirements import Requirement
 from orchestrator.providers import preflight
 from orchestrator.run import lifecycle
 
@@ -27,10 +28,8 @@ def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: py
 
     def unfit(bed: BedSpec, status: BedStatus, prober: object) -> preflight.Checked:
         assert not provider.told
-        lacking = preflight.Finding(
-            name="shm", outcome="fail", text="64 MB free, 512 MB needed", fix="set ccbed_shm_size"
-        )
-        return preflight.Checked(findings=(lacking,))
+        lacking = Requirement(name="shm", outcome="fail", text="64 MB free, 512 MB needed", fix="set ccbed_shm_size")
+        return preflight.Checked(requirements=(lacking,))
 
     monkeypatch.setattr(preflight, "examine", unfit)
     catalogue = plugins.discover()

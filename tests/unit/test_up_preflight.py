@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.bed import BedSpec, BedStatus
+from orchestrator.model.requirements import Requirement
 from orchestrator.providers import preflight
 from orchestrator.store import beds as store
 
@@ -22,22 +23,22 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[preflight.Finding]:
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Requirement]:
     """What preflight will say; every look takes one."""
-    findings: list[preflight.Finding] = []
+    findings: list[Requirement] = []
 
-    def check(bed: BedSpec, status: BedStatus, prober: object) -> tuple[preflight.Finding, ...]:
+    def check(bed: BedSpec, status: BedStatus, prober: object) -> tuple[Requirement, ...]:
         return (findings.pop(0),)
 
     monkeypatch.setattr(preflight, "check", check)
     return findings
 
 
-BAD = preflight.Finding(name="address eth9", outcome="fail", text="no interface eth9", fix="set ccbed_interface")
-GOOD = preflight.Finding(name="address", outcome="ok", text="ok")
+BAD = Requirement(name="address eth9", outcome="fail", text="no interface eth9", fix="set ccbed_interface")
+GOOD = Requirement(name="address", outcome="ok", text="ok")
 
 
-def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, found: list[preflight.Finding]) -> None:
+def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, found: list[Requirement]) -> None:
     found += [BAD, BAD, GOOD]
     running = ["next: left running: the keeper, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"]
     for left in (running, []):
@@ -53,7 +54,7 @@ def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, found: list[p
 
 
 def test_an_up_that_was_ended_before_its_preflight_is_not_taken_for_good(
-    desk: Desk, found: list[preflight.Finding], monkeypatch: pytest.MonkeyPatch
+    desk: Desk, found: list[Requirement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as here:
         here.setattr(preflight, "check", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -62,7 +63,7 @@ def test_an_up_that_was_ended_before_its_preflight_is_not_taken_for_good(
     assert desk("up", "local.yml") == 4
 
 
-def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, found: list[preflight.Finding]) -> None:
+def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, found: list[Requirement]) -> None:
     found += [BAD]
     desk("up", "local.yml")
     assert store.doubted(desk.root / "state", "local")

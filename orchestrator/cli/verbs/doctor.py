@@ -15,7 +15,7 @@ from ..inputs import beds, options, prepared_hosts
 from ..inputs.session import Session
 
 if TYPE_CHECKING:
-    from ...core.bed.diagnosis import Finding
+    from ...model.requirements import Requirement
 
 
 @options.command()
@@ -38,12 +38,12 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
     return EXIT_INFRASTRUCTURE if lacking else EXIT_PASS
 
 
-def _json(bed: BedSpec, found: Mapping[str, Sequence[Finding]], lacking: Sequence[str]) -> dict[str, object]:
+def _json(bed: BedSpec, found: Mapping[str, Sequence[Requirement]], lacking: Sequence[str]) -> dict[str, object]:
     hosts = {host: [codec.plain(one) for one in findings] for host, findings in found.items()}
     return {"bed": bed.name, "provider": bed.provider, "lacking": list(lacking), "hosts": hosts}
 
 
-def _tell(session: Session, bed: BedSpec, found: Mapping[str, Sequence[Finding]], lacking: Sequence[str]) -> None:
+def _tell(session: Session, bed: BedSpec, found: Mapping[str, Sequence[Requirement]], lacking: Sequence[str]) -> None:
     """A line per host with what is fine; then a line per finding, with its hosts and the fix."""
     terminal = session.terminal
     width = max(len(host) for host in found)
@@ -65,9 +65,9 @@ def _tell(session: Session, bed: BedSpec, found: Mapping[str, Sequence[Finding]]
         )
 
 
-def _grouped(found: Mapping[str, Sequence[Finding]]) -> list[tuple[Finding, list[str]]]:
+def _grouped(found: Mapping[str, Sequence[Requirement]]) -> list[tuple[Requirement, list[str]]]:
     """What is not fine with the hosts it is found on: what lacks first."""
-    grouped: dict[Finding, list[str]] = {}
+    grouped: dict[Requirement, list[str]] = {}
     for host, findings in found.items():
         for one in findings:
             if one.outcome != "ok":

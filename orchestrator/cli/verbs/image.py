@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from ...model.requirements import TORCH
 from ..inputs import options
 from ..inputs.session import Session
 
@@ -20,7 +21,7 @@ def command() -> None:
 @command.command("build")
 @click.option("--kind", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Which Dockerfile.")
 @click.option("--base", default=None, help="The image to build on. [default for cpu: python:3.11-slim]")
-@click.option("--tag", default=None, help="The name of the image. [default: ccbed/<kind>:2.13.0]")
+@click.option("--tag", default=None, help=f"The name of the image. [default: ccbed/<kind>:{TORCH}]")
 @click.option(
     "--wheelhouse",
     type=click.Path(path_type=Path, exists=True, file_okay=False),

@@ -187,11 +187,11 @@ def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Prov
     from ...providers import preflight
 
     findings = preflight.check(bed, status, provider.prober(bed))
-    session.terminal.line(f"  preflight   {preflight.told(findings)}")
+    session.terminal.line(f"  preflight   {preflight.summary(findings)}")
     for finding in findings:
         if finding.outcome == "warn":
             session.terminal.warn(f"{finding.name}: {finding.text}; {finding.fix}")
-    refused = preflight.refused(findings)
+    refused = preflight.failure(findings)
     if refused:
         raise refused
     store.fit(session.state, bed.name)

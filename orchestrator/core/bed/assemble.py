@@ -14,13 +14,11 @@ from typing import Any, Literal
 from ...model import codec
 from ...model.bed import BedSpec, ContainerSpec, Host, HostSpec, Inventory, LinkSpec, NodeSpec, PortSpec, Role
 from ...model.errors import UsageError
+from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import ssh_options, variables
 from ..spec import values
 from . import departed, devices, fabric, gpu_allocation, links
 
-#: What ``ccbed image build`` makes.
-DEFAULT_IMAGE = "ccbed/cpu:2.13.0"
-ENGINE = "/var/run/docker.sock"
 START_TIMEOUT_S = 60.0
 
 
@@ -186,7 +184,7 @@ def _refused(inventory: Inventory) -> Iterable[str]:
         if _value(host, "provider", "process") != "docker" and (cdi := [gpu for gpu in shares if devices.is_cdi(gpu)]):
             yield f"{place}: {cdi[0]} is a CDI name, which only containers understand; name GPUs by index or UUID"
         place = host.places.get("ccbed_mounts", host.place)
-        sockets = (_value(host, "engine", ENGINE), ENGINE, "/run/docker.sock")
+        sockets = (_value(host, "engine", ENGINE_SOCKET), ENGINE_SOCKET, "/run/docker.sock")
         sources = [mount.partition(":")[0] for mount in _value(host, "mounts", ())]
         if found := [source for source in sources if any(_holds(source, socket) for socket in sockets)]:
             yield f"{place}: {found[0]} holds the engine's socket, with which a container rules its host; mount less"
@@ -247,7 +245,7 @@ def _host(host: Host, home: str) -> HostSpec:
         user=str(given.get("ansible_user", "") or ssh_options.first(ssh, "user")),
         key=_absolute(key, home) or ssh_options.first(ssh, "identityfile") or None,
         python=str(given.get("ansible_python_interpreter", "python3")),
-        engine=_value(host, "engine", ENGINE),
+        engine=_value(host, "engine", ENGINE_SOCKET),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
         first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
         ssh=ssh,
@@ -329,7 +327,7 @@ def _address(host: Host, docker: bool) -> str:
 
 def _container(host: Host, gpus: tuple[str, ...]) -> ContainerSpec:
     return ContainerSpec(
-        image=_value(host, "image", DEFAULT_IMAGE),
+        image=_value(host, "image", CPU_IMAGE),
         cpus=_value(host, "cpus"),
         memory=_value(host, "memory"),
         shm_size=_value(host, "shm_size"),

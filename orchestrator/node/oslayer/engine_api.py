@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from ...model.requirements import ENGINE, version_text
+
 #: The version that is spoken, where the engine has it; Engine 20.10 is the first. Engine 29 wants 1.44.
 VERSION = "1.41"
 _TOO_NEW = re.compile(r"client version \S+ is too old\. Minimum supported API version is (\d+\.\d+)")
 _TOO_OLD = re.compile(r"client version \S+ is too new\. Maximum supported API version is (\d+\.\d+)")
-OLDEST = "20.10"
 #: An answer is some kilobytes; a list of all containers of a large host some more.
 LIMIT = 64 << 20
 #: Of HTTP: there is no such container or image; it is in a state in which that cannot be done.
@@ -135,7 +136,9 @@ def _refusal(path: str, said: str, status: int) -> EngineError:
         _wanted[path] = wanted[1]
         return EngineError(said, status, again=again)
     if known := _TOO_OLD.search(said):
-        text = f"the container engine is too old (its API is {known[1]}): install Docker {OLDEST} or newer"
+        text = (
+            f"the container engine is too old (its API is {known[1]}): install Docker {version_text(ENGINE)} or newer"
+        )
         return EngineError(text, status)
     return EngineError(said, status)
 
@@ -176,7 +179,7 @@ def labelled(**labels: str) -> dict[str, list[str]]:
 
 def is_old(version: str) -> bool:
     """Is an engine of this version older than what is needed?"""
-    return _numbers(version) < _numbers(OLDEST)
+    return _numbers(version) < ENGINE
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from docker.transport.sshconn import SSHConnection, SSHConnectionPool
 from docker.utils import version_lt
 
 from ...model.bed import HostSpec
+from ...model.requirements import ENGINE, version_text
 from ..ssh.connection_errors import HostError
 from ..ssh.helper_start import NOT_FOUND
 from ..ssh.ssh_connection import Connection
@@ -22,7 +23,7 @@ BASE = "http+docker://ssh"
 SESSIONS = 3
 CALL_S = 30
 #: The API that the newest version of the SDK is known to speak with, and the oldest that is spoken here.
-NEWEST, OLDEST = "1.44", "1.41"
+NEWEST_API, OLDEST_API = "1.44", "1.41"
 #: An inventory that says nothing means the host's own default, DOCKER_HOST there included.
 DEFAULT = HostSpec(name="").engine
 
@@ -93,7 +94,7 @@ class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
 def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> docker.DockerClient:
     """A client of the host's engine. ``connected`` gives the connection to use now. Raises HostError."""
     at = _at(host)
-    found = docker.DockerClient(base_url="http://localhost:1", version=OLDEST, timeout=timeout_s)
+    found = docker.DockerClient(base_url="http://localhost:1", version=OLDEST_API, timeout=timeout_s)
     adapter = _Adapter(connected, ["docker", *at, "system", "dial-stdio"], timeout_s)
     api = found.api
     api.mount(BASE, adapter)
@@ -104,13 +105,12 @@ def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> doc
     except OSError as error:  # the SDK's own errors of connections are such
         found.close()
         raise HostError(host.name, _why(connected(), host), lasting=True) from error
-    if version_lt(theirs, OLDEST):
+    if version_lt(theirs, OLDEST_API):
         found.close()
-        text = (
-            f"the container engine is too old (its API is {theirs}, {OLDEST} is needed): install Docker 20.10 or newer"
-        )
+        fix = f"install Docker {version_text(ENGINE)} or newer"
+        text = f"the container engine is too old (its API is {theirs}, {OLDEST_API} is needed): {fix}"
         raise HostError(host.name, text, lasting=True)
-    api._version = NEWEST if version_lt(NEWEST, theirs) else theirs
+    api._version = NEWEST_API if version_lt(NEWEST_API, theirs) else theirs
     return found
 
 
@@ -119,7 +119,7 @@ def _why(connection: Connection, host: HostSpec) -> str:
     done = connection.run(["docker", *_at(host), "version"], deadline_s=CALL_S)
     said = done.err.decode(errors="replace").strip()
     if done.code == NOT_FOUND:
-        return "no docker command there; install Docker 20.10 or newer"
+        return f"no docker command there; install Docker {version_text(ENGINE)} or newer"
     if "permission denied" in said.lower():
         user = connection.destination.user
         return f"{user} may not use the container engine; there: sudo usermod -aG docker {user}, then log in anew"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ...core.bed import devices
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
+from ...model.requirements import ENGINE, version_text
 from ...node.oslayer import process_tag as marks
 from .. import owners
 
@@ -56,7 +57,7 @@ class Engine:
             protocol.Engine(self._host.engine).ask("GET", "/_ping")
         found = str(self.client.version().get("Version", ""))
         if protocol.is_old(found):
-            raise EngineProblem(f"container engine {found} is too old: install Docker {protocol.OLDEST} or newer")
+            raise EngineProblem(f"container engine {found} is too old: install Docker {version_text(ENGINE)} or newer")
         return found
 
     def images(self, wanted: Sequence[str]) -> Mapping[str, str]:

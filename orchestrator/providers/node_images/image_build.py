@@ -16,14 +16,12 @@ from docker.errors import APIError, DockerException, ImageNotFound
 from requests.exceptions import RequestException
 
 from ...model.errors import InfrastructureError, UsageError
+from ...model.requirements import CPU_IMAGE, CUDA_IMAGE, IMAGE_PYTHON, version_text
 from . import bases, wheelhouse
 from .bases import Say
 
 INPUTS = "ccbed.image.inputs"
 STAGE = "ccbed.image.stage"
-#: What a bed is made of where its inventory names no image.
-DEFAULT = "ccbed/cpu:2.13.0"
-_DEFAULT_CUDA = "ccbed/cuda:2.13.0"
 _BUILD_S = 3600
 
 
@@ -40,7 +38,7 @@ class Recipe:
 
     @property
     def name(self) -> str:
-        return self.tag or (DEFAULT if self.kind == "cpu" else _DEFAULT_CUDA)
+        return self.tag or (CPU_IMAGE if self.kind == "cpu" else CUDA_IMAGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +133,14 @@ def _python(client: Any, base: str) -> str:
         out = client.containers.run(base, ["python3", "-c", code], entrypoint="", network_mode="none", remove=True)
     except DockerException as error:
         raise InfrastructureError(
-            f"base image {base}: python3 does not run in it: {error}", hint="a base needs Python 3.11 or newer"
+            f"base image {base}: python3 does not run in it: {error}",
+            hint=f"a base needs Python {version_text(IMAGE_PYTHON)} or newer",
         ) from error
     version: str = out.decode().strip()
-    if tuple(int(part) for part in version.split(".")) < (3, 11):
+    if tuple(int(part) for part in version.split(".")) < IMAGE_PYTHON:
         raise InfrastructureError(
-            f"base image {base}: its Python is {version}, 3.11 or newer is needed", hint="another --base"
+            f"base image {base}: its Python is {version}, and {version_text(IMAGE_PYTHON)} or newer is needed",
+            hint="name another base with --base",
         )
     return version
 

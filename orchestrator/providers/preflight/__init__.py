@@ -6,18 +6,19 @@ from dataclasses import replace
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.provider import Prober
+from ...model.requirements import Requirement
 from . import many_hosts, this_host
-from .finding import Checked, Finding, refused, told
+from .results import Checked, failure, summary
 
-__all__ = ["NOTHING", "Checked", "Finding", "check", "examine", "refused", "told"]
+__all__ = ["NOTHING", "Checked", "check", "examine", "failure", "summary"]
 
 #: Nothing was looked at.
-NOTHING = Checked(findings=())
+NOTHING = Checked(requirements=())
 
 
-def check(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> tuple[Finding, ...]:
+def check(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> tuple[Requirement, ...]:
     """All findings."""
-    return examine(bed, status, prober).findings
+    return examine(bed, status, prober).requirements
 
 
 def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Checked:
@@ -29,7 +30,9 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Ch
         checked = many_hosts.examine(bed, status, prober)
         if not bed.fabric:
             return checked
-        return replace(checked, findings=(*checked.findings, this_host.shm()), free_memory=this_host.free_memory(bed))
+        return replace(
+            checked, requirements=(*checked.requirements, this_host.shm()), free_memory=this_host.free_memory(bed)
+        )
     if bed.hosts:
         return NOTHING
-    return Checked(findings=this_host.check(bed, status), free_memory=this_host.free_memory(bed))
+    return Checked(requirements=this_host.check(bed, status), free_memory=this_host.free_memory(bed))

@@ -14,7 +14,7 @@ from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
 from ...model.provider import Prober
 from . import rules
-from .finding import Checked
+from .results import Checked
 from .rules import Place, Reach, Seen
 
 #: How long one question may take; a host that takes longer is as good as gone.
@@ -52,7 +52,7 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
     )
     clocks = dict(seen.clocks.values())
     return Checked(
-        findings=rules.findings(bed, status, seen),
+        requirements=rules.check(bed, status, seen),
         clocks=clocks,
         gaps=rules.gaps(seen),
         free_memory=rules.free_memory(bed, seen),

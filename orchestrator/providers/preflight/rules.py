@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...core.bed import container_requests
+from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory
 from ...model.plan import Gap, HostClock
+from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .finding import MIB, SHM_NEEDED, Finding, agent, ok, space
+from .results import agent, ok, space
 
-DISK_NEEDED = 256 * MIB
 #: A peer's name that takes longer to look up delays every start of a gang.
 LOOKUP_S = 0.5
 #: Wall clocks that differ by more make logs of several hosts hard to read, and certificates fail.
@@ -61,7 +62,7 @@ class Seen:
     spaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def findings(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Finding, ...]:
+def check(bed: BedSpec, status: BedStatus, seen: Seen) -> tuple[Requirement, ...]:
     """All of them; what is well is said in one line for each kind."""
     return (
         *_silent(seen),
@@ -126,23 +127,25 @@ def _covered(seen: Seen) -> Iterable[Gap]:
         yield Gap(nodes=frozenset({node}), other_nodes=None, reason=reason)
 
 
-def _or_ok(name: str, found: Iterable[Finding], text: str) -> tuple[Finding, ...]:
+def _or_ok(name: str, found: Iterable[Requirement], text: str) -> tuple[Requirement, ...]:
     return tuple(found) or (ok(name, text),)
 
 
-def _silent(seen: Seen) -> Iterable[Finding]:
+def _silent(seen: Seen) -> Iterable[Requirement]:
     for name, problem in seen.problems.items():
-        yield Finding(name=f"host {name}", outcome="fail", text=problem, fix="ccbed doctor tells what each host lacks")
+        yield Requirement(
+            name=f"host {name}", outcome="fail", text=problem, fix="ccbed doctor tells what each host lacks"
+        )
 
 
-def _addresses(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _addresses(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     for place in seen.places:
         interfaces: Mapping[str, str] = seen.surveys.get(place.name, {}).get("interfaces", {})
         there = ", ".join(f"{name} {own}" for name, own in interfaces.items())
         fix = _anew(bed) if bed.fabric else "set ccbed_address or ccbed_interface of that host"
         for problem, nodes in _misplaced(bed, place, interfaces).items() if interfaces else ():
             text = f"{' '.join(nodes)}: {problem}; there are: {there}"
-            yield Finding(name="address", outcome="fail", text=text, fix=fix)
+            yield Requirement(name="address", outcome="fail", text=text, fix=fix)
 
 
 def _misplaced(bed: BedSpec, place: Place, interfaces: Mapping[str, str]) -> dict[str, list[str]]:
@@ -159,22 +162,24 @@ def _misplaced(bed: BedSpec, place: Place, interfaces: Mapping[str, str]) -> dic
     return found
 
 
-def _ports(seen: Seen) -> Iterable[Finding]:
+def _ports(seen: Seen) -> Iterable[Requirement]:
     """A store and the connections of ranks need free ports."""
     for place, survey in seen.surveys.items():
         for address, held in survey["ports"].items():
             if isinstance(held, str) and address in survey["interfaces"].values():
                 text = f"{place} cannot take connections at {address}: {held}"
-                yield Finding(name="ports", outcome="fail", text=text, fix=f"see what holds them on {place}: ss -tlnp")
+                yield Requirement(
+                    name="ports", outcome="fail", text=text, fix=f"see what holds them on {place}: ss -tlnp"
+                )
 
 
-def _unreached(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _unreached(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     fix = "let every TCP port through between the bed's hosts (ccbed_prepare does), or set ccbed_address to another network"
     fix = _anew(bed) if bed.fabric else fix
     for one in seen.reaches:
         if one.problem:
             text = f"{one.place} cannot reach {one.node} at {one.address}:{one.port}: {one.problem}"
-            yield Finding(name="reach", outcome="fail", text=text, fix=fix)
+            yield Requirement(name="reach", outcome="fail", text=text, fix=fix)
 
 
 def _anew(bed: BedSpec) -> str:
@@ -182,7 +187,7 @@ def _anew(bed: BedSpec) -> str:
     return f"ccbed down {bed.name}, then: ccbed up {bed.inventory}"
 
 
-def _unnamed(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _unnamed(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     """On a fabric each node knows every other by its name: it has its own hosts file."""
     wanted = {node.address: node.name for node in bed.nodes} if bed.fabric else {}
     for place, survey in seen.surveys.items():
@@ -190,10 +195,10 @@ def _unnamed(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
             if one["name"] != wanted[one["address"]] and one["reverse_s"] < LOOKUP_S:
                 text = f"{place} knows {one['address']} as {one['name'] or 'nobody'}, not as {wanted[one['address']]}"
                 fix = "let hosts: in /etc/nsswitch.conf begin with files"
-                yield Finding(name="names", outcome="fail", text=text, fix=fix)
+                yield Requirement(name="names", outcome="fail", text=text, fix=fix)
 
 
-def _names(seen: Seen) -> Iterable[Finding]:
+def _names(seen: Seen) -> Iterable[Requirement]:
     for place, survey in seen.surveys.items():
         for one in survey["names"]:
             address, name = one["address"], one["name"]
@@ -201,14 +206,14 @@ def _names(seen: Seen) -> Iterable[Finding]:
             if one.get("mapped_s", 0.0) >= preflight_checks.MAPPED_S:
                 text = f"{place} takes over {preflight_checks.MAPPED_S:g} s to look up ::ffff:{address}, as connections of torch do"
                 fix = f"add a line for ::ffff:{address} to /etc/hosts of {place}, or let its name server answer at once"
-                yield Finding(name="names", outcome="fail", text=text, fix=fix)
+                yield Requirement(name="names", outcome="fail", text=text, fix=fix)
             elif slow >= LOOKUP_S:
                 text = f"{place} takes over {LOOKUP_S:g} s to look up {address}"
                 fix = f"every start of a gang may wait 10 s for it: add a line for {address} to /etc/hosts of {place}"
-                yield Finding(name="names", outcome="warn", text=text, fix=fix)
+                yield Requirement(name="names", outcome="warn", text=text, fix=fix)
             elif name and one.get("back") and address not in one["back"]:
                 text = f"on {place} {address} is {name}, and {name} is {', '.join(one['back'])}"
-                yield Finding(
+                yield Requirement(
                     name="names", outcome="warn", text=text, fix=f"mend the line of {name} in /etc/hosts of {place}"
                 )
 
@@ -218,11 +223,11 @@ def _slowest(seen: Seen) -> str:
     return f"{len(each)} look-ups, slowest {max(each, default=0.0) * 1000:.0f} ms ok"
 
 
-def _clocks(seen: Seen) -> Iterable[Finding]:
+def _clocks(seen: Seen) -> Iterable[Requirement]:
     for host, ahead in seen.walls.items():
         if abs(ahead) > WALL_S:
             text = f"{host} is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine"
-            yield Finding(
+            yield Requirement(
                 name="clocks",
                 outcome="warn",
                 text=text,
@@ -235,7 +240,7 @@ def _spread(seen: Seen) -> str:
     return f"measured to {widest * 1000:.2g} ms ok" if seen.clocks else "one clock ok"
 
 
-def _shm(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _shm(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     """The container with the least; of one that cannot be looked at, what it was given."""
     free = {}
     for node, told in seen.inside.items():
@@ -245,27 +250,30 @@ def _shm(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     if free:
         node = min(free, key=lambda name: free[name])
         fix = f"set ccbed_shm_size of {bed.node(node).host} to more, or free what fills /dev/shm of {node}"
-        yield space("shm", free[node], SHM_NEEDED, fix)
+        yield space("shm", free[node], requirements.SHM_BYTES, fix)
 
 
-def _spaces(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _spaces(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     """The place with the least; what cannot be looked at is told apart."""
     least: dict[str, tuple[int, str]] = {}
     told = {place: survey["space"] for place, survey in seen.surveys.items()}
     for place, free_of in {**told, **seen.spaces}.items():
         for path, free in free_of.items():
             if isinstance(free, str):
-                yield Finding(name="disk", outcome="warn", text=f"{place}: {free}", fix="give access to it")
+                yield Requirement(name="disk", outcome="warn", text=f"{place}: {free}", fix="give access to it")
             elif path not in least or free < least[path][0]:
                 least[path] = (free, place)
     if least:
         path, (free, place) = min(least.items(), key=lambda item: item[1][0])
         yield space(
-            "disk", free, DISK_NEEDED, f"free space below {path} on {place}, or set ccbed_workdir to another disk"
+            "disk",
+            free,
+            requirements.DISK_BYTES,
+            f"free space below {path} on {place}, or set ccbed_workdir to another disk",
         )
 
 
-def _shared(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _shared(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     if len(seen.places) < 2:
         return
     first = next(iter(gaps(seen)), None)
@@ -276,30 +284,30 @@ def _shared(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
     if first in _covered(seen):
         fix = f"start the containers anew: ccbed down {bed.name}, then: ccbed up {bed.inventory}"
     fix += "; without it a trial on these nodes recovers from nothing"
-    yield Finding(name="shared", outcome="warn", text=f"{bed.shared_dir}: {first.reason}", fix=fix)
+    yield Requirement(name="shared", outcome="warn", text=f"{bed.shared_dir}: {first.reason}", fix=fix)
 
 
-def _gpus(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _gpus(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     for host, found in seen.gpus.items():
         wanted = sum(max(node.gpus, 0) for node in bed.nodes if node.host == host)
         reason = found.get("reason", "")
         if reason:
-            yield Finding(
+            yield Requirement(
                 name=f"gpus {host}", outcome="fail", text=str(reason), fix="ccbed doctor; or set ccbed_gpus: 0"
             )
         elif found["count"] < wanted:
             text = f"{found['count']} found, {wanted} wanted"
-            yield Finding(
+            yield Requirement(
                 name=f"gpus {host}", outcome="fail", text=text, fix=f"set ccbed_gpus of {host} to what it has"
             )
         for problem in found.get("problems", ()):
             fix = f"take it out of ccbed_gpus of {host}, and have it looked at (nvidia-smi -q)"
-            yield Finding(name=f"gpus {host}", outcome="fail", text=str(problem), fix=fix)
+            yield Requirement(name=f"gpus {host}", outcome="fail", text=str(problem), fix=fix)
     if seen.gpus and not any(found.get("reason") or found.get("problems") for found in seen.gpus.values()):
         yield ok("gpus", f"{sum(found['count'] for found in seen.gpus.values())} healthy ok")
 
 
-def _images(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
+def _images(bed: BedSpec, seen: Seen) -> Iterable[Requirement]:
     ids: dict[str, dict[str, str]] = {}
     for host, found in seen.images.items():
         for image, id in found.items():
@@ -308,4 +316,6 @@ def _images(bed: BedSpec, seen: Seen) -> Iterable[Finding]:
         if len(set(by_host.values())) > 1:
             listed = ", ".join(f"{host} {id.removeprefix('sha256:')[:12]}" for host, id in by_host.items())
             fix = f"get the same one to all hosts: ccbed up {bed.inventory}"
-            yield Finding(name="image", outcome="fail", text=f"{image} is not the same everywhere: {listed}", fix=fix)
+            yield Requirement(
+                name="image", outcome="fail", text=f"{image} is not the same everywhere: {listed}", fix=fix
+            )

@@ -9,24 +9,29 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ...model import requirements
 from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory
+from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .finding import MIB, SHM_NEEDED, Finding, agent, space
+from .results import agent, space
+from .rules import LOOKUP_S
 
-DISK_NEEDED = 256 * MIB
-#: A peer's name that takes longer to look up delays every start of a gang.
-LOOKUP_S = 0.5
 _PORTS = 8
 
 
-def check(bed: BedSpec, status: BedStatus) -> tuple[Finding, ...]:
+def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
     """All findings; takes about a millisecond, at most ``LOOKUP_S`` where names are looked up slowly."""
     return (
         *_addresses(bed),
         *_ports(bed),
         shm(),
-        _space("disk", _there(Path(bed.workdir)), DISK_NEEDED, "free space, or set ccbed_workdir to another disk"),
+        _space(
+            "disk",
+            _there(Path(bed.workdir)),
+            requirements.DISK_BYTES,
+            "free space, or set ccbed_workdir to another disk",
+        ),
         agent(bed, status),
         *_lookups(bed),
     )
@@ -42,46 +47,48 @@ def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
     )
 
 
-def shm() -> Finding:
+def shm() -> Requirement:
     """What processes of this machine share memory in."""
-    return _space("shm", Path("/dev/shm"), SHM_NEEDED, "free space in /dev/shm or enlarge it")
+    return _space("shm", Path("/dev/shm"), requirements.SHM_BYTES, "free space in /dev/shm or enlarge it")
 
 
-def _addresses(bed: BedSpec) -> Iterable[Finding]:
+def _addresses(bed: BedSpec) -> Iterable[Requirement]:
     for address, interface in sorted({(node.address, node.interface) for node in bed.nodes}):
         reason = _bind(address, 0) or _no_interface(interface)
         fix = "set ccbed_address and ccbed_interface to those of this machine (ip addr)"
         name, ok = f"address {interface}", not reason
-        yield Finding(name=name, outcome="ok" if ok else "fail", text=reason or "ok", fix="" if ok else fix)
+        yield Requirement(name=name, outcome="ok" if ok else "fail", text=reason or "ok", fix="" if ok else fix)
 
 
-def _ports(bed: BedSpec) -> Iterable[Finding]:
+def _ports(bed: BedSpec) -> Iterable[Requirement]:
     """A store and a few connections per rank need free ports."""
     for address in sorted({node.address for node in bed.nodes}):
         held = [sock for sock in (_listen(address) for _ in range(_PORTS)) if sock]
         for sock in held:
             sock.close()
         if len(held) == _PORTS:
-            yield Finding(name="ports", outcome="ok", text="ok")
+            yield Requirement(name="ports", outcome="ok", text="ok")
         else:
             fix = "see what holds them: ss -tlnp; or widen net.ipv4.ip_local_port_range"
-            yield Finding(name="ports", outcome="fail", text=f"{len(held)} of {_PORTS} free on {address}", fix=fix)
+            yield Requirement(name="ports", outcome="fail", text=f"{len(held)} of {_PORTS} free on {address}", fix=fix)
 
 
-def _space(name: str, path: Path, needed: int, fix: str) -> Finding:
+def _space(name: str, path: Path, needed: int, fix: str) -> Requirement:
     try:
         found = os.statvfs(path)
     except OSError as error:
-        return Finding(name=name, outcome="warn", text=f"{path}: {error.strerror}", fix=fix)
+        return Requirement(name=name, outcome="warn", text=f"{path}: {error.strerror}", fix=fix)
     return space(name, found.f_bavail * found.f_frsize, needed, fix)
 
 
-def _lookups(bed: BedSpec) -> Iterable[Finding]:
+def _lookups(bed: BedSpec) -> Iterable[Requirement]:
     for address in sorted({node.address for node in bed.nodes}):
         took = _timed(lambda address=address: socket.getnameinfo((address, 0), 0), LOOKUP_S)  # type: ignore[misc]
         if took >= LOOKUP_S:
             fix = f"add {address} with a name to /etc/hosts"
-            yield Finding(name="names", outcome="warn", text=f"{address} takes over {LOOKUP_S:g} s to look up", fix=fix)
+            yield Requirement(
+                name="names", outcome="warn", text=f"{address} takes over {LOOKUP_S:g} s to look up", fix=fix
+            )
 
 
 def _timed(work: Callable[[], object], limit: float) -> float:

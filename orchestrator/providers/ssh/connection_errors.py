@@ -6,12 +6,11 @@ import errno
 import socket
 
 from ...model.bed import HostSpec
+from ...model.requirements import HOST_PYTHON, version_text
 from . import host_keys, proxy
 from .destinations import Destination
 from .paramiko_import import paramiko
 
-#: The oldest Python that runs the agent.
-PYTHON = (3, 10)
 _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
@@ -97,13 +96,13 @@ def _network(destination: Destination, error: BaseException, deadline_s: float) 
 
 
 def python_missing(host: HostSpec) -> HostError:
-    text = f"no {host.python} there; install Python {_version(PYTHON)} or newer, or set ansible_python_interpreter"
+    text = f"no {host.python} there; install Python {version_text(HOST_PYTHON)} or newer, or set ansible_python_interpreter"
     return HostError(host.name, text, lasting=True, reached=True)
 
 
 def python_old(host: HostSpec, version: str) -> HostError:
     text = (
-        f"{host.python} is Python {version}, {_version(PYTHON)} or newer is needed; install one beside it "
+        f"{host.python} is Python {version}, {version_text(HOST_PYTHON)} or newer is needed; install one beside it "
         f"(python3.11, say) and set ansible_python_interpreter"
     )
     return HostError(host.name, text, lasting=True, reached=True)
@@ -118,7 +117,3 @@ def helper_ended(host: HostSpec, said: str) -> HostError:
     return HostError(
         host.name, f"the helper there did not start: {said.strip()[-400:] or 'it said nothing'}", reached=True
     )
-
-
-def _version(version: tuple[int, int]) -> str:
-    return ".".join(map(str, version))

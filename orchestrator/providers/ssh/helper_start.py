@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ...model.requirements import HOST_PYTHON, version_text
 from .. import archive
 from . import connection_errors
 from .requests import Channel
@@ -107,7 +108,7 @@ class Started:
 
 def command(python: str, hostdir: str, bed: str, roots: Sequence[str], content: bytes) -> list[str]:
     """The argv that starts the helper on a host."""
-    oldest = ".".join(map(str, connection_errors.PYTHON))
+    oldest = version_text(HOST_PYTHON)
     own = [f"{hostdir}/agent", archive.digest(content), str(len(content)), oldest]
     extra = [part for root in roots for part in ("--root", root)]
     return [python, "-I", "-S", "-c", BOOT, *own, "follow", "--hostdir", hostdir, "--bed", bed, *extra]

@@ -1,0 +1,69 @@
+"""The results of preflight: each requirement that was checked, and the measurements that the run uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from ...model.bed import BedSpec, BedStatus
+from ...model.errors import InfrastructureError
+from ...model.free_memory import FreeMemory
+from ...model.plan import Gap, HostClock
+from ...model.requirements import MIB, Requirement, size_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """``clocks``: boot id -> offset of that clock from this machine's. ``gaps``: nodes that do not share the directory.
+
+    ``free_memory``: of each host, and of each container that may not use all of its host's.
+    """
+
+    requirements: tuple[Requirement, ...]
+    clocks: Mapping[str, HostClock] = field(default_factory=dict)
+    gaps: tuple[Gap, ...] = ()
+    free_memory: tuple[FreeMemory, ...] = ()
+
+
+def summary(requirements: Iterable[Requirement]) -> str:
+    """One line for all of them; a requirement that is not met has lines of its own, so the summary names it only."""
+    by_name: dict[str, list[Requirement]] = {}
+    for requirement in requirements:
+        by_name.setdefault(requirement.name, []).append(requirement)
+    return " · ".join(f"{name} {_word(group)}" for name, group in by_name.items())
+
+
+def failure(requirements: Iterable[Requirement]) -> InfrastructureError | None:
+    """The failed requirements, each problem and each fix once; None if none failed."""
+    failed = [requirement for requirement in requirements if requirement.outcome == "fail"]
+    problems = dict.fromkeys(f"preflight: {requirement.name}: {requirement.text}" for requirement in failed)
+    fixes = dict.fromkeys(requirement.fix for requirement in failed)
+    return InfrastructureError(*problems, hint="\n".join(fixes)) if failed else None
+
+
+def _word(group: list[Requirement]) -> str:
+    if all(requirement.outcome == "ok" for requirement in group):
+        return ", ".join(requirement.text for requirement in group)
+    return "FAILED" if any(requirement.outcome == "fail" for requirement in group) else "warned"
+
+
+def ok(name: str, text: str = "ok") -> Requirement:
+    return Requirement(name=name, outcome="ok", text=text)
+
+
+def space(name: str, free: int, needed: int, fix: str) -> Requirement:
+    """Free bytes against the bytes that are needed."""
+    text = size_text(free)
+    if free >= needed:
+        return ok(name, f"{text} ok")
+    return Requirement(name=name, outcome="fail", text=f"{text} free, {needed // MIB} MiB needed", fix=fix)
+
+
+def agent(bed: BedSpec, status: BedStatus) -> Requirement:
+    """The keeper and every node run this agent, and every node has the spec that the inventory describes."""
+    name = f"agent {bed.agent[:6]}"
+    outdated = [node.name for node in bed.nodes if status.node(node.name).spec_hash != node.hash]
+    if status.keeper_hash == bed.agent and not outdated:
+        return ok(name, "on all ok")
+    text = f"not on {', '.join(outdated) or 'keeper'}"
+    return Requirement(name=name, outcome="fail", text=text, fix=f"ccbed up {bed.inventory}")

@@ -1,0 +1,36 @@
+"""Files that cannot import the table of requirements say the same as it does."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from orchestrator.model import requirements
+from orchestrator.model.requirements import version_text
+from orchestrator.prepare import facts
+
+ROOT = Path(__file__).parents[2]
+VARIABLES = (ROOT / "playbooks" / "vars.yml").read_text()
+
+
+def test_the_script_that_reads_a_host_looks_for_the_oldest_python() -> None:
+    assert facts.OLDEST_PYTHON == requirements.HOST_PYTHON
+    assert {f"python{version_text(requirements.HOST_PYTHON)}", "python3.13"} <= set(facts.PYTHONS)
+
+
+def test_the_playbooks_want_the_same_versions_image_and_socket() -> None:
+    assert f"selectattr('value', 'ge', {list(requirements.HOST_PYTHON)})" in VARIABLES
+    assert f"ccbed needs {version_text(requirements.HOST_PYTHON)};" in VARIABLES
+    assert f"is version('{version_text(requirements.ENGINE)}', '<')" in VARIABLES
+    assert f"default('{requirements.CPU_IMAGE}')" in VARIABLES
+    assert f"default('{requirements.ENGINE_SOCKET}')" in VARIABLES
+
+
+def test_images_and_package_pin_the_torch_that_images_are_named_by() -> None:
+    pinned = f"torch=={requirements.TORCH}"
+    assert pinned in (ROOT / "images" / "requirements.txt").read_text().splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert pinned in str(project)
+    for path in (ROOT / "images").glob("*"):
+        assert set(re.findall(r"ccbed/(?:cpu|cuda):([0-9.]+[0-9])", path.read_text())) <= {requirements.TORCH}
