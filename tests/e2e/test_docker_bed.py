@@ -29,7 +29,7 @@ from . import trials
 from .conftest import ROOT, Bed, ccbed, ran
 from .test_interrupted import at, ctrl_c
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 NAME = "boxtest"
 #: All runs have the same run to compare with.

@@ -31,7 +31,7 @@ from orchestrator.store import beds
 from . import trials
 from .conftest import ROOT, Bed, ccbed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.root]
 
 INVENTORY = ROOT / "inventories/fabric.yml"
 NODES = ("n0", "n1", "n2", "n3", "n4")
@@ -149,6 +149,11 @@ def rate(bed: Bed, source: str, target: str) -> float:
         return float(receiver.stdout.readline())
 
 
+def assert_shaped(bed: Bed, node: str) -> None:
+    """The link has its rate again. The kernel says so: a receiver that starts late measures more than the link carries."""
+    assert " tbf " in output(*within(pids(bed)[node], "tc", "qdisc", "show", "dev", "eth0"))
+
+
 def changed(tmp_path: Path, link: str) -> Path:
     file = tmp_path / "fabric.yml"
     file.write_text(re.sub(r"ccbed_link: .*", f"ccbed_link: {link}", INVENTORY.read_text()))
@@ -198,7 +203,8 @@ def test_a_node_is_lost_in_a_collective_and_training_comes_back_bit_exact(bed: B
     assert "nothing to change" in bed.ccbed("up", str(INVENTORY))[1]
     assert len(before - namespaces(bed)) == 1, "n2 is in a namespace of its own again, and in another one"
     wait_until_gone(before - namespaces(bed))
-    assert 0 < rate(bed, "n0", "n2") < 1e9, "and on the switch again"
+    assert rate(bed, "n0", "n2") > 0, "and on the switch again"
+    assert_shaped(bed, "n2")
 
 
 def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Bed) -> None:
@@ -209,7 +215,8 @@ def test_a_link_that_is_cut_for_a_while_stops_the_gang_and_loses_nothing(bed: Be
     assert event.value["evidence"] == {"eth0": "has no link"}
     (healed,) = done.of("heal.verified")
     assert healed.value["evidence"]["eth0"] == "has a link"
-    assert 0 < rate(bed, "n0", "n1") < 1e9
+    assert rate(bed, "n0", "n1") > 0
+    assert_shaped(bed, "n1")
 
 
 def test_another_link_replaces_the_nodes_and_shapes_both_directions(bed: Bed, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from orchestrator.store import beds
 from . import trials
 from .conftest import ROOT, Bed, ccbed
 
-pytestmark = [pytest.mark.e2e, pytest.mark.root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.root]
 
 INVENTORY = str(ROOT / "inventories/fabric.yml")
 

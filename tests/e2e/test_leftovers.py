@@ -16,7 +16,7 @@ from .conftest import Bed
 from .test_bad_input import untouched
 from .test_interrupted import SLOW, at, ctrl_c
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 
 def of_run(bed: Bed, run: str) -> list[Path]:

@@ -21,7 +21,7 @@ from orchestrator.workloads import emulate
 
 from .conftest import ROOT, Bed, ccbed, with_damage
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.e2e
 
 SIZE, TIMES = 1 << 20, 3
 
