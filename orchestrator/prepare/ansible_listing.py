@@ -31,7 +31,7 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
     sources, encrypted = _sources(path)
     with arguments(vault) as options:
         listing = _list(path, vault, options)
-        around = listed_inventory.Surroundings(
+        files = listed_inventory.Surroundings(
             path=str(path),
             directory=str((path if path.is_dir() else path.parent).absolute()),
             sources=sources,
@@ -39,7 +39,7 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
             documents=_documents(path, vault, options, encrypted),
             opened=_opened(path, vault, options, listed_inventory.sealed(listing)),
         )
-    return listed_inventory.build(listing, around), listed_inventory.secrets(around)
+    return listed_inventory.build(listing, files), listed_inventory.secrets(files)
 
 
 def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:
@@ -97,8 +97,8 @@ def _failed(path: Path, vault: Vault, errors: str) -> UsageError:
     """What Ansible says, without its repetitions; a vault's mistakes in our words."""
     if "vault" in errors.lower() or "decrypt" in errors.lower():
         return _closed(path, vault)
-    found = list(dict.fromkeys(_lines(errors)))[:5] or ["ansible-inventory cannot read it, and does not say why"]
-    return UsageError(*(f"{path}: {line}" for line in found))
+    problems = list(dict.fromkeys(_lines(errors)))[:5] or ["ansible-inventory cannot read it, and does not say why"]
+    return UsageError(*(f"{path}: {line}" for line in problems))
 
 
 def _closed(path: Path, vault: Vault) -> UsageError:
@@ -109,20 +109,20 @@ def _closed(path: Path, vault: Vault) -> UsageError:
 
 
 def _lines(errors: str) -> Iterator[str]:
-    said = re.search(r"Standard error from inventory script:\n(.*?)(?:\n\n|\Z)", errors, re.DOTALL)
-    if said:
-        last = said[1].strip().splitlines()[-1:]
+    script_error = re.search(r"Standard error from inventory script:\n(.*?)(?:\n\n|\Z)", errors, re.DOTALL)
+    if script_error:
+        last = script_error[1].strip().splitlines()[-1:]
         yield f"the inventory script failed: {' '.join(last) or 'it says nothing'}"
         return
     for line in errors.splitlines():
-        found = re.match(r"\[(?:WARNING|ERROR)\]:\s*(?:Failed to parse inventory with '(\w+)' plugin:\s*)?(.*)", line)
-        if found and found[2] and "Completely failed" not in found[2] and found[1] != "auto":
-            yield found[2].rstrip(".")
+        match = re.match(r"\[(?:WARNING|ERROR)\]:\s*(?:Failed to parse inventory with '(\w+)' plugin:\s*)?(.*)", line)
+        if match and match[2] and "Completely failed" not in match[2] and match[1] != "auto":
+            yield match[2].rstrip(".")
 
 
 def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[str, ...]]:
     """The YAML files that the listing may have come from, and the texts of encrypted ones. Raises UsageError."""
-    found = []
+    sources = []
     encrypted = []
     for kind, name, file in _files(path):
         try:
@@ -133,13 +133,13 @@ def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[s
         if data.startswith(HEADER):
             encrypted.append(data.decode(errors="replace"))
         elif kind != "inventory" or file.suffix in YAML:
-            found.append(
+            sources.append(
                 variable_positions.Source(kind=kind, name=name, document=source_positions.load(text, str(file)))
             )
         else:
             source_positions.check_limits(text, str(file))  # Ansible reads it as YAML before it tries INI
-    _refuse_repeated(found)
-    return tuple(found), tuple(encrypted)
+    _refuse_repeated(sources)
+    return tuple(sources), tuple(encrypted)
 
 
 def _refuse_repeated(sources: Iterable[variable_positions.Source]) -> None:
@@ -157,11 +157,17 @@ def _files(path: Path) -> Iterator[tuple[Any, str, Path]]:
     """Kind, name of host or group, file."""
     base = path if path.is_dir() else path.parent
     inventories = sorted(base.rglob("*")) if path.is_dir() else [path]
-    for file in (one for one in inventories if not {"group_vars", "host_vars"} & set(one.relative_to(base).parts)):
+    for file in (
+        candidate
+        for candidate in inventories
+        if not {"group_vars", "host_vars"} & set(candidate.relative_to(base).parts)
+    ):
         if file.is_file() and not (file.suffix not in YAML and os.access(file, os.X_OK)):
             yield "inventory", "", file
     for kind in ("group_vars", "host_vars"):
         for entry in sorted((base / kind).glob("*")):
             inner = sorted(entry.rglob("*")) if entry.is_dir() else [entry]
-            for file in (one for one in inner if one.is_file() and one.suffix in ("", ".json", *YAML)):
+            for file in (
+                candidate for candidate in inner if candidate.is_file() and candidate.suffix in ("", ".json", *YAML)
+            ):
                 yield kind, entry.name.removesuffix(entry.suffix if entry.suffix in YAML else ""), file

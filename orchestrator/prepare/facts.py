@@ -31,13 +31,13 @@ OLDEST_PYTHON = (3, 10)
 PYTHONS = ("python3.13", "python3.12", "python3.11", "python3.10")
 
 
-def facts(asked: dict[str, Any]) -> dict[str, Any]:
+def facts(request: dict[str, Any]) -> dict[str, Any]:
     """All of them. What cannot be found out is empty, with the reason beside it where there is one."""
     user = pwd.getpwuid(os.getuid())
-    engine = asked.get("engine") or "/var/run/docker.sock"
-    keeper = _json(os.path.join(asked["hostdir"], "keeper", "keeper.json"))
+    engine = request.get("engine") or "/var/run/docker.sock"
+    keeper = _json(os.path.join(request["hostdir"], "keeper", "keeper.json"))
     return {
-        "asked": asked,
+        "asked": request,
         "python": list(sys.version_info[:3]),
         "pythons": _pythons(),
         "user": user.pw_name,
@@ -50,20 +50,20 @@ def facts(asked: dict[str, Any]) -> dict[str, Any]:
         "reached": os.environ.get("SSH_CONNECTION", "").split(" ")[2:],
         "synchronised": _synchronised(),
         "engine": _engine(engine),
-        "images": {asked["image"]: _image(engine, asked["image"])} if asked.get("image") else {},
-        "gpus": _gpus() if asked.get("gpus") else {},
+        "images": {request["image"]: _image(engine, request["image"])} if request.get("image") else {},
+        "gpus": _gpus() if request.get("gpus") else {},
         "infiniband": os.path.isdir("/dev/infiniband"),
-        "workdir": _workdir(asked["hostdir"]),
+        "workdir": _workdir(request["hostdir"]),
         "shm": _space("/dev/shm"),
         "limits": _limits(),
         "firewall": _firewall(),
         "programs": [name for name in ("docker", "zstd", "gzip", "systemctl", "sudo") if shutil.which(name)],
         "systemd": os.path.isdir("/run/systemd/system"),
-        "stamp": _stamp(asked["hostdir"]),
+        "stamp": _stamp(request["hostdir"]),
         "label": {name: str(keeper.get(name, "")) for name in ("owner", "owner_id")},
-        "owners": _owners(engine, asked.get("tag", "")),
-        "keepers": _keepers(asked.get("tag", "")),
-        "driven": _driven(asked["hostdir"]),
+        "owners": _owners(engine, request.get("tag", "")),
+        "keepers": _keepers(request.get("tag", "")),
+        "driven": _driven(request["hostdir"]),
     }
 
 
@@ -77,14 +77,14 @@ def _text(path: str) -> str:
 
 def _pythons() -> dict[str, list[int]]:
     """Newer interpreters beside the one that reads this, by path: for hosts whose own is old."""
-    found = {sys.executable: list(sys.version_info[:2])}
+    versions = {sys.executable: list(sys.version_info[:2])}
     for name in PYTHONS if sys.version_info < OLDEST_PYTHON else ():
         path = shutil.which(name)
         if path:
             version = _output([path, "-c", "import sys; print(*sys.version_info[:2])"])
             if version:
-                found[path] = [int(part) for part in version.split()]
-    return found
+                versions[path] = [int(part) for part in version.split()]
+    return versions
 
 
 def _output(argv: list[str]) -> str:
@@ -99,15 +99,15 @@ def _output(argv: list[str]) -> str:
 def _system() -> dict[str, str]:
     """``id``, ``like`` (debian, rhel, …), ``version`` and ``codename`` of the distribution."""
     lines = _text("/etc/os-release").splitlines()
-    found = {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in lines)}
-    ids = [found.get("ID", ""), *found.get("ID_LIKE", "").split()]
+    release = {key: value.strip("\"'") for key, _, value in (line.partition("=") for line in lines)}
+    ids = [release.get("ID", ""), *release.get("ID_LIKE", "").split()]
     family = "debian" if {"debian", "ubuntu"} & set(ids) else "rhel" if {"rhel", "fedora", "centos"} & set(ids) else ""
     return {
         "id": ids[0],
         "family": family,
-        "version": found.get("VERSION_ID", ""),
-        "codename": found.get("VERSION_CODENAME", ""),
-        "name": found.get("PRETTY_NAME", ids[0]),
+        "version": release.get("VERSION_ID", ""),
+        "codename": release.get("VERSION_CODENAME", ""),
+        "name": release.get("PRETTY_NAME", ids[0]),
     }
 
 
@@ -147,14 +147,14 @@ def ask(engine: str, path: str) -> tuple[int, Any]:
 
 
 def _engine(path: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"socket": path, "exists": os.path.exists(path), "version": "", "error": ""}
+    facts: dict[str, Any] = {"socket": path, "exists": os.path.exists(path), "version": "", "error": ""}
     try:
         version, info = _said(path, "/version"), _said(path, "/info")
     except OSError as error:
-        return {**found, "error": error.strerror or str(error), "denied": isinstance(error, PermissionError)}
+        return {**facts, "error": error.strerror or str(error), "denied": isinstance(error, PermissionError)}
     root = str(info.get("DockerRootDir", ""))
     return {
-        **found,
+        **facts,
         "version": str(version.get("Version", "")),
         "api": str(version.get("ApiVersion", "")),
         "runtimes": sorted(info.get("Runtimes") or ()),
@@ -183,8 +183,8 @@ def _image(engine: str, name: str) -> str:
 def _gpus() -> dict[str, Any]:
     """What NVIDIA's tools say: devices, driver, and the container toolkit."""
     fields = "index,uuid,name,driver_version"
-    said = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
-    rows = [[cell.strip() for cell in row] for row in csv.reader(said.splitlines())]
+    table = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
+    rows = [[cell.strip() for cell in row] for row in csv.reader(table.splitlines())]
     devices = [dict(zip(fields.split(","), row)) for row in rows if len(row) == 4]  # noqa: B905 (Python 3.7)
     toolkit = _output(["nvidia-ctk", "--version"]) or _output(["nvidia-container-cli", "--version"])
     specs = [path for path in ("/etc/cdi", "/var/run/cdi") if os.path.isdir(path) and os.listdir(path)]
@@ -199,21 +199,21 @@ def _gpus() -> dict[str, Any]:
 
 def _workdir(path: str) -> dict[str, Any]:
     """The directory, or the nearest one above it that is there."""
-    there = path
-    while not os.path.isdir(there):
-        there = os.path.dirname(there)
-    found = os.stat(there)
+    existing = path
+    while not os.path.isdir(existing):
+        existing = os.path.dirname(existing)
+    status = os.stat(existing)
     return {
         "path": path,
-        "there": there == path,
-        "above": there,
-        "id": [found.st_dev, found.st_ino],
-        "owner": found.st_uid,
-        "mode": f"{found.st_mode & 0o7777:04o}",
-        "ours": there == path and _ours(path),
+        "there": existing == path,
+        "above": existing,
+        "id": [status.st_dev, status.st_ino],
+        "owner": status.st_uid,
+        "mode": f"{status.st_mode & 0o7777:04o}",
+        "ours": existing == path and _ours(path),
         "removable": os.access(os.path.dirname(path), os.W_OK | os.X_OK),
-        "writable": os.access(there, os.W_OK | os.X_OK),
-        **_space(there),
+        "writable": os.access(existing, os.W_OK | os.X_OK),
+        **_space(existing),
     }
 
 
@@ -234,17 +234,17 @@ def _ours(path: str) -> bool:
 
 def _space(path: str) -> dict[str, int]:
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError:
         return {"free": 0, "size": 0}
-    return {"free": found.f_bavail * found.f_frsize, "size": found.f_blocks * found.f_frsize}
+    return {"free": stats.f_bavail * stats.f_frsize, "size": stats.f_blocks * stats.f_frsize}
 
 
 def _limits() -> dict[str, Any]:
     """The hard ones (-1: none), and what ccbed's file asks for: it counts from the next log-in on."""
     kinds = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK}
-    asked = _text("/etc/security/limits.d/90-ccbed.conf")
-    return {"file": asked, **{name: resource.getrlimit(kind)[1] for name, kind in kinds.items()}}
+    configured = _text("/etc/security/limits.d/90-ccbed.conf")
+    return {"file": configured, **{name: resource.getrlimit(kind)[1] for name, kind in kinds.items()}}
 
 
 def _firewall() -> str:
@@ -256,23 +256,23 @@ def _firewall() -> str:
 
 def _owners(engine: str, tag: str) -> list[str]:
     """Whose the bed's containers are, as people call them."""
-    found = set()
+    owners = set()
     filters = urllib.parse.quote(json.dumps({"label": ["ccbed.bed=" + tag]}))
     with contextlib.suppress(OSError):
         status, listed = ask(engine, f"/containers/json?all=1&filters={filters}") if tag else (0, [])
-        found |= {str(one["Labels"].get("ccbed.owner", "")) for one in (listed if status == 200 else [])}
-    return sorted(found - {""})
+        owners |= {str(container["Labels"].get("ccbed.owner", "")) for container in (listed if status == 200 else [])}
+    return sorted(owners - {""})
 
 
 def _keepers(tag: str) -> list[int]:
     """The processes that carry the mark of the bed's keeper, also where its directory is gone."""
-    found = []
+    pids = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{name}/environ", "rb") as file:
                 marked = f"CCBED_NODE={tag}/keeper/".encode() in file.read()
-            found += [int(name)] if tag and marked else []
-    return sorted(found)
+            pids += [int(name)] if tag and marked else []
+    return sorted(pids)
 
 
 def _driven(hostdir: str) -> str:
@@ -296,11 +296,11 @@ def _stamp(hostdir: str) -> dict[str, Any]:
 def _json(path: str) -> dict[str, Any]:
     """A JSON file; empty where there is none."""
     with contextlib.suppress(ValueError):
-        found = json.loads(_text(path) or "{}")
-        return found if isinstance(found, dict) else {}
+        content = json.loads(_text(path) or "{}")
+        return content if isinstance(content, dict) else {}
     return {}
 
 
-def main(asked: str) -> None:
+def main(request: str) -> None:
     """Print the facts. ``asked``: JSON; the call is appended to this text by whoever sends it."""
-    print(json.dumps(facts(json.loads(asked))))
+    print(json.dumps(facts(json.loads(request))))

@@ -68,9 +68,9 @@ def read(hosts: Sequence[HostSpec], path: str) -> tuple[dict[str, str], dict[str
             return str(error), ""
 
     with ThreadPoolExecutor(max_workers=min(len(hosts), _MOST)) as pool:
-        told = {host.name: found for host, found in zip(hosts, pool.map(one, hosts), strict=True)}
-    return {name: reason for name, (reason, _) in told.items() if reason}, {
-        name: text for name, (_, text) in told.items()
+        results = {host.name: result for host, result in zip(hosts, pool.map(one, hosts), strict=True)}
+    return {name: reason for name, (reason, _) in results.items() if reason}, {
+        name: text for name, (_, text) in results.items()
     }
 
 
@@ -94,7 +94,7 @@ class _Ssh:
             done = self._connection.run(argv, text.encode(), limit_s)
         except HostError as error:
             raise UnreachableError(str(error)) from None
-        output, errors = (said[:LARGEST].decode(errors="replace") for said in (done.out, done.err))
+        output, errors = (stream[:LARGEST].decode(errors="replace") for stream in (done.out, done.err))
         return Answer(code=done.code, output=output, errors=errors)
 
 

@@ -26,16 +26,16 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
     known = bed.hosts or _this_machine(bed)
     with ThreadPoolExecutor(max_workers=min(len(known), _MOST)) as pool:
         results = list(pool.map(lambda host: _look(bed, host), known))
-    looked = [one for one in results if isinstance(one, diagnosis.Looked)]
+    looked = [result for result in results if isinstance(result, diagnosis.Looked)]
     doubled = diagnosis.same_machine(looked)
-    found: dict[str, tuple[Requirement, ...]] = {}
-    for host, one in zip(known, results, strict=True):
-        if isinstance(one, Requirement):
-            found[host.name] = (one,)
+    requirements: dict[str, tuple[Requirement, ...]] = {}
+    for host, result in zip(known, results, strict=True):
+        if isinstance(result, Requirement):
+            requirements[host.name] = (result,)
         else:
             extra = (doubled[host.name],) if host.name in doubled else ()
-            found[host.name] = (*extra, *diagnosis.findings(bed, one, _here(bed, host)), *_fabric(bed))
-    return found
+            requirements[host.name] = (*extra, *diagnosis.findings(bed, result, _here(bed, host)), *_fabric(bed))
+    return requirements
 
 
 def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
@@ -46,9 +46,9 @@ def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     """Whether this machine can have the bed's emulated fabric."""
     if not bed.fabric:
         return ()
-    found = fabric.lacking(bed.link)
+    problems = fabric.lacking(bed.link)
     fine = Requirement(name="fabric", outcome="ok", text=links.text(bed.link))
-    lacks = (Requirement(name="fabric", outcome="fail", text=one.text, fix=one.fix) for one in found)
+    lacks = (Requirement(name="fabric", outcome="fail", text=problem.text, fix=problem.fix) for problem in problems)
     return tuple(lacks) or (fine,)
 
 
@@ -68,12 +68,12 @@ def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.Loo
         advised = host_errors.advise(replace(host, python=interpreter), answer.errors, reached=True)
         return Requirement(name="python", outcome="fail", text=advised.text, fix=advised.fix)
     try:
-        found: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])
+        host_facts: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])
     except ValueError:
         text = "what it prints is no answer; does its shell print something at log-in?"
         return Requirement(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
-    ahead, within = _clock(way)
-    return diagnosis.Looked(host=host, facts=found, clock_s=ahead, within_s=within)
+    offset_s, within = _clock(way)
+    return diagnosis.Looked(host=host, facts=host_facts, clock_s=offset_s, within_s=within)
 
 
 def _clock(way: host_access.Reach) -> tuple[float, float]:
@@ -82,20 +82,20 @@ def _clock(way: host_access.Reach) -> tuple[float, float]:
     answer = way.run(["date", "+%s.%N"], "", LOOK_S)
     after = time.time()
     try:
-        there = float(answer.output)
+        host_time = float(answer.output)
     except ValueError:
         return 0.0, 0.0
-    return there - (before + after) / 2, (after - before) / 2
+    return host_time - (before + after) / 2, (after - before) / 2
 
 
 def _script(bed: BedSpec, host: HostSpec) -> str:
-    asked = {
+    request = {
         "hostdir": bed.hostdir or bed.workdir,
         "engine": host.engine,
         "image": _image(bed, host),
         "gpus": any(node.gpus for node in bed.nodes if node.host == host.name),
     }
-    return f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(asked))})\n"
+    return f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(request))})\n"
 
 
 def _image(bed: BedSpec, host: HostSpec) -> str:

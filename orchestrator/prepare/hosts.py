@@ -45,15 +45,15 @@ class Outcome:
 
 def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
     """From what is known on this machine alone: no host is asked."""
-    images = {name: found for name in preparation.images(bed) if (found := local_image(name)) is not None}
+    images = {name: image_id for name in preparation.images(bed) if (image_id := local_image(name)) is not None}
     parts = preparation.parts(bed, playbooks_hash(), images)
     due = preparation.due(parts, {} if force else prepared.read(state, bed.name))
     if force:
-        due = tuple(preparation.Due(host=one.host, reason="asked for") for one in due)
+        due = tuple(preparation.Due(host=entry.host, reason="asked for") for entry in due)
     return Work(bed=bed, due=due, parts=parts, images=images)
 
 
-def prepare(state: Path, work: Work, vault: Vault, told: playbook_runs.Told) -> Outcome:
+def prepare(state: Path, work: Work, vault: Vault, notify: playbook_runs.Told) -> Outcome:
     """Prepare the hosts that are due. Those that came to the end are remembered, whatever the others did.
 
     Raises OwnedError, with nothing done anywhere, where the bed on a host is another's.
@@ -67,15 +67,15 @@ def prepare(state: Path, work: Work, vault: Vault, told: playbook_runs.Told) -> 
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    away, labels = host_access.read([bed.host(one.host) for one in work.due], f"{bed.hostdir}/keeper/keeper.json")
+    away, labels = host_access.read([bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json")
     _refuse_foreign(state, bed, labels)
     failures = tuple((host, "", host_errors.Advice(text=text, fix="")) for host, text in away.items())
-    hosts = [one.host for one in work.due if one.host not in away]
+    hosts = [entry.host for entry in work.due if entry.host not in away]
     if not hosts:
         return Outcome(ready=(), failures=failures, changed=0)
     played = playbook_runs.play(
         playbook_runs.Play(playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault),
-        told,
+        notify,
     )
     remembered = {host: _remembered(work.parts[host], played.facts.get(host, {})) for host in played.done}
     prepared.write(state, bed.name, remembered)
@@ -86,16 +86,16 @@ def _refuse_foreign(state: Path, bed: BedSpec, labels: Mapping[str, str]) -> Non
     """By the labels of the keepers, as far as they can be read; whoever starts nodes there looks again."""
     from ..providers import host_problems, owners
 
-    looks = {host: {"keeper": _json(text)} for host, text in labels.items() if text}
-    if looks:
-        host_problems.refuse_foreign(bed, owners.identity(state), looks)
+    statuses = {host: {"keeper": _json(text)} for host, text in labels.items() if text}
+    if statuses:
+        host_problems.refuse_foreign(bed, owners.identity(state), statuses)
 
 
 def lost(state: Path, bed: BedSpec, stamps: Mapping[str, str], away: Collection[str]) -> tuple[preparation.Due, ...]:
     """Hosts that are not as they were prepared. ``away``: those that could not say it; they are asked for nothing else."""
     known = prepared.read(state, bed.name)
-    asked = [bed.host(name) for name in away if name in known]
-    return preparation.lost(known, {**stamps, **_stamps(bed, asked)})
+    hosts = [bed.host(name) for name in away if name in known]
+    return preparation.lost(known, {**stamps, **_stamps(bed, hosts)})
 
 
 def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
@@ -105,23 +105,23 @@ def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
     def one(host: HostSpec) -> str | None:
         try:
             with host_access.reach(host) as way:
-                said = way.run(["sh", "-c", script, "stamp", f"{bed.hostdir}/prepared.json"], "", STAMP_S).output
+                output = way.run(["sh", "-c", script, "stamp", f"{bed.hostdir}/prepared.json"], "", STAMP_S).output
         except host_access.UnreachableError:
             return None
-        left, machine = ["", "", *said.splitlines()][-2:]  # a shell may say something at log-in
+        left, machine = ["", "", *output.splitlines()][-2:]  # a shell may say something at log-in
         return observed_status.stamp(_json(left), machine)
 
     with ThreadPoolExecutor(max_workers=16) as pool:
-        found = dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
-    return {name: stamp for name, stamp in found.items() if stamp is not None}
+        stamps = dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
+    return {name: stamp for name, stamp in stamps.items() if stamp is not None}
 
 
 def _json(text: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(text)
+        content = json.loads(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
@@ -129,7 +129,7 @@ def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
     prepared.forget(state, bed.name, hosts)
 
 
-def reset(state: Path, bed: BedSpec, vault: Vault, told: playbook_runs.Told, *, force: bool) -> Outcome:
+def reset(state: Path, bed: BedSpec, vault: Vault, notify: playbook_runs.Told, *, force: bool) -> Outcome:
     """Undo on the hosts what `up` left there: containers of the bed, and its directory.
 
     Raises OwnedError, with nothing undone anywhere, where a host has another's bed or a run is open; unless forced.
@@ -142,11 +142,11 @@ def reset(state: Path, bed: BedSpec, vault: Vault, told: playbook_runs.Told, *, 
     play = playbook_runs.Play(
         playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600
     )
-    played = playbook_runs.play(play, told)
+    played = playbook_runs.play(play, notify)
     held = [f"host {host}: {step.said}" for host, step in played.failed.items() if step.task == HELD]
     if held:
-        again = f"ccbed down {bed.inventory} --reset --force"
-        raise OwnedError(*held, hint=f"end it there; or take it away from them: {again}")
+        force_command = f"ccbed down {bed.inventory} --reset --force"
+        raise OwnedError(*held, hint=f"end it there; or take it away from them: {force_command}")
     if not played.failed:
         prepared.forget(state, bed.name)
     return Outcome(ready=played.done, failures=_failures(bed, played), changed=played.changed)
@@ -154,8 +154,8 @@ def reset(state: Path, bed: BedSpec, vault: Vault, told: playbook_runs.Told, *, 
 
 def python(state: Path, bed: BedSpec) -> dict[str, str]:
     """Per host the interpreter that preparation found or installed for ccbed's keeper."""
-    found = prepared.read(state, bed.name)
-    return {host: str(one["python"]) for host, one in found.items() if one.get("python")}
+    known = prepared.read(state, bed.name)
+    return {host: str(entry["python"]) for host, entry in known.items() if entry.get("python")}
 
 
 def playbooks_hash() -> str:
@@ -172,13 +172,13 @@ def _variables(bed: BedSpec) -> dict[str, Any]:
     return {"ccbed_bed": bed.name, "ccbed_hostdir": bed.hostdir}
 
 
-def _remembered(parts: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, Any]:
-    newest = sorted(found.get("pythons", {}).items(), key=lambda item: item[1], reverse=True)
-    return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": found.get("firewall", "")}
+def _remembered(parts: Mapping[str, Any], host_facts: Mapping[str, Any]) -> dict[str, Any]:
+    newest = sorted(host_facts.get("pythons", {}).items(), key=lambda item: item[1], reverse=True)
+    return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": host_facts.get("firewall", "")}
 
 
 def _failures(bed: BedSpec, played: playbook_runs.Played) -> tuple[tuple[str, str, host_errors.Advice], ...]:
-    return tuple(found for host, step in played.failed.items() for found in _advice(bed.host(host), step))
+    return tuple(advice for host, step in played.failed.items() for advice in _advice(bed.host(host), step))
 
 
 def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str, host_errors.Advice]]:

@@ -91,9 +91,9 @@ class Played:
     changed: int
 
 
-def play(wanted: Play, told: Told) -> Played:
+def play(wanted: Play, notify: Told) -> Played:
     """Run it. ``told`` hears of every task as it ends. Raises UsageError without Ansible, KeyboardInterrupt when interrupted."""
-    listener = _Listener(told=told)
+    listener = _Listener(told=notify)
     end = time.monotonic() + wanted.deadline_s
     stopped = threading.Event()
 
@@ -211,8 +211,8 @@ class _Listener:
 
     def played(self, wanted: Play, late: bool) -> Played:
         bad = {**self.stats.get("failures", {}), **self.stats.get("dark", {})}
-        seen = set(self.stats.get("ok", {})) | set(self.stats.get("skipped", {}))
-        done = tuple(host for host in wanted.hosts if self.stats and host in seen and host not in bad)
+        reached = set(self.stats.get("ok", {})) | set(self.stats.get("skipped", {}))
+        done = tuple(host for host in wanted.hosts if self.stats and host in reached and host not in bad)
         reason = f"not done after {wanted.deadline_s:.0f} s" if late else self.said or f"ansible {self.status}"
         lost = {
             host: self.failures.get(host, Step(host=host, task="ansible", state="failed", said=reason))
@@ -243,12 +243,12 @@ def reason(result: Mapping[str, Any]) -> str:
     """Why a task failed, in its own words; nothing of what is censored."""
     if result.get("censored"):
         return "failed; what it said is kept secret"
-    bad = [one for one in result.get("results", ()) if isinstance(one, dict) and one.get("failed")]
+    bad = [item for item in result.get("results", ()) if isinstance(item, dict) and item.get("failed")]
     if bad:
         return reason(bad[0])
     parts = [str(result.get(key, "")).strip() for key in ("msg", "module_stderr", "stderr", "module_stdout")]
-    said = [part for part in parts if part and not part.startswith(_NOTHING)]
-    return said[0] if said else str(result.get("stdout") or result.get("msg") or "").strip()
+    messages = [part for part in parts if part and not part.startswith(_NOTHING)]
+    return messages[0] if messages else str(result.get("stdout") or result.get("msg") or "").strip()
 
 
 def _facts(task: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -257,10 +257,10 @@ def _facts(task: str, result: Mapping[str, Any]) -> Mapping[str, Any]:
     import json
 
     try:
-        found = json.loads(result.get("stdout") or "{}")
+        content = json.loads(result.get("stdout") or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def end_ansible(folder: str) -> None:

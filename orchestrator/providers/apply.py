@@ -107,9 +107,12 @@ def _all(
     failed: list[tuple[str, str]] = []
     lost = _Lost(ask.provider, bed)
     for wave in waves:
-        asked = [command for command in wave if not lost.reason(command)]
-        answers = ask.all(asked, heard, vain=lost)
-        texts = ((str(one.node), lost.reason(one) or bed_commands.problem(answers.get(one.key), one)) for one in wave)
+        pending = [command for command in wave if not lost.reason(command)]
+        answers = ask.all(pending, heard, vain=lost)
+        texts = (
+            (str(command.node), lost.reason(command) or bed_commands.problem(answers.get(command.key), command))
+            for command in wave
+        )
         failed.extend((node, text) for node, text in texts if text)
     if failed:
         raise _refusal(bed, failed)
@@ -140,10 +143,10 @@ class _Lost:
         if not host:
             return False
         node = str(command.node)
-        found = self._provider.observe_node(self._bed, node)
-        self._missed[node] = self._missed.get(node, 0) + 1 if found.state == "unreachable" else 0
+        status = self._provider.observe_node(self._bed, node)
+        self._missed[node] = self._missed.get(node, 0) + 1 if status.state == "unreachable" else 0
         if self._missed[node] >= LOST_AFTER:
-            self._reasons[host] = f"its host {host} was lost: {found.reason}"
+            self._reasons[host] = f"its host {host} was lost: {status.reason}"
         return host in self._reasons
 
     def reason(self, command: Command) -> str:
@@ -158,11 +161,11 @@ class _Lost:
 def _refusal(bed: BedSpec, failed: Sequence[tuple[str, str]]) -> InfrastructureError:
     """What an engine says is told in plain words before its own, with what to do; for the rest there is the keeper's log."""
     explain = engine_errors.explain if bed.provider == "docker" else lambda text: None
-    told = [(node, text, explain(text)) for node, text in failed]
+    explained = [(node, text, explain(text)) for node, text in failed]
     problems = [
-        f"node {node}: {known.text} ({text})" if known else f"node {node}: {text}" for node, text, known in told
+        f"node {node}: {known.text} ({text})" if known else f"node {node}: {text}" for node, text, known in explained
     ]
-    hints = [known.fix if known else f"ccbed logs {bed.name}/keeper" for _, _, known in told]
+    hints = [known.fix if known else f"ccbed logs {bed.name}/keeper" for _, _, known in explained]
     if any(SLOW in text for _, text in failed):
         hints.append(f"a slow host needs more than ccbed_start_timeout: {bed.start_timeout_s:g}s")
     return InfrastructureError(

@@ -50,7 +50,7 @@ class Asking:
             now = self.clock()
             if now - looked > _LOOK_S:
                 looked = now
-                due |= {one.key: now for one in sent if one.key in open_keys and vain(one)}
+                due |= {command.key: now for command in sent if command.key in open_keys and vain(command)}
             left = max(due[key] for key in open_keys) - now
             if left <= 0:
                 break

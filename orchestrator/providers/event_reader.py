@@ -69,7 +69,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
     boots: dict[str, list[Event]] = {}
     for event in events:
         boots.setdefault(event.at.boot, []).append(event)
-    return [event for each in boots.values() for event in sorted(each, key=lambda event: event.at.mono)]
+    return [event for group in boots.values() for event in sorted(group, key=lambda event: event.at.mono)]
 
 
 def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:

@@ -66,10 +66,10 @@ def _give_back(bed: BedSpec) -> None:
     """Heal what is in force, all at once."""
     orders = [
         Command(
-            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{one.id}", node=one.node,
-            value={"id": one.id, "fault": one.fault, "act": codec.plain(one.act)}, deadline_s=one.act.limit_s + 5.0,
+            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease.id}", node=lease.node,
+            value={"id": lease.id, "fault": lease.fault, "act": codec.plain(lease.act)}, deadline_s=lease.act.limit_s + 5.0,
         )
-        for one in lease.Leases(_keeper(bed) / "leases").all()
+        for lease in lease.Leases(_keeper(bed) / "leases").all()
     ]  # fmt: skip
     for order in orders:
         perform(bed, BED, order)

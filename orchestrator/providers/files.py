@@ -48,10 +48,10 @@ def each(
     fetch: Callable[[str, str, Path, int], Fetched], node: str, wanted: Sequence[tuple[str, Path]], limit: int
 ) -> list[Fetched]:
     """One after the other, within one limit."""
-    found: list[Fetched] = []
+    results: list[Fetched] = []
     for path, to in wanted:
-        found.append(fetch(node, path, to, max(0, limit - sum(got.size for got in found))))
-    return found
+        results.append(fetch(node, path, to, max(0, limit - sum(got.size for got in results))))
+    return results
 
 
 def told(wrong: Sequence[str]) -> str:
@@ -68,11 +68,11 @@ def _files(source: Path, wrong: list[str]) -> Iterator[Path]:
     if not source.is_dir():
         yield source
         return
-    found = []
+    files = []
     for directory, _, names in os.walk(source, onerror=lambda error: wrong.append(_unread(error))):
         paths = (Path(directory, name) for name in names)
-        found += [path for path in paths if path.is_file() and not path.is_symlink()]
-    yield from sorted(found, key=lambda path: (path.stat().st_size, path))
+        files += [path for path in paths if path.is_file() and not path.is_symlink()]
+    yield from sorted(files, key=lambda path: (path.stat().st_size, path))
 
 
 def _unread(error: OSError) -> str:

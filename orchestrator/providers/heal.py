@@ -82,15 +82,15 @@ def _heals(history: History, token: str) -> Iterator[Command]:
 def _stops(bed: BedSpec, status: BedStatus, history: History, token: str) -> Iterator[Command]:
     """One order per node with ranks; also where ranks were ordered, but may not be there yet: orders are taken in turn."""
     epoch = max((event.epoch or 0 for event in history.events), default=0)
-    asked = {event.node for event in history.of("gang.start", "store.open") if event.epoch == epoch}
+    started = {event.node for event in history.of("gang.start", "store.open") if event.epoch == epoch}
     for node in bed.nodes:
-        found = status.node(node.name)
-        if found.state == "busy" or (found.state == "warm" and node.name in asked):
+        node_status = status.node(node.name)
+        if node_status.state == "busy" or (node_status.state == "warm" and node.name in started):
             yield Command(
                 f="gang.stop",
                 key=f"heal-{token}/stop/{node.name}",
                 node=node.name,
-                incarnation=found.incarnation,
+                incarnation=node_status.incarnation,
                 deadline_s=STOP_S,
                 value={"epoch": epoch},
             )

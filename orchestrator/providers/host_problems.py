@@ -22,8 +22,8 @@ def refuse(bed: BedSpec, problems: Problems) -> None:
     """Raises InfrastructureError where there are any: UnpreparedError where preparation helps."""
     unprepared = [host for host, problem in problems.items() if isinstance(problem, AbsentError)]
     if unprepared:
-        again = f"ccbed up --prepare {bed.inventory}"
-        raise UnpreparedError(*lines(bed, problems), hosts=unprepared, hint=again)
+        prepare_command = f"ccbed up --prepare {bed.inventory}"
+        raise UnpreparedError(*lines(bed, problems), hosts=unprepared, hint=prepare_command)
     if problems:
         raise InfrastructureError(*lines(bed, problems), hint=_again(bed))
 
@@ -49,39 +49,43 @@ def texts(problems: Problems) -> dict[str, str]:
     return {host: str(problem) for host, problem in problems.items()}
 
 
-def refuse_foreign(bed: BedSpec, own_id: str, looks: Mapping[str, Mapping[str, Any]]) -> None:
+def refuse_foreign(bed: BedSpec, own_id: str, statuses: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises OwnedError with a line for each host on which another orchestrator has a bed of this name."""
-    theirs = {host: _theirs(look, owners.text(bed), own_id) for host, look in looks.items()}
-    told = [
+    theirs = {host: _theirs(host_status, owners.text(bed), own_id) for host, host_status in statuses.items()}
+    problems = [
         f"host {host}: bed {bed.name} is there already and belongs to {whose}"
         for host, whose in theirs.items()
         if whose
     ]
-    if told:
+    if problems:
         ways = (
             f"end it there, or choose another ccbed_bed; or take it away from them: ccbed down {bed.inventory} --force"
         )
-        raise OwnedError(*told, hint=ways)
+        raise OwnedError(*problems, hint=ways)
 
 
 def refuse_doubled(bed: BedSpec, status: BedStatus) -> None:
     """Raises UsageError with a line for each host that is another one of the bed, under another address or name."""
-    seen: dict[str, str] = {}
-    told = []
+    machines: dict[str, str] = {}
+    problems = []
     for host in (host for host in status.hosts if host.place):
-        if host.place in seen:
-            told.append(f"host {host.name}: is the same machine as {seen[host.place]}, which has {bed.hostdir} already")
-        seen.setdefault(host.place, host.name)
-    if told:
-        raise UsageError(*told, hint="set ansible_host of each to its own address, or take one out of the inventory")
+        if host.place in machines:
+            problems.append(
+                f"host {host.name}: is the same machine as {machines[host.place]}, which has {bed.hostdir} already"
+            )
+        machines.setdefault(host.place, host.name)
+    if problems:
+        raise UsageError(
+            *problems, hint="set ansible_host of each to its own address, or take one out of the inventory"
+        )
 
 
-def _theirs(look: Mapping[str, Any], own: str, own_id: str) -> str:
+def _theirs(host_status: Mapping[str, Any], own: str, own_id: str) -> str:
     """Whose it is if not ours: by the label of its keeper, alive or not; where there is none, by those of its containers."""
-    keeper = look["keeper"]
+    keeper = host_status["keeper"]
     if keeper.get("owner") or keeper.get("owner_id"):
         return str(keeper.get("owner") or keeper["owner_id"]) if label.foreign(keeper, own, own_id) else ""
-    return ", ".join(sorted({*look.get("owners", ())} - {own}))
+    return ", ".join(sorted({*host_status.get("owners", ())} - {own}))
 
 
 def absent(host: HostSpec, images: Sequence[str]) -> EngineProblem:

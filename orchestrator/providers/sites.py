@@ -93,8 +93,8 @@ class LocalSite:
         """They are read where they are written."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        found = {name: label.heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
-        return {name: beat for name, beat in found.items() if beat}
+        beats = {name: label.heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
+        return {name: beat for name, beat in beats.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)

@@ -19,8 +19,8 @@ def read(provider: Provider, nodes: Iterable[str]) -> dict[str, Mapping[str, Any
     """By node; empty for one that did not tell. The provider is open."""
     wanted = tuple(nodes)
     with tempfile.TemporaryDirectory(prefix="ccbed-systems-") as folder, ThreadPoolExecutor(max_workers=16) as pool:
-        told = pool.map(lambda name: _read(provider, name, Path(folder) / name / FILE), wanted)
-        return dict(zip(wanted, told, strict=True))
+        systems = pool.map(lambda name: _read(provider, name, Path(folder) / name / FILE), wanted)
+        return dict(zip(wanted, systems, strict=True))
 
 
 def _read(provider: Provider, name: str, to: Path) -> Mapping[str, Any]:

@@ -18,8 +18,8 @@ PRUNE_S = 120.0
 
 def listed(bed: BedSpec, site: sites.Site) -> list[dict[str, Any]]:
     """See agent.leftovers. Raises OSError, ValueError or RuntimeError."""
-    found: list[dict[str, Any]] = site.ask("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
-    return found
+    entries: list[dict[str, Any]] = site.ask("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
+    return entries
 
 
 def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tuple[str, str, str]]) -> None:

@@ -75,10 +75,10 @@ class DockerProvider:
         A run goes on without a host that does not answer; before one, that is a failure. Raises UnreachedError, OwnedError.
         """
         free = self._run == BED
-        looks, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
-        host_problems.refuse_foreign(bed, owners.identity(self._state), looks)
+        statuses, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
+        host_problems.refuse_foreign(bed, owners.identity(self._state), statuses)
         open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
-        status = observed_status.bed_status(bed, looks, host_problems.texts(self._away))
+        status = observed_status.bed_status(bed, statuses, host_problems.texts(self._away))
         status = replace(status, leases=(*status.leases, *external_keeper.leases(bed)), open_run=str(open_run))
         if free and self._away:
             raise host_problems.unreached(bed, self._away, status)
@@ -116,12 +116,12 @@ class DockerProvider:
             site = self._site(bed, host)
             wanted = [node.container for node in nodes if node.container]
             absent = partial(host_problems.absent, host)
-            found = self._with_engine(
+            ready = self._with_engine(
                 bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.ask("routes"), absent)
             )
             listed = [node.name for node in nodes]
             owner = site.ask("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
-            requests = {node.name: _request(bed, node, path, (owner["uid"], owner["gid"]), found) for node in nodes}
+            requests = {node.name: _request(bed, node, path, (owner["uid"], owner["gid"]), ready) for node in nodes}
             site.ask("place", path=path, data=content)
             site.ask("keeper", KEEPER_S, **self._keeper(bed, host, path))
             return requests
@@ -239,8 +239,8 @@ class DockerProvider:
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         self._greet(self._bound)
-        found = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
-        return {name: beat for beats in found for name, beat in beats.items()}
+        heartbeats = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
+        return {name: beat for beats in heartbeats for name, beat in beats.items()}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""
@@ -258,8 +258,8 @@ class DockerProvider:
         self._tried(bed, forget)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        found = self._each(bed, lambda host: bed_leftovers.listed(bed, self._site(bed, host)))
-        return [(host, entry) for host, entries in found.items() for entry in entries]
+        leftovers = self._each(bed, lambda host: bed_leftovers.listed(bed, self._site(bed, host)))
+        return [(host, entry) for host, entries in leftovers.items() for entry in entries]
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
         self._each(bed, lambda host: bed_leftovers.remove(bed, host, self._site(bed, host), entries))
@@ -331,17 +331,17 @@ class DockerProvider:
 
 
 def _request(
-    bed: BedSpec, node: NodeSpec, archive: str, owner: tuple[int, int], found: engines.Ready
+    bed: BedSpec, node: NodeSpec, archive: str, owner: tuple[int, int], ready: engines.Ready
 ) -> Mapping[str, Any]:
-    image = found.images.get(node.container.image, "") if node.container else ""
+    image = ready.images.get(node.container.image, "") if node.container else ""
     return container_requests.request(
         bed,
         node,
         archive=archive,
         owner=owner,
-        addresses=found.addresses,
+        addresses=ready.addresses,
         tag=marks.tag(bed.name, bed.hostdir),
-        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: found.version},
+        env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: ready.version},
         whose=owners.text(bed),
     )
 

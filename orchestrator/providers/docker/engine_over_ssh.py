@@ -66,14 +66,14 @@ class _Pool(SSHConnectionPool):  # type: ignore[misc]
 
     def _get_conn(self, timeout: float | None = None) -> Any:
         try:
-            found = self.pool.get(block=True, timeout=timeout or self.timeout)
+            connection = self.pool.get(block=True, timeout=timeout or self.timeout)
         except queue.Empty:
             raise TimeoutError(f"{SESSIONS} calls of the engine are still under way") from None
-        if found is not None and not found.usable:
+        if connection is not None and not connection.usable:
             with contextlib.suppress(OSError):
-                found.close()
-            found = None
-        return found or self._new_conn()
+                connection.close()
+            connection = None
+        return connection or self._new_conn()
 
 
 class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
@@ -94,38 +94,38 @@ class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
 def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> docker.DockerClient:
     """A client of the host's engine. ``connected`` gives the connection to use now. Raises HostError."""
     at = _at(host)
-    found = docker.DockerClient(base_url="http://localhost:1", version=OLDEST_API, timeout=timeout_s)
+    engine_client = docker.DockerClient(base_url="http://localhost:1", version=OLDEST_API, timeout=timeout_s)
     adapter = _Adapter(connected, ["docker", *at, "system", "dial-stdio"], timeout_s)
-    api = found.api
+    api = engine_client.api
     api.mount(BASE, adapter)
     api._custom_adapter = adapter
     api.base_url = BASE
     try:
         theirs = str(api.version(api_version=False)["ApiVersion"])
     except OSError as error:  # the SDK's own errors of connections are such
-        found.close()
+        engine_client.close()
         raise HostError(host.name, _why(connected(), host), lasting=True) from error
     if version_lt(theirs, OLDEST_API):
-        found.close()
+        engine_client.close()
         fix = f"install Docker {version_text(ENGINE)} or newer"
         text = f"the container engine is too old (its API is {theirs}, {OLDEST_API} is needed): {fix}"
         raise HostError(host.name, text, lasting=True)
     api._version = NEWEST_API if version_lt(NEWEST_API, theirs) else theirs
-    return found
+    return engine_client
 
 
 def _why(connection: Connection, host: HostSpec) -> str:
     """Why no engine answers, by what its command line says there."""
     done = connection.run(["docker", *_at(host), "version"], deadline_s=CALL_S)
-    said = done.err.decode(errors="replace").strip()
+    message = done.err.decode(errors="replace").strip()
     if done.code == NOT_FOUND:
         return f"no docker command there; install Docker {version_text(ENGINE)} or newer"
-    if "permission denied" in said.lower():
+    if "permission denied" in message.lower():
         user = connection.destination.user
         return f"{user} may not use the container engine; there: sudo usermod -aG docker {user}, then log in anew"
-    if "cannot connect" in said.lower() or "daemon running" in said.lower():
+    if "cannot connect" in message.lower() or "daemon running" in message.lower():
         return f"no container engine answers at {host.engine}; there: sudo systemctl start docker, or set ccbed_engine"
-    return f"the container engine does not answer: {said[-300:] or 'it says nothing'}"
+    return f"the container engine does not answer: {message[-300:] or 'it says nothing'}"
 
 
 def _at(host: HostSpec) -> list[str]:

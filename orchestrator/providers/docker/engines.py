@@ -55,22 +55,24 @@ class Engine:
 
         if self._client is None:
             protocol.Engine(self._host.engine).ask("GET", "/_ping")
-        found = str(self.client.version().get("Version", ""))
-        if protocol.is_old(found):
-            raise EngineProblem(f"container engine {found} is too old: install Docker {version_text(ENGINE)} or newer")
-        return found
+        version = str(self.client.version().get("Version", ""))
+        if protocol.is_old(version):
+            raise EngineProblem(
+                f"container engine {version} is too old: install Docker {version_text(ENGINE)} or newer"
+            )
+        return version
 
     def images(self, wanted: Sequence[str]) -> Mapping[str, str]:
         """The id of each image that is there."""
         import docker.errors
 
-        found = {}
+        ids = {}
         for name in dict.fromkeys(wanted):
             try:
-                found[name] = str(self.client.images.get(name).id)
+                ids[name] = str(self.client.images.get(name).id)
             except docker.errors.ImageNotFound:
                 continue
-        return found
+        return ids
 
     def network(self, bed: BedSpec, routes: Sequence[str]) -> str:
         """The subnet of the bed's private network, which is made unless it is there. Raises EngineProblem."""
@@ -91,8 +93,8 @@ class Engine:
 
     def _network(self, bed: BedSpec) -> Any:
         """Raises EngineProblem where another's has the name."""
-        found = self.client.networks.list(names=[names.network_name(bed.name)])
-        named = [one for one in found if one.name == names.network_name(bed.name)]
+        networks = self.client.networks.list(names=[names.network_name(bed.name)])
+        named = [network for network in networks if network.name == names.network_name(bed.name)]
         if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != marks.tag(bed.name, bed.hostdir):
             raise EngineProblem(_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
         return named[0] if named else None
@@ -150,15 +152,15 @@ def ready(
         if reason := devices.unfit(spec, version):
             raise EngineProblem(reason)
     images = [spec.image for spec in wanted]
-    there = engine.images(images)
-    missing = [image for image in dict.fromkeys(images) if image not in there]
+    image_ids = engine.images(images)
+    missing = [image for image in dict.fromkeys(images) if image not in image_ids]
     if missing:
         raise absent(missing)
     if bed.network == "private":
-        found = addresses(bed, engine.network(bed, routes()))
+        node_addresses = addresses(bed, engine.network(bed, routes()))
     else:
-        found = {node.name: node.address for node in bed.nodes if node.address}
-    return Ready(version=version, images=there, addresses=found)
+        node_addresses = {node.name: node.address for node in bed.nodes if node.address}
+    return Ready(version=version, images=image_ids, addresses=node_addresses)
 
 
 def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:

@@ -19,14 +19,14 @@ class Sites:
 
     def begin(self, host: HostSpec, connect: Callable[[], Site]) -> None:
         """Connect in the background, unless that is done or under way."""
-        future, mine = self._claim(host.name, anew=False)
-        if mine:
+        future, is_owner = self._claim(host.name, anew=False)
+        if is_owner:
             threading.Thread(target=_settle, args=(future, connect), daemon=True, name=f"ccbed-{host.name}").start()
 
     def get(self, host: HostSpec, connect: Callable[[], Site]) -> Site:
         """Raises what ``connect`` raises; asked again after that, it is tried again, as is what went wrong before anybody asked."""
-        future, mine = self._claim(host.name, anew=True)
-        if mine:
+        future, is_owner = self._claim(host.name, anew=True)
+        if is_owner:
             _settle(future, connect)
         try:
             return future.result()
@@ -39,13 +39,15 @@ class Sites:
     def close(self) -> None:
         """All at once; one that is still being connected is closed as soon as it is."""
         with self._lock:
-            found, self._found = self._found, {}
-        closing = [threading.Thread(target=_close, args=(one,), daemon=True) for one in found.values() if one.done()]
+            futures, self._found = self._found, {}
+        closing = [
+            threading.Thread(target=_close, args=(future,), daemon=True) for future in futures.values() if future.done()
+        ]
         for thread in closing:
             thread.start()
-        for one in found.values():
-            if not one.done():
-                one.add_done_callback(_close)
+        for future in futures.values():
+            if not future.done():
+                future.add_done_callback(_close)
         for thread in closing:
             thread.join()
 

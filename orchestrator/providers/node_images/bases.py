@@ -122,7 +122,7 @@ def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
         argv += [release.suite, str(root), *([release.mirror] if release.mirror else [])]
         _run(argv, cause)
         archive = Path(folder) / "base.tar"
-        _run(["tar", "-C", str(root), "-cf", str(archive), *(f"--exclude={one}" for one in _LEFT_OUT), "."], cause)
+        _run(["tar", "-C", str(root), "-cf", str(archive), *(f"--exclude={path}" for path in _LEFT_OUT), "."], cause)
         repository, _, tag = name.partition(":")
         client.api.import_image_from_file(str(archive), repository=repository, tag=tag)
     return name
@@ -131,11 +131,11 @@ def _make(client: Any, release: Release, name: str, cause: Exception) -> str:
 def _run(argv: list[str], cause: Exception) -> None:
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=_MAKE_S, check=False, umask=0o022)
-        told, code = (done.stdout + done.stderr).strip().splitlines()[-3:], done.returncode
+        message, code = (done.stdout + done.stderr).strip().splitlines()[-3:], done.returncode
     except subprocess.TimeoutExpired:
-        told, code = [f"not done in {_MAKE_S} s"], 1
+        message, code = [f"not done in {_MAKE_S} s"], 1
     if code:
         raise InfrastructureError(
-            f"{argv[0]} failed while the base was made: {' / '.join(told) or f'exit code {code}'}",
+            f"{argv[0]} failed while the base was made: {' / '.join(message) or f'exit code {code}'}",
             hint="name a base that the engine has with --base, or let the engine reach a registry",
         ) from cause

@@ -73,9 +73,9 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
     _check(recipe)
     base = bases.find(client, recipe.base, say)
     made_of = inputs(recipe, client.images.get(base).id)
-    found = _found(client, recipe.name)
-    if found is not None and found.labels.get(INPUTS) == made_of:
-        return _built(found, recipe.name, base, made_of, fresh=False)
+    present = _found(client, recipe.name)
+    if present is not None and present.labels.get(INPUTS) == made_of:
+        return _built(present, recipe.name, base, made_of, fresh=False)
     wheels = recipe.wheels
     if wheels is None and recipe.kind == "cpu":
         python = _python(client, base)
@@ -116,7 +116,7 @@ def inputs(recipe: Recipe, base: str) -> str:
     """Everything that makes the image what it is. Wheels that the requirements alone decide are not looked at."""
     parts = [_dockerfile(recipe).read_text(), (recipe.folder / "requirements.txt").read_text(), base]
     if recipe.wheels is not None:
-        parts += [f"{one.name} {one.stat().st_size}" for one in sorted(recipe.wheels.glob("*.whl"))]
+        parts += [f"{path.name} {path.stat().st_size}" for path in sorted(recipe.wheels.glob("*.whl"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
@@ -149,14 +149,14 @@ def _context(file: BinaryIO, recipe: Recipe, wheels: Path | None) -> None:
     with tarfile.open(fileobj=file, mode="w") as archive:
         archive.add(_dockerfile(recipe), arcname="Dockerfile")
         archive.add(recipe.folder / "requirements.txt", arcname="requirements.txt")
-        for wheel in sorted(wheels.glob("*.whl")) if wheels else ():
-            archive.add(wheel, arcname=f"wheelhouse/{wheel.name}")
+        for path in sorted(wheels.glob("*.whl")) if wheels else ():
+            archive.add(path, arcname=f"wheelhouse/{path.name}")
     file.seek(0)
 
 
 def _send(client: Any, file: BinaryIO, recipe: Recipe, args: Mapping[str, str], inputs: str, say: Say) -> None:
     """In the host's network: an engine may have no other, and an index is reached as from here."""
-    told: list[str] = []
+    output: list[str] = []
     try:
         lines = client.api.build(
             fileobj=file, custom_context=True, tag=recipe.name, buildargs=dict(args), labels={INPUTS: inputs},
@@ -164,11 +164,11 @@ def _send(client: Any, file: BinaryIO, recipe: Recipe, args: Mapping[str, str], 
         )  # fmt: skip
         for line in lines:
             text = str(line.get("stream", "")).strip()
-            told += [text] if text else []
+            output += [text] if text else []
             if text.startswith("Step "):
                 say(text[:100])
             if "error" in line:
-                raise InfrastructureError(*_failure(recipe, str(line["error"]), told), hint=_NEXT)
+                raise InfrastructureError(*_failure(recipe, str(line["error"]), output), hint=_NEXT)
     except (APIError, RequestException) as error:
         raise InfrastructureError(f"{recipe.name}: the engine refused the build: {error}", hint=_NEXT) from error
 
@@ -176,8 +176,8 @@ def _send(client: Any, file: BinaryIO, recipe: Recipe, args: Mapping[str, str], 
 _NEXT = "docker info and docker system df say how the engine is; then again: what was done is kept"
 
 
-def _failure(recipe: Recipe, error: str, told: list[str]) -> list[str]:
-    reasons = [line for line in told if "ERROR" in line or "rror:" in line][-3:] or told[-3:]
+def _failure(recipe: Recipe, error: str, output: list[str]) -> list[str]:
+    reasons = [line for line in output if "ERROR" in line or "rror:" in line][-3:] or output[-3:]
     code = error.rsplit("returned a non-zero code:", 1)[-1].strip() if "returned a non-zero code" in error else ""
     return [f"{recipe.name}: {f'a step failed with code {code}' if code else error}", *reasons]
 

@@ -51,8 +51,8 @@ def _fill(folder: Path, requirements: Path, python: str, index: str, say: Say) -
     say(f"downloading {torch} for CPUs (about 200 MB)")
     tags = target(python, f"{sys.version_info.major}.{sys.version_info.minor}", platform.machine())
     _pip(["--no-deps", *tags, *(["--index-url", index] if index else []), "--dest", str(folder), torch])
-    wheel = next(folder.glob("torch-*.whl"))
-    if needs_cuda(wheel):
+    torch_file = next(folder.glob("torch-*.whl"))
+    if needs_cuda(torch_file):
         raise InfrastructureError(
             f"the index offers only the CUDA build of {torch}, several GB that no CPU node uses", hint=_HINT
         )
@@ -67,9 +67,9 @@ def target(python: str, running: str, machine: str) -> Sequence[str]:
     return ["--only-binary=:all:", f"--python-version={python}", *platforms, f"--platform=manylinux2014_{machine}"]
 
 
-def needs_cuda(wheel: Path) -> bool:
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(one for one in archive.namelist() if one.endswith(".dist-info/METADATA"))
+def needs_cuda(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        name = next(member for member in archive.namelist() if member.endswith(".dist-info/METADATA"))
         text = archive.read(name).decode()
     head = text.split("\n\n", 1)[0]
     return any(line.startswith(("Requires-Dist: nvidia", "Requires-Dist: cuda")) for line in head.splitlines())
@@ -84,5 +84,5 @@ def _pip(arguments: Sequence[str]) -> None:
     except subprocess.TimeoutExpired as error:
         raise InfrastructureError(f"the download of wheels was not done in {_DOWNLOAD_S} s", hint=_HINT) from error
     if done.returncode:
-        told = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
-        raise InfrastructureError(f"the wheels of torch cannot be had: {(told or ['pip failed'])[-1]}", hint=_HINT)
+        messages = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
+        raise InfrastructureError(f"the wheels of torch cannot be had: {(messages or ['pip failed'])[-1]}", hint=_HINT)

@@ -29,7 +29,7 @@ ALL_PAIRS = 16
 AT_ONCE = 64
 
 #: By (what is asked, of whom).
-Asking = Mapping[tuple[str, str], Future[Any]]
+Pending = Mapping[tuple[str, str], Future[Any]]
 
 
 def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
@@ -38,11 +38,11 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         token = secrets.token_hex(8)
         surveying = _survey(bed, blank, prober, pool, token)
-        asking = _ask_hosts(bed, status, blank, prober, pool)
-        seen, hosts = _together(bed, blank, prober, pool, surveying, token), _hosts(blank, *_done(asking))
-    seen = replace(
-        seen,
-        problems={**hosts.problems, **seen.problems},
+        pending = _ask_hosts(bed, status, blank, prober, pool)
+        observed, hosts = _together(bed, blank, prober, pool, surveying, token), _hosts(blank, *_done(pending))
+    observed = replace(
+        observed,
+        problems={**hosts.problems, **observed.problems},
         clocks=hosts.clocks,
         walls=hosts.walls,
         gpus=hosts.gpus,
@@ -50,50 +50,54 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober) -> Checked:
         spaces=hosts.spaces,
         inside=hosts.inside,
     )
-    clocks = dict(seen.clocks.values())
+    clocks = dict(observed.clocks.values())
     return Checked(
-        requirements=rules.check(bed, status, seen),
+        requirements=rules.check(bed, status, observed),
         clocks=clocks,
-        gaps=rules.gaps(seen),
-        free_memory=rules.free_memory(bed, seen),
+        gaps=rules.gaps(observed),
+        free_memory=rules.free_memory(bed, observed),
     )
 
 
-def _together(bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, surveying: Asking, token: str) -> Seen:
+def _together(bed: BedSpec, observed: Seen, prober: Prober, pool: Executor, surveying: Pending, token: str) -> Seen:
     """Two rounds; nothing is left of them."""
     done, problems = _by_place(surveying)
-    seen = replace(seen, surveys=done, problems=problems)
+    observed = replace(observed, surveys=done, problems=problems)
     try:
-        return _met(bed, seen, prober, pool, token)
+        return _met(bed, observed, prober, pool, token)
     finally:
         about = {"shared_dir": bed.shared_dir, "token": token}
-        _by_place(_ask_all(bed, seen, prober, pool, "tidy", lambda at: {"holders": _holders(seen, at), **about}))
+        _by_place(
+            _ask_all(bed, observed, prober, pool, "tidy", lambda at: {"holders": _holders(observed, at), **about})
+        )
 
 
 def _places(bed: BedSpec, status: BedStatus) -> tuple[Place, ...]:
     """Containers in their host's network are one place; each of the others is one."""
-    found = {node.name: status.node(node.name).address or node.address for node in bed.nodes}
+    addresses = {node.name: status.node(node.name).address or node.address for node in bed.nodes}
     if bed.network == "private":
-        return tuple(Place(name=n.name, host=n.host, addresses={n.name: found[n.name]}) for n in bed.nodes)
+        return tuple(Place(name=n.name, host=n.host, addresses={n.name: addresses[n.name]}) for n in bed.nodes)
     return tuple(
         Place(
-            name=host.name, host=host.name, addresses={n.name: found[n.name] for n in bed.nodes if n.host == host.name}
+            name=host.name,
+            host=host.name,
+            addresses={n.name: addresses[n.name] for n in bed.nodes if n.host == host.name},
         )
         for host in bed.hosts
     )
 
 
-def _survey(bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, token: str) -> Asking:
-    addresses = sorted({address for place in seen.places for address in place.addresses.values() if address})
+def _survey(bed: BedSpec, observed: Seen, prober: Prober, pool: Executor, token: str) -> Pending:
+    addresses = sorted({address for place in observed.places for address in place.addresses.values() if address})
 
     def about(place: Place) -> dict[str, Any]:
         return {
             "addresses": addresses, "spaces": [] if _apart(bed) else _kept(bed), "shared_dir": bed.shared_dir, "token": token,
             "name": place.name, "lookup_s": rules.LOOKUP_S, "hold_s": HOLD_S,
-            "listen": sorted({one for one in place.addresses.values() if one}),
+            "listen": sorted({address for address in place.addresses.values() if address}),
         }  # fmt: skip
 
-    return _ask_all(bed, seen, prober, pool, "survey", about)
+    return _ask_all(bed, observed, prober, pool, "survey", about)
 
 
 def _apart(bed: BedSpec) -> bool:
@@ -106,51 +110,55 @@ def _kept(bed: BedSpec) -> list[str]:
     return [bed.hostdir, bed.shared_dir]
 
 
-def _met(bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, token: str) -> Seen:
+def _met(bed: BedSpec, observed: Seen, prober: Prober, pool: Executor, token: str) -> Seen:
     """Real connections to every node of another place, and the tokens of all."""
-    wanted = {place.name: _targets(seen, place) for place in seen.places}
+    wanted = {place.name: _targets(observed, place) for place in observed.places}
 
     def about(place: Place) -> dict[str, Any]:
-        targets = [[one.address, one.port] for one in wanted[place.name]]
+        targets = [[target.address, target.port] for target in wanted[place.name]]
         return {"targets": targets, "limit_s": CONNECT_S, "shared_dir": bed.shared_dir, "token": token}
 
-    met, lost = _by_place(_ask_all(bed, seen, prober, pool, "meet", about))
+    met, lost = _by_place(_ask_all(bed, observed, prober, pool, "meet", about))
     reaches = [
-        replace(one, problem=problem)
-        for name, told in met.items()
-        for one, problem in zip(wanted[name], told["problems"], strict=True)
+        replace(connection, problem=problem)
+        for name, result in met.items()
+        for connection, problem in zip(wanted[name], result["problems"], strict=True)
     ]
-    tokens = {name: tuple(told["tokens"]) for name, told in met.items()} | dict.fromkeys(lost, ())
-    return replace(seen, reaches=tuple(reaches), tokens=tokens, problems={**seen.problems, **lost})
+    tokens = {name: tuple(result["tokens"]) for name, result in met.items()} | dict.fromkeys(lost, ())
+    return replace(observed, reaches=tuple(reaches), tokens=tokens, problems={**observed.problems, **lost})
 
 
-def _targets(seen: Seen, place: Place) -> list[Reach]:
+def _targets(observed: Seen, place: Place) -> list[Reach]:
     """The ports that are held at the other places; ``survey`` says which."""
-    others = [one for one in seen.places if one.name in seen.surveys and one.name != place.name]
-    if len(seen.places) > ALL_PAIRS:
-        index = [one.name for one in seen.places].index(place.name)
-        following = seen.places[(index + 1) % len(seen.places)].name
-        others = [one for one in others if one.name in (seen.places[0].name, following)]
+    others = [
+        namespace
+        for namespace in observed.places
+        if namespace.name in observed.surveys and namespace.name != place.name
+    ]
+    if len(observed.places) > ALL_PAIRS:
+        index = [namespace.name for namespace in observed.places].index(place.name)
+        following = observed.places[(index + 1) % len(observed.places)].name
+        others = [other for other in others if other.name in (observed.places[0].name, following)]
     return [
         Reach(place=place.name, node=node, address=address, port=int(held[0]))
         for other in others
         for node, address in other.addresses.items()
-        if not isinstance(held := seen.surveys[other.name]["ports"].get(address, ""), str)
+        if not isinstance(held := observed.surveys[other.name]["ports"].get(address, ""), str)
     ]
 
 
-def _holders(seen: Seen, place: Place) -> list[Any]:
-    ports = seen.surveys.get(place.name, {}).get("ports", {}).values()
+def _holders(observed: Seen, place: Place) -> list[Any]:
+    ports = observed.surveys.get(place.name, {}).get("ports", {}).values()
     return [held[1:] for held in ports if not isinstance(held, str)]
 
 
-def _ask_hosts(bed: BedSpec, status: BedStatus, seen: Seen, prober: Prober, pool: Executor) -> Asking:
+def _ask_hosts(bed: BedSpec, status: BedStatus, observed: Seen, prober: Prober, pool: Executor) -> Pending:
     """What is one for all nodes of a host: its clock, its GPUs, its images; and what it sees of each of its containers."""
-    there = [host for host in bed.hosts if host.name not in seen.problems]
-    images = {h.name: sorted({n.container.image for n in bed.nodes if n.host == h.name and n.container}) for h in there}
+    hosts = [host for host in bed.hosts if host.name not in observed.problems]
+    images = {h.name: sorted({n.container.image for n in bed.nodes if n.host == h.name and n.container}) for h in hosts}
     with_gpus = {node.host for node in bed.nodes if node.gpus}
     asks: dict[tuple[str, str], Callable[[], Any]] = {}
-    for host in there:
+    for host in hosts:
         asks["clock", host.name] = partial(_clock, prober, host.name)
         asks["images", host.name] = partial(
             prober.probe_host, host.name, "images", ASK_S, engine=host.engine, wanted=images[host.name]
@@ -166,19 +174,19 @@ def _ask_hosts(bed: BedSpec, status: BedStatus, seen: Seen, prober: Prober, pool
     return _at_once(pool, asks)
 
 
-def _hosts(seen: Seen, done: Mapping[tuple[str, str], Any], wrong: Mapping[tuple[str, str], str]) -> Seen:
+def _hosts(observed: Seen, done: Mapping[tuple[str, str], Any], wrong: Mapping[tuple[str, str], str]) -> Seen:
     """What has come of that."""
     own = (done or wrong) and _own_boot()
     clocks = {host: (boot, clock) for (what, host), (boot, clock, _) in _of(done, "clock") if what and boot != own}
     return replace(
-        seen,
-        problems={**seen.problems, **{host: problem for (_, host), problem in wrong.items()}},
+        observed,
+        problems={**observed.problems, **{host: problem for (_, host), problem in wrong.items()}},
         clocks=clocks,
         walls={host: wall for (_, host), (_, _, wall) in _of(done, "clock")},
-        gpus={host: found for (_, host), found in _of(done, "gpus")},
-        images={host: found for (_, host), found in _of(done, "images")},
-        spaces={host: found for (_, host), found in _of(done, "space")},
-        inside={node: told for _, found in _of(done, "inside") for node, told in found.items()},
+        gpus={host: result for (_, host), result in _of(done, "gpus")},
+        images={host: result for (_, host), result in _of(done, "images")},
+        spaces={host: result for (_, host), result in _of(done, "space")},
+        inside={node: result for _, nodes in _of(done, "inside") for node, result in nodes.items()},
     )
 
 
@@ -191,12 +199,12 @@ def _clock(prober: Prober, host: str) -> tuple[str, HostClock, float]:
     hearing, so half of the round trip is what nobody knows."""
     best: tuple[str, HostClock, float] | None = None
     for _ in range(CLOCK_TIMES):
-        asked, wall = time.monotonic(), time.time()
-        told = prober.probe_host(host, "clock", ASK_S)
-        half = (time.monotonic() - asked) / 2
+        start, wall = time.monotonic(), time.time()
+        reading = prober.probe_host(host, "clock", ASK_S)
+        half = (time.monotonic() - start) / 2
         if best is None or half < best[1].uncertainty_s:
-            clock = HostClock(host=host, offset_s=asked + half - float(told["mono"]), uncertainty_s=half)
-            best = (str(told["boot"]), clock, float(told["wall"]) - wall - half)
+            clock = HostClock(host=host, offset_s=start + half - float(reading["mono"]), uncertainty_s=half)
+            best = (str(reading["boot"]), clock, float(reading["wall"]) - wall - half)
     assert best is not None
     return best
 
@@ -208,29 +216,31 @@ def _own_boot() -> str:
 
 
 def _ask_all(
-    bed: BedSpec, seen: Seen, prober: Prober, pool: Executor, op: str, about: Callable[[Place], Mapping[str, Any]]
-) -> Asking:
+    bed: BedSpec, observed: Seen, prober: Prober, pool: Executor, op: str, about: Callable[[Place], Mapping[str, Any]]
+) -> Pending:
     """Ask all places that are still there at once."""
     ask = prober.probe_node if bed.network == "private" else prober.probe_host
-    there = [place for place in seen.places if place.name not in seen.problems]
-    return _at_once(pool, {(op, place.name): partial(ask, place.name, op, ASK_S, **about(place)) for place in there})
+    reachable = [place for place in observed.places if place.name not in observed.problems]
+    return _at_once(
+        pool, {(op, place.name): partial(ask, place.name, op, ASK_S, **about(place)) for place in reachable}
+    )
 
 
-def _by_place(asking: Asking) -> tuple[dict[str, Any], dict[str, str]]:
-    done, wrong = _done(asking)
+def _by_place(pending: Pending) -> tuple[dict[str, Any], dict[str, str]]:
+    done, wrong = _done(pending)
     return {name: value for (_, name), value in done.items()}, {name: text for (_, name), text in wrong.items()}
 
 
-def _at_once(pool: Executor, asks: Mapping[tuple[str, str], Callable[[], Any]]) -> Asking:
+def _at_once(pool: Executor, asks: Mapping[tuple[str, str], Callable[[], Any]]) -> Pending:
     """Ask all of it now."""
     return {key: pool.submit(ask) for key, ask in asks.items()}
 
 
-def _done(asking: Asking) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], str]]:
+def _done(pending: Pending) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], str]]:
     """(what came of each, what went wrong)."""
     done: dict[tuple[str, str], Any] = {}
     wrong: dict[tuple[str, str], str] = {}
-    for key, future in asking.items():
+    for key, future in pending.items():
         try:
             done[key] = future.result()
         except (OSError, ValueError, RuntimeError) as error:

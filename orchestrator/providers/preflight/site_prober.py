@@ -40,10 +40,10 @@ class SiteProber:
         order = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
         site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, order), deadline_s)
         until = time.monotonic() + deadline_s
-        with tempfile.TemporaryDirectory() as here:
-            _awaited(site, node, f"done/{name}", Path(here) / "done", until)
-            said = _awaited(site, node, f"{out}/stdout", Path(here) / "stdout", until)
-        return _value(node, op, said)
+        with tempfile.TemporaryDirectory() as folder:
+            _awaited(site, node, f"done/{name}", Path(folder) / "done", until)
+            output = _awaited(site, node, f"{out}/stdout", Path(folder) / "stdout", until)
+        return _value(node, op, output)
 
 
 def _awaited(site: Site, node: str, path: str, to: Path, until: float) -> str:
@@ -55,11 +55,11 @@ def _awaited(site: Site, node: str, path: str, to: Path, until: float) -> str:
     return to.read_text()
 
 
-def _value(node: str, op: str, said: str) -> Any:
+def _value(node: str, op: str, output: str) -> Any:
     try:
-        told = json.loads(said)
+        result = json.loads(output)
     except ValueError:
-        raise RuntimeError(f"{node}: {op} said nothing that can be read: {said[-200:]}") from None
-    if "problem" in told:
-        raise RuntimeError(told["problem"])
-    return told["value"]
+        raise RuntimeError(f"{node}: {op} said nothing that can be read: {output[-200:]}") from None
+    if "problem" in result:
+        raise RuntimeError(result["problem"])
+    return result["value"]

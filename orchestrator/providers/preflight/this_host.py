@@ -75,10 +75,10 @@ def _ports(bed: BedSpec) -> Iterable[Requirement]:
 
 def _space(name: str, path: Path, needed: int, fix: str) -> Requirement:
     try:
-        found = os.statvfs(path)
+        stats = os.statvfs(path)
     except OSError as error:
         return Requirement(name=name, outcome="warn", text=f"{path}: {error.strerror}", fix=fix)
-    return space(name, found.f_bavail * found.f_frsize, needed, fix)
+    return space(name, stats.f_bavail * stats.f_frsize, needed, fix)
 
 
 def _lookups(bed: BedSpec) -> Iterable[Requirement]:

@@ -21,11 +21,11 @@ _PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 
 def refuse(bed: BedSpec) -> None:
     """Raises InfrastructureError with a line for each thing that is not there, before anything is made of the bed."""
-    if found := lacking(bed.link):
-        hint = "\n".join(dict.fromkeys(lack.fix for lack in found))
-        places = (_place(bed) if lack.asked else f"bed {bed.name}" for lack in found)
+    if lacks := lacking(bed.link):
+        hint = "\n".join(dict.fromkeys(lack.fix for lack in lacks))
+        places = (_place(bed) if lack.asked else f"bed {bed.name}" for lack in lacks)
         raise InfrastructureError(
-            *(f"{place}: {lack.text}" for place, lack in zip(places, found, strict=True)), hint=hint
+            *(f"{place}: {lack.text}" for place, lack in zip(places, lacks, strict=True)), hint=hint
         )
 
 
@@ -35,8 +35,8 @@ def _place(bed: BedSpec) -> str:
         lines = Path(bed.inventory).read_text(errors="replace").splitlines()
     except OSError:
         lines = []
-    found = next((n for n, line in enumerate(lines, 1) if line.lstrip(" -").startswith("ccbed_link")), None)
-    return f"{bed.inventory}{f':{found}' if found else ''}: ccbed_link"
+    number = next((n for n, line in enumerate(lines, 1) if line.lstrip(" -").startswith("ccbed_link")), None)
+    return f"{bed.inventory}{f':{number}' if number else ''}: ccbed_link"
 
 
 def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
@@ -49,8 +49,8 @@ def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
         return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
     if not HOSTS.exists():
         return (Lack(text=f"there is no {HOSTS}, over which the nodes' own is mounted", fix=f"touch {HOSTS}"),)
-    found = (lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
-    return tuple(dict.fromkeys(found))
+    lacks = (lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
+    return tuple(dict.fromkeys(lacks))
 
 
 def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
@@ -60,7 +60,7 @@ def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
     argv = [making.program("unshare"), "--net", "--mount", "--uts", making.program(program), "-force", "-batch", "-"]
     try:
         done = subprocess.run(
-            [str(one) for one in argv],
+            [str(word) for word in argv],
             input="".join(f"{line}\n" for line in lines.values()),
             capture_output=True,
             text=True,

@@ -83,9 +83,9 @@ class ProcessProvider:
         until = time.monotonic() + END_S
         while left := process_status.belonging(bed, processes.scan()):
             if time.monotonic() > until:
-                pids = ", ".join(str(one.pid) for one in left)
+                pids = ", ".join(str(process.pid) for process in left)
                 raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
-            ended.update(processes.kill(sorted(left, key=lambda one: one.pid != keeper)))
+            ended.update(processes.kill(sorted(left, key=lambda process: process.pid != keeper)))
             time.sleep(0.002)
         self.close()
         host.remove(bed.workdir)
@@ -130,8 +130,8 @@ class ProcessProvider:
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         nodes = self._bed.nodes if self._bed else ()
-        found = {node.name: label.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
-        return {name: beat for name, beat in found.items() if beat}
+        beats = {node.name: label.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
+        return {name: beat for name, beat in beats.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         """A file or a tree of the node's directory (relative to it), or of the bed's shared directory (absolute)."""

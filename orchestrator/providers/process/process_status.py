@@ -20,10 +20,10 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
     keeper = label.living(workdir / marks.KEEPER, label.KEEPER)
     everyone = processes.scan()
     wanted = [node.name for node in bed.nodes]
-    found = [_node(bed, name, everyone, memory=memory) for name in _names(workdir, wanted)]
+    statuses = [_node(bed, name, everyone, memory=memory) for name in _names(workdir, wanted)]
     return BedStatus(
         name=bed.name,
-        nodes=tuple(one for one in found if _counts(one, wanted)),
+        nodes=tuple(status for status in statuses if _counts(status, wanted)),
         keeper_pid=int(keeper.get("pid", 0)),
         keeper_hash=str(keeper.get("agent", "")),
         leases=lease.texts(workdir / marks.KEEPER / "leases"),
@@ -35,9 +35,11 @@ def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
     """All processes of a bed, whoever of keeper and agents still lives."""
     workdir = Path(bed.workdir)
     directories = [(workdir / marks.KEEPER, label.KEEPER), *((d, label.NODE) for d in (workdir / "nodes").glob("*"))]
-    found = [content for content in (label.read(directory / name) for directory, name in directories) if content]
-    told = [(one.get("pid"), one.get("start")) for one in found if one.get("boot") == label.boot_id()]
-    leaders = [(pid, start) for pid, start in told if isinstance(pid, int) and isinstance(start, int)]
+    labels = [content for content in (label.read(directory / name) for directory, name in directories) if content]
+    identities = [
+        (content.get("pid"), content.get("start")) for content in labels if content.get("boot") == label.boot_id()
+    ]
+    leaders = [(pid, start) for pid, start in identities if isinstance(pid, int) and isinstance(start, int)]
     return processes.select(everyone, f"{marks.tag(bed.name, bed.workdir)}/", processes.sessions(leaders))
 
 
@@ -57,11 +59,11 @@ def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> 
     prefix = f"{marks.tag(bed.name, bed.workdir)}/{name}/"
     if not content:
         return _gone(directory, name, processes.select(everyone, prefix))
-    mine = processes.select(everyone, prefix, {int(content["pid"])})
-    pages = [processes.memory(one.pid) for one in mine] if memory else []
+    own_processes = processes.select(everyone, prefix, {int(content["pid"])})
+    pages = [processes.memory(process.pid) for process in own_processes] if memory else []
     return NodeStatus(
         name=name,
-        state=_state(mine),
+        state=_state(own_processes),
         own_mib=round(sum(own for own, _ in pages), 1),
         shared_mib=round(max((shared for _, shared in pages), default=0.0), 1),
         **_identity(content),
@@ -76,10 +78,10 @@ def _gone(directory: Path, name: str, left: list[Process]) -> NodeStatus:
     return NodeStatus(name=name, state="dead", reason=reason, **_identity(content))
 
 
-def _state(mine: list[Process]) -> NodeState:
-    if all(one.state == processes.STOPPED for one in mine):
+def _state(own_processes: list[Process]) -> NodeState:
+    if all(process.state == processes.STOPPED for process in own_processes):
         return "paused"
-    return "busy" if len(mine) > 1 else "warm"
+    return "busy" if len(own_processes) > 1 else "warm"
 
 
 def _identity(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def directory_refused(host: HostSpec, path: str, reason: str) -> HostError:
     return HostError(host.name, text, lasting=True, reached=True)
 
 
-def helper_ended(host: HostSpec, said: str) -> HostError:
+def helper_ended(host: HostSpec, output: str) -> HostError:
     return HostError(
-        host.name, f"the helper there did not start: {said.strip()[-400:] or 'it said nothing'}", reached=True
+        host.name, f"the helper there did not start: {output.strip()[-400:] or 'it said nothing'}", reached=True
     )

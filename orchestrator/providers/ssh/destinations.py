@@ -39,31 +39,31 @@ def resolve(host: HostSpec, config: Path | None = None) -> tuple[Destination, st
     """(where to go, the command that stands for a socket, if any). ``config``: ssh's, if not the user's own."""
     named = ssh_options.first(host.ssh, "config")
     file = Path(named) if named else (config or CONFIG.expanduser())
-    found = {**_configured(file, host.address or host.name), **{name: text[0] for name, text in host.ssh.items()}}
-    port = host.port if host.port != paramiko.config.SSH_PORT else int(found.get("port", host.port))
+    options = {**_configured(file, host.address or host.name), **{name: text[0] for name, text in host.ssh.items()}}
+    port = host.port if host.port != paramiko.config.SSH_PORT else int(options.get("port", host.port))
     destination = Destination(
         host=host,
-        address=str(found.get("hostname", host.address or host.name)),
+        address=str(options.get("hostname", host.address or host.name)),
         port=port,
-        user=host.user or str(found.get("user", getpass.getuser())),
-        keys=_keys(host, found),
-        known=host_keys.files(host.known_hosts, shlex.split(str(found.get("userknownhostsfile", "")))),
+        user=host.user or str(options.get("user", getpass.getuser())),
+        keys=_keys(host, options),
+        known=host_keys.files(host.known_hosts, shlex.split(str(options.get("userknownhostsfile", "")))),
     )
-    return destination, _way(destination, found, named)
+    return destination, _way(destination, options, named)
 
 
-def _keys(host: HostSpec, found: Mapping[str, Any]) -> tuple[str, ...]:
+def _keys(host: HostSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
     """Those of the inventory; without any, those of the configuration."""
     more = host.ssh.get("identityfile", ())
     if host.key:
         return tuple(dict.fromkeys((host.key, *_present(more))))
-    return tuple(_present([] if more else found.get("identityfile", [])))
+    return tuple(_present([] if more else options.get("identityfile", [])))
 
 
-def _way(destination: Destination, found: Mapping[str, Any], config: str) -> str:
+def _way(destination: Destination, options: Mapping[str, Any], config: str) -> str:
     """The first that is named counts, and the inventory before the configuration."""
-    given = [name for name in destination.host.ssh if name in _WAYS] or [name for name in _WAYS if name in found]
-    text = str(found[given[0]]) if given else "none"
+    given = [name for name in destination.host.ssh if name in _WAYS] or [name for name in _WAYS if name in options]
+    text = str(options[given[0]]) if given else "none"
     if text == "none":
         return ""
     if given[0] == "proxycommand":

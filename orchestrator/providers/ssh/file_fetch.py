@@ -42,7 +42,7 @@ def pull(ask: Ask, path: str, to: Path, limit: int, deadline_s: float) -> Fetche
     return Fetched(path=path, size=size, capped=capped, reason=files.told(wrong))
 
 
-def _file(asked: Callable[..., Answer], path: str, name: str, to: Path, room: int) -> tuple[int, str]:
+def _file(request: Callable[..., Answer], path: str, name: str, to: Path, room: int) -> tuple[int, str]:
     """(bytes that came, why no more did). Raises HostError where the host does not answer any more."""
     if ".." in PurePosixPath(name).parts or name.startswith("/"):
         return 0, f"{name!r} leaves its directory"
@@ -51,7 +51,7 @@ def _file(asked: Callable[..., Answer], path: str, name: str, to: Path, room: in
     with target.open("wb") as out:
         while (size := out.tell()) < room:
             try:
-                _, data = asked(do="read", path=f"{path}/{name}" if name else path, at=size, room=room - size)
+                _, data = request(do="read", path=f"{path}/{name}" if name else path, at=size, room=room - size)
             except HostError:
                 raise
             except (OSError, ValueError, RuntimeError) as error:

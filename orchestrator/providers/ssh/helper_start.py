@@ -121,23 +121,23 @@ def start(connection: Connection, hostdir: str, bed: str, roots: Sequence[str], 
     channel.settimeout(deadline_s)
     data = b""
     while True:
-        said, data = _said(connection, channel, data, deadline_s)
-        if "hello" in said:
+        message, data = _said(connection, channel, data, deadline_s)
+        if "hello" in message:
             channel.settimeout(None)
-            return Started(channel=channel, hello=said["hello"], rest=data)
-        if "old" in said:
-            raise connection_errors.python_old(host, str(said["old"]))
-        if "refused" in said:
-            raise connection_errors.directory_refused(host, f"{hostdir}/agent", str(said["refused"]))
-        if "wanted" in said:
+            return Started(channel=channel, hello=message["hello"], rest=data)
+        if "old" in message:
+            raise connection_errors.python_old(host, str(message["old"]))
+        if "refused" in message:
+            raise connection_errors.directory_refused(host, f"{hostdir}/agent", str(message["refused"]))
+        if "wanted" in message:
             channel.sendall(content)
 
 
 def _said(connection: Connection, channel: Streams, data: bytes, deadline_s: float) -> tuple[dict[str, Any], bytes]:
     """(what the helper says next, the bytes after it). What a login shell prints before it is passed over."""
     while True:
-        line, found, rest = data.partition(b"\n")
-        if found:
+        line, newline, rest = data.partition(b"\n")
+        if newline:
             data = rest
             if line.startswith(b"{"):
                 return dict(json.loads(line)), data

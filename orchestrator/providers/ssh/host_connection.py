@@ -148,9 +148,9 @@ class Reach:
             self._greeted(link, deadline_s)
             self._use(connection, link)
         except (OSError, ValueError) as error:
-            said = isinstance(error, HostError) and connection.alive
+            is_reported = isinstance(error, HostError) and connection.alive
             connection.close()
-            if said or isinstance(error, LostError):
+            if is_reported or isinstance(error, LostError):
                 raise
             raise LostError(self._name, f"the connection was lost in its beginning: {error}") from error
         except BaseException:
@@ -262,13 +262,13 @@ def _again(work: Callable[[], T], until: float) -> T:
 
 def _answer(link: Link, future: Future[Answer], until: float) -> Answer:
     """Wait for an answer, but not for one of a host that says nothing at all any more. Raises TimeoutError."""
-    asked = time.monotonic()
+    start = time.monotonic()
     while True:
         try:
             return future.result(max(0.01, min(until - time.monotonic(), SLICE_S)))
         except TimeoutError:
             now = time.monotonic()
-            if now - asked > SLICE_S and now - link.heard > QUIET_S:
+            if now - start > SLICE_S and now - link.heard > QUIET_S:
                 raise TimeoutError(f"no word from it for {now - link.heard:.1f} s") from None
             if now >= until:
                 raise

@@ -39,8 +39,8 @@ class Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 def files(chosen: str | None, configured: Sequence[str]) -> tuple[Path, ...]:
     """The files of known hosts, the one first into which new keys go: the inventory's, else ssh's own."""
-    mine = [chosen] if chosen else [name for name in configured if name != "/dev/null"] or ["~/.ssh/known_hosts"]
-    return (*(Path(name).expanduser() for name in mine), SYSTEM)
+    user_files = [chosen] if chosen else [name for name in configured if name != "/dev/null"] or ["~/.ssh/known_hosts"]
+    return (*(Path(name).expanduser() for name in user_files), SYSTEM)
 
 
 def append(file: Path, hostname: str, key: paramiko.PKey) -> None:

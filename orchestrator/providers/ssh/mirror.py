@@ -32,13 +32,13 @@ class Mirror:
 
     def have(self, trees: Iterable[Tree]) -> Have:
         """(size, hash of the end) of each file that is here already."""
-        found: Have = {}
+        files: Have = {}
         for tree in trees:
             top = self.path(tree.path)
             for file in top.rglob("*") if tree.deep else top.glob("*"):
                 if file.is_file() and not file.name.startswith("."):
-                    found[f"{tree.path}/{file.relative_to(top).as_posix()}"] = self._end(file)
-        return found
+                    files[f"{tree.path}/{file.relative_to(top).as_posix()}"] = self._end(file)
+        return files
 
     def at(self, name: str) -> tuple[int, str]:
         """The same of one file."""

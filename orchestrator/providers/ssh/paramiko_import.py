@@ -13,13 +13,13 @@ _PROGRAMS = "invoke"
 @contextmanager
 def _hidden(name: str) -> Iterator[None]:
     """Whoever tries to import it finds that it is not installed, which paramiko provides for."""
-    there = name in sys.modules
-    if not there:
+    is_loaded = name in sys.modules
+    if not is_loaded:
         sys.modules[name] = None  # type: ignore[assignment]
     try:
         yield
     finally:
-        if not there:
+        if not is_loaded:
             del sys.modules[name]
 
 

@@ -151,8 +151,8 @@ class RemoteSite:
     def ping(self, deadline_s: float = 10.0) -> Reading:
         """Ask for the host's clock."""
         before = time.monotonic()
-        found, _ = self._reach.ask({"do": "ping"}, b"", deadline_s)
-        reading = read_clock(found, before, time.monotonic(), time.time())
+        response, _ = self._reach.ask({"do": "ping"}, b"", deadline_s)
+        reading = read_clock(response, before, time.monotonic(), time.time())
         self._clock = more_exact(self._clock, reading)
         return reading
 
@@ -195,8 +195,8 @@ class RemoteSite:
 
     def _settled(self, paths: Sequence[str], deadline_s: float) -> Mapping[str, Mapping[str, Any]]:
         """The same of several paths at once."""
-        found: Mapping[str, Mapping[str, Any]] = self._reach.ask({"do": "sync", "paths": paths}, b"", deadline_s)[0]
-        return found
+        results: Mapping[str, Mapping[str, Any]] = self._reach.ask({"do": "sync", "paths": paths}, b"", deadline_s)[0]
+        return results
 
     def drive(self, run: str) -> None:
         """Take the wheel for a run on this host, and again on every new connection. Raises OSError that names who has it."""
@@ -228,15 +228,15 @@ class RemoteSite:
     ) -> list[Fetched]:
         """See model.provider.Provider: what is mirrored is waited for once."""
         mirrored = {path: f"nodes/{node}/{path}" for path, _ in wanted if self._is_mirrored(node, path)}
-        found: Mapping[str, Mapping[str, Any]] | OSError = {}
+        results: Mapping[str, Mapping[str, Any]] | OSError = {}
         try:
-            found = self._settled(list(mirrored.values()), deadline_s) if mirrored else {}
+            results = self._settled(list(mirrored.values()), deadline_s) if mirrored else {}
         except OSError as error:
-            found = error
+            results = error
 
         def one(node: str, path: str, to: Path, limit: int) -> Fetched:
             if path in mirrored:
-                return self._copied(node, path, to, limit, found)
+                return self._copied(node, path, to, limit, results)
             place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
             return file_fetch.pull(self._reach.ask, place, to, limit, deadline_s)
 
@@ -249,15 +249,15 @@ class RemoteSite:
         self, node: str, path: str, to: Path, limit: int, settled: Mapping[str, Mapping[str, Any]] | OSError
     ) -> Fetched:
         """From the mirror. ``settled``: what the host says of it, or why it says nothing."""
-        found = None if isinstance(settled, OSError) else settled[f"nodes/{node}/{path}"]
-        if found and not found["there"]:
+        result = None if isinstance(settled, OSError) else settled[f"nodes/{node}/{path}"]
+        if result and not result["there"]:
             return Fetched(path=path, size=0, reason="not there")
         got = files.fetch([self._mirror.path(f"nodes/{node}")], path, to, limit)
-        if found is None:
+        if result is None:
             reason = f"{settled}; what had come before is here" if got.size else str(settled)
             return Fetched(path=path, size=got.size, capped=got.capped, reason=reason)
-        reason = "; ".join(part for part in (got.reason, _unread(found)) if part)
-        return Fetched(path=path, size=got.size, capped=got.capped or bool(found["capped"]), reason=reason)
+        reason = "; ".join(part for part in (got.reason, _unread(result)) if part)
+        return Fetched(path=path, size=got.size, capped=got.capped or bool(result["capped"]), reason=reason)
 
     def client(self) -> docker.DockerClient:
         """A client of the host's engine over the same connection. Raises HostError."""
@@ -307,14 +307,14 @@ class RemoteSite:
     def _followed(self, name: str) -> bool:
         parent = name.rpartition("/")[0]
         inside = ((f"{name}/".startswith(f"{tree.path}/"), tree) for tree in self._trees.values())
-        return any(found and (tree.deep or tree.path == parent) for found, tree in inside)
+        return any(is_inside and (tree.deep or tree.path == parent) for is_inside, tree in inside)
 
     def _follow(self, trees: Sequence[Tree]) -> None:
         for tree in trees:
             self._trees.setdefault(tree.path, tree)
 
     def _watching(self, trees: Sequence[Tree]) -> Mapping[str, Any]:
-        listed = [{"path": one.path, "node": one.node, "deep": one.deep, "cap": one.cap} for one in trees]
+        listed = [{"path": tree.path, "node": tree.node, "deep": tree.deep, "cap": tree.cap} for tree in trees]
         return {"do": "watch", "trees": listed, "have": self._mirror.have(trees), "beats": list(self._nodes)}
 
     def _frame(self, header: Mapping[str, Any], data: bytes) -> None:
@@ -348,7 +348,7 @@ class RemoteSite:
             link.tell({"do": "anew", "file": name, "have": self._mirror.at(name)})
 
 
-def _unread(found: Mapping[str, Any]) -> str:
+def _unread(result: Mapping[str, Any]) -> str:
     """Which files the host itself cannot read; empty where it can read all."""
-    text = files.told([f"{name}: {why}" for name, why in found["unread"]])
+    text = files.told([f"{name}: {why}" for name, why in result["unread"]])
     return f"cannot be read there: {text}" if text else ""

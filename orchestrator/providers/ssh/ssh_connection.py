@@ -36,7 +36,7 @@ class SilentError(TimeoutError):
 
 
 #: What the host, or its name, has said clearly: asking again, or waiting longer, changes nothing.
-_SAID = (
+_DEFINITE = (
     socket.gaierror,
     paramiko.AuthenticationException,
     paramiko.BadHostKeyException,
@@ -150,7 +150,7 @@ def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, co
                 raise
         return _again(destination, way, until, tries - 1)
     except Exception as error:
-        late = not isinstance(error, _SAID) and time.monotonic() > until - 0.1
+        late = not isinstance(error, _DEFINITE) and time.monotonic() > until - 0.1
         within_s = min(deadline_s, REACH_S) if isinstance(error, SilentError) else deadline_s
         raise explain(destination, TimeoutError() if late else error, within_s) from error
 
@@ -170,7 +170,7 @@ def _again(destination: Destination, way: str, until: float, tries: int) -> Conn
 
 
 def _is_transient(error: BaseException) -> bool:
-    if isinstance(error, _SAID):
+    if isinstance(error, _DEFINITE):
         return False
     return isinstance(error, _TRANSIENT) or "banner" in str(error) or "No existing session" in str(error)
 
@@ -183,11 +183,11 @@ def _connected(destination: Destination, way: str, until: float) -> Connection:
     try:
         return _opened(destination, program.sock, until, program)
     except BaseException as error:
-        lost = isinstance(error, paramiko.SSHException | OSError | EOFError) and not isinstance(error, _SAID)
-        said = program.error() if lost else None
+        lost = isinstance(error, paramiko.SSHException | OSError | EOFError) and not isinstance(error, _DEFINITE)
+        reason = program.error() if lost else None
         program.close()
-        if said:
-            raise said from error
+        if reason:
+            raise reason from error
         raise
 
 
