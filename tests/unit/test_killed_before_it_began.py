@@ -54,7 +54,7 @@ def catalogue() -> Catalogue:
 
 @pytest.fixture(autouse=True)
 def _fit_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preflight, "examine", lambda bed, status, prober: preflight.NOTHING)
+    monkeypatch.setattr(preflight, "examine", lambda bed, status, prober: preflight.UNCHECKED)
 
 
 def _request(root: Path, catalogue: Catalogue) -> Request:

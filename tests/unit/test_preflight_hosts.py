@@ -167,8 +167,8 @@ def test_an_address_that_is_on_no_interface_or_on_another_one_is_named(tmp_path:
     second = dataclasses.replace(of.nodes[1], interface="eth7")
     found = wrong(examined(dataclasses.replace(of, nodes=(first, second, of.nodes[2])), Hosts()))
     assert [text for name, outcome, text in found if (name, outcome) == ("address", "fail")] == [
-        "n0: 127.0.0.9 is on no interface of h0; there are: eth0 127.0.0.2",
-        "n1: h1 has no interface eth7 with an address; there are: eth0 127.0.0.3",
+        "n0: 127.0.0.9 is on no interface of h0; present: eth0 127.0.0.2",
+        "n1: h1 has no interface eth7 with an address; present: eth0 127.0.0.3",
     ]
 
 
@@ -184,8 +184,8 @@ def test_nodes_of_one_host_with_the_same_mistake_are_one_finding_and_one_fix(tmp
     refused = preflight.failure(one for one in checked.requirements if one.name == "address")
     assert refused is not None
     assert refused.problems == (
-        "preflight: address: n0 n2: h0 has no interface eth9 with an address; there are: eth0 127.0.0.2",
-        "preflight: address: n1 n3: h1 has no interface eth9 with an address; there are: eth0 127.0.0.3",
+        "preflight: address: n0 n2: h0 has no interface eth9 with an address; present: eth0 127.0.0.2",
+        "preflight: address: n1 n3: h1 has no interface eth9 with an address; present: eth0 127.0.0.3",
     )
     assert refused.hint == "set ccbed_address or ccbed_interface of that host"
     assert preflight.summary(checked.requirements).startswith("address FAILED · ")
@@ -320,9 +320,9 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
     checked = examined(bed(tmp_path), hosts)
     (gap,) = checked.gaps
     assert (sorted(gap.nodes), gap.other_nodes) == (["n1"], None)
-    assert gap.reason == "the container of n1 has another there than its host"
+    assert gap.reason == "the container of n1 has another directory there than its host"
     found = next(one for one in checked.requirements if one.name == "shared")
-    assert (found.outcome, found.fix.startswith("start the containers anew: ccbed down b")) == ("warn", True)
+    assert (found.outcome, found.fix.startswith("start the containers again: ccbed down b")) == ("warn", True)
 
 
 def test_the_table_of_nvidia_smi_is_read() -> None:

@@ -1,4 +1,4 @@
-"""What a trial will need of a bed, tried before it starts; each finding carries its fix."""
+"""Preflight: what a trial requires of a bed, tried before it starts; each problem carries its fix."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from ...model.requirements import Requirement
 from . import many_hosts, this_host
 from .results import Checked, failure, summary
 
-__all__ = ["NOTHING", "Checked", "check", "examine", "failure", "summary"]
+__all__ = ["UNCHECKED", "Checked", "check", "examine", "failure", "summary"]
 
-#: Nothing was looked at.
-NOTHING = Checked(requirements=())
+#: Nothing was checked.
+UNCHECKED = Checked(requirements=())
 
 
 def check(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> tuple[Requirement, ...]:
-    """All findings."""
+    """All requirements that were checked."""
     return examine(bed, status, prober).requirements
 
 
 def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Checked:
-    """All findings, and what was measured on the way. ``prober``: how hosts are asked; a bed of this machine needs none.
+    """All requirements that were checked, and the measurements. ``prober``: of the hosts; a bed of this machine needs none.
 
-    Takes about a millisecond here, some tenths of a second on several hosts.
+    Takes about a millisecond on this machine, some tenths of a second on several hosts.
     """
     if prober:
         checked = many_hosts.examine(bed, status, prober)
@@ -34,5 +34,5 @@ def examine(bed: BedSpec, status: BedStatus, prober: Prober | None = None) -> Ch
             checked, requirements=(*checked.requirements, this_host.shm()), free_memory=this_host.free_memory(bed)
         )
     if bed.hosts:
-        return NOTHING
+        return UNCHECKED
     return Checked(requirements=this_host.check(bed, status), free_memory=this_host.free_memory(bed))

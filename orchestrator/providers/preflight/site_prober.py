@@ -1,4 +1,4 @@
-"""Asks hosts of a bed of containers, and its containers where they have a network of their own, what preflight wants to know."""
+"""Probes the hosts of a bed for preflight, and its nodes where they have a network of their own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ...node.files import inbox
 from ..bed_commands import BED
 from ..sites import Site
 
-AGAIN_S = 0.01
+RETRY_S = 0.01
 LIMIT = 1 << 20
 
 
 class SiteProber:
-    """See preflight.Prober. ``site``: name of a host -> its site."""
+    """See model.provider.Prober. ``site``: name of a host -> its site."""
 
     def __init__(self, bed: BedSpec, site: Callable[[str], Site]) -> None:
         self._bed = bed
@@ -31,27 +31,27 @@ class SiteProber:
         return self._site(host).ask(op, deadline_s, **args)
 
     def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
-        """In the container: a fork of its agent does it, and what that prints is fetched."""
+        """Probe inside the node: a fork of its agent runs the operation, and its output is fetched."""
         site, directory = self._site(self._bed.node(node).host), f"{self._bed.hostdir}/nodes/{node}"
         key = f"check/{op}-{secrets.token_hex(4)}"
-        out = f"exec/{key.partition('/')[2]}"
-        value = {"check": {"op": op, "args": args}, "out": f"{directory}/{out}"}
+        output_dir = f"exec/{key.partition('/')[2]}"
+        value = {"check": {"op": op, "args": args}, "out": f"{directory}/{output_dir}"}
         name = inbox.file_name(BED, key)
-        order = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
-        site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, order), deadline_s)
+        command = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
+        site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, command), deadline_s)
         until = time.monotonic() + deadline_s
         with tempfile.TemporaryDirectory() as folder:
-            _awaited(site, node, f"done/{name}", Path(folder) / "done", until)
-            output = _awaited(site, node, f"{out}/stdout", Path(folder) / "stdout", until)
+            _read_when_present(site, node, f"done/{name}", Path(folder) / "done", until)
+            output = _read_when_present(site, node, f"{output_dir}/stdout", Path(folder) / "stdout", until)
         return _value(node, op, output)
 
 
-def _awaited(site: Site, node: str, path: str, to: Path, until: float) -> str:
-    """The text of a file of a node as soon as it is there. Raises TimeoutError."""
+def _read_when_present(site: Site, node: str, path: str, to: Path, until: float) -> str:
+    """The text of a file of a node as soon as it exists. Raises TimeoutError."""
     while site.fetch(node, path, to, LIMIT).reason:
         if time.monotonic() > until:
-            raise TimeoutError(f"{node} does not answer")
-        time.sleep(AGAIN_S)
+            raise TimeoutError(f"{node} does not respond")
+        time.sleep(RETRY_S)
     return to.read_text()
 
 
@@ -59,7 +59,7 @@ def _value(node: str, op: str, output: str) -> Any:
     try:
         result = json.loads(output)
     except ValueError:
-        raise RuntimeError(f"{node}: {op} said nothing that can be read: {output[-200:]}") from None
+        raise RuntimeError(f"{node}: {op} printed no JSON: {output[-200:]}") from None
     if "problem" in result:
         raise RuntimeError(result["problem"])
     return result["value"]

@@ -1,4 +1,4 @@
-"""What a trial needs of this machine, where all nodes are its processes."""
+"""Preflight of this machine, where all nodes are its processes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _PORTS = 8
 
 
 def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
-    """All findings; takes about a millisecond, at most ``LOOKUP_S`` where names are looked up slowly."""
+    """All requirements; takes about a millisecond, at most ``LOOKUP_S`` where names are looked up slowly."""
     return (
         *_addresses(bed),
         *_ports(bed),
         shm(),
         _space(
             "disk",
-            _there(Path(bed.workdir)),
+            _existing(Path(bed.workdir)),
             requirements.DISK_BYTES,
             "free space, or set ccbed_workdir to another disk",
         ),
@@ -38,7 +38,7 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
 
 
 def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
-    """The memory of this machine, as far as this process may have it."""
+    """The free memory of this machine that this process may use."""
     free = preflight_checks.memory()
     return (
         (FreeMemory(location="this machine", nodes=tuple(node.name for node in bed.nodes), size_bytes=free),)
@@ -48,7 +48,7 @@ def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
 
 
 def shm() -> Requirement:
-    """What processes of this machine share memory in."""
+    """The file system in which processes of this machine share memory."""
     return _space("shm", Path("/dev/shm"), requirements.SHM_BYTES, "free space in /dev/shm or enlarge it")
 
 
@@ -92,7 +92,7 @@ def _lookups(bed: BedSpec) -> Iterable[Requirement]:
 
 
 def _timed(work: Callable[[], object], limit: float) -> float:
-    """How long ``work`` took, at most ``limit``; it is not waited for any longer."""
+    """How long ``work`` took; ``limit`` if it took longer, without waiting for its end."""
     start = time.monotonic()
 
     def quietly() -> None:
@@ -135,9 +135,9 @@ def _socket(address: str, port: int) -> socket.socket:
 
 def _no_interface(name: str) -> str:
     known = {interface for _, interface in socket.if_nameindex()}
-    return "" if name in known else f"no interface {name}; there are: {', '.join(sorted(known))}"
+    return "" if name in known else f"no interface {name}; present: {', '.join(sorted(known))}"
 
 
-def _there(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     """The nearest directory on the way to ``path`` that exists."""
-    return next(place for place in (path, *path.parents) if place.exists())
+    return next(parent for parent in (path, *path.parents) if parent.exists())
