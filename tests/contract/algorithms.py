@@ -6,9 +6,10 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from orchestrator import plugins
 from orchestrator.model import algorithm, schedule
 from tests.contract import symbolic
+
+from ..unit.catalogue import CATALOGUE
 
 #: Beside the defaults.
 VARIANTS = {
@@ -19,11 +20,11 @@ VARIANTS = {
 
 
 def defaults() -> list[algorithm.Chosen]:
-    return [algorithm.choose(name, plugin.module) for name, plugin in plugins.discover().algorithms.items()]
+    return [algorithm.choose(name, plugin.module) for name, plugin in CATALOGUE.algorithms.items()]
 
 
 def variants() -> list[algorithm.Chosen]:
-    algorithms = plugins.discover().algorithms
+    algorithms = CATALOGUE.algorithms
     return [algorithm.choose(text, algorithms[name].module) for name, texts in VARIANTS.items() for text in texts]
 
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator import plugins
 from orchestrator.model import algorithm, schedule
 from tests.contract import algorithms, symbolic
+
+from ..unit.catalogue import CATALOGUE
 
 ALL = algorithms.cases(algorithms.defaults() + algorithms.variants())
 #: With few segments, so that there are not too many.
@@ -30,9 +31,9 @@ POWERS = {("halving-doubling", "all-reduce"), ("halving-doubling", "reduce-scatt
 }
 
 
-@pytest.fixture(params=list(plugins.discover().algorithms))
+@pytest.fixture(params=list(CATALOGUE.algorithms))
 def plugin(request: pytest.FixtureRequest) -> Any:
-    return plugins.discover().algorithms[request.param]
+    return CATALOGUE.algorithms[request.param]
 
 
 def test_has_a_first_line_for_the_catalogue(plugin: Any) -> None:

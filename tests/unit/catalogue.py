@@ -1,25 +1,33 @@
-"""The catalogue of the checkers in the source tree, for tests that need no plugin discovery."""
+"""The catalogue of the source tree and of the folders in CCBED_PLUGINS, so that contract suites take up plugins of users."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from orchestrator import checkers, faults
+from orchestrator import plugins
 from orchestrator.model.plugin import Catalogue, Plugin
 
 
-def modules(package: object) -> dict[str, Plugin]:
-    found = {}
-    for info in pkgutil.iter_modules(package.__path__):  # type: ignore[attr-defined]
-        module = importlib.import_module(f"{package.__name__}.{info.name}")  # type: ignore[attr-defined]
-        name = info.name.replace("_", "-")
-        summary = (module.__doc__ or "").splitlines()[0]
-        found[name] = Plugin(name=name, summary=summary, path=str(module.__file__), module=module)
-    return found
+def load(folder: Mapping[str, Plugin]) -> dict[str, Plugin]:
+    """All plugins of a kind, each with the whole first line of its docstring."""
+    return {
+        name: replace(plugin, summary=(plugin.module.__doc__ or "").split("\n")[0]) for name, plugin in folder.items()
+    }
 
 
-CATALOGUE = Catalogue(checkers=modules(checkers), faults=modules(faults))
+DISCOVERED = plugins.discover(
+    Path(folder) for folder in os.environ.get("CCBED_PLUGINS", "").split(os.pathsep) if folder
+)
+CATALOGUE = Catalogue(
+    checkers=load(DISCOVERED.checkers),
+    faults=load(DISCOVERED.faults),
+    algorithms=load(DISCOVERED.algorithms),
+    workloads=load(DISCOVERED.workloads),
+    reports=load(DISCOVERED.reports),
+)
 #: These judge every run, whatever the trial names.
 ALWAYS = {
     "finished",

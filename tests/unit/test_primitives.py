@@ -191,7 +191,7 @@ def test_limits_are_written_where_the_kernel_shows_them(proc: Path) -> None:
 
 def test_what_the_kernel_does_not_show_is_not_known(tmp_path: Path) -> None:
     process = Process(pid=77, ppid=1, session=77, start=1, state="S")
-    assert cgroups.are_limited([process], {"pids": 9}, True, tmp_path) == (None, {"limits": {"77": {}}})
+    assert cgroups.are_limited([process], {"pids": 9}, True, tmp_path) == (None, {"pids": {"77": None}})
     assert not cgroups.is_available(["pids"], tmp_path)
 
 

@@ -2,50 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 import json
-import subprocess
-import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-import orchestrator.workloads
-from orchestrator.core.spec import parameter_docs
-from orchestrator.model import codec
 from orchestrator.rank.runtime import even_shares
 from orchestrator.rank.user import ccbed_events
 from orchestrator.workloads import script, train_dp
-
-FOLDER = Path(str(orchestrator.workloads.__file__)).parent
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_params_have_defaults_and_survive_the_way_to_the_rank(name: str) -> None:
-    module = importlib.import_module(f"orchestrator.workloads.{name}")
-    params = module.Params()
-    assert codec.build(module.Params, json.loads(json.dumps(codec.plain(params)))) == params
-    assert {field.name for field in fields(module.Params)}
-    assert isinstance(module.METRICS, dict) and isinstance(module.CHECKS, tuple)
-    assert (module.__doc__ or "").splitlines()[0]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_parameter_has_a_meaning(name: str) -> None:
-    cls = importlib.import_module(f"orchestrator.workloads.{name}").Params
-    told = parameter_docs.read_meanings(cls)
-    assert {field.name for field in fields(cls)} - set(told) == set()
-    assert all(text[0].isalnum() and len(text) < 400 for text in told.values())
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_reading_a_workload_imports_no_torch(name: str) -> None:
-    code = f"import sys, orchestrator.workloads.{name} as w; w.check(w.Params()); w.last_step(w.Params()); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_three_epochs_of_the_digits_are_sixty_steps() -> None:

@@ -73,7 +73,7 @@ def are_limited(
 ) -> tuple[bool | None, dict[str, Any]]:
     """Do these limits hold for all of the processes (not ``on``: for none of them; None: not known), with the limits."""
     seen = {process.pid: limits(process, amounts, proc) for process in members}
-    evidence = {"limits": {str(pid): shown for pid, shown in seen.items()}}
+    evidence = {name: {str(pid): shown.get(name) for pid, shown in seen.items()} for name in amounts}
     if any(len(shown) < len(amounts) for shown in seen.values()):
         return None, evidence
     states = [shown[name] == amount for shown in seen.values() for name, amount in amounts.items()]

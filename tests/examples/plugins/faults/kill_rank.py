@@ -21,6 +21,6 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """The signal, proved by the rank being gone. There is nothing to heal: the next gang has a rank of its own."""
-    blow = Primitive(kind="signal", args={"signal": params.signal, "rank": target.rank})
-    return Act(inject=(blow,), verify=(blow,), heal=(), verify_heal=(), lease_s=60.0, safety=SAFETY, needs=("signal",))
+    """The signal, proved by the rank being gone. There is nothing to heal: the next gang has its own rank."""
+    kill = Primitive(kind="signal", args={"signal": params.signal, "rank": target.rank})
+    return Act(inject=(kill,), verify=(kill,), heal=(), verify_heal=(), lease_s=60.0, safety=SAFETY, needs=("signal",))

@@ -1,0 +1,27 @@
+"""The run recovered at most so many times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+
+ALWAYS = False
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """``limit``: recoveries that are accepted."""
+
+    limit: int = 3
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """By the decisions of the engine. A run that has not ended is unknown: it may recover again."""
+    decisions = run.history.of("recovery.decided")
+    count = f"recoveries: {len(decisions)}, limit {params.limit}"
+    failures = [views.found(count, *decisions)] if len(decisions) > params.limit else []
+    return views.conclude("few-recoveries", count, failures=failures, doubts=views.unended(run.history))
