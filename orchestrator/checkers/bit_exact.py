@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
+from ..model.events import CheckpointCommit, CheckpointSkipped, RankFinished, RecoveryDecided, ResumeChosen
 from ..model.run import Run, Twin
 from ..model.verdict import Verdict
 
@@ -39,7 +40,7 @@ def _text(run: Run, digests: Mapping[str, Mapping[str, object]]) -> str:
     names = {name for one in digests.values() for name in one}
     tensors = len([name for name in names if not name.startswith("rng.")])
     rng = " + RNG" if any(name.startswith("rng.") for name in names) else ""
-    clean = "" if run.history.first("recovery.decided") else " (no failover)"
+    clean = "" if run.history.first(RecoveryDecided) else " (no failover)"
     return f"{tensors} tensors{rng} x {len(digests)} ranks equal to the twin{clean}"
 
 
@@ -49,7 +50,7 @@ def _unproved(run: Run) -> Iterator[views.Finding]:
         yield views.found("the twin was interrupted itself")
     resumes = {epoch: step for epoch, step in views.resume_steps(run.history).items() if epoch > 0}
     if resumes and not any(resumes.values()):
-        yield views.found("resumed from step 0: nothing of a checkpoint was shown", run.history.last("resume.chosen"))
+        yield views.found("resumed from step 0: nothing of a checkpoint was shown", run.history.last(ResumeChosen))
     if run.trial.faults and not resumes and not _harmless(run):
         yield views.found("a fault was planned but nothing was recovered from")
 
@@ -64,10 +65,10 @@ def _incomplete(twin: Twin, ranks: Iterable[str]) -> Iterator[views.Finding]:
 
 def _in_vain(run: Run) -> Iterator[views.Finding]:
     """Checkpoints were committed and skipped, every one of them: equal or not, nothing was saved by them."""
-    for chosen in run.history.of("resume.chosen"):
-        before = [event for event in run.history.of("checkpoint.commit") if event.seq < chosen.seq]
-        skipped = [event for event in run.history.of("checkpoint.skipped") if event.epoch == chosen.epoch]
-        if chosen.epoch and not chosen.value.get("step") and before and skipped:
+    for chosen in run.history.of(ResumeChosen):
+        before = [event for event in run.history.of(CheckpointCommit) if event.seq < chosen.seq]
+        skipped = [event for event in run.history.of(CheckpointSkipped) if event.epoch == chosen.epoch]
+        if chosen.epoch and not chosen.data.step and before and skipped:
             text = f"epoch {chosen.epoch} began at step 0: none of {len(before)} committed checkpoints could be used"
             yield views.found(text, chosen, *skipped)
 
@@ -99,8 +100,8 @@ def _losses(run: Run) -> dict[str, dict[str, str]]:
 
 def _digests(run: Run) -> dict[str, Mapping[str, object]]:
     gangs = views.gangs(run.history)
-    told = gangs[-1].by_rank("rank.finished") if gangs else {}
-    return {str(rank): views.mapping(event.value.get("digest")) for rank, event in sorted(told.items())}
+    told = gangs[-1].by_rank(RankFinished) if gangs else {}
+    return {str(rank): event.data.digest or {} for rank, event in sorted(told.items())}
 
 
 def _apart(losses: dict[str, dict[str, str]], twin: Twin) -> Iterator[views.Finding]:

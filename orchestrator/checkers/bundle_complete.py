@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.event import Event
+from ..model.events import GatherDone, RankFinished, RankStart, RankStep, RunBegin
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import transfers
@@ -39,7 +40,7 @@ class _Rank:
     node: str
     directory: str
     started: Event
-    stepped: Event | None
+    stepped: Event[RankStep] | None
 
 
 def check(run: Run, params: Params) -> Verdict:
@@ -91,8 +92,8 @@ def _unheard(run: Run) -> Iterator[views.Finding]:
 
 def _ranks(run: Run) -> Iterator[_Rank]:
     for gang in views.gangs(run.history):
-        stepped = gang.by_rank("rank.step")
-        for rank, event in gang.by_rank("rank.start").items():
+        stepped = gang.by_rank(RankStep)
+        for rank, event in gang.by_rank(RankStart).items():
             node = gang.ranks.get(rank)
             directory = gang.directory(node) if node else None
             if node and directory:
@@ -118,13 +119,12 @@ def _lost(path: str, reason: str, rank: _Rank) -> views.Finding:
 
 def _ungathered(run: Run) -> Iterator[views.Finding]:
     """Nothing was gathered, or something was cut at its cap."""
-    gathered = [event for event in run.history.of("gather") if event.type == "ok"]
+    gathered = run.history.of(GatherDone)
     if not gathered:
         yield views.found("nothing was gathered")
     for event in gathered:
-        for entry in views.listing(event.value.get("capped")):
-            path = views.mapping(entry).get("path", entry)
-            yield views.found(f"{path} was cut at its cap", event)
+        for file in event.data.capped or ():
+            yield views.found(f"{file.path} was cut at its cap", event)
 
 
 def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:
@@ -140,8 +140,8 @@ def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:
 
 def _identity(run: Run, rank: _Rank) -> tuple[list[views.Finding], list[views.Finding]]:
     """(contradictions, doubts) of the line with which a rank begins its log."""
-    begin = run.history.first("run.begin")
-    name = begin.value.get("run") if begin else None
+    begin = run.history.first(RunBegin)
+    name = begin.data.run if begin else None
     text = run.files.log(rank.node, rank.rank, rank.epoch)
     line = IDENTITY.search(text[:4096])
     where = f"{rank.directory}/rank-{rank.rank}.log"
@@ -164,16 +164,14 @@ def _steps(run: Run) -> _Steps:
 def _left(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.Place, transfers.Left]:
     """What the chunk file of every rank is held against."""
     ends = {
-        (gang.epoch, rank): end
-        for gang in views.gangs(run.history)
-        for rank, end in gang.by_rank("rank.finished").items()
+        (gang.epoch, rank): end for gang in views.gangs(run.history) for rank, end in gang.by_rank(RankFinished).items()
     }
     return {
         (rank.epoch, rank.rank): transfers.Left(
             path=f"{rank.directory}/chunks-r{rank.rank}.bin",
             steps=steps.get((rank.epoch, rank.rank), {}).keys(),
             finished=(end := ends.get((rank.epoch, rank.rank))) is not None,
-            written=views.whole(end.value.get("transfers")) if end else None,
+            written=end.data.transfers if end else None,
         )
         for rank in ranks
     }
@@ -186,7 +184,7 @@ def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[views.Finding]:
             continue
         done = steps.get((rank.epoch, rank.rank), {})
         step, node = next(iter(done.items()), (None, rank.node))
-        told = views.whole(rank.stepped.value.get("step"))
+        told = rank.stepped.data.step
         if step != told or node != rank.node:
             where = f"{rank.directory}/steps-r{rank.rank}.jsonl"
             yield views.found(f"{where} begins with step {step}, the rank reported {told}", rank.stepped)

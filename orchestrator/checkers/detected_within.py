@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.event import Event
+from ..model.events import FaultHealed, FaultInjected, GangStalled, RankExit, RecoveryDecided
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -29,7 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
     Figures of different detectors are shown apart.
     """
     failovers = [one for one in views.failovers(run.trial, run.history) if one.detect_s is not None]
-    injected = [trace for trace in views.traces(run.trial, run.history) if trace.first("fault.injected")]
+    injected = [trace for trace in views.traces(run.trial, run.history) if trace.first(FaultInjected)]
     doubts = [*views.unended(run.history)]
     doubts += [views.found(f"fault not proved: {t.plan.id}") for t in injected if not t.changed]
     if not injected:
@@ -61,10 +62,10 @@ def _unrecovered(run: Run, injected: list[views.FaultTrace], failovers: list[vie
     for trace in injected:
         since = trace.acts[0].invoke.seq if trace.acts else 0
         told = (e for e in run.history.events if e.seq > since and views.abnormal(e))
-        mine = (e for e in told if e.node == trace.node or e.f in ("gang.stalled", "rank.exit"))
+        mine = (e for e in told if e.node == trace.node or e.kind in (GangStalled, RankExit))
         first = min(mine, key=times.at, default=None)
         struck = views.struck(trace, first, times) if first else None
-        if struck and first and trace.plan.id not in claimed and not run.history.of("recovery.decided"):
+        if struck and first and trace.plan.id not in claimed and not run.history.of(RecoveryDecided):
             yield _Alone(fault=trace.plan.id, detector=first, seconds=max(0.0, times.at(first) - times.at(struck)))
 
 
@@ -103,12 +104,12 @@ def _missed(run: Run, injected: list[views.FaultTrace], failovers: list[views.Fa
     claimed = {one.fault for one in failovers}
     for trace in injected:
         since = trace.acts[0].invoke.seq if trace.acts else 0
-        healed = trace.first("fault.healed")
+        healed = trace.first(FaultHealed)
         until = healed.seq if healed else len(run.history.events) + 1
         told = (e for e in run.history.events if since < e.seq < until and views.abnormal(e))
-        if trace.plan.id not in claimed and not any(e.node == trace.node or e.f == "gang.stalled" for e in told):
+        if trace.plan.id not in claimed and not any(e.node == trace.node or e.kind is GangStalled for e in told):
             what = f"{trace.plan.id} ({trace.plan.fault} {trace.node})"
-            yield views.found(f"{what} was never detected", trace.first("fault.injected"))
+            yield views.found(f"{what} was never detected", trace.first(FaultInjected))
 
 
 def _figures(failovers: list[views.Failover], alone: list[_Alone]) -> str:

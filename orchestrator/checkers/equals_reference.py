@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .. import views
+from ..model.events import ReferenceCompared
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -21,14 +22,14 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """By what rank 0 told when it had trained alone."""
-    told, doubts = run.history.last("reference.compared"), [*views.unended(run.history)]
+    told, doubts = run.history.last(ReferenceCompared), [*views.unended(run.history)]
     if told is None:
         doubts = [views.found("nothing was compared with what one process computes"), *doubts]
         return views.conclude("equals-reference", "", doubts=doubts)
-    difference, steps = views.number(told.value.get("difference")), views.whole(told.value.get("steps"))
+    difference, steps = views.number(told.data.difference), told.data.steps
     if difference is None:
         return views.conclude("equals-reference", "", doubts=[views.found("the difference is not told", told)])
-    text = f"largest difference of {told.value.get('of')} {difference:.1e} after {steps} steps"
+    text = f"largest difference of {told.data.of} {difference:.1e} after {steps} steps"
     far = [views.found(f"{text}; allowed is {params.tolerance:g}", told)] if not difference <= params.tolerance else []
     evidence = {"difference": difference}
     return views.conclude("equals-reference", text, failures=far, doubts=doubts, evidence=evidence)

@@ -7,6 +7,26 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.event import Event
+from ..model.events import (
+    FaultAct,
+    FaultBefore,
+    FaultHealed,
+    FaultInjected,
+    FaultPlanned,
+    FaultTarget,
+    FaultUnreached,
+    FaultVerified,
+    HealVerified,
+    HoldExpired,
+    LeaseArmed,
+    LeaseOver,
+    NodeExit,
+    RankHeld,
+    RankInside,
+    RankReleased,
+    RunResumed,
+)
+from ..model.payload import Payload
 from ..model.run import Run
 from ..model.trial import INSIDE
 from ..model.verdict import Verdict
@@ -28,7 +48,7 @@ def check(run: Run, params: Params) -> Verdict:
     traces = views.traces(run.trial, run.history)
     failures = [*_strangers(run), *(one for trace in traces for one in _frauds(run, trace))]
     times = views.clocks(run.history)
-    held = run.history.of("rank.held")
+    held = run.history.of(RankHeld)
     doubts = [*(one for trace in traces for one in _gaps(trace, times, held)), *views.unended(run.history)]
     doubts += [one for trace in traces for one in _survived(run, trace, times)]
     if not any(views.unended(run.history)):
@@ -46,13 +66,9 @@ def _text(traces: tuple[views.FaultTrace, ...]) -> str:
 def _strangers(run: Run) -> Iterator[views.Finding]:
     """Injections that no planned fault and no command of ours stands behind."""
     planned = {fault.id for fault in run.trial.faults}
-    asked = {
-        views.text(event.value.get("id")): event
-        for event in reversed(run.history.of("fault.act"))
-        if event.type == "invoke"
-    }
-    for event in run.history.of("fault.injected"):
-        id = views.text(event.value.get("id"))
+    asked = {event.data.id: event for event in reversed(run.history.of(FaultAct))}
+    for event in run.history.of(FaultInjected):
+        id = event.data.id
         if id not in planned:
             yield views.found(f"{id} was injected but not planned", event)
         elif id not in asked or asked[id].seq > event.seq:
@@ -61,19 +77,19 @@ def _strangers(run: Run) -> Iterator[views.Finding]:
 
 def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
     """What a fault must never do: act twice, or elsewhere than where it was aimed at."""
-    id, injected = trace.plan.id, trace.of("fault.injected")
+    id, injected = trace.plan.id, trace.of(FaultInjected)
     if len(injected) > 1:
         yield views.found(f"{id} was injected {len(injected)} times", *injected)
-    resumes = len(run.history.of("run.resumed"))
+    resumes = len(run.history.of(RunResumed))
     answers = [event for act in trace.acts for event in act.outcomes if event.type == "ok"]
     if len(answers) > 1 + resumes:
         yield views.found(f"{id} was acknowledged {len(answers)} times", *answers)
     for event in (
-        *trace.of("lease.armed"),
-        *trace.of("fault.before"),
+        *trace.of(LeaseArmed),
+        *trace.of(FaultBefore),
         *injected,
-        *trace.of("fault.verified"),
-        *trace.of("fault.healed"),
+        *trace.of(FaultVerified),
+        *trace.of(FaultHealed),
     ):
         if trace.node is not None and event.node != trace.node:
             yield views.found(f"{id} was aimed at {trace.node} but {event.f} is of {event.node}", event)
@@ -82,7 +98,7 @@ def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
 
 def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
     """The resolution must be the named node, or the holder of the named group rank at that time."""
-    target, asked = trace.first("fault.target"), trace.plan.node
+    target, asked = trace.first(FaultTarget), trace.plan.node
     if target is None:
         return
     holder: str | None = asked if isinstance(asked, str) else None
@@ -95,22 +111,22 @@ def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
         )
 
 
-def _gaps(trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event]) -> Iterator[views.Finding]:
+def _gaps(trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event[RankHeld]]) -> Iterator[views.Finding]:
     """What is missing from the proof."""
     id = trace.plan.id
-    unreached, expired = trace.first("fault.unreached"), trace.first("hold.expired")
+    unreached, expired = trace.first(FaultUnreached), trace.first(HoldExpired)
     if unreached is not None:
-        yield views.found(f"{UNPROVED}: {id} was not reached: {unreached.value.get('reason', '')}", unreached)
+        yield views.found(f"{UNPROVED}: {id} was not reached: {unreached.data.reason or ''}", unreached)
         return
     if expired is not None and not trace.acts:
         yield views.found(f"{UNPROVED}: nobody released the rank that {id} held", expired)
         return
-    before = trace.of("fault.before")
+    before = trace.of(FaultBefore)
     if before and trace.unchanged:
         yield views.found(f"{UNPROVED}: {trace.unchanged} ({id})", *before)
     else:
         yield from _chain(trace)
-    over = trace.first("lease.over")
+    over = trace.first(LeaseOver)
     if over is not None:
         yield views.found(f"the lease of {id} ran out: it was healed before its time", over)
     if trace.plan.at.exact:
@@ -121,13 +137,13 @@ def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
     """planned -> (held) -> target -> asked -> armed -> (before) -> injected -> verified -> acknowledged."""
     asked = trace.acts[0].invoke if trace.acts else None
     answer = trace.acts[0].ok if trace.acts else None
-    held = [("rank.held", trace.first("rank.held"))] if trace.plan.at.exact else []
-    before = ("fault.before",) if trace.inspects or trace.of("fault.before") else ()
-    names = ("lease.armed", *before, "fault.injected", "fault.verified")
-    chain = [
-        ("fault.planned", trace.first("fault.planned")), *held, ("fault.target", trace.first("fault.target")),
-        ("fault.act", asked), *((name, trace.first(name)) for name in names), ("the answer to fault.act", answer),
-    ]  # fmt: skip
+    held = (RankHeld,) if trace.plan.at.exact else ()
+    before = (FaultBefore,) if trace.inspects or trace.of(FaultBefore) else ()
+    planned: tuple[type[Payload], ...] = (FaultPlanned, *held, FaultTarget)
+    acted: tuple[type[Payload], ...] = (LeaseArmed, *before, FaultInjected, FaultVerified)
+    chain: list[tuple[str, Event | None]] = [(kind.NAME, trace.first(kind)) for kind in planned]
+    chain += [(FaultAct.NAME, asked), *((kind.NAME, trace.first(kind)) for kind in acted)]
+    chain += [("the answer to fault.act", answer)]
     last: Event | None = None
     for name, event in chain:
         if event is None:
@@ -139,20 +155,21 @@ def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
         last = event
 
 
-def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event]) -> Iterator[views.Finding]:
+def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event[RankHeld]]) -> Iterator[views.Finding]:
     """The rank was held until the fault had acted; in a collective, another rank was inside of the same one.
 
     ``all_held``: ranks that were held for any fault. One that another fault holds at the same point is inside as well.
     """
-    id, at, injected = trace.plan.id, trace.plan.at, trace.first("fault.injected")
-    held = next((e for e in reversed(trace.of("rank.held")) if injected is None or e.seq < injected.seq), None)
+    id, at, injected = trace.plan.id, trace.plan.at, trace.first(FaultInjected)
+    held = next((e for e in reversed(trace.of(RankHeld)) if injected is None or e.seq < injected.seq), None)
     if held is None or injected is None:
         return
     if held.node != trace.node:
         yield views.found(f"{id} held a rank of {held.node} but acted on {trace.node}", held, injected)
-    if held.value.get("phase") != at.phase or (at.step is not None and held.value.get("step") != at.step):
+    if held.data.phase != at.phase or (at.step is not None and held.data.step != at.step):
         yield views.found(f"{id} was held elsewhere than in {at.phase} of step {at.step}", held)
-    ended = [event for event in (*trace.of("rank.released"), *trace.of("hold.expired")) if event.epoch == held.epoch]
+    released: list[Event] = [*trace.of(RankReleased), *trace.of(HoldExpired)]
+    ended = [event for event in released if event.epoch == held.epoch]
     early = [event for event in ended if times.before(event, injected)]
     unsure = [event for event in ended if times.before(event, injected) is None]
     if unsure:
@@ -161,11 +178,10 @@ def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event
         )
     if early:
         yield views.found(f"{UNPROVED}: the rank that {id} held had gone on before the fault acted", *early)
-    beside = [e for e in all_held if all(e.value.get(name) == held.value.get(name) for name in ("step", "phase"))]
-    inside = [
-        e for e in (*trace.of("rank.inside"), *beside)
-        if e.epoch == held.epoch and e.value.get("rank") != held.value.get("rank")
-    ]  # fmt: skip
+    place = (held.data.step, held.data.phase)
+    others: list[Event[RankInside | RankHeld]] = [*trace.of(RankInside)]
+    others += [event for event in all_held if (event.data.step, event.data.phase) == place]
+    inside = [event for event in others if event.epoch == held.epoch and event.data.rank != held.data.rank]
     asked = trace.acts[0].invoke if trace.acts else injected
     shown = [event for event in inside if times.before(event, injected) or times.before(event, asked)]
     if at.phase in INSIDE and not shown:
@@ -174,7 +190,7 @@ def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event
 
 def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
     """A node whose power was cut says nothing more as the same incarnation: that its host did not answer is no proof alone."""
-    verified = trace.first("fault.verified")
+    verified = trace.first(FaultVerified)
     if verified is None or not trace.cuts_power:
         return
     own = [e for e in run.history.events if e.node == trace.node and _shows_life(e, of_host=trace.cuts_host)]
@@ -189,16 +205,16 @@ def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterato
 def _shows_life(event: Event, *, of_host: bool) -> bool:
     """What an agent or a rank says; with a host its keeper ends too, so an exit code that it saw is one of a living node."""
     if event.source.writer == "keeper":
-        return of_host and event.f == "node.exit" and event.value.get("code") is not None
+        return of_host and event.kind is NodeExit and event.data.code is not None
     return event.source.writer.startswith(("agent", "rank"))
 
 
 def _unhealed(trace: views.FaultTrace) -> Iterator[views.Finding]:
     """Hygiene: what was injected is undone when the run ends, and that was looked at. What was not proved is no failure."""
-    injected = trace.first("fault.injected")
+    injected = trace.first(FaultInjected)
     if injected is None:
         return
-    healed, verified = trace.first("fault.healed"), trace.first("heal.verified")
+    healed, verified = trace.first(FaultHealed), trace.first(HealVerified)
     if healed is None or verified is None:
         missing = "healed" if healed is None else "seen to be healed"
         yield views.found(f"{trace.plan.id} on {trace.node} was never {missing}", injected)

@@ -6,8 +6,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
-from ..model.act import OF_HOSTS
 from ..model.event import Event
+from ..model.events import (
+    ControllerLate,
+    FaultAct,
+    FaultHeal,
+    FaultHealDone,
+    GangStalled,
+    NodeApplyDone,
+    NodeExit,
+    NodeKill,
+    NodeSilent,
+    RankRelease,
+    RecoveryDecided,
+    RunResumed,
+    Timer,
+    TimerDone,
+)
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -15,10 +30,10 @@ ALWAYS = False
 TWIN = False
 
 #: Timers of the orchestrator wait on purpose; a hold is released when its fault has acted.
-WAITS = ("timer", "rank.release")
+WAITS = (Timer.NAME, RankRelease.NAME)
 
 #: After these a node owes no answer until it is started again or healed.
-LOSSES = ("node.exit", "node.silent", "node.kill", "fault.act")
+LOSSES = (NodeExit, NodeSilent, NodeKill, FaultAct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +63,9 @@ def _hung(run: Run, op: views.Operation, params: Params, *, ended: bool) -> Iter
         return
     if outcome.type == "info":
         yield views.found(
-            f"{op.f} on {op.node or 'the controller'} gave no answer: {outcome.value.get('reason')}", op.invoke, outcome
+            f"{op.f} on {op.node or 'the controller'} gave no answer: {getattr(outcome.data, 'reason', None)}",
+            op.invoke,
+            outcome,
         )
     elif op.deadline_s is not None and _late(run, op, outcome) > op.deadline_s + params.slack_s:
         took = _late(run, op, outcome)
@@ -59,9 +76,9 @@ def _late(run: Run, op: views.Operation, outcome: Event) -> float:
     """Seconds from the command to its answer, without the time in which no controller was there or it slept."""
     when = views.clock(run.history)
     between = [e for e in run.history.events if op.invoke.seq < e.seq <= outcome.seq]
-    if any(event.f == "run.resumed" for event in between):
+    if any(event.kind is RunResumed for event in between):
         return 0.0
-    slept = sum(views.number(e.value.get("late_s")) or 0.0 for e in between if e.f == "controller.late")
+    slept = sum(e.data.late_s or 0.0 for e in between if e.kind is ControllerLate)
     return when(outcome) - when(op.invoke) - slept
 
 
@@ -70,31 +87,27 @@ def _gone(run: Run, op: views.Operation) -> bool:
     if op.node is None or op.outcome is None:
         return False
     about = [event for event in run.history.events if event.node == op.node and event.seq < op.outcome.seq]
-    hosts = {
-        e.key
-        for e in run.history.of("fault.heal")
-        if set(views.names(views.mapping(e.value.get("act")).get("disables"))) & {*OF_HOSTS}
-    }
+    hosts = {e.key for e in run.history.of(FaultHeal) if e.data.act is not None and e.data.act.of_host}
     back = max((e.seq for e in about if _back(e) and e.key not in hosts and e.seq < op.invoke.seq), default=0)
-    return any(event.seq > back and event.f in LOSSES and event.seq != op.invoke.seq for event in about)
+    return any(event.seq > back and event.subject in LOSSES and event.seq != op.invoke.seq for event in about)
 
 
 def _back(event: Event) -> bool:
-    return event.type == "ok" and event.f in ("node.apply", "fault.heal")
+    return event.kind in (NodeApplyDone, FaultHealDone)
 
 
 def _stalled(run: Run, *, ended: bool) -> Iterator[views.Finding]:
     """A gang that stood still must have been stopped and followed by another one."""
-    for event in run.history.of("gang.stalled"):
-        after = [decided for decided in run.history.of("recovery.decided") if decided.seq > event.seq]
+    for event in run.history.of(GangStalled):
+        after = [decided for decided in run.history.of(RecoveryDecided) if decided.seq > event.seq]
         if ended and not after:
-            yield views.found(f"the gang stood still for {event.value.get('since_s')} s and was not recovered", event)
+            yield views.found(f"the gang stood still for {event.data.since_s} s and was not recovered", event)
 
 
 def _walled(run: Run) -> Iterator[views.Finding]:
     """The whole run's own limit was reached."""
-    for event in run.history.of("timer"):
-        if event.type == "ok" and event.key == "wall":
+    for event in run.history.of(TimerDone):
+        if event.key == "wall":
             yield views.found(f"the run was not finished after {run.trial.liveness.wall_s:g} s", event)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model.act import Primitive
 from ..model.event import Event
+from ..model.events import FaultAct, FaultVerified, GangStopDone, NodeEnded, NodeExit, NodeKillDone
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -35,16 +37,14 @@ def check(run: Run, params: Params) -> Verdict:
 def _left(run: Run) -> Iterator[views.Finding]:
     """A count above 0 stands, unless a later count of the same node is 0."""
     for event in _counts(run):
-        left = event.value.get("left")
-        if left != 0 and not any(
-            e.seq > event.seq and e.node == event.node and e.value.get("left") == 0 for e in _counts(run)
-        ):
+        left = event.data.left
+        if left != 0 and not any(e.seq > event.seq and e.node == event.node and e.data.left == 0 for e in _counts(run)):
             yield views.found(f"{left} processes were left on {event.node} by {event.f}", event)
 
 
 def _counts(run: Run) -> list[Event]:
-    counts = run.history.of("gang.stop", "node.kill", "node.ended")
-    return [e for e in counts if e.type in ("ok", "note") and e.value.get("left") is not None]
+    counts = run.history.of(GangStopDone, NodeKillDone, NodeEnded)
+    return [e for e in counts if e.type in ("ok", "note") and e.data.left is not None]
 
 
 def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
@@ -56,22 +56,25 @@ def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
 
 def _proves(run: Run, event: Event, epoch: int) -> bool:
     """A later epoch's count covers the earlier ones: it looks for the mark of the node, not of the epoch."""
-    if event.f in ("node.exit", "node.ended"):
-        return event.value.get("left") == 0 and event.source.incarnation is not None
-    if event.type == "ok" and event.f in ("gang.stop", "node.kill"):
-        return event.value.get("left") == 0 and (event.epoch is None or event.epoch >= epoch)
-    return event.f == "fault.verified" and _powers_off(run, event.value.get("id"))
-
-
-def _powers_off(run: Run, id: object) -> bool:
-    """Whether that fault ends every process of its node, so that its verification is a count."""
-    for op in views.operations(run.history, "fault.act"):
-        if op.invoke.value.get("id") == id:
-            verify = views.listing(views.mapping(op.invoke.value.get("act")).get("verify"))
-            return any(_of_node(views.mapping(p)) for p in verify)
+    match event.data:
+        case NodeExit() | NodeEnded():
+            return event.data.left == 0 and event.source.incarnation is not None
+        case GangStopDone() | NodeKillDone() if event.type == "ok":
+            return event.data.left == 0 and (event.epoch is None or event.epoch >= epoch)
+        case FaultVerified():
+            return _powers_off(run, event.data.id)
     return False
 
 
-def _of_node(primitive: Mapping[str, object]) -> bool:
+def _powers_off(run: Run, id: str) -> bool:
+    """Whether that fault ends every process of its node, so that its verification is a count."""
+    for op in views.operations(run.history, FaultAct):
+        order = op.invoke.data
+        if order.id == id:
+            return order.act is not None and any(map(_of_node, order.act.verify))
+    return False
+
+
+def _of_node(primitive: Primitive) -> bool:
     """Power of the node itself. That a host does not answer says nothing about what still runs there."""
-    return primitive.get("kind") == "power" and views.mapping(primitive.get("args")).get("of", "node") == "node"
+    return primitive.kind == "power" and bool(primitive.args.get("of", "node") == "node")

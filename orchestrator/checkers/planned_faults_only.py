@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .. import views
-from ..model.act import OF_HOSTS
 from ..model.event import Event
+from ..model.events import (
+    FaultAct,
+    FaultHeal,
+    FaultHealDone,
+    GangStalled,
+    GangStart,
+    GangStop,
+    GatherDone,
+    NodeApply,
+    NodeApplyDone,
+    NodeExit,
+    NodeKill,
+    NodeSilent,
+    RankExit,
+    RecoveryDecided,
+    RunBegin,
+)
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -28,7 +44,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _summary(run: Run) -> str:
-    lost = sum(len(views.listing(event.value.get("lost"))) for event in run.history.of("recovery.decided"))
+    lost = sum(len(event.data.lost or ()) for event in run.history.of(RecoveryDecided))
     if lost:
         return f"{lost} node{'s' * (lost != 1)} lost as planned, nothing else"
     broke = any(event.type == "note" and views.abnormal(event) for event in run.history.events)
@@ -52,15 +68,15 @@ class _Damage:
     healed: dict[str, float] = field(default_factory=dict)
 
     def explains(self, event: Event, epoch: int | None) -> bool:
-        if event.f == "node.silent" and self._late(event):
+        if event.kind is NodeSilent and self._late(event):
             return True
-        if event.f in ("node.exit", "node.silent"):
+        if event.kind in (NodeExit, NodeSilent):
             return event.node in self.nodes
         return epoch in self.epochs or event.node in self.nodes
 
-    def _late(self, event: Event) -> bool:
+    def _late(self, event: Event[NodeSilent]) -> bool:
         """Whether the silence began under a fault on this node that is healed by now, or in the grace after its heal."""
-        node, silent_s = event.node or "", views.number(event.value.get("silent_s"))
+        node, silent_s = event.node or "", event.data.silent_s
         if silent_s is None or node not in self.healed:
             return False
         begin = self.acted.get(node, self.healed[node]) - self.grace_s
@@ -74,19 +90,19 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
     for event in run.history.events:
         epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
         here = {epoch} if epoch is not None else set()
-        if event.type == "invoke" and event.f in ("fault.act", "node.kill"):
+        if event.kind in (FaultAct, NodeKill):
             hit = reach.get(str(event.key), {event.node or ""})
             damage.nodes |= hit
-            damage.acted |= dict.fromkeys(hit, event.t) if event.f == "fault.act" else {}
-            damage.epochs |= here if event.f == "fault.act" else set()
-            damage.fell |= {event.node or ""} if event.f == "node.kill" else set()
-        elif event.type == "invoke" and event.f == "gang.stop":
+            damage.acted |= dict.fromkeys(hit, event.t) if event.kind is FaultAct else {}
+            damage.epochs |= here if event.kind is FaultAct else set()
+            damage.fell |= {event.node or ""} if event.kind is NodeKill else set()
+        elif event.kind is GangStop:
             damage.epochs |= here
-        elif event.type == "ok" and event.f == "fault.heal":
+        elif event.kind is FaultHealDone:
             hit = reach.get(str(event.key), {event.node or ""})
             damage.nodes -= hit - damage.fell
             damage.healed |= dict.fromkeys(hit, event.t)
-        elif event.type == "ok" and event.f == "node.apply":
+        elif event.kind is NodeApplyDone:
             damage.nodes.discard(event.node or "")
             damage.fell.discard(event.node or "")
         elif event.type == "note" and views.abnormal(event):
@@ -100,35 +116,35 @@ def _reaches(run: Run) -> dict[str, set[str]]:
     """Key of an injection or of its healing -> the nodes that it is about: all of a host, where the host itself is hit."""
     hosts = views.hosts_of(run.history)
     found = {}
-    for event in run.history.of("fault.act", "fault.heal"):
-        taken = views.names(views.mapping(event.value.get("act")).get("disables")) if event.type == "invoke" else ()
-        if event.key and any(one in OF_HOSTS for one in taken):
+    for event in run.history.of(FaultAct, FaultHeal):
+        act = event.data.act
+        if event.key and act is not None and act.of_host:
             found[event.key] = {name for name, host in hosts.items() if host == hosts.get(event.node or "")}
     return found
 
 
 def _told(event: Event, gangs: Sequence[views.Gang]) -> str:
-    if event.f == "rank.exit":
-        rank = views.whole(event.value.get("rank"))
-        gang = next((one for one in gangs if one.epoch == event.epoch and rank is not None), None)
-        culprit, said = views.blamed(gang, rank) if gang and rank is not None else (rank, None)
-        if gang and said and culprit is not None and "culprit" in said.value:
-            return f"{said.value.get('kind')} of rank {culprit} on {gang.ranks[culprit]}, which nothing planned"
-        return f"rank {event.value.get('rank')} on {event.node} left with code {event.value.get('code')}, which nothing planned"
-    if event.f == "gang.stalled":
-        return f"the gang stood still for {event.value.get('since_s')} s, which nothing planned"
-    what = "exited" if event.f == "node.exit" else "fell silent"
+    if isinstance(event.data, RankExit):
+        rank, code = event.data.rank, event.data.code
+        gang = next((gang for gang in gangs if gang.epoch == event.epoch), None)
+        culprit, said = views.blamed(gang, rank) if gang else (rank, None)
+        if gang and said and said.data.culprit is not None:
+            return f"{said.data.kind} of rank {culprit} on {gang.ranks[culprit]}, which nothing planned"
+        return f"rank {rank} on {event.node} left with code {code}, which nothing planned"
+    if isinstance(event.data, GangStalled):
+        return f"the gang stood still for {event.data.since_s} s, which nothing planned"
+    what = "exited" if event.kind is NodeExit else "fell silent"
     return f"{event.node} {what}, which nothing planned"
 
 
 def _undetected(run: Run) -> Iterator[views.Finding]:
     """Recovery starts from detection only, never from the outcome of our own injection."""
     last = 0
-    for decided in run.history.of("recovery.decided"):
+    for decided in run.history.of(RecoveryDecided):
         seen = [e for e in run.history.events if last < e.seq < decided.seq and (views.abnormal(e) or _failed(e))]
         if not seen:
             yield views.found("a recovery was decided although nothing had been detected", decided)
-        unseen = [node for node in views.listing(decided.value.get("lost")) if not _gone(run, node, decided)]
+        unseen = [node for node in decided.data.lost or () if not _gone(run, node, decided)]
         if unseen:
             yield views.found(f"{unseen[0]} was given up although neither its exit nor its silence was seen", decided)
         last = decided.seq
@@ -136,19 +152,19 @@ def _undetected(run: Run) -> Iterator[views.Finding]:
 
 def _failed(event: Event) -> bool:
     """A node that could not be started again is a loss of its own."""
-    return event.f in ("node.apply", "node.kill", "gang.start", "gang.stop") and event.type in ("fail", "info")
+    return event.command in (NodeApply, NodeKill, GangStart, GangStop) and event.type in ("fail", "info")
 
 
 def _gone(run: Run, node: object, decided: Event) -> bool:
     return any(
-        event.node == node and event.seq < decided.seq and (event.f in ("node.exit", "node.silent") or _failed(event))
+        event.node == node and event.seq < decided.seq and (event.kind in (NodeExit, NodeSilent) or _failed(event))
         for event in run.history.events
     )
 
 
 def _lost_keepers(run: Run) -> Iterator[views.Finding]:
     """A keeper that lives when the run begins lives when its files are gathered, unless its host was powered off."""
-    begin, gathered = run.history.first("run.begin"), _gathered(run)
+    begin, gathered = run.history.first(RunBegin), _gathered(run)
     if begin is None or gathered is None:
         return
     for host, pid in _keepers(begin).items():
@@ -159,27 +175,27 @@ def _lost_keepers(run: Run) -> Iterator[views.Finding]:
 
 
 def _unknown_keepers(run: Run) -> Iterator[views.Finding]:
-    begin, gathered = run.history.first("run.begin"), _gathered(run)
+    begin, gathered = run.history.first(RunBegin), _gathered(run)
     if begin is not None and gathered is not None:
         for host in sorted(_keepers(begin).keys() - _keepers(gathered).keys() - _powered_off(run)):
             yield views.found(f"it is not known whether the keeper on {host} lived when the run ended", gathered)
 
 
-def _keepers(event: Event) -> dict[str, object]:
-    return dict(views.mapping(event.value.get("keeper_pids")))
+def _keepers(event: Event[RunBegin | GatherDone]) -> Mapping[str, int]:
+    return event.data.keeper_pids or {}
 
 
-def _gathered(run: Run) -> Event | None:
-    return next((event for event in reversed(run.history.of("gather")) if event.type == "ok"), None)
+def _gathered(run: Run) -> Event[GatherDone] | None:
+    return run.history.last(GatherDone)
 
 
 def _powered_off(run: Run) -> set[str]:
     """The hosts that a planned fault powered off, and their keepers with them."""
     hosts = views.hosts_of(run.history)
-    acts = [event for event in run.history.of("fault.act") if event.type == "invoke" and event.node in hosts]
+    acts = [event for event in run.history.of(FaultAct) if event.node in hosts]
     return {hosts[event.node or ""] for event in acts if _cuts_power(event)}
 
 
-def _cuts_power(event: Event) -> bool:
-    parts = map(views.mapping, views.listing(views.mapping(event.value.get("act")).get("inject")))
-    return any(part.get("kind") == "power" and views.mapping(part.get("args")).get("of") == "host" for part in parts)
+def _cuts_power(event: Event[FaultAct]) -> bool:
+    act = event.data.act
+    return act is not None and any(part.kind == "power" and part.args.get("of") == "host" for part in act.inject)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model.events import RecoveryRefused
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -23,7 +24,7 @@ class Params:
 def check(run: Run, params: Params) -> Verdict:
     """From the injection, or the detection of an unplanned loss, to the first step of the last rank."""
     failovers = views.failovers(run.trial, run.history)
-    refused = run.history.of("recovery.refused")
+    refused = run.history.of(RecoveryRefused)
     doubts = [*views.unended(run.history)]
     if not failovers and not refused:
         return views.conclude("recovered-within", "", doubts=[views.found("nothing was lost"), *doubts])
@@ -31,7 +32,7 @@ def check(run: Run, params: Params) -> Verdict:
     failures = [*_slow(failovers, params, ended=counted and not doubts)]
     if not counted and failovers:
         doubts.append(views.found("the script reported no step, so the time to recover is not known"))
-    failures += [views.found(f"no recovery: {event.value.get('reason')}", event) for event in refused]
+    failures += [views.found(f"no recovery: {event.data.reason}", event) for event in refused]
     worst = max((one.ttr_s for one in failovers if one.ttr_s is not None), default=0.0)
     many = f" at worst of {len(failovers)}" if len(failovers) > 1 else ""
     return views.conclude(

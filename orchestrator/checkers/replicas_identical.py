@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
+from ..model.events import RankFinished, RankRestored
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -44,15 +45,15 @@ def _compared(steps: int, ranks: int) -> str:
 
 
 def _restored(gang: views.Gang) -> Iterator[views.Finding]:
-    told = gang.by_rank("rank.restored")
-    if len({views.text(event.value.get("weights")) for event in told.values()}) > 1:
+    told = gang.by_rank(RankRestored)
+    if len({event.data.weights for event in told.values()}) > 1:
         yield views.found(f"epoch {gang.epoch}: the ranks restored different weights", *told.values())
 
 
 def _finished(gang: views.Gang) -> Iterator[views.Finding]:
     """Model and optimizer, by the set of names: a missing tensor is a difference."""
-    told = gang.by_rank("rank.finished")
-    states = {rank: _shared(views.mapping(event.value.get("digest"))) for rank, event in told.items()}
+    told = gang.by_rank(RankFinished)
+    states = {rank: _shared(event.data.digest or {}) for rank, event in told.items()}
     if not states:
         return
     first = min(states)
@@ -83,11 +84,11 @@ def _unproved(gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
     """Without the digests of every rank at the end nothing is shown."""
     if not gangs:
         return
-    told = gangs[-1].by_rank("rank.finished")
-    silent = [rank for rank in gangs[-1].ranks if not (rank in told and told[rank].value.get("digest"))]
+    told = gangs[-1].by_rank(RankFinished)
+    silent = [rank for rank in gangs[-1].ranks if not (rank in told and told[rank].data.digest)]
     if silent:
         yield views.found(f"rank {silent[0]} gave no digest of its weights at the end", told.get(silent[0]))
     for gang in gangs:
-        missing = [rank for rank, event in gang.by_rank("rank.restored").items() if not event.value.get("weights")]
+        missing = [rank for rank, event in gang.by_rank(RankRestored).items() if not event.data.weights]
         if missing:
             yield views.found(f"epoch {gang.epoch}: rank {missing[0]} gave no digest of what it restored")

@@ -7,6 +7,14 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.event import Event
+from ..model.events import (
+    CheckpointCommit,
+    CheckpointFacts,
+    CheckpointScanDone,
+    CheckpointSkipped,
+    RankRestored,
+    ResumeChosen,
+)
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -29,7 +37,7 @@ def check(run: Run, params: Params) -> Verdict:
         *views.unended(run.history),
         *views.unstarted(run.history),
     ]
-    if not run.history.of("checkpoint.commit", "rank.restored"):
+    if not run.history.of(CheckpointCommit, RankRestored):
         doubts.append(views.found("no rank reported a checkpoint, neither written nor restored"))
     return views.conclude("resumed-newest", _text(run, later), failures=failures, doubts=doubts)
 
@@ -54,7 +62,7 @@ def _stale(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     chosen = views.choices(run.history).get(gang.epoch)
     if chosen is None:
         return
-    skipped = {str(e.value.get("name")) for e in run.history.of("checkpoint.skipped") if e.seq < gang.began.seq}
+    skipped = {str(e.data.name) for e in run.history.of(CheckpointSkipped) if e.seq < gang.began.seq}
     committed = views.commits(run.history, gang, skipped)
     newest = committed[-1] if committed else None
     step = _step(chosen)
@@ -62,34 +70,36 @@ def _stale(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         yield views.found(
             f"epoch {gang.epoch} resumed from {step} although {_step(newest)} was committed", chosen, newest
         )
-    if str(chosen.value.get("name")) in skipped:
-        yield views.found(f"epoch {gang.epoch} resumed from {chosen.value.get('name')}, which is damaged", chosen)
+    if str(chosen.data.name) in skipped:
+        yield views.found(f"epoch {gang.epoch} resumed from {chosen.data.name}, which is damaged", chosen)
     yield from _unfounded(run, gang, chosen, committed)
 
 
-def _unfounded(run: Run, gang: views.Gang, chosen: Event, committed: tuple[Event, ...]) -> Iterator[views.Finding]:
+def _unfounded(
+    run: Run, gang: views.Gang, chosen: Event[ResumeChosen], committed: tuple[Event[CheckpointCommit], ...]
+) -> Iterator[views.Finding]:
     """What was chosen must have been committed as such, or found by the scan (its rank may have died before it told)."""
     if _step(chosen) == 0:
         return
-    name, sha256 = chosen.value.get("name"), chosen.value.get("sha256")
-    told = [event for event in committed if event.value.get("name") == name]
-    scans = [e for e in run.history.of("checkpoint.scan") if e.type == "ok" and e.seq < gang.began.seq]
-    scanned = [e for e in scans if views.mapping(e.value.get("newest")).get("name") == name]
+    name, sha256 = chosen.data.name, chosen.data.sha256
+    told = [event for event in committed if event.data.name == name]
+    scans = [e for e in run.history.of(CheckpointScanDone) if e.seq < gang.began.seq]
+    scanned = [e for e in scans if e.data.newest is not None and e.data.newest.name == name]
     if not told and not scanned:
         yield views.found(f"epoch {gang.epoch} resumed from {name}, which no rank committed and no scan found", chosen)
     for event in told:
-        if event.value.get("sha256") != sha256:
+        if event.data.sha256 != sha256:
             yield views.found(f"{name} is not what was committed under that name: its SHA-256 differs", event, chosen)
     if not told and any(_lost(run, gang, event) for event in scanned):
         yield views.found(f"{name} is of a lineage that was given up", chosen)
 
 
-def _lost(run: Run, gang: views.Gang, scan: Event) -> bool:
+def _lost(run: Run, gang: views.Gang, scan: Event[CheckpointScanDone]) -> bool:
     """Whether the checkpoint that was found descends from steps that no longer count."""
-    newest = views.mapping(scan.value.get("newest"))
+    newest = scan.data.newest or CheckpointFacts.read({})
     resumes = {epoch: step for epoch, step in views.resume_steps(run.history).items() if epoch < gang.epoch}
-    return not views.kept(views.whole(newest.get("epoch")) or 0, views.whole(newest.get("step")) or 0, resumes)
+    return not views.kept(newest.epoch or 0, newest.step or 0, resumes)
 
 
-def _step(event: Event) -> int:
-    return views.whole(event.value.get("step")) or 0
+def _step(event: Event[ResumeChosen | CheckpointCommit]) -> int:
+    return event.data.step or 0

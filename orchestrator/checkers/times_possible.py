@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model.events import CollectivePlan
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import collectives
@@ -60,7 +61,7 @@ def _too_fast(
             f"{phrases.case(case)}: iteration {spans.trials[shortest]} took {phrases.milliseconds(float(times[shortest]))} ms; "
             f"{bound.payload:,} bytes need at least {phrases.milliseconds(bound.seconds)} ms on {bound.link} "
             f"({phrases.rate(bound.rate)}): the time is wrong, or the bytes took another way",
-            run.history.last("collective.plan"),
+            run.history.last(CollectivePlan),
         )
 
 

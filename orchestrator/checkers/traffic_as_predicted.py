@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from .. import views
 from ..model.event import Event
+from ..model.events import Traffic
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -23,26 +24,26 @@ class Params:
 def check(run: Run, params: Params) -> Verdict:
     """By what every rank of the last gang that did a step counted in its first one, summed over the ranks."""
     doubts = [*views.unended(run.history)]
-    gang = next((one for one in reversed(views.gangs(run.history)) if one.complete("traffic")), None)
+    gang = next((one for one in reversed(views.gangs(run.history)) if one.complete(Traffic)), None)
     if gang is None:
         doubts = [views.found("no gang of which every rank told what a step moved"), *doubts]
         return views.conclude("traffic-as-predicted", "", doubts=doubts)
-    told = gang.by_rank("traffic")
+    told = gang.by_rank(Traffic)
     first = next(iter(told.values()))
     measured, once = _sum(told.values(), "measured"), _sum(told.values(), "once")
     failures = [
-        *_apart(measured, _sizes(first.value.get("predicted")), "in a step of all ranks"),
-        *_apart(once, _sizes(first.value.get("once_predicted")), "of all ranks before the first step"),
+        *_apart(measured, _sizes(first.data.predicted), "in a step of all ranks"),
+        *_apart(once, _sizes(first.data.once_predicted), "of all ranks before the first step"),
     ]
     before = f"{_each(once, len(told))} per rank once, " if once else ""
     text = f"{before}{_each(measured, len(told))} per rank and step, as predicted"
     return views.conclude("traffic-as-predicted", text, failures=failures, doubts=doubts)
 
 
-def _sum(told: Iterable[Event], name: str) -> Counter[str]:
+def _sum(told: Iterable[Event[Traffic]], name: str) -> Counter[str]:
     found: Counter[str] = Counter()
     for event in told:
-        found.update(_sizes(event.value.get(name)))
+        found.update(_sizes(getattr(event.data, name)))
     return found
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model.events import RankRestored
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -20,7 +21,7 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """By SHA-256 of the parameters that each rank of a gang holds after the broadcast; they differ before it."""
-    gangs = [gang for gang in views.gangs(run.history) if gang.of("rank.restored")]
+    gangs = [gang for gang in views.gangs(run.history) if gang.of(RankRestored)]
     failures = [one for gang in gangs for one in _others(gang)]
     doubts = [*_untold(gangs), *views.unended(run.history), *views.unstarted(run.history)]
     evidence = {"ranks": {f"epoch {gang.epoch}": f"{_equal(gang)}/{len(gang.ranks)}" for gang in gangs}}
@@ -29,7 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _hashes(gang: views.Gang) -> dict[int, str | None]:
-    return {rank: views.text(event.value.get("weights")) for rank, event in gang.by_rank("rank.restored").items()}
+    return {rank: event.data.weights for rank, event in gang.by_rank(RankRestored).items()}
 
 
 def _equal(gang: views.Gang) -> int:
@@ -44,7 +45,7 @@ def _text(gang: views.Gang, epochs: int) -> str:
 
 
 def _others(gang: views.Gang) -> Iterator[views.Finding]:
-    told, events = _hashes(gang), gang.by_rank("rank.restored")
+    told, events = _hashes(gang), gang.by_rank(RankRestored)
     for rank, one in sorted(told.items()):
         if one and told.get(0) and one != told[0]:
             yield views.found(f"epoch {gang.epoch}: rank {rank} has other weights than rank 0", events[rank], events[0])

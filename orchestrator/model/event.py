@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
     P_co = TypeVar("P_co", bound="Payload | None", default=Any, covariant=True)
     Q = TypeVar("Q", bound=Payload)
+    S = TypeVar("S", bound=Payload)
 else:
     from typing import TypeVar
 
     P_co = TypeVar("P_co", covariant=True)
     Q = TypeVar("Q")
+    S = TypeVar("S")
 
-#: Observations from which recovery may start. The outcome of our own injection is not among them.
-DETECTORS = ("node.exit", "rank.exit", "node.silent", "gang.stalled")
 #: In the value of an answer that was given before, to a command that came again.
 REPEATED = "repeated"
 
 
+_UNREAD = object()
 _ANY: tuple[EventType, ...] = ("invoke", "ok", "fail", "info", "note")
 
 
@@ -81,15 +82,19 @@ class _Typed(Generic[P_co]):
         return None if self._type() == "note" else _registry().get((self.f, "invoke"))
 
     @property
+    def subject(self) -> type[Payload] | None:
+        """The class of the command that this orders or closes, else of the observation."""
+        return self.command or self.kind
+
+    @property
     def data(self) -> P_co:
         """The payload; None for an event of a workload's own. Raises TypeError where a required key is missing."""
-        try:
-            return self._data
-        except AttributeError:
+        data: Any = getattr(self, "_data", _UNREAD)
+        if data is _UNREAD:
             kind = self.kind
-            data = cast(P_co, kind.read(self.value) if kind else None)
+            data = kind.read(self.value) if kind else None
             object.__setattr__(self, "_data", data)
-            return data
+        return cast(P_co, data)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +132,24 @@ class Command(_Typed[P_co]):
         return "invoke"
 
 
+def event(
+    payload: Q,
+    *,
+    at: Clock,
+    source: Source,
+    type: EventType | None = None,
+    f: str = "",
+    key: str | None = None,
+    node: str | None = None,
+    epoch: int | None = None,
+) -> Event[Q]:
+    """The event with this payload. ``type`` and ``f`` where its class does not say them: it has several, or is CommandFailed."""
+    return Event(
+        type=type or payload.TYPES[0], f=payload.NAME or f, at=at, source=source, key=key, node=node, epoch=epoch,
+        value=codec.plain(payload),
+    )  # fmt: skip
+
+
 def command(
     payload: Q,
     key: str,
@@ -150,12 +173,19 @@ class History:
     events: tuple[Event, ...] = ()
 
     @overload
-    def of(self, *kinds: type[Q]) -> tuple[Event[Q], ...]: ...
+    def of(self, kind: type[Q], /) -> tuple[Event[Q], ...]: ...
     @overload
-    def of(self, *kinds: str) -> tuple[Event, ...]: ...
+    def of(self, kind: type[Q], other: type[S], /) -> tuple[Event[Q | S], ...]: ...
+    @overload
+    def of(self, *kinds: type[Payload] | str) -> tuple[Event, ...]: ...
     def of(self, *kinds: type[Payload] | str) -> tuple[Event, ...]:
         """The events with a payload of one of ``kinds``, in order."""
         return tuple(_among(self.events, kinds))
+
+    def with_subject(self, *subjects: type[Payload]) -> tuple[Event, ...]:
+        """Observations of these classes, commands of these classes and their outcomes, in order."""
+        names = [subject.NAME for subject in subjects]
+        return tuple(event for event in self.events if event.f in names and event.subject in subjects)
 
     @overload
     def first(self, kind: type[Q]) -> Event[Q] | None: ...

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from ..model.events import GangStartDone, RunBegin
 from .event import History, Source
 from .trial import Trial
 from .verdict import Verdict
@@ -120,6 +121,6 @@ class Run:
     @property
     def _was_written_as_2(self) -> bool:
         """Since format 2 run.begin states the format, and every node confirms run.begin when its ranks start."""
-        begin = self.history.first("run.begin")
-        confirmed = any(event.type == "ok" and "begin" in event.value for event in self.history.of("gang.start"))
-        return confirmed or (begin is not None and "format" in begin.value)
+        begin = self.history.first(RunBegin)
+        confirmed = any(event.data.begin is not None for event in self.history.of(GangStartDone))
+        return confirmed or (begin is not None and begin.data.format is not None)

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..model.bed import BedSpec
-from ..model.event import Event, Source
+from ..model.event import Source, event
+from ..model.events import RunEnd
 from ..model.launch import Request
 from ..model.plugin import Catalogue
 from ..model.provider import Provider
@@ -66,7 +67,7 @@ def close(directory: Path, reason: str) -> None:
     Raises InfrastructureError when the journal cannot be written, or another process writes it.
     """
     with Journal(directory / bundle.HISTORY) as journal:
-        value = {"outcome": "interrupted", "reason": reason, "kind": ""}
-        journal.append(Event(type="note", f="run.end", at=clock.now(), source=Source(writer="ctl", n=0), value=value))
+        end = RunEnd(outcome="interrupted", reason=reason, kind="")
+        journal.append(event(end, at=clock.now(), source=Source(writer="ctl", n=0)))
         journal.sync()
     seal.seal(directory)

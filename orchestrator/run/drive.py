@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from ..core.spec import redact
-from ..model import codec, redaction, vaulted
+from ..model import event as model
+from ..model import redaction, vaulted
 from ..model.errors import CcbedError, InfrastructureError, on_disk
 from ..model.event import Command, Event, History, Source
+from ..model.events import ClockFacts, GangStart, NodeFacts, RunBegin, RunInterrupted, RunResumed
 from ..model.launch import Request
-from ..model.plan import Plan
+from ..model.payload import Payload
+from ..model.plan import HostClock, Plan, PlanNode
 from ..model.trial import Trial
 from ..store import beds, bundle, clock, paths
 from ..store.journal import Journal, JournalError
@@ -37,10 +40,10 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
     with Journal(directory / bundle.HISTORY, request.bed.vault) as journal, _interruptible() as is_interrupted:
         try:
             cursors = request.provider.open(request.bed, plan.run)
-            cursors = journal.events[0].value["cursors"] if journal.events else cursors
+            cursors = _first_cursors(journal) if journal.events else cursors
             probes = Probes(lambda name: request.provider.observe_node(request.bed, name))
             opening = journal.append(_opening(request, plan, journal, directory, cursors, cut=cut))
-            if opening is not None and opening.f == "run.begin":
+            if opening is not None and opening.kind is RunBegin:
                 request.on_event(opening)
             loop = Loop(
                 trial=trial,
@@ -50,7 +53,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 now=clock.now,
                 probe=probes.status,
                 start_probe=probes.start,
-                gather=lambda: _gather(request, plan, directory, journal.events[0].value["cursors"]),
+                gather=lambda: _gather(request, plan, directory, _first_cursors(journal)),
                 on_event=lambda event, state: request.on_event(event),
                 is_interrupted=(lambda: True) if request.stop else is_interrupted,
                 cursors=cursors,
@@ -65,24 +68,37 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
 
 def _revealed(command: Command, secrets: Mapping[str, str]) -> Command:
     """Put the secrets into the arguments of the ranks."""
-    if command.f != "gang.start" or not secrets:
+    if command.kind is not GangStart or not secrets:
         return command
-    params = redact.reveal(command.value["params"], secrets)
+    params = redact.reveal(command.data.params, secrets)
     return replace(command, value={**command.value, "params": params})
 
 
 def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
     """Return the first event of this orchestrator: the run begins, resumes, or was cut off."""
     if not journal.events:
-        nodes = {name: _identity(node) for name, node in plan.nodes.items()}
-        value = {"run": plan.run, "bed": plan.bed, "pid": os.getpid(), "nodes": nodes, "cursors": cursors}
-        value |= bundle.identity(directory)
-        value |= {"keeper_pids": _keeper_pids(request)}
-        value |= {"clocks": codec.plain(plan.clocks)} if plan.clocks else {}
-        value |= {"left_out": dict(plan.left_out)} if plan.left_out else {}
-        return _note("run.begin", vaulted.hide(codec.plain(value), request.bed.vault))
-    value = {"pid": os.getpid(), "torn_bytes": journal.torn_bytes, "nodes": _live_nodes(request)}
-    return _note("run.interrupted", {"reason": "cut off", **value}) if cut else _note("run.resumed", value)
+        begin = RunBegin(
+            run=plan.run,
+            bed=plan.bed,
+            pid=os.getpid(),
+            nodes={name: _identity(node) for name, node in plan.nodes.items()},
+            cursors=cursors,
+            **bundle.identity(directory),
+            keeper_pids=_keeper_pids(request),
+            clocks={boot: _clock(measured) for boot, measured in plan.clocks.items()} or None,
+            left_out=plan.left_out or None,
+        )
+        event = _note(begin)
+        return replace(event, value=vaulted.hide(event.value, request.bed.vault))
+    pid, torn_bytes, nodes = os.getpid(), journal.torn_bytes, _live_nodes(request)
+    if cut:
+        return _note(RunInterrupted(reason="cut off", pid=pid, torn_bytes=torn_bytes, nodes=nodes))
+    return _note(RunResumed(pid=pid, torn_bytes=torn_bytes, nodes=nodes))
+
+
+def _first_cursors(journal: Journal) -> Mapping[str, int]:
+    begin = journal.history.first(RunBegin)
+    return (begin.data.cursors if begin else None) or {}
 
 
 def _stop_gang_and_heal(
@@ -127,11 +143,11 @@ def _command(directory: Path) -> str:
     return ""
 
 
-def _live_nodes(request: Request) -> dict[str, Any]:
+def _live_nodes(request: Request) -> dict[str, NodeFacts]:
     """Return the nodes that live when a run is resumed."""
     status = request.provider.observe(request.bed, memory=False)
     return {
-        node.name: {"incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid}
+        node.name: NodeFacts(incarnation=node.incarnation, ordinal=node.ordinal, pid=node.pid)
         for node in status.nodes
         if node.state in ("warm", "busy", "paused", "starting")
     }
@@ -148,15 +164,19 @@ def _keeper_pids(request: Request) -> dict[str, int]:
     return dict.fromkeys((node.host for node in request.bed.nodes), status.keeper_pid)
 
 
-def _identity(node: Any) -> dict[str, Any]:
-    return {
-        "incarnation": node.incarnation, "ordinal": node.ordinal, "pid": node.pid, "role": node.role, "address": node.address,
-        "host": node.host,
-    }  # fmt: skip
+def _identity(node: PlanNode) -> NodeFacts:
+    return NodeFacts(
+        incarnation=node.incarnation, ordinal=node.ordinal, pid=node.pid, role=node.role, address=node.address,
+        host=node.host,
+    )  # fmt: skip
 
 
-def _note(f: str, value: Mapping[str, Any]) -> Event:
-    return Event(type="note", f=f, value=value, at=clock.now(), source=Source(writer="ctl", n=0))
+def _clock(measured: HostClock) -> ClockFacts:
+    return ClockFacts(host=measured.host, offset_s=measured.offset_s, uncertainty_s=measured.uncertainty_s)
+
+
+def _note(payload: Payload) -> Event:
+    return model.event(payload, at=clock.now(), source=Source(writer="ctl", n=0))
 
 
 @contextmanager

@@ -10,19 +10,44 @@ from typing import Any, Protocol
 
 from ..core.engine import duplicates, engine, fold, liveness
 from ..core.engine.state import State
+from ..model import event as model
 from ..model import redaction
 from ..model.bed import NodeStatus
 from ..model.errors import KeeperGoneError, on_disk
 from ..model.event import Clock, Command, Event, Source
-from ..model.payload import EventType
+from ..model.events import (
+    CommandFailed,
+    ControllerLate,
+    FaultAct,
+    FaultHeal,
+    GangStalled,
+    Gather,
+    HealVerified,
+    NodeApply,
+    NodeExit,
+    NodeHeard,
+    NodeKill,
+    NodeSilent,
+    NodeSuspect,
+    Note,
+    Progress,
+    RankHeld,
+    RankStep,
+    RecoveryDecided,
+    RunEnd,
+    RunInterrupted,
+    Timer,
+    TimerDone,
+)
+from ..model.payload import EventType, Payload
 from ..model.plan import Plan
 from ..model.provider import Cursors, Provider
 from ..model.trial import Trial
 
 #: These change the bed: the journal is on disk before they are sent.
-_SYNCED = ("fault.act", "fault.heal", "node.apply", "node.kill")
+_SYNCED = (FaultAct, FaultHeal, NodeApply, NodeKill)
 #: The keeper performs these, so the exit of a node does not end them.
-_BY_KEEPER = ("fault.act", "fault.heal", "node.apply", "node.kill")
+_BY_KEEPER = (FaultAct, FaultHeal, NodeApply, NodeKill)
 
 #: After a resume an overdue timer still waits so many seconds, or its own time.
 GRACE_S = 3.0
@@ -124,25 +149,25 @@ class Loop:
 
     def _issue(self, command: Command) -> None:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        if command.f == "note":
-            if command.value["f"] == "run.end":
+        if isinstance(command.data, Note):
+            if command.data.f == RunEnd.NAME:
                 self._close_commands()
-            self._write(self._event("note", command.value["f"], command.value["value"], **about))
+            self._write(self._raw("note", command.data.f, command.data.value, **about))
             return
         value = {**_without_secrets(command.value), "deadline_s": command.deadline_s}
-        numbered = self.journal.append(self._event("invoke", command.f, value, **about))
+        numbered = self.journal.append(self._raw("invoke", command.f, value, **about))
         if numbered is not None:
             self._perform(command, numbered.at.mono)
 
     def _perform(self, command: Command, since: float) -> None:
         """Send a command; the reply comes as an event."""
         self._open[command.key] = (command, since + command.deadline_s)
-        if command.f == "timer":
-            heapq.heappush(self._timers, (since + float(command.value["after_s"]), command.key))
-        elif command.f == "gather":
-            self._write(self._event("ok", "gather", self._gather_and_poll(), key=command.key, epoch=command.epoch))
+        if isinstance(command.data, Timer):
+            heapq.heappush(self._timers, (since + (command.data.after_s or 0.0), command.key))
+        elif isinstance(command.data, Gather):
+            self._write(self._raw("ok", Gather.NAME, self._gather_and_poll(), key=command.key, epoch=command.epoch))
         else:
-            if command.f in _SYNCED:
+            if command.kind in _SYNCED:
                 self.journal.sync()
             self._send(command)
 
@@ -153,8 +178,8 @@ class Loop:
         except OSError as error:
             if on_disk(error):
                 raise
-            gone = {"gone": True} if isinstance(error, KeeperGoneError) else {}
-            self._write(self._indeterminate(command, f"not sent: {error}", **gone))
+            gone = True if isinstance(error, KeeperGoneError) else None
+            self._write(self._indeterminate(command, f"not sent: {error}", gone=gone))
 
     def _gather_and_poll(self) -> Mapping[str, Any]:
         """Fetch the files of the nodes, then write the events that they have and the journal lacks."""
@@ -171,23 +196,23 @@ class Loop:
 
     def _lost_replies(self, event: Event) -> list[Event]:
         """A node that has exited sends no reply: close the open commands of its agent as indeterminate."""
-        if event.f != "node.exit":
+        if event.kind is not NodeExit:
             return []
         lost = [
             command for command, _ in self._open.values()
-            if command.node == event.node and command.f not in (*_BY_KEEPER, "timer", "gather")
+            if command.node == event.node and command.kind not in (*_BY_KEEPER, Timer, Gather)
             and command.incarnation in (None, event.source.incarnation)
         ]  # fmt: skip
         return [self._indeterminate(command, "the node exited") for command in lost]
 
     def _overdue(self) -> list[Event]:
         now = self.now().mono
-        late = [command for command, due in self._open.values() if due <= now and command.f != "timer"]
+        late = [command for command, due in self._open.values() if due <= now and command.kind is not Timer]
         return [self._indeterminate(command, f"no reply within {command.deadline_s:g} s") for command in late]
 
-    def _indeterminate(self, command: Command, reason: str, **more: Any) -> Event:
+    def _indeterminate(self, command: Command, reason: str, *, gone: bool | None = None) -> Event:
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        return self._event("info", command.f, {"reason": reason, **more}, **about)
+        return self._event(CommandFailed(reason=reason, gone=gone), type="info", f=command.f, **about)
 
     def _close_commands(self) -> None:
         """Close every open command: the history of a run that has ended has none."""
@@ -208,7 +233,7 @@ class Loop:
         while self._timers and self._timers[0][0] <= now:
             _, key = heapq.heappop(self._timers)
             if key in self._open:
-                fired.append(self._event("ok", "timer", {}, key=key))
+                fired.append(self._event(TimerDone(), key=key))
         return fired
 
     # --- liveness -----------------------------------------------------------------------------------------------------
@@ -220,7 +245,7 @@ class Loop:
             return []
         previous = self._watch
         self._watch, late = liveness.look(previous, now, self._heartbeats(state))
-        delays = [self._event("note", "controller.late", {"late_s": round(late, 3)})] if late > 0.5 else []
+        delays = [self._event(ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
         return [*delays, *self._recovered(state, previous), *self._silences(state), *self._stall(state, now)]
 
     def _heartbeats(self, state: State) -> dict[str, tuple[str, int]]:
@@ -238,19 +263,20 @@ class Loop:
             if node in state.nodes and self._watch.beats[node].incarnation == previous.beats[node].incarnation
         ]  # fmt: skip
         silent = {node: round(self._watch.looked - previous.beats[node].at, 3) for node in recovered}
-        return [self._event("note", "node.heard", {"silent_s": since}, node=node) for node, since in silent.items()]
+        return [self._event(NodeHeard(silent_s=since), node=node) for node, since in silent.items()]
 
     def _silences(self, state: State) -> list[Event]:
         events = []
         for node in liveness.suspects(self._watch, self.trial.liveness):
             if self._is_current(state, node):
-                events.append(self._event("note", "node.suspect", self._silence(node), node=node))
+                events.append(self._event(NodeSuspect(silent_s=self._silence_s(node)), node=node))
                 self.start_probe(node)
             self._watch = liveness.mark(self._watch, node)
-        for node in liveness.lost(self._watch, self.trial.liveness):
-            if self._is_current(state, node) and (status := self._status_if_lost(node)):
-                value = {**self._silence(node), "seen": status}
-                events.append(self._event("note", "node.silent", value, node=node))
+        events += [
+            self._event(NodeSilent(silent_s=self._silence_s(node), seen=status), node=node)
+            for node in liveness.lost(self._watch, self.trial.liveness)
+            if self._is_current(state, node) and (status := self._status_if_lost(node))
+        ]
         return events
 
     def _is_current(self, state: State, node: str) -> bool:
@@ -258,8 +284,8 @@ class Loop:
         known = state.nodes.get(node)
         return known is not None and known.usable and self._watch.beats[node].incarnation == known.incarnation
 
-    def _silence(self, node: str) -> dict[str, Any]:
-        return {"silent_s": round(liveness.silent_for(self._watch, node), 3)}
+    def _silence_s(self, node: str) -> float:
+        return round(liveness.silent_for(self._watch, node), 3)
 
     def _status_if_lost(self, node: str) -> str:
         """Return the probed status of a silent node; empty while it runs and may only be slow."""
@@ -273,18 +299,17 @@ class Loop:
         if since is None:
             return []
         self._pace = liveness.Pace()
-        return [self._event("note", "gang.stalled", {"since_s": round(since, 3)}, epoch=state.epoch)]
+        return [self._event(GangStalled(since_s=round(since, 3)), epoch=state.epoch)]
 
     def _note_progress(self, event: Event) -> None:
-        step = event.value.get("step")
-        if event.f in ("rank.step", "progress") and isinstance(step, int):
-            self._pace = liveness.advance(self._pace, step, self.now().mono)
-        elif event.f in ("recovery.decided", "rank.held"):
+        if event.kind in (RankStep, Progress) and event.data.step is not None:
+            self._pace = liveness.advance(self._pace, event.data.step, self.now().mono)
+        elif event.kind in (RecoveryDecided, RankHeld):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
 
     def _note_heal(self, state: State, event: Event) -> None:
         """After a heal a node has time for its heart-beat. Only the detection uses this."""
-        fault = state.faults.get(str(event.value.get("id"))) if event.f == "heal.verified" else None
+        fault = state.faults.get(event.data.id) if event.kind is HealVerified else None
         if fault:
             self._watch = liveness.healed(self._watch, fault.hit, self.now().mono, self.trial.liveness)
 
@@ -305,7 +330,7 @@ class Loop:
             self._open[command.key] = (command, sent[command.key].at.mono + command.deadline_s)
         for command in waiting:
             if command.key not in sent:
-                self._cancel(command) if state.ending and command.f == "fault.act" else self._issue(command)
+                self._cancel(command) if state.ending and command.kind is FaultAct else self._issue(command)
         state = self._drain(self._flush(state))
         now = self.now().mono
         for command in resent:
@@ -316,9 +341,10 @@ class Loop:
     def _cancel(self, command: Command) -> None:
         """Close an injection that was decided, but never sent: the run is ending."""
         about = {"node": command.node, "epoch": command.epoch, "key": command.key}
-        self._write(self._event("invoke", command.f, command.value, **about))
+        self._write(self._raw("invoke", command.f, command.value, **about))
         self._open[command.key] = (command, 0.0)
-        self._write(self._event("fail", command.f, {"reason": "the run was cut off before it was sent"}, **about))
+        failed = CommandFailed(reason="the run was cut off before it was sent")
+        self._write(self._event(failed, type="fail", f=command.f, **about))
 
     def _drain(self, state: State) -> State:
         while not state.over and (events := self._poll_now()):
@@ -329,9 +355,13 @@ class Loop:
         if self._stopping or not self.is_interrupted():
             return []
         self._stopping = True
-        return [self._event("note", "run.interrupted", {})]
+        return [self._event(RunInterrupted())]
 
-    def _event(self, type: EventType, f: str, value: Mapping[str, Any], **about: Any) -> Event:
+    def _event(self, payload: Payload, **about: Any) -> Event:
+        """Return an event of the controller itself; the journal numbers it."""
+        return model.event(payload, at=self.now(), source=Source(writer="ctl", n=0), **about)
+
+    def _raw(self, type: EventType, f: str, value: Mapping[str, Any], **about: Any) -> Event:
         """Return an event of the controller; the journal numbers it."""
         return Event(type=type, f=f, value=value, at=self.now(), source=Source(writer="ctl", n=0), **about)
 
@@ -344,7 +374,7 @@ def _without_secrets(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _since(command: Command, sent: float, now: float) -> float:
     """Return when the time of a resent command starts: a timer continues, any other command has its whole deadline."""
-    if command.f != "timer":
+    if not isinstance(command.data, Timer):
         return now
-    after_s = float(command.value["after_s"])
+    after_s = command.data.after_s or 0.0
     return max(sent, now + min(after_s, GRACE_S) - after_s)

@@ -9,6 +9,7 @@ from ..core.verdict import judge
 from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import EXIT_PASS, Interrupted
+from ..model.events import RunInterrupted
 from ..model.launch import Request
 from ..model.plan import Plan
 from ..model.run import Twin
@@ -41,7 +42,7 @@ def resume(request: Request, origin: Path) -> None:
     stage = bundle.stage(directory)
     if stage == "none":
         preparation.discard(request.provider, request.bed, directory)
-    elif stage == "open" and (request.stop or bundle.read_history(directory).last("run.interrupted")):
+    elif stage == "open" and (request.stop or bundle.read_history(directory).last(RunInterrupted)):
         _abandon(request, directory)
     elif stage == "open":
         request.on_begin(str(directory))

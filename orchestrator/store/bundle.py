@@ -15,6 +15,7 @@ from ..core.documents import decoder
 from ..model import codec
 from ..model.errors import InfrastructureError, UsageError
 from ..model.event import History
+from ..model.events import RunBegin, RunEnd
 from ..model.plan import Plan, PlannedCheck
 from ..model.run import Run, Twin
 from ..model.trial import Trial
@@ -209,9 +210,9 @@ def load(directory: Path, *, judged: bool = True) -> Run:
 def keep_keeper_events(directory: Path, workdir: Path) -> None:
     """Copy what the keepers of a bed wrote during the run into the bundle, up to the last line that the history has."""
     history = read_history(directory)
-    begin = history.first("run.begin")
+    begin = history.first(RunBegin)
     known = {event.source.identity for event in history.events}
-    for name, start in (begin.value.get("cursors", {}) if begin else {}).items():
+    for name, start in ((begin.data.cursors if begin else None) or {}).items():
         lines = (_keeper_events(workdir, name, start) or b"").splitlines(keepends=True)
         end = max((number for number, line in enumerate(lines, start=1) if files.identity(line) in known), default=0)
         if lines:
@@ -296,7 +297,7 @@ def stage(directory: Path) -> Stage:
 
 def has_ended(directory: Path) -> bool:
     """Whether the history of the run has its end. Raises TornBundleError for a damaged one."""
-    return read_history(directory).last("run.end") is not None
+    return read_history(directory).last(RunEnd) is not None
 
 
 def has_begun(directory: Path) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 
 from ..core.documents import decoder
 from ..model.event import Event, History, Source
+from ..model.events import NodeApplyDone, RunBegin
 from ..model.events.units import RANKS, STEPS, Seconds, Step
 from ..model.run import ChunkRecord, StepRecord
 from . import paths, seal
@@ -168,12 +169,12 @@ class BundleFiles:
 def incarnations(history: History) -> dict[tuple[str, int], str]:
     """(node, ordinal) -> incarnation, from the nodes found at the start and those started later."""
     found: dict[tuple[str, int], str] = {}
-    for event in history.events:
-        if event.f == "run.begin":
-            for name, node in event.value.get("nodes", {}).items():
-                found[name, int(node.get("ordinal", 0))] = str(node.get("incarnation", ""))
-        elif event.f == "node.apply" and event.type == "ok" and event.node:
-            found[event.node, int(event.value.get("ordinal", 0))] = str(event.value.get("incarnation", ""))
+    for event in history.of(RunBegin, NodeApplyDone):
+        if isinstance(event.data, RunBegin):
+            for name, node in (event.data.nodes or {}).items():
+                found[name, node.ordinal or 0] = node.incarnation or ""
+        elif event.node:
+            found[event.node, event.data.ordinal] = event.data.incarnation
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ..core.documents import decoder
 from ..core.verdict import sentence
 from ..model.errors import UsageError
+from ..model.events import RunEnd
 from ..model.verdict import Verdict
 from . import bundle, paths
 
@@ -97,7 +96,7 @@ def _state(path: Path) -> str:
     if verdicts is None:
         return "sealed" if bundle.is_sealed(path) else "open"
     end = _end(path / bundle.HISTORY)
-    return sentence.overall(verdicts, str(end.get("outcome", "finished")), str(end.get("kind", "")))
+    return sentence.overall(verdicts, end.outcome or "finished", end.kind or "")
 
 
 def _verdicts(file: Path) -> tuple[Verdict, ...] | None:
@@ -110,14 +109,14 @@ def _verdicts(file: Path) -> tuple[Verdict, ...] | None:
         return ()
 
 
-def _end(history: Path) -> Mapping[str, Any]:
-    """The value of ``run.end``, which is the last line of a history; empty where it is not."""
+def _end(history: Path) -> RunEnd:
+    """The payload of ``run.end``, which is the last line of a history; nothing is known where it is not."""
     try:
         if not history.is_file():
-            return {}
+            return RunEnd()
         with history.open("rb") as lines:
             lines.seek(max(0, history.stat().st_size - _TAIL_BYTES))
             event = decoder.event(lines.read(_TAIL_BYTES).splitlines()[-1])
-        return event.value if event.f == "run.end" else {}
+        return event.data if event.kind is RunEnd else RunEnd()
     except (OSError, decoder.DocumentError, IndexError):
-        return {}
+        return RunEnd()

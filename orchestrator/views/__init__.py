@@ -8,7 +8,7 @@ from .event_times import event_times, uncertain_times
 from .failovers import failovers, struck
 from .faults import FaultTrace, faults, traces
 from .findings import Finding, conclude, found, unended, unknown, unstarted
-from .gangs import DETECTORS, Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
+from .gangs import Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
 from .gathered import excuse, unfetched
 from .identity import NOT_COMPARED, by_same_code, identity
 from .lineage import choices, commits, kept, kept_steps, resume_steps
@@ -19,7 +19,6 @@ from .shapes import MILESTONES, PHASES, Failover, FaultView, Milestone, RunView,
 from .timeline import timeline
 
 __all__ = [
-    "DETECTORS",
     "MILESTONES",
     "NOT_COMPARED",
     "PHASES",

@@ -10,8 +10,22 @@ from typing import Any
 
 from ..model import codec, vaulted
 from ..model.event import REPEATED, Event
+from ..model.events import (
+    CommandRepeated,
+    FaultHeal,
+    GangStartDone,
+    GatherDone,
+    HealVerified,
+    NodeApply,
+    NodeExit,
+    NodeKill,
+    NodeSilent,
+    RankFinished,
+    RankStart,
+    RunBegin,
+)
 from ..model.run import Run
-from .clock import mapping, text, whole
+from .clock import mapping, whole
 from .findings import Finding, found
 from .gangs import gangs
 from .gathered import excuse, unfetched
@@ -61,8 +75,8 @@ def agreement(run: Run) -> Agreement:
 
 def _lines(run: Run, failures: list[Finding]) -> dict[_Identity, _Line]:
     """The lines of this run by identity. Each writer numbers its lines by one; a line of another run is a failure."""
-    begin = run.history.first("run.begin")
-    name = begin.value.get("run") if begin else None
+    begin = run.history.first(RunBegin)
+    name = begin.data.run if begin else None
     lines: dict[_Identity, _Line] = {}
     last: dict[tuple[Any, ...], int] = {}
     for path, content in run.files.event_lines():
@@ -97,7 +111,7 @@ def _expected_path(identity: _Identity) -> str:
 def _same(event: Event, content: Mapping[str, Any]) -> bool:
     """Equal in all that the writer wrote; a repeated answer stands in the history as a note."""
     own = {name: item for name, item in content.items() if name not in ("run", "mac")}
-    if event.f == "command.repeated" and mapping(own.get("value")).get(REPEATED):
+    if event.kind is CommandRepeated and mapping(own.get("value")).get(REPEATED):
         own |= {"type": "note", "f": event.f, "value": {"f": own.get("f"), "key": own.pop("key", None)}}
     try:  # what neither states has the same default on both sides, also one of a later version
         written = codec.plain(codec.build(Event, own | {"seq": event.seq, "t": event.t}))
@@ -111,7 +125,7 @@ def _unwritten(
 ) -> None:
     """Events of the history that no file has. The end of a lost node's file may be lost with it."""
     reasons, present = unfetched(run.history), set(run.files.paths())
-    lost = {event.node for event in run.history.of("node.exit", "node.silent")}
+    lost = {event.node for event in run.history.of(NodeExit, NodeSilent)}
     last: dict[tuple[Any, ...], int] = {}
     for identity in lines:
         last[identity[:3]] = max(identity[3], last.get(identity[:3], 0))
@@ -147,9 +161,11 @@ def _recorded(run: Run) -> Iterator[Finding]:
     """A rank's own files have the SHA-256 that it stated when it started and when it finished."""
     present = set(run.files.paths())
     for gang in gangs(run.history):
-        for event in (*gang.by_rank("rank.start").values(), *gang.by_rank("rank.finished").values()):
+        events: list[Event[RankStart | RankFinished]] = [*gang.by_rank(RankStart).values()]
+        events += gang.by_rank(RankFinished).values()
+        for event in events:
             directory = gang.directory(event.node) if event.node else None
-            for name, stated in mapping(event.value.get("files")).items():
+            for name, stated in (event.data.files or {}).items():
                 path = f"nodes/{event.node}/{directory}/{name}"
                 if path in present and run.files.sha256(path) != stated:
                     yield found(f"{path} is not the file that its rank wrote (SHA-256)", event)
@@ -157,29 +173,30 @@ def _recorded(run: Run) -> Iterator[Finding]:
 
 def _systems(run: Run) -> Iterator[Finding]:
     """system.json of a node that ran to the end has the SHA-256 that its agent stated when it started the last gang."""
-    changing = ("node.exit", "node.silent", "node.apply", "node.kill", "fault.heal", "heal.verified")
-    last = {event.node: event.seq for event in run.history.of(*changing)}
-    started = {event.node: event for event in run.history.of("gang.start") if event.type == "ok"}
+    changing = (NodeExit, NodeSilent, NodeApply, NodeKill, FaultHeal, HealVerified)
+    last = {event.node: event.seq for event in run.history.with_subject(*changing)}
+    started = {event.node: event for event in run.history.of(GangStartDone)}
     for node, event in started.items():
         path = f"nodes/{node}/system.json"
-        stated = event.value.get("system")
+        stated = event.data.system
         if stated and event.seq > last.get(node, 0) and run.files.sha256(path) != stated:
             yield found(f"{path} is not the file that its agent stated (SHA-256)", event)
 
 
 def _sums(run: Run) -> Iterator[Finding]:
     """Every file of a node has the SHA-256 with which it was gathered."""
-    gathered = [event for event in run.history.of("gather") if event.type == "ok"]
+    gathered = run.history.of(GatherDone)
     if not gathered:
         return
-    stated = mapping(gathered[-1].value.get("sums"))
+    data = gathered[-1].data
+    stated = data.sums or {}
     present = {path for path in run.files.paths() if path.startswith("nodes/")}
     for path in sorted(present | set(stated)):
-        if run.files.sha256(path) != text(stated.get(path)):
+        if run.files.sha256(path) != stated.get(path):
             yield found(f"{path} is not the file that was gathered (SHA-256)", gathered[-1])
-    for path, part in mapping(gathered[-1].value.get("keepers")).items():
-        content = run.files.read(path)[: whole(mapping(part).get("bytes")) or 0]
-        if hashlib.sha256(content).hexdigest() != mapping(part).get("sha256"):
+    for path, prefix in (data.keepers or {}).items():
+        content = run.files.read(path)[: prefix.bytes or 0]
+        if hashlib.sha256(content).hexdigest() != prefix.sha256:
             yield found(f"{path} does not begin with what was gathered (SHA-256)", gathered[-1])
-    if gathered[-1].value.get("files") != len(present):
-        yield found(f"{gathered[-1].value.get('files')} files were gathered, {len(present)} are there", gathered[-1])
+    if data.files != len(present):
+        yield found(f"{data.files} files were gathered, {len(present)} are there", gathered[-1])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..model.event import Event, History
+from ..model.events import RunBegin
 
 #: What is larger is no figure of a run.
 LARGEST = 10**18
@@ -62,14 +63,13 @@ class Clocks:
 
 def clocks(history: History) -> Clocks:
     """As the run began."""
-    begin = history.first("run.begin") or next(iter(history.events), None)
+    begin = history.first(RunBegin) or next(iter(history.events), None)
     if begin is None:
         return Clocks()
     hosts = {}
-    for boot, measured in mapping(begin.value.get("clocks")).items():
-        offset, doubt = (number(mapping(measured).get(name)) for name in ("offset_s", "uncertainty_s"))
-        if offset is not None and doubt is not None:
-            hosts[boot] = (offset, doubt)
+    for boot, measured in ((begin.data.clocks if begin.kind is RunBegin else None) or {}).items():
+        if measured.offset_s is not None and measured.uncertainty_s is not None:
+            hosts[boot] = (measured.offset_s, measured.uncertainty_s)
     return Clocks(boot=begin.at.boot, mono=begin.at.mono, start=begin.t, hosts=hosts)
 
 

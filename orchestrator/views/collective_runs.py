@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..model.event import History
+from ..model.events import CollectivePlan
 from ..model.run import Run
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def is_collective(history: History) -> bool:
     """Whether there is anything for the views of collectives."""
-    return history.first("collective.plan") is not None
+    return history.first(CollectivePlan) is not None
 
 
 def measured(run: Run) -> Measured | None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic
 
-from ..model.event import Event, History
-from .clock import number
+from ..model.event import Event, History, P_co
+from ..model.payload import Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation:
+class Operation(Generic[P_co]):
     """One command. ``invokes`` has more than one entry where a resumed run asked again under the same key."""
 
     f: str
     key: str
-    invokes: tuple[Event, ...]
+    invokes: tuple[Event[P_co], ...]
     outcomes: tuple[Event, ...]
 
     @property
-    def invoke(self) -> Event:
+    def invoke(self) -> Event[P_co]:
         return self.invokes[0]
 
     @property
@@ -40,11 +41,12 @@ class Operation:
 
     @property
     def deadline_s(self) -> float | None:
-        return number(self.invoke.value.get("deadline_s"))
+        return getattr(self.invoke.data, "deadline_s", None)
 
 
-def operations(history: History, *names: str) -> tuple[Operation, ...]:
+def operations(history: History, *kinds: type[Payload]) -> tuple[Operation, ...]:
     """The commands named, or all, in the order in which they were first issued."""
+    names = {kind.NAME for kind in kinds}
     invokes: dict[tuple[str, str], list[Event]] = {}
     outcomes: dict[tuple[str, str], list[Event]] = {}
     for event in history.events:

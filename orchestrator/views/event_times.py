@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ..model.event import Event, History
+from ..model.events import FaultInjected, RankFinished, RankStart, RankStep, Timer
 from ..model.run import StepRecord
-from .clock import Clocks, clocks, number, whole
+from .clock import Clocks, clocks
 from .command_outcomes import operations
 from .findings import Finding, found
 
@@ -68,12 +69,12 @@ def _answers(history: History, times: Clocks) -> Iterator[Finding]:
     for operation in operations(history):
         asked = operation.invoke
         for event in operation.outcomes:
-            waited = number(asked.value.get("after_s")) if asked.f == "timer" and event.type == "ok" else 0.0
+            waited = asked.data.after_s if isinstance(asked.data, Timer) and event.type == "ok" else 0.0
             bound = times.doubt(asked) + times.doubt(event) + EXACT
             if times.at(event) - times.at(asked) < (waited or 0.0) - bound:
                 yield found(f"{event.f} {event.key} was answered before its time", asked, event)
-    for event in history.of("fault.injected"):
-        began = number(event.value.get("began"))
+    for event in history.of(FaultInjected):
+        began = event.data.began
         if began is not None and began > event.at.mono + EXACT:
             yield found("the injection began after it had returned", event)
 
@@ -125,13 +126,9 @@ def _steps(history: History, records: Sequence[StepRecord]) -> Iterator[Finding]
     ranks: dict[tuple[int, int], list[StepRecord]] = defaultdict(list)
     for record in records:
         ranks[record.epoch, record.rank].append(record)
-    notes = {
-        (event.epoch, whole(event.value.get("rank")), event.f): event
-        for event in history.events
-        if event.type == "note"
-    }
+    notes = {(event.epoch, event.data.rank, event.f): event for event in history.of(RankStart, RankStep, RankFinished)}
     for (epoch, rank), steps in ranks.items():
-        start, first, end = (notes.get((epoch, rank, f)) for f in ("rank.start", "rank.step", "rank.finished"))
+        start, first, end = (notes.get((epoch, rank, kind.NAME)) for kind in (RankStart, RankStep, RankFinished))
         begin, finish = start.at.mono if start else -1.0, end.at.mono if end else float("inf")
         for before, record in zip([None, *steps[:-1]], steps, strict=True):
             earliest = before.end if before else begin

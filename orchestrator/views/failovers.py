@@ -8,9 +8,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ..model.event import Event, History
+from ..model.events import (
+    FaultInjected,
+    GangStop,
+    NodeApply,
+    NodeExit,
+    NodeSilent,
+    RankJoined,
+    RankRestored,
+    RankStep,
+    RecoveryDecided,
+    StoreOpen,
+)
+from ..model.payload import Payload
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import Clocks, clocks, listing, mapping, names, whole
+from .clock import Clocks, clocks
 from .command_outcomes import operations
 from .faults import FaultTrace, traces
 from .gangs import Gang, abnormal, epoch_of, gangs
@@ -26,7 +39,7 @@ class _Case:
     history: History
     when: Callable[[Event], float]
     times: Clocks
-    decided: Event
+    decided: Event[RecoveryDecided]
     epoch: int
     old: Gang | None
     new: Gang | None
@@ -38,8 +51,8 @@ def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) 
     """The recoveries of a run in order, each with its milestones."""
     records = tuple(steps)
     found: list[Failover] = []
-    unclaimed = [trace for trace in traces(trial, history) if trace.first("fault.injected")]
-    for decided in history.of("recovery.decided"):
+    unclaimed = [trace for trace in traces(trial, history) if trace.first(FaultInjected)]
+    for decided in history.of(RecoveryDecided):
         case = _case(history, decided, unclaimed)
         if case.fault is not None:
             unclaimed = [trace for trace in unclaimed if not _claimed(trace, case)]
@@ -47,7 +60,7 @@ def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) 
     return tuple(found)
 
 
-def _case(history: History, decided: Event, unclaimed: Sequence[FaultTrace]) -> _Case:
+def _case(history: History, decided: Event[RecoveryDecided], unclaimed: Sequence[FaultTrace]) -> _Case:
     known = gangs(history)
     old = max((g for g in known if g.began.seq < decided.seq), key=lambda g: g.epoch, default=None)
     named = epoch_of(decided)
@@ -68,9 +81,11 @@ def _case(history: History, decided: Event, unclaimed: Sequence[FaultTrace]) -> 
     )
 
 
-def _detector(history: History, decided: Event, old: Gang | None, epoch: int, times: Clocks) -> Event | None:
+def _detector(
+    history: History, decided: Event[RecoveryDecided], old: Gang | None, epoch: int, times: Clocks
+) -> Event | None:
     """The first detector that spoke of the epochs before ``epoch``, after any earlier decision."""
-    since = max((e.seq for e in history.of("recovery.decided") if e.seq < decided.seq), default=0)
+    since = max((e.seq for e in history.of(RecoveryDecided) if e.seq < decided.seq), default=0)
     oldest = old.epoch if old else 0
     spoke = [
         event
@@ -79,14 +94,16 @@ def _detector(history: History, decided: Event, old: Gang | None, epoch: int, ti
         and abnormal(event)
         and (event.epoch is None or oldest <= event.epoch < epoch)
     ]
-    nodes = {*(old.nodes if old else ()), *names(decided.value.get("lost"))}
+    nodes = {*(old.nodes if old else ()), *(decided.data.lost or ())}
     mine = [event for event in spoke if event.node is None or event.node in nodes] or spoke
     return functools.reduce(lambda one, other: other if times.before(other, one) else one, mine) if mine else None
 
 
-def _cause(decided: Event, detector: Event | None, unclaimed: Sequence[FaultTrace], times: Clocks) -> FaultTrace | None:
+def _cause(
+    decided: Event[RecoveryDecided], detector: Event | None, unclaimed: Sequence[FaultTrace], times: Clocks
+) -> FaultTrace | None:
     """The earliest injected fault that can be behind this recovery: on a node that was lost, else any before the detection."""
-    lost = set(names(decided.value.get("lost"))) | ({detector.node} if detector else set())
+    lost = set(decided.data.lost or ()) | ({detector.node} if detector else set())
     limit = detector or decided
     counted = [(trace, struck(trace, limit, times)) for trace in unclaimed]
     possible = [trace for trace, event in counted if event is not None and not times.before(limit, event)]
@@ -100,7 +117,7 @@ def struck(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
     What a slow call breaks may be remarked before it returns: then from where it began, or, where that was not written down,
     from where it was asked for.
     """
-    returned, began = trace.first("fault.injected"), trace.struck
+    returned, began = trace.first(FaultInjected), trace.struck
     if returned is None or began is None or times.at(returned) <= times.at(limit):
         return returned
     if times.at(began) > times.at(limit) and trace.acts:
@@ -112,39 +129,39 @@ def struck(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
 def _claimed(trace: FaultTrace, case: _Case) -> bool:
     """Losses in one window are one recovery: every fault that struck before the decision is accounted for by it."""
     began = trace.struck
-    lost = listing(case.decided.value.get("lost"))
+    lost = case.decided.data.lost or ()
     if trace is case.fault or began is None or trace.node not in lost:
         return trace is case.fault
     return began.seq < case.decided.seq or bool(case.times.before(began, case.decided))
 
 
 def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failover:
-    value = case.decided.value
+    decided = case.decided.data
     points = _milestones(case)
     start = points[0].t if points else 0.0
     reached = {point.name: point.t for point in points}
     chosen = choices(case.history).get(case.epoch)
-    resume = whole(chosen.value.get("step")) if chosen else None
+    resume = chosen.data.step if chosen else None
     committed = commits(case.history, case.new) if case.new else ()
     detected = reached.get("detected")
     return Failover(
         index=index,
         epoch=case.epoch,
-        lost=names(value.get("lost")),
-        failed_ranks=tuple(rank for rank in map(whole, listing(value.get("failed"))) if rank is not None),
+        lost=decided.lost or (),
+        failed_ranks=decided.failed or (),
         detector=_name(case),
         fault=case.fault.plan.id if case.fault else None,
-        policies={node: str(policy) for node, policy in mapping(value.get("policy")).items()},
+        policies=decided.policy or {},
         milestones=points,
         phases=_phases(points),
         ttr_s=_since(start, max((p.t for p in points), default=0.0) if "first step" in reached else None),
         detect_s=_since(start, max(detected, start)) if case.fault and detected is not None else None,
         caught_up_s=_since(start, caught_up(case.history, records, case.epoch)),
         resume_step=resume,
-        resume_name=str(chosen.value["name"]) if chosen and chosen.value.get("name") else None,
-        newest_step=whole(committed[-1].value.get("step")) if committed else None,
+        resume_name=(chosen.data.name or None) if chosen else None,
+        newest_step=committed[-1].data.step if committed else None,
         lost_steps=lost_steps(case.history, records, case.epoch, resume),
-        slots=names(value.get("slots")),
+        slots=decided.slots or (),
     )
 
 
@@ -154,7 +171,7 @@ def _since(start: float, t: float | None) -> float | None:
 
 def _name(case: _Case) -> str:
     """The detector's name: what the event shows; without one what the decision says."""
-    return case.detector.f if case.detector else str(case.decided.value.get("detector") or "")
+    return case.detector.f if case.detector else case.decided.data.detector or ""
 
 
 def _phases(points: Sequence[Milestone]) -> tuple[tuple[str, float], ...]:
@@ -180,9 +197,9 @@ def _milestones(case: _Case) -> tuple[Milestone, ...]:
         "old epoch gone": _gone(case),
         "nodes ready": _ready(case),
         "store ready": _store(case),
-        "joined": _ranks(case, "rank.joined"),
-        "restored": _ranks(case, "rank.restored"),
-        "first step": _ranks(case, "rank.step"),
+        "joined": _ranks(case, RankJoined),
+        "restored": _ranks(case, RankRestored),
+        "first step": _ranks(case, RankStep),
     }
     points: list[Milestone] = []
     for name in MILESTONES:
@@ -194,7 +211,7 @@ def _milestones(case: _Case) -> tuple[Milestone, ...]:
 
 
 def _who(event: Event) -> str:
-    rank = event.value.get("rank")
+    rank = getattr(event.data, "rank", None)
     return f"rank {rank}" if rank is not None else event.node or ""
 
 
@@ -203,12 +220,12 @@ def _gone(case: _Case) -> list[Event]:
     if case.old is None:
         return [case.decided]
     epochs = range(case.old.epoch, case.epoch)
-    stops = [op for op in operations(case.history, "gang.stop") if epoch_of(op.invoke) in epochs]
+    stops = [op for op in operations(case.history, GangStop) if epoch_of(op.invoke) in epochs]
     answers = [op.outcome for op in stops if op.outcome is not None and op.outcome.seq < _limit(case)]
-    lost = listing(case.decided.value.get("lost"))
+    lost = case.decided.data.lost or ()
     exits = [
         event
-        for event in case.history.of("node.exit", "node.silent")
+        for event in case.history.of(NodeExit, NodeSilent)
         if event.node in lost and case.old.began.seq < event.seq < case.decided.seq
     ]
     return [*answers, *exits] or [case.decided]
@@ -216,10 +233,10 @@ def _gone(case: _Case) -> list[Event]:
 
 def _ready(case: _Case) -> list[Event]:
     """The starts of nodes that the new gang needs; where none was needed, the decision: they were ready then."""
-    slots = set(names(case.decided.value.get("slots"))) or set(case.new.nodes if case.new else ())
+    slots = set(case.decided.data.slots or ()) or set(case.new.nodes if case.new else ())
     applied = [
         op
-        for op in operations(case.history, "node.apply")
+        for op in operations(case.history, NodeApply)
         if op.node in slots and case.decided.seq < op.invoke.seq < _limit(case)
     ]
     if any(op.ok is None for op in applied):
@@ -228,15 +245,15 @@ def _ready(case: _Case) -> list[Event]:
 
 
 def _store(case: _Case) -> list[Event]:
-    stores = operations(case.history, "store.open")
+    stores = operations(case.history, StoreOpen)
     return [op.ok for op in stores if op.ok is not None and epoch_of(op.invoke) == case.epoch]
 
 
-def _ranks(case: _Case, name: str) -> list[Event]:
+def _ranks(case: _Case, kind: type[Payload]) -> list[Event]:
     """The note of every rank of the new epoch; nothing as long as one is missing."""
-    if case.new is None or not case.new.complete(name):
+    if case.new is None or not case.new.complete(kind):
         return []
-    return [event for rank, event in case.new.by_rank(name).items() if rank in case.new.ranks]
+    return [event for rank, event in case.new.by_rank(kind).items() if rank in case.new.ranks]
 
 
 def _limit(case: _Case) -> int:
@@ -245,5 +262,5 @@ def _limit(case: _Case) -> int:
 
 
 def _next_decision(case: _Case) -> int:
-    later = (event.seq for event in case.history.of("recovery.decided") if event.seq > case.decided.seq)
+    later = (event.seq for event in case.history.of(RecoveryDecided) if event.seq > case.decided.seq)
     return min(later, default=sys.maxsize)

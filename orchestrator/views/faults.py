@@ -4,23 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ..model.event import Event, History
+from ..model.act import Primitive
+from ..model.event import Event, History, Q
+from ..model.events import (
+    FaultAct,
+    FaultBefore,
+    FaultHeal,
+    FaultHealed,
+    FaultInjected,
+    FaultPlanned,
+    FaultTarget,
+    FaultUnreached,
+    FaultVerified,
+    HealVerified,
+    HoldExpired,
+    LeaseArmed,
+    LeaseOver,
+    RankHeld,
+    RankInside,
+    RankReleased,
+    RunBegin,
+)
+from ..model.payload import Payload
 from ..model.trial import FaultPlan, Trial
-from .clock import clock, listing, mapping, number, text
+from .clock import clock
 from .command_outcomes import Operation, operations
 from .shapes import FaultView
 
 #: The stages of a fault and the observation that proves each.
-STAGES = {
-    "planned": "fault.planned",
-    "armed": "lease.armed",
-    "injected": "fault.injected",
-    "verified": "fault.verified",
-    "healed": "fault.healed",
-    "heal verified": "heal.verified",
+STAGES: Mapping[str, type[Payload]] = {
+    "planned": FaultPlanned,
+    "armed": LeaseArmed,
+    "injected": FaultInjected,
+    "verified": FaultVerified,
+    "healed": FaultHealed,
+    "heal verified": HealVerified,
 }
+_OF_HOLDS = (RankHeld, RankInside, RankReleased, HoldExpired)
 #: From this format on a bundle says what held before an injection.
 INSPECTED = 2
 
@@ -33,30 +54,30 @@ class FaultTrace:
     """
 
     plan: FaultPlan
-    acts: tuple[Operation, ...]
-    heals: tuple[Operation, ...]
+    acts: tuple[Operation[FaultAct], ...]
+    heals: tuple[Operation[FaultHeal], ...]
     events: tuple[Event, ...]
     inspects: bool = True
 
-    def of(self, name: str) -> tuple[Event, ...]:
-        return tuple(event for event in self.events if event.f == name)
+    def of(self, kind: type[Q]) -> tuple[Event[Q], ...]:
+        return tuple(event for event in self.events if event.kind is kind)
 
-    def first(self, name: str) -> Event | None:
-        return next((event for event in self.events if event.f == name), None)
+    def first(self, kind: type[Q]) -> Event[Q] | None:
+        return next((event for event in self.events if event.kind is kind), None)
 
     @property
     def node(self) -> str | None:
         """The node that the target resolved to; before that, the one that was named."""
-        target = self.first("fault.target")
+        target = self.first(FaultTarget)
         if target is not None:
-            return text(target.value.get("node")) or target.node
+            return target.data.node or target.node
         return self.plan.node if isinstance(self.plan.node, str) else None
 
     @property
-    def struck(self) -> Event | None:
+    def struck(self) -> Event[FaultInjected] | None:
         """The injection when it began: what a slow call breaks may be gone, and seen to be, long before the call returns."""
-        injected = self.first("fault.injected")
-        began = number(injected.value.get("began")) if injected else None
+        injected = self.first(FaultInjected)
+        began = injected.data.began if injected else None
         if injected is None or began is None:
             return injected
         took = max(0.0, injected.at.mono - began)
@@ -66,28 +87,28 @@ class FaultTrace:
     @property
     def held_before(self) -> bool | None:
         """Whether the state that verifies the fault held before the injection; None: not recorded, or not known."""
-        states = [event.value.get("held") for event in self.of("fault.before")]
-        return None if not all(isinstance(held, bool) for held in states) or not states else any(states)
+        states = [event.data.held for event in self.of(FaultBefore)]
+        return None if not states or None in states else any(states)
 
     @property
     def changed(self) -> bool:
         """Whether the injection is shown to have changed something: verified, and not so before."""
-        return self.first("fault.verified") is not None and not self.unchanged
+        return self.first(FaultVerified) is not None and not self.unchanged
 
     @property
     def unchanged(self) -> str:
         """Why its verification proves nothing; empty where it does. Bundles of format 1 have no ``fault.before``."""
         if self.held_before:
             return "the state to verify already held before the injection"
-        if self.held_before is None and (self.inspects or self.of("fault.before")):
+        if self.held_before is None and (self.inspects or self.of(FaultBefore)):
             return "it is not known whether the state to verify already held before the injection"
         return ""
 
     @property
-    def _injects(self) -> list[Mapping[str, Any]]:
+    def _injects(self) -> list[Primitive]:
         """The primitives of its injection."""
-        parts = (part for act in self.acts for part in listing(mapping(act.invoke.value.get("act")).get("inject")))
-        return [mapping(part) for part in parts]
+        acts = (order.invoke.data.act for order in self.acts)
+        return [primitive for act in acts if act is not None for primitive in act.inject]
 
     @property
     def cuts_power(self) -> bool:
@@ -101,20 +122,20 @@ class FaultTrace:
 
     @property
     def _powered_off(self) -> set[object]:
-        power = [mapping(part.get("args")) for part in self._injects if part.get("kind") == "power"]
+        power = [primitive.args for primitive in self._injects if primitive.kind == "power"]
         return {args.get("of", "node") for args in power if args.get("state") == "off"}
 
     @property
     def pauses(self) -> bool:
         """Whether it stops its node for a time, rather than killing it."""
-        kinds = {part.get("kind") for part in self._injects}
+        kinds = {primitive.kind for primitive in self._injects}
         return "pause" in kinds or (not kinds and self.plan.fault.startswith("pause"))
 
 
 def traces(trial: Trial, history: History) -> tuple[FaultTrace, ...]:
     """The planned faults with their events."""
-    acts = operations(history, "fault.act")
-    heals = operations(history, "fault.heal")
+    acts = operations(history, FaultAct)
+    heals = operations(history, FaultHeal)
     return tuple(_trace(plan, history, acts, heals) for plan in trial.faults)
 
 
@@ -123,20 +144,20 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
     when = clock(history)
     found: list[FaultView] = []
     for trace in traces(trial, history):
-        target, unreached = trace.first("fault.target"), trace.first("fault.unreached")
-        rank = number(target.value.get("rank")) if target else None
-        stages = {stage: trace.first(name) for stage, name in STAGES.items()}
+        target, unreached = trace.first(FaultTarget), trace.first(FaultUnreached)
+        rank = target.data.rank if target else None
+        stages = {stage: trace.first(kind) for stage, kind in STAGES.items()}
         struck = trace.struck
         found.append(
             FaultView(
                 id=trace.plan.id,
                 fault=trace.plan.fault,
                 node=trace.node,
-                rank=None if rank is None else int(rank),
+                rank=rank,
                 stages={stage: when(event) if event else None for stage, event in stages.items()},
                 struck=when(struck) if struck else None,
                 exact=trace.plan.at.exact,
-                unreached=str(unreached.value.get("reason", "")) or "not reached" if unreached else "",
+                unreached=unreached.data.reason or "not reached" if unreached else "",
             )
         )
     return tuple(found)
@@ -144,14 +165,16 @@ def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
 
 def fault_id(event: Event) -> str | None:
     """The fault that an event names: ``id`` in its value, else by its key (or a lease's key), ``f/<id>/…``."""
-    named = text(event.value.get("id"))
+    named: str | None = getattr(event.data, "id", None)
     if named is not None:
         return named
-    keys = (event.key, text(event.value.get("key")))
+    keys = (event.key, getattr(event.data, "key", None))
     return next((key.split("/")[1] for key in keys if key and key.startswith("f/")), None)
 
 
-def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: Iterable[Operation]) -> FaultTrace:
+def _trace(
+    plan: FaultPlan, history: History, acts: Iterable[Operation[FaultAct]], heals: Iterable[Operation[FaultHeal]]
+) -> FaultTrace:
     own = tuple(act for act in acts if fault_id(act.invoke) == plan.id)
     undone = tuple(heal for heal in heals if fault_id(heal.invoke) == plan.id)
     keys = {act.key for act in (*own, *undone)}
@@ -161,14 +184,14 @@ def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: 
 
 def _format(history: History) -> int:
     """The format of the bundle as its run recorded it; 1 did not record any."""
-    begin = history.first("run.begin")
-    found = begin.value.get("format") if begin else None
-    return found if isinstance(found, int) else 1
+    begin = history.first(RunBegin)
+    stated = begin.data.format if begin else None
+    return 1 if stated is None else stated
 
 
 def _belongs(event: Event, plan: str, keys: set[str]) -> bool:
-    if event.f.startswith("lease."):
-        return text(event.value.get("key")) in keys or fault_id(event) == plan
-    if event.f in ("rank.held", "rank.inside", "rank.released", "hold.expired"):
-        return event.value.get("hold") == plan
-    return event.f.startswith(("fault.", "heal.")) and event.value.get("id") == plan
+    if event.kind in (LeaseArmed, LeaseOver):
+        return event.data.key in keys or fault_id(event) == plan
+    if event.kind in _OF_HOLDS:
+        return bool(event.data.hold == plan)
+    return event.f.startswith(("fault.", "heal.")) and getattr(event.data, "id", None) == plan

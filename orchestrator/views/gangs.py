@@ -6,12 +6,10 @@ import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..model.event import Event, History
-from .clock import listing, mapping, names, text, whole
+from ..model.event import Event, History, Q
+from ..model.events import DETECTORS, GangStart, NodeFacts, RankError, RankExit, RecoveryDecided, RunBegin
+from ..model.payload import Payload
 from .command_outcomes import Operation, operations
-
-#: What tells that something of a gang is gone; recovery starts from nothing else.
-DETECTORS = ("node.exit", "rank.exit", "node.silent", "gang.stalled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +17,14 @@ class Gang:
     """One epoch. ``slots``: group rank -> node; ``ranks``: rank -> node; ``starts``: the gang.start of each node."""
 
     epoch: int
-    starts: tuple[Operation, ...]
+    starts: tuple[Operation[GangStart], ...]
     slots: Mapping[int, str]
     ranks: Mapping[int, str]
     world: int | None
     notes: Mapping[str, tuple[Event, ...]] = field(default_factory=dict)
 
     @property
-    def began(self) -> Event:
+    def began(self) -> Event[GangStart]:
         """The first invoke of a gang.start of this epoch."""
         return self.starts[0].invoke
 
@@ -34,35 +32,35 @@ class Gang:
     def nodes(self) -> tuple[str, ...]:
         return tuple(self.slots[slot] for slot in sorted(self.slots))
 
-    def of(self, name: str) -> tuple[Event, ...]:
-        """What the ranks and agents of this epoch noted under ``name``."""
-        return self.notes.get(name, ())
+    def of(self, kind: type[Q]) -> tuple[Event[Q], ...]:
+        """The notes of this kind in this attempt."""
+        return self.notes.get(kind.NAME, ())
 
-    def by_rank(self, name: str) -> dict[int, Event]:
-        """rank -> its first note of that name."""
-        found: dict[int, Event] = {}
-        for event in self.of(name):
-            rank = whole(event.value.get("rank"))
+    def by_rank(self, kind: type[Q]) -> dict[int, Event[Q]]:
+        """rank -> its first note of this kind."""
+        first: dict[int, Event[Q]] = {}
+        for event in self.of(kind):
+            rank: int | None = getattr(event.data, "rank", None)
             if rank is not None:
-                found.setdefault(rank, event)
-        return found
+                first.setdefault(rank, event)
+        return first
 
-    def complete(self, name: str) -> bool:
-        """Whether every rank of the world noted ``name``."""
-        return bool(self.ranks) and set(self.ranks) <= set(self.by_rank(name))
+    def complete(self, kind: type[Payload]) -> bool:
+        """Whether every rank of the world has a note of this kind."""
+        return bool(self.ranks) and set(self.ranks) <= set(self.by_rank(kind))
 
     def directory(self, node: str) -> str | None:
         """The name of the node's directory of this epoch in the bundle, ``i<ordinal>-e<epoch>``."""
-        outs = (start.invoke.value.get("out") for start in self.starts if start.node == node)
+        outs = (start.invoke.data.out for start in self.starts if start.node == node)
         out = next(outs, None)
-        return posixpath.basename(out.rstrip("/")) if isinstance(out, str) else None
+        return None if out is None else posixpath.basename(out.rstrip("/"))
 
 
-def blamed(gang: Gang, rank: int) -> tuple[int, Event | None]:
+def blamed(gang: Gang, rank: int) -> tuple[int, Event[RankError] | None]:
     """Who is to blame for the end of ``rank``, and the last word about it: the rank itself, or the one that it names."""
-    errors = gang.by_rank("rank.error")
+    errors = gang.by_rank(RankError)
     said = errors.get(rank)
-    culprit = whole(said.value.get("culprit")) if said else None
+    culprit = said.data.culprit if said else None
     if culprit is None or culprit not in gang.ranks:
         return rank, said
     return culprit, errors.get(culprit, said)
@@ -70,8 +68,8 @@ def blamed(gang: Gang, rank: int) -> tuple[int, Event | None]:
 
 def gangs(history: History) -> tuple[Gang, ...]:
     """The gangs that were asked for, by epoch."""
-    starts: dict[int, list[Operation]] = {}
-    for operation in operations(history, "gang.start"):
+    starts: dict[int, list[Operation[GangStart]]] = {}
+    for operation in operations(history, GangStart):
         epoch = epoch_of(operation.invoke)
         if epoch is not None:
             starts.setdefault(epoch, []).append(operation)
@@ -80,8 +78,8 @@ def gangs(history: History) -> tuple[Gang, ...]:
 
 
 def epoch_of(event: Event) -> int | None:
-    """The epoch that an event names, in its field or, for a gang.start, in its value."""
-    return event.epoch if event.epoch is not None else whole(event.value.get("epoch"))
+    """The attempt that an event names, itself or in its payload."""
+    return event.epoch if event.epoch is not None else getattr(event.data, "epoch", None)
 
 
 def epoch_at(found: tuple[Gang, ...], seq: int) -> int | None:
@@ -95,42 +93,41 @@ def slots_at(history: History, seq: int) -> tuple[str, ...]:
     for gang in gangs(history):
         if found[0] < gang.began.seq <= seq:
             found = gang.began.seq, gang.nodes
-    for event in history.of("recovery.decided"):
+    for event in history.of(RecoveryDecided):
         if found[0] < event.seq <= seq:
-            found = event.seq, names(event.value.get("slots"))
+            found = event.seq, event.data.slots or ()
     return found[1]
 
 
 def abnormal(event: Event) -> bool:
     """Whether a detector speaks: a rank that left with 0 is none."""
-    return event.f in DETECTORS and not (event.f == "rank.exit" and event.value.get("code") == 0)
+    return event.kind in DETECTORS and not (event.kind is RankExit and event.data.code == 0)
 
 
-def begin_nodes(history: History) -> Mapping[str, Mapping[str, object]]:
-    """name -> {incarnation, ordinal, pid, role, address, host} as the run found them."""
-    begin = history.first("run.begin")
-    nodes = mapping(begin.value.get("nodes")) if begin else {}
-    return {name: mapping(facts) for name, facts in nodes.items()}
+def begin_nodes(history: History) -> Mapping[str, NodeFacts]:
+    """The nodes by name, as they were when the run began."""
+    begin = history.first(RunBegin)
+    return (begin.data.nodes if begin else None) or {}
 
 
 def hosts_of(history: History) -> Mapping[str, str]:
     """node -> its host as the run began; one and the same, without a name, where nothing is said."""
-    return {node: text(facts.get("host")) or "" for node, facts in begin_nodes(history).items()}
+    return {node: facts.host or "" for node, facts in begin_nodes(history).items()}
 
 
-def _gang(epoch: int, starts: list[Operation], notes: Mapping[str, list[Event]]) -> Gang:
+def _gang(epoch: int, starts: list[Operation[GangStart]], notes: Mapping[str, list[Event]]) -> Gang:
     slots: dict[int, str] = {}
     ranks: dict[int, str] = {}
     for start in starts:
-        value, node = start.invoke.value, start.node or ""
-        slots[whole(value.get("group_rank")) or 0] = node
-        ranks |= {rank: node for rank in map(whole, listing(value.get("ranks"))) if rank is not None}
+        data, node = start.invoke.data, start.node or ""
+        slots[data.group_rank or 0] = node
+        ranks |= dict.fromkeys(data.ranks or (), node)
     return Gang(
         epoch=epoch,
         starts=tuple(starts),
         slots=slots,
         ranks=ranks,
-        world=whole(starts[0].invoke.value.get("world_size")),
+        world=starts[0].invoke.data.world_size,
         notes={name: tuple(events) for name, events in notes.items()},
     )
 

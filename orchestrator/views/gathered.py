@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..model.event import History
-from .clock import listing, mapping
+from ..model.events import GatherDone
 
 
 def unfetched(history: History) -> Mapping[str, str]:
     """Path in the bundle, of a file or of a whole tree -> why gather could not bring it whole."""
     reasons: dict[str, str] = {}
-    for event in history.of("gather"):
-        for entry in map(mapping, (*listing(event.value.get("missing")), *listing(event.value.get("capped")))):
-            path, node = str(entry.get("path", "")), entry.get("node")
-            reason = str(entry.get("reason", "not fetched whole"))
+    for event in history.of(GatherDone):
+        missing = [(file.path, file.node, file.reason) for file in event.data.missing or ()]
+        capped = [(file.path, file.node, None) for file in event.data.capped or ()]
+        for name, node, why in (*missing, *capped):
+            path, reason = name or "", why or "not fetched whole"
             tree = "" if path.startswith("runs/") else f"/{path}"  # the tree of a run lies in the node's own directory
             reasons |= {path: reason, f"nodes/{node}{tree}": reason}
     return reasons

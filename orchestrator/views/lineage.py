@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from ..model.event import Event, History
+from ..model.events import CheckpointCommit, ResumeChosen
 from ..model.run import StepRecord
-from .clock import text, whole
 from .gangs import Gang, gangs
 
 
-def choices(history: History) -> Mapping[int, Event]:
+def choices(history: History) -> Mapping[int, Event[ResumeChosen]]:
     """epoch -> the resume.chosen that its gang was started with."""
-    chosen: dict[int, Event] = {}
-    newest: Event | None = None
+    chosen: dict[int, Event[ResumeChosen]] = {}
+    newest: Event[ResumeChosen] | None = None
     starts = {gang.began.seq: gang.epoch for gang in gangs(history)}
     for event in history.events:
-        if event.f == "resume.chosen":
+        if event.kind is ResumeChosen:
             newest = event
         if event.seq in starts and newest is not None:
             chosen.setdefault(starts[event.seq], newest)
@@ -42,7 +42,7 @@ def kept_steps(records: Iterable[StepRecord], history: History) -> tuple[StepRec
     return tuple(sorted(chosen, key=lambda record: (record.epoch, record.rank, record.step)))
 
 
-def commits(history: History, gang: Gang, skipped: Iterable[str] = ()) -> tuple[Event, ...]:
+def commits(history: History, gang: Gang, skipped: Iterable[str] = ()) -> tuple[Event[CheckpointCommit], ...]:
     """Checkpoints that the kept lineage had committed before ``gang`` was started, oldest step first.
 
     ``skipped``: names to leave out (damaged ones).
@@ -51,17 +51,17 @@ def commits(history: History, gang: Gang, skipped: Iterable[str] = ()) -> tuple[
     excused = set(skipped)
     found = (
         event
-        for event in history.of("checkpoint.commit")
+        for event in history.of(CheckpointCommit)
         if event.seq < gang.began.seq
         and (event.epoch or 0) < gang.epoch
-        and text(event.value.get("name")) not in excused
-        and kept(event.epoch or 0, whole(event.value.get("step")) or 0, resumes)
+        and event.data.name not in excused
+        and kept(event.epoch or 0, event.data.step or 0, resumes)
     )
-    return tuple(sorted(found, key=lambda event: (whole(event.value.get("step")) or 0, event.epoch or 0)))
+    return tuple(sorted(found, key=lambda event: (event.data.step or 0, event.epoch or 0)))
 
 
-def _resume_step(gang: Gang, chosen: Event | None) -> int:
+def _resume_step(gang: Gang, chosen: Event[ResumeChosen] | None) -> int:
     if chosen is not None:
-        return whole(chosen.value.get("step")) or 0
-    value = gang.began.value.get("resume")
-    return whole(value.get("step")) or 0 if isinstance(value, Mapping) else 0
+        return chosen.data.step or 0
+    resume = gang.began.data.resume
+    return (resume.step or 0) if resume else 0

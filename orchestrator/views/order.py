@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from ..model.event import Event, History
+from ..model.events import RunInterrupted, RunResumed
 from .command_outcomes import operations, unasked
 from .findings import Finding, found
 from .gangs import hosts_of
@@ -46,7 +47,7 @@ def _writers(history: History) -> Iterator[Finding]:
     alone, hosts = False, hosts_of(history)
     for event in history.events:
         who, n = writer(event, hosts), event.source.n
-        alone = alone or event.f in ("run.interrupted", "run.resumed")
+        alone = alone or event.kind in (RunInterrupted, RunResumed)
         before = last.get(who)
         lasting = event.source.writer in ("keeper", "outside", "agent")
         expected = before + 1 if before is not None else n if lasting else 1
@@ -75,7 +76,7 @@ def _answers(history: History) -> Iterator[Finding]:
 
     A decision has a key as well, and is taken once.
     """
-    resumes = len(history.of("run.resumed"))
+    resumes = len(history.of(RunResumed))
     keys = Counter((e.f, e.key) for e in history.events if e.key is not None and e.type in ("note", "info"))
     for (f, key), times in keys.items():
         if times > 1:

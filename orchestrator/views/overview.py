@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from ..model.event import Event, History
+from ..model.event import History
+from ..model.events import Progress, RankFinished, RankStep, RunEnd, RunInterrupted, RunResumed
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import clock, number, whole
+from .clock import clock, number
 from .failovers import failovers
 from .faults import faults
 from .gangs import gangs
@@ -38,38 +39,39 @@ def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> Ru
 
 def counts_steps(trial: Trial, history: History, records: Collection[StepRecord]) -> bool:
     """Whether steps of the run can be known: a script that reported none may have taken any number."""
-    return trial.workload != "script" or bool(records) or bool(history.of("progress", "rank.step"))
+    return trial.workload != "script" or bool(records) or bool(history.of(Progress, RankStep))
 
 
 def ending(history: History) -> tuple[str, str, str]:
     """(outcome, reason, kind); outcome is ``running`` as long as nothing ended it, or since it was resumed."""
-    last: Event | None = None
-    for event in history.of("run.end", "run.resumed", "run.interrupted"):
-        last = event
-    if last is None or last.f == "run.resumed":
-        return "running", "", ""
-    if last.f == "run.interrupted":
-        return "interrupted", str(last.value.get("reason", "")), ""
-    value = last.value
-    return str(value.get("outcome", "failed")), str(value.get("reason", "")), str(value.get("kind", ""))
+    events = history.of(RunEnd, RunResumed, RunInterrupted)
+    last = events[-1].data if events else None
+    match last:
+        case RunEnd():
+            return last.outcome or "failed", last.reason or "", last.kind or ""
+        case RunInterrupted():
+            return "interrupted", last.reason or "", ""
+        case _:
+            return "running", "", ""
 
 
 def _step(history: History, records: Iterable[StepRecord]) -> int:
     """The last step that is known to be done; after a failover that of the new epoch."""
     epoch = max((gang.epoch for gang in gangs(history)), default=0)
-    told = [whole(e.value.get("step")) or 0 for e in history.of("progress", "rank.step") if e.epoch == epoch]
-    told += [whole(e.value.get("steps")) or 0 for e in history.of("rank.finished") if e.epoch == epoch]
+    told = [e.data.step or 0 for e in history.of(Progress, RankStep) if e.epoch == epoch]
+    told += [e.data.steps or 0 for e in history.of(RankFinished) if e.epoch == epoch]
     return max([*told, *(record.step for record in records if record.epoch == epoch)], default=0)
 
 
 def _steps(history: History) -> int | None:
-    told = (whole(event.value.get("steps")) for event in history.of("progress", "rank.finished"))
+    told = (event.data.steps for event in history.of(Progress, RankFinished))
     return max((steps for steps in told if steps), default=None)
 
 
 def _loss(history: History) -> float | None:
     """At the end the mean over ranks of the last step, where the ranks told it; before, what rank 0 told last."""
-    ends = [event for event in history.of("rank.finished") if whole(event.value.get("rank")) == 0]
-    told = [number(event.value.get("loss")) for event in (*history.of("progress"), *ends)]
-    told += [number(event.value.get("loss_mean")) for event in ends]
+    ends = [event for event in history.of(RankFinished) if event.data.rank == 0]
+    told = [number(event.data.loss) for event in history.of(Progress)]
+    told += [number(event.data.loss) for event in ends]
+    told += [number(event.data.loss_mean) for event in ends]
     return next((loss for loss in reversed(told) if loss is not None), None)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ..model.event import History
+from ..model.events import GangStop, RankFinished, RankJoined, RankStart, RankStep
 from ..model.run import StepRecord
-from .clock import clock, mapping, whole
+from .clock import clock
 from .command_outcomes import operations
 from .gangs import gangs
 from .lineage import kept, kept_steps, resume_steps
@@ -58,15 +59,15 @@ def goodput(history: History, records: Iterable[StepRecord]) -> float | None:
 def finished_at(history: History) -> float:
     """Seconds from the beginning to the last rank.finished, else to the last event."""
     when = clock(history)
-    return max(map(when, history.of("rank.finished")), default=when(history.events[-1]) if history.events else 0.0)
+    return max(map(when, history.of(RankFinished)), default=when(history.events[-1]) if history.events else 0.0)
 
 
 def _stopped(history: History, epoch: int) -> list[int]:
     """The last steps that the ranks of the epoch before were found to have done."""
     found = [-1]
-    for operation in operations(history, "gang.stop"):
+    for operation in operations(history, GangStop):
         if operation.ok is not None and operation.epoch == epoch - 1:
-            steps = map(whole, mapping(operation.ok.value.get("last_step")).values())
+            steps = (operation.ok.data.last_step or {}).values()
             found += [step for step in steps if step is not None]
     return found
 
@@ -76,8 +77,8 @@ def _placing(history: History) -> Callable[[StepRecord], float]:
     when = clock(history)
     offsets: dict[tuple[int, int], float] = {}
     for gang in gangs(history):
-        for name in ("rank.start", "rank.joined", "rank.step"):
-            for rank, event in gang.by_rank(name).items():
+        for kind in (RankStart, RankJoined, RankStep):
+            for rank, event in gang.by_rank(kind).items():
                 offset = when(event) - event.at.mono
                 offsets[gang.epoch, rank] = min(offset, offsets.get((gang.epoch, rank), offset))
     return lambda record: record.end + offsets.get((record.epoch, record.rank), 0.0)

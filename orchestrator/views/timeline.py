@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ..model.event import Event, History
-from .clock import clock, listing, mapping
+from ..model.events import (
+    AgentReady,
+    FaultAct,
+    FaultHealed,
+    GangStart,
+    GangStop,
+    HoldExpired,
+    LeaseOver,
+    NodeApply,
+    NodeExit,
+    NodeKill,
+    NodeSilent,
+    RankFinished,
+    RankHeld,
+    RankJoined,
+    RankReleased,
+)
+from ..model.payload import Payload
+from .clock import clock
 from .gangs import begin_nodes
 from .shapes import Span
 
@@ -53,50 +72,50 @@ def _span(node: str, state: _State, end: float) -> list[Span]:
     return [Span(node=node, kind=state.kind, start=state.since, end=end, epoch=epoch, label=state.label)]
 
 
-#: f -> (states in which it counts, or None for all; the state that it leads to)
-_NOTES: Mapping[str, tuple[tuple[str, ...] | None, str]] = {
-    "node.exit": (None, "dead"),
-    "agent.ready": (("dead",), "idle"),
-    "rank.joined": (("start",), "run"),
-    "rank.held": (("start", "run"), "held"),
-    "rank.released": (("held",), "run"),
-    "hold.expired": (("held",), "run"),
-    "rank.finished": (("start", "run"), "idle"),
-    "fault.healed": (("paused",), "idle"),
-    "lease.over": (("paused",), "idle"),
-    "node.silent": (("start", "run", "held"), "paused"),
+#: Class of a note -> (states in which it counts, or None for all; the state that it leads to)
+_NOTES: Mapping[type[Payload] | None, tuple[tuple[str, ...] | None, str]] = {
+    NodeExit: (None, "dead"),
+    AgentReady: (("dead",), "idle"),
+    RankJoined: (("start",), "run"),
+    RankHeld: (("start", "run"), "held"),
+    RankReleased: (("held",), "run"),
+    HoldExpired: (("held",), "run"),
+    RankFinished: (("start", "run"), "idle"),
+    FaultHealed: (("paused",), "idle"),
+    LeaseOver: (("paused",), "idle"),
+    NodeSilent: (("start", "run", "held"), "paused"),
 }
 
 
 def _next(event: Event, kind: str) -> str | None:
     """The state that the event leads a node to; None: it changes nothing."""
     if event.type == "note":
-        allowed, new = _NOTES.get(event.f, ((), ""))
+        allowed, new = _NOTES.get(event.kind, ((), ""))
         return new if allowed is None or kind in allowed else None
-    rule: Callable[[Event, str], str | None] | None = _OPERATIONS.get((event.type, event.f))
+    rule = _OPERATIONS.get((event.type, event.command))
     return rule(event, kind) if rule else None
 
 
-def _acted(event: Event, kind: str) -> str | None:
+def _acted(event: Event[FaultAct], kind: str) -> str | None:
     """A pause is a state from its invoke on, for the node itself is silent then; a kill shows by its exit."""
-    inject = listing(mapping(event.value.get("act")).get("inject"))
-    pauses = any(mapping(primitive).get("kind") == "pause" for primitive in inject)
+    act = event.data.act
+    pauses = act is not None and any(primitive.kind == "pause" for primitive in act.inject)
     return "paused" if pauses and kind != "dead" else None
 
 
-_OPERATIONS: Mapping[tuple[str, str], Callable[[Event, str], str | None]] = {
-    ("invoke", "gang.start"): lambda event, kind: "start",
-    ("ok", "gang.stop"): lambda event, kind: "idle" if kind in ("start", "run", "held") else None,
-    ("ok", "node.kill"): lambda event, kind: "dead",
-    ("ok", "node.apply"): lambda event, kind: "idle",
-    ("invoke", "fault.act"): _acted,
+_OPERATIONS: Mapping[tuple[str, type[Payload] | None], Callable[[Event[Any], str], str | None]] = {
+    ("invoke", GangStart): lambda event, kind: "start",
+    ("ok", GangStop): lambda event, kind: "idle" if kind in ("start", "run", "held") else None,
+    ("ok", NodeKill): lambda event, kind: "dead",
+    ("ok", NodeApply): lambda event, kind: "idle",
+    ("invoke", FaultAct): _acted,
 }
 
 
 def _label(kind: str, event: Event) -> str:
-    if kind == "dead" and event.f == "node.exit":
-        code = event.value.get("code")
+    if kind == "dead" and event.kind is NodeExit:
+        code = event.data.code
         return "gone" if code is None else f"exit {code}"
     if kind == "held":
-        return f"held in {event.value.get('phase')} of step {event.value.get('step')}"
+        return f"held in {event.data.phase} of step {event.data.step}"
     return f"epoch {event.epoch}" if kind in ("start", "run") and event.epoch is not None else ""

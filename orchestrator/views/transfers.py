@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 
 from ..model.event import History
+from ..model.events import CollectivePlan
 from ..model.run import NodeFiles
-from .clock import listing, mapping, whole
 from .findings import Finding, found
 
 #: Bytes of a record (``bundle.json`` names the format); the first four are the number of its step.
@@ -106,10 +106,10 @@ def _uneven(one: _File, own: Set[int]) -> Iterator[Finding]:
 
 def _cases(history: History) -> dict[int, int]:
     """Step -> its case, of a run that measures collectives; empty in a training."""
-    told = history.last("collective.plan")
+    told = history.last(CollectivePlan)
     found: dict[int, int] = {}
-    for number, case in enumerate(map(mapping, listing(told.value.get("cases")) if told else ())):
-        first, count, stride = (whole(case.get(name)) for name in ("first_step", "iterations", "stride"))
+    for number, case in enumerate((told.data.cases if told else None) or ()):
+        first, count, stride = case.first_step, case.iterations, case.stride
         if first is not None and count:
             found |= dict.fromkeys(range(first, first + count * (stride or 1), stride or 1), number)
     return found

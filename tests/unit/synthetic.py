@@ -324,7 +324,7 @@ class Bed:
     def _heal(self, fault: FaultPlan, dead: Sequence[str]) -> None:
         target = next(e for e in self.events if e.f == "fault.target" and e.value["id"] == fault.id)
         node = str(target.node)
-        self.ask("fault.heal", f"f/{fault.id}/heal", node, {"id": fault.id, "act": {}})
+        self.ask("fault.heal", f"f/{fault.id}/heal", node, {"id": fault.id, "act": codec.plain(act_of(fault, node))})
         self.say("keeper", "fault.healed", {"id": fault.id, "evidence": {}}, node=node)
         if node in dead:
             self.renew(node)

@@ -11,6 +11,8 @@ import pytest
 from orchestrator import views
 from orchestrator.checkers import spare_warm, times_possible
 from orchestrator.model.event import Event
+from orchestrator.model.events import StoreOpen
+from orchestrator.model.payload import Payload
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import FaultPlan, Recovery, Trigger
 from orchestrator.views import collectives
@@ -156,9 +158,9 @@ def test_the_default_limit_of_a_recovery_is_ten_seconds() -> None:
 # --- no-hang ------------------------------------------------------------------------------------------------------------
 
 
-def answered_after(run: Run, f: str) -> tuple[Run, float]:
-    """(the run, the seconds that the first command of this name took)."""
-    operation = views.operations(run.history, f)[0]
+def answered_after(run: Run, kind: type[Payload]) -> tuple[Run, float]:
+    """(the run, the seconds that the first command of this kind took)."""
+    operation = views.operations(run.history, kind)[0]
     assert operation.outcome is not None
     at = views.clocks(run.history).at
     return run, at(operation.outcome) - at(operation.invoke)
@@ -166,20 +168,20 @@ def answered_after(run: Run, f: str) -> tuple[Run, float]:
 
 @UP_TO
 def test_deadline_of_a_command(difference: float, outcome: str) -> None:
-    run, took_s = answered_after(history.clean(), "store.open")
+    run, took_s = answered_after(history.clean(), StoreOpen)
     run = history.changed(run, "store.open", 0, value={"deadline_s": took_s - difference})
     assert ask(run, "no-hang", slack_s=0.0).outcome == outcome
 
 
 @UP_TO
 def test_slack_after_a_deadline(difference: float, outcome: str) -> None:
-    run, took_s = answered_after(history.clean(), "store.open")
+    run, took_s = answered_after(history.clean(), StoreOpen)
     run = history.changed(run, "store.open", 0, value={"deadline_s": took_s / 2})
     assert ask(run, "no-hang", slack_s=took_s / 2 - difference).outcome == outcome
 
 
 def test_the_default_slack_is_one_second() -> None:
-    run, took_s = answered_after(history.clean(), "store.open")
+    run, took_s = answered_after(history.clean(), StoreOpen)
     for difference, outcome in ((EPSILON, "pass"), (-EPSILON, "fail")):
         late = history.changed(run, "store.open", 0, value={"deadline_s": took_s - 1.0 + difference})
         assert ask(late, "no-hang").outcome == outcome
@@ -188,9 +190,9 @@ def test_the_default_slack_is_one_second() -> None:
 @pytest.mark.parametrize(("late_s", "outcome"), [(0.25, "fail"), (0.5 - EPSILON, "fail"), (0.5 + EPSILON, "pass")])
 def test_time_in_which_the_controller_slept_does_not_count(late_s: float, outcome: str) -> None:
     run = history.clean()
-    answer = views.operations(run.history, "store.open")[0].outcome
+    answer = views.operations(run.history, StoreOpen)[0].outcome
     assert answer is not None
-    run, took_s = answered_after(delayed(run, answer.seq, 0.5), "store.open")
+    run, took_s = answered_after(delayed(run, answer.seq, 0.5), StoreOpen)
     run = history.changed(run, "store.open", 0, value={"deadline_s": took_s - 0.5})
     events = list(run.history.events)
     note = dataclasses.replace(answer, type="note", f="controller.late", key=None, value={"late_s": late_s})

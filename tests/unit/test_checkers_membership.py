@@ -148,7 +148,9 @@ def test_a_history_that_says_nothing_of_keepers_says_nothing_of_their_loss() -> 
 @pytest.mark.parametrize(("of", "outcome"), [("host", "pass"), ("engine", "fail")])
 def test_a_keeper_goes_with_its_host_where_a_fault_powers_that_off(of: str, outcome: str) -> None:
     run = _with_keepers({"": 7}, {"": 8})
-    act = {"inject": [{"kind": "power", "args": {"state": "off", "of": of}}], "disables": ["agent", of]}
+    planned = next(event.value["act"] for event in run.history.events if event.f == "fault.act")
+    hit = {"inject": [{"kind": "power", "args": {"state": "off", "of": of}}], "disables": ["agent", of]}
+    act = {**planned, **hit}
     assert ask(history.changed(run, "fault.act", value={"act": act}), "planned-faults-only").outcome == outcome
 
 

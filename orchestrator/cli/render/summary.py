@@ -11,6 +11,7 @@ from ... import views
 from ...core.verdict import judge, sentence
 from ...model import codec
 from ...model.event import History
+from ...model.events import FaultActDone, FaultHealDone, RankError, RankExit, RunBegin
 from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
@@ -93,8 +94,8 @@ def _judged(result: Result) -> Run:
 
 def _judging(result: Result, run: Run) -> Iterator[str]:
     """What a reader must know of how the run was judged, this time and before."""
-    begin = run.history.first("run.begin")
-    if begin and begin.value.get("code", run.code) != run.code:
+    begin = run.history.first(RunBegin)
+    if begin and begin.data.code not in (None, run.code):
         yield "note      judged by another version of ccbed than the one that drove the run"
     another = [one.check for one in result.verdicts if judge.JUDGED_BY in one.evidence]
     if another:
@@ -185,8 +186,8 @@ def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
 
 
 def _healed(history: History) -> str:
-    acted = {event.node for event in history.of("fault.act") if event.type == "ok"}
-    healed = {event.node for event in history.of("fault.heal") if event.type == "ok"}
+    acted = {event.node for event in history.of(FaultActDone)}
+    healed = {event.node for event in history.of(FaultHealDone)}
     if not acted:
         return ""
     left = sorted(str(node) for node in acted - healed)
@@ -202,10 +203,10 @@ def _span(steps: list[int]) -> str:
 
 def _blame(run: Run) -> Iterator[str]:
     """The last lines of the log of the first rank that failed by itself, or of the one that it blames."""
-    failed = next((e for e in run.history.of("rank.error", "rank.exit") if _is_failure(e.value)), None)
+    failed = next((e for e in run.history.of(RankError, RankExit) if _is_failure(e.data)), None)
     if failed is None or failed.node is None:
         return
-    rank, node = int(failed.value["rank"]), failed.node
+    rank, node = failed.data.rank, failed.node
     gang = next((one for one in views.gangs(run.history) if one.epoch == (failed.epoch or 0)), None)
     if gang and rank in gang.ranks:
         rank, _ = views.blamed(gang, rank)
@@ -216,8 +217,8 @@ def _blame(run: Run) -> Iterator[str]:
         yield from (f"          {line}" for line in tail)
 
 
-def _is_failure(value: Any) -> bool:
-    return "rank" in value and ("kind" in value or int(value.get("code", 0)) > 0)
+def _is_failure(payload: RankError | RankExit) -> bool:
+    return (payload.code or 0) > 0 if isinstance(payload, RankExit) else payload.kind is not None
 
 
 def _failed(directory: Path) -> list[str]:

@@ -6,13 +6,12 @@ import errno
 import secrets
 import signal
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from ...model.errors import InfrastructureError, UsageError
-from ...model.event import Command
+from ...model.events import CommandFailed, Exec, ExecStop
 from ...model.provider import Provider
 from ...store import index
 from ..inputs import beds
@@ -54,15 +53,11 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     directory = Path(bed.hostdir or bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
     here = Path(bed.workdir) / "nodes" / name / "exec" / out.name
-    value = {
-        "argv": list(program),
-        "env": dict(bed.node(name).env),
-        "out": str(out),
-        "cwd": str(directory),
-        "umask": session.umask,
-    }
+    program_run = Exec(
+        argv=tuple(program), env=bed.node(name).env, out=str(out), cwd=str(directory), umask=session.umask
+    )
     key = f"exec/{out.name}"
-    order = Command(f="exec", key=key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S, value=value)
+    order = command(program_run, key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S)
     ask = bed_commands.bound(provider, bed)
     tails = _Tails(session, here)
 
@@ -74,17 +69,28 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     try:
         answer = ask.all([order], waiting=waiting)[order.key]
     except KeyboardInterrupt:
-        ask.all([replace(order, f="exec.stop", key=f"{order.key}/stop", value={"out": str(out)}, deadline_s=_STOP_S)])
+        ask.all(
+            [
+                command(
+                    ExecStop(out=str(out)),
+                    f"{order.key}/stop",
+                    node=name,
+                    incarnation=found.incarnation,
+                    deadline_s=_STOP_S,
+                )
+            ]
+        )
         raise
     _bring(provider, name, out, here)
     tails.pump()
     problem = bed_commands.problem(answer, order)
-    if answer is not None and "errno" in answer.value:
+    failed = answer.data if answer is not None and answer.kind is CommandFailed else None
+    if failed is not None and failed.errno is not None:
         session.terminal.error([f"{bed.name}/{name}: {problem}"])
-        return 127 if answer.value["errno"] == errno.ENOENT else 126  # as a shell tells it
+        return 127 if failed.errno == errno.ENOENT else 126  # as a shell tells it
     if answer is None or problem:
         raise InfrastructureError(f"{bed.name}/{name}: {problem}")
-    return _shell_code(int(answer.value.get("code", 1)))
+    return _shell_code(1 if answer.data.code is None else answer.data.code)
 
 
 def _bring(provider: Provider, node: str, out: Path, here: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ...model.errors import UsageError
+from ...model.events import RunEnd
 from ...model.launch import Request
 from ...run import judging
 from ...store import bundle, index, paths
@@ -26,10 +27,10 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     """Go on with RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
     directory = _asked_for(index.resolve(run, runs_dir))
     history = bundle.read_history(directory)
-    end = history.last("run.end")
-    if end is not None and end.value.get("outcome") == "interrupted":
+    end = history.last(RunEnd)
+    if end is not None and end.data.outcome == "interrupted":
         raise UsageError(
-            f"{beds.shown(directory)}: the run was given up: {end.value.get('reason')}",
+            f"{beds.shown(directory)}: the run was given up: {end.data.reason}",
             hint=f"again: ccbed run {beds.shown(directory)}/trial.json",
         )
     trial = bundle.load_trial(directory)

@@ -14,6 +14,7 @@ from ...core.bed import departed
 from ...model.bed import BedSpec, BedStatus, Change, Diff
 from ...model.errors import UnpreparedError, UnreachedError, UsageError
 from ...model.event import Event
+from ...model.events import NodeApplyDone
 from ...model.provider import Provider
 from ...store import beds as store
 from ..inputs import beds, options, prepared_hosts
@@ -143,7 +144,7 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     ready: list[str] = []
 
     def heard(event: Event) -> None:
-        if event.f == "node.apply" and event.type == "ok":
+        if event.kind is NodeApplyDone:
             ready.append(str(event.node))
             terminal.status(f"  nodes       {len(ready)}/{count} warm")
 

@@ -10,6 +10,7 @@ import click
 
 from ...model.errors import InfrastructureError
 from ...model.event import Event
+from ...model.events import RunEnd
 from ...model.plan import Plan
 from ...store import beds as store
 from ...store import bundle, index, seal
@@ -70,7 +71,7 @@ def _events(directory: Path, until: float, driven: Callable[[], bool]) -> Iterat
 
 
 def _over(directory: Path, events: tuple[Event, ...]) -> bool:
-    return any(event.f == "run.end" for event in events) or (directory / seal.MANIFEST).exists()
+    return any(event.kind is RunEnd for event in events) or (directory / seal.MANIFEST).exists()
 
 
 def _judged(directory: Path, until: float) -> bool:

@@ -79,8 +79,7 @@ def step(trial: Trial, state: State, event: Event) -> Result:
     """The state after ``event`` and the commands that follow from it. Unknown and late events change nothing."""
     if state.stage == "done" or event.type == "invoke" or forged(event):
         return state, ()
-    kind = event.command or event.kind
-    handler = _HANDLERS.get(kind) if kind else None
+    handler = _HANDLERS.get(event.subject) if event.subject else None
     result: Result = handler(trial, state, event) if handler else (state, ())
     if result[0].over or result[0].ending:
         return result

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ... import views
+from ...model.events import RankFinished
 from ...model.run import Run
 
 if TYPE_CHECKING:
@@ -39,15 +40,15 @@ def of(run: Run) -> Iterator[Metric]:
     for failover in seen.failovers:
         yield from _failover(name, failover, counted=seen.step is not None)
     yield from _collectives(run)
-    for event in run.history.of("rank.finished"):
-        for metric, value in views.mapping(event.value.get("metrics")).items():
+    for event in run.history.of(RankFinished):
+        for metric, value in views.mapping(event.data.metrics).items():
             told = views.mapping(value)
             figure = views.number(told.get("value"))
             if figure is not None:
                 unit, better = str(told.get("unit", "")), str(told.get("better", ""))
-                rank = views.whole(event.value.get("rank"))
                 yield Metric(
-                    trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node, rank=rank
+                    trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node,
+                    rank=event.data.rank,
                 )  # fmt: skip
 
 

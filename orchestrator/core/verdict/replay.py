@@ -10,6 +10,7 @@ from typing import Any
 from ... import views
 from ...model import codec, vaulted
 from ...model.event import Command, Event, History
+from ...model.events import Note, RunEnd
 from ...model.plan import Plan
 from ...model.run import Run
 from ..engine import fold
@@ -41,7 +42,7 @@ def _is_decision(event: Event) -> bool:
 
 def _has_ended(history: History) -> bool:
     """Whether the engine ended the run itself; one that was interrupted or given up leaves commands that were never sent."""
-    end = history.last("run.end")
+    end = history.last(RunEnd)
     return end is not None and end.key is not None
 
 
@@ -56,22 +57,23 @@ def _difference(due: tuple[Command, int] | None, event: Event | None, *, ended: 
     if due is None:
         return f"{event.f} {event.key} does not follow from the events before it" if event else ""
     command, cause = due
-    name = command.value["f"] if command.f == "note" else command.f
+    is_note = isinstance(command.data, Note)
+    name = command.data.f if is_note else command.f
     if event is None:
         return f"{name} {command.key} follows from event {cause}, but the history lacks it" if ended else ""
     if (name, command.key) != (event.f, event.key):
         return f"{event.f} {event.key} stands where {name} {command.key} follows from event {cause}"
     if event.seq <= cause:
         return f"{name} {command.key} stands before event {cause}, from which it follows"
-    if (command.node, command.epoch) != (event.node, event.epoch) or (command.f == "note") != (event.type == "note"):
+    if (command.node, command.epoch) != (event.node, event.epoch) or is_note != (event.type == "note"):
         return f"{name} {command.key} is recorded for {event.node}, epoch {event.epoch}"
     fields = _unequal(_content(command), _as_json(event.value))
     return f"{name} {command.key} is recorded with another {', '.join(fields)}" if fields else ""
 
 
 def _content(command: Command) -> Any:
-    if command.f == "note":
-        return _as_json(command.value["value"])
+    if isinstance(command.data, Note):
+        return _as_json(command.data.value)
     return _as_json({**command.value, "deadline_s": command.deadline_s})
 
 

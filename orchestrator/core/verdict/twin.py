@@ -5,11 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from ... import views
 from ...model import codec
 from ...model.event import Event
+from ...model.events import (
+    FaultInjected,
+    FaultPlanned,
+    NodeSilent,
+    RankFinished,
+    RecoveryDecided,
+    RecoveryRefused,
+    RunBegin,
+    RunInterrupted,
+)
 from ...model.run import Run, Twin
 from ...model.trial import Trial
 
@@ -32,9 +42,9 @@ def make_twin(run: Run) -> Twin | None:
     outcome, _, _ = views.ending(run.history)
     if outcome != "finished" or len(gangs) != 1 or _disturbed(run):
         return None
-    ends = gangs[0].by_rank("rank.finished")
+    ends = gangs[0].by_rank(RankFinished)
     losses = _losses(run)
-    digests = {str(rank): dict(views.mapping(event.value.get("digest"))) for rank, event in ends.items()}
+    digests = {str(rank): cast(dict[str, str], dict(event.data.digest or {})) for rank, event in ends.items()}
     ranks = {str(rank) for rank in gangs[0].ranks}
     if set(losses) != ranks or set(digests) != ranks or not all(digests.values()):
         return None
@@ -56,14 +66,7 @@ def incomplete(twin: Twin, ranks: int) -> str:
 
 def _disturbed(run: Run) -> bool:
     """Whether a fault was planned, or anything was lost, recovered, paused or interrupted."""
-    marks = (
-        "fault.planned",
-        "fault.injected",
-        "recovery.decided",
-        "recovery.refused",
-        "run.interrupted",
-        "node.silent",
-    )
+    marks = (FaultPlanned, FaultInjected, RecoveryDecided, RecoveryRefused, RunInterrupted, NodeSilent)
     losses = any(views.abnormal(event) for event in run.history.events if event.type == "note")
     return bool(run.trial.faults) or bool(run.history.of(*marks)) or losses
 
@@ -76,11 +79,11 @@ def _losses(run: Run) -> dict[str, dict[str, str]]:
 
 
 def _name(run: Run) -> str:
-    begin = run.history.first("run.begin")
-    return str(begin.value.get("run", "")) if begin else ""
+    begin = run.history.first(RunBegin)
+    return (begin.data.run or "") if begin else ""
 
 
-def _final_loss(ends: Mapping[int, Event]) -> float:
+def _final_loss(ends: Mapping[int, Event[RankFinished]]) -> float:
     """The mean over ranks, as the terminal shows it; rank 0's where the ranks told no mean."""
-    told = ends[min(ends)].value
-    return views.number(told.get("loss_mean")) or views.number(told.get("loss")) or 0.0
+    finished = ends[min(ends)].data
+    return views.number(finished.loss_mean) or views.number(finished.loss) or 0.0

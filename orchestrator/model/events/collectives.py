@@ -94,8 +94,8 @@ class LinkFit(Payload):
     """The line that models use for all links. ``worst``: (rank, rank, seconds per byte); ``unsure``: pairs that do not count."""
 
     rank: Rank | None = None
-    alpha_s: Seconds | None = None
-    beta_s_per_byte: Seconds | None = None
+    alpha_s: Figure | None = None
+    beta_s_per_byte: Figure | None = None
     worst: Any = None
     unsure: Any = None
 

@@ -16,6 +16,13 @@ from .units import Attempt, Count, Port, Rank, Ranks, Seconds, Step, Whole
 
 
 @record
+class Order(Payload):
+    """``deadline_s``: when the outcome counts as not known; the journal adds it."""
+
+    deadline_s: Seconds | None = None
+
+
+@record
 class ResumeFacts(Record):
     """The checkpoint that a gang loads (``Resume`` of model/gang.py)."""
 
@@ -60,7 +67,7 @@ class Note(Payload):
 
 
 @payload("timer", "invoke", writer="ctl")
-class Timer(Payload):
+class Timer(Order):
     """The controller waits."""
 
     after_s: Seconds | None = None
@@ -72,7 +79,7 @@ class TimerDone(Payload):
 
 
 @payload("fence.write", "invoke", writer="ctl")
-class FenceWrite(Payload):
+class FenceWrite(Order):
     """No attempt below ``epoch`` commits to ``dir`` any more. ``keep``: checkpoints; ``fresh``: ``dir`` may be made."""
 
     epoch: Attempt | None = None
@@ -89,7 +96,7 @@ class FenceWriteDone(Payload):
 
 
 @payload("checkpoint.scan", "invoke", writer="ctl")
-class CheckpointScan(Payload):
+class CheckpointScan(Order):
     """Find the newest valid checkpoint in ``dir``. ``lineage``: (attempt, step that it resumed from)."""
 
     dir: str | None = None
@@ -105,7 +112,7 @@ class CheckpointScanDone(Payload):
 
 
 @payload("store.open", "invoke", writer="ctl")
-class StoreOpen(Payload):
+class StoreOpen(Order):
     """Host the store of the attempt at ``address``. ``port`` 0: any."""
 
     epoch: Attempt | None = None
@@ -124,7 +131,7 @@ class StoreOpenDone(Payload):
 
 
 @payload("gang.start", "invoke", writer="ctl")
-class GangStart(Payload):
+class GangStart(Order):
     """Fork the ranks of one node. The value is a ``GangSpec`` (model/gang.py); these are the fields that readers rely on."""
 
     run: str | None = None
@@ -151,7 +158,7 @@ class GangStartDone(Payload):
 
 
 @payload("gang.stop", "invoke", writer="ctl")
-class GangStop(Payload):
+class GangStop(Order):
     """Kill the ranks of the attempt. ``dump``: they write their stacks into their logs first."""
 
     epoch: Attempt | None = None
@@ -169,7 +176,7 @@ class GangStopDone(Payload):
 
 
 @payload("node.apply", "invoke", writer="ctl")
-class NodeApply(Payload):
+class NodeApply(Order):
     """Start a node: by its name from the spec that it had, or, with ``hash``, from the ``NodeSpec`` (model/bed.py) in the value."""
 
     node: str | None = None
@@ -186,7 +193,7 @@ class NodeApplyDone(Payload):
 
 
 @payload("node.kill", "invoke", writer="ctl")
-class NodeKill(Payload):
+class NodeKill(Order):
     """End every process of a node. ``host``: where it is, for a node that the bed does not list."""
 
     host: str | None = None
@@ -202,7 +209,7 @@ class NodeKillDone(Payload):
 
 
 @payload("fault.act", "invoke", writer="ctl")
-class FaultAct(Payload):
+class FaultAct(Order):
     """Inject a fault and verify it. ``hold``: of the rank that waits for it."""
 
     id: str | None = None
@@ -220,7 +227,7 @@ class FaultActDone(Payload):
 
 
 @payload("fault.heal", "invoke", writer="ctl")
-class FaultHeal(Payload):
+class FaultHeal(Order):
     """Heal a fault and verify it."""
 
     id: str | None = None
@@ -237,7 +244,7 @@ class FaultHealDone(Payload):
 
 
 @payload("rank.release", "invoke", writer="ctl")
-class RankRelease(Payload):
+class RankRelease(Order):
     """Let a held rank continue. ``hold``: id of the fault."""
 
     rank: Rank | None = None
@@ -250,7 +257,7 @@ class RankReleaseDone(Payload):
 
 
 @payload("gather", "invoke", writer="ctl")
-class Gather(Payload):
+class Gather(Order):
     """Fetch the files of the run from all nodes."""
 
 
@@ -268,7 +275,7 @@ class GatherDone(Payload):
 
 
 @payload("exec", "invoke", writer="ctl")
-class Exec(Payload):
+class Exec(Order):
     """Run a program in a node, its output in files below ``out``; or a ``check``: {op, args} of the preflight."""
 
     argv: tuple[str, ...] | None = None
@@ -287,7 +294,7 @@ class ExecDone(Payload):
 
 
 @payload("exec.stop", "invoke", writer="ctl")
-class ExecStop(Payload):
+class ExecStop(Order):
     """Kill the program that writes to ``out``."""
 
     out: str

@@ -138,8 +138,8 @@ class Traffic(Payload):
     """Bytes that a rank sent, by operation: in its first step and, with ``once``, before it; beside what the workload predicts."""
 
     rank: Rank | None = None
-    measured: Mapping[str, Count] | None = None
-    predicted: Mapping[str, Count] | None = None
+    measured: Mapping[str, Figure] | None = None
+    predicted: Mapping[str, Figure] | None = None
     samples: Count | None = None
-    once: Mapping[str, Count] | None = None
-    once_predicted: Mapping[str, Count] | None = None
+    once: Mapping[str, Figure] | None = None
+    once_predicted: Mapping[str, Figure] | None = None

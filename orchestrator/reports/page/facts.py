@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import views
 from ...core.verdict import sentence
+from ...model.events import RunBegin
 from ...model.run import Run
 from ...views import RunView
 
@@ -18,14 +19,14 @@ Pairs = list[tuple[str, str]]
 
 def name(run: Run) -> str:
     """The run's id: from its first event, else the name of its directory."""
-    begin = run.history.first("run.begin")
-    told = str(begin.value.get("run", "")) if begin else ""
+    begin = run.history.first(RunBegin)
+    told = (begin.data.run or "") if begin else ""
     return told or PurePosixPath(run.directory).name or "run"
 
 
 def bed(run: Run) -> str:
-    begin = run.history.first("run.begin")
-    told = begin.value.get("bed") if begin else None
+    begin = run.history.first(RunBegin)
+    told = begin.data.bed if begin else None
     return str(told or document(run, "plan.json").get("bed", "unknown"))
 
 

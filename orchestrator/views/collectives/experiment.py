@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.event import Event, History
+from ...model.events import CaseFacts, CollectiveAuto, CollectivePlan, CollectiveWrong, LinkFit, LinkPair
 from ...model.run import Run
 from ..clock import listing, mapping, number, whole
 from ..gangs import gangs
@@ -159,28 +160,29 @@ def factor(operation: str, world: int) -> float:
 
 def setting(run: Run) -> Setting | None:
     """None where the run measured no collectives."""
-    told = run.history.last("collective.plan")
-    if told is None:
+    event = run.history.last(CollectivePlan)
+    if event is None:
         return None
+    plan = event.data
     nodes = _nodes(run)
     return Setting(
-        cases=tuple(_case(mapping(one)) for one in listing(told.value.get("cases"))),
-        over=str(told.value.get("over", "max_rank")),
-        warmup=whole(told.value.get("warmup")) or 0,
-        world=whole(told.value.get("world")) or len(nodes),
+        cases=tuple(map(_case, plan.cases or ())),
+        over=plan.over or "max_rank",
+        warmup=plan.warmup or 0,
+        world=plan.world or len(nodes),
         nodes=nodes,
         hosts={rank: _host(run, node) for rank, node in nodes.items()},
         clocks=_clocks(run, nodes),
         link=_link(run),
-        verify=told.value.get("verify") is not False,
-        bandwidth=str(told.value.get("bandwidth", "median")),
+        verify=plan.verify is not False,
+        bandwidth=plan.bandwidth or "median",
         autos=tuple(_autos(run.history)),
     )
 
 
-def wrongs(history: History) -> list[Event]:
+def wrongs(history: History) -> list[Event[CollectiveWrong]]:
     """The wrong results that were found; where a gang was started again, those of the last one that found any."""
-    found = list(history.of("collective.wrong"))
+    found = list(history.of(CollectiveWrong))
     last = max((event.epoch or 0 for event in found), default=0)
     return [event for event in found if (event.epoch or 0) == last]
 
@@ -189,59 +191,59 @@ def wrong(history: History) -> Mapping[int, int]:
     """Case -> how many wrong results were found."""
     found: dict[int, int] = {}
     for event in wrongs(history):
-        case = whole(event.value.get("case"))
+        case = event.data.case
         if case is not None:
             found[case] = found.get(case, 0) + 1
     return found
 
 
-def _case(told: Mapping[str, Any]) -> Case:
-    cost = mapping(told.get("cost"))
+def _case(facts: CaseFacts) -> Case:
+    cost = facts.cost or {}
     rounds, volume = number(cost.get("rounds")), number(cost.get("volume"))
-    groups = tuple(tuple(whole(rank) or 0 for rank in listing(group)) for group in listing(told.get("groups")))
-    sizes = {
-        name: whole(told.get(name)) or 0
-        for name in ("bytes", "per_rank", "total", "count", "root", "port_bytes", "uplink_bytes")
-    }
     return Case(
-        number=whole(told.get("case")) or 0,
-        operation=str(told.get("operation", "")),
-        algorithm=str(told.get("algorithm", "")),
-        dtype=str(told.get("dtype", "")),
-        operator=str(told.get("operator", "")),
-        groups=groups,
-        first_step=whole(told.get("first_step")) or 1,
-        iterations=whole(told.get("iterations")) or 0,
-        stride=max(1, whole(told.get("stride")) or 1),
+        number=facts.case or 0,
+        operation=facts.operation or "",
+        algorithm=facts.algorithm or "",
+        bytes=facts.bytes or 0,
+        dtype=facts.dtype or "",
+        operator=facts.operator or "",
+        groups=facts.groups or (),
+        first_step=facts.first_step or 1,
+        iterations=facts.iterations or 0,
+        stride=facts.stride or 1,
         cost=(rounds, volume) if rounds is not None and volume is not None else None,
-        asynchronous=bool(told.get("asynchronous")),
-        gap_ms=number(told.get("gap_ms")) or 0.0,
-        asked=str(told.get("asked", "")),
-        shares=tuple(number(share) or 0.0 for share in listing(told.get("shares"))),
-        **sizes,
+        asynchronous=bool(facts.asynchronous),
+        gap_ms=facts.gap_ms or 0.0,
+        asked=facts.asked or "",
+        shares=facts.shares or (),
+        per_rank=facts.per_rank or 0,
+        total=facts.total or 0,
+        count=facts.count or 0,
+        root=facts.root or 0,
+        port_bytes=facts.port_bytes or 0,
+        uplink_bytes=facts.uplink_bytes or 0,
     )
 
 
 def _autos(history: History) -> list[Auto]:
     """The last word on each case, in order."""
     found: dict[int, Auto] = {}
-    for event in history.of("collective.auto"):
-        case = whole(event.value.get("case"))
+    for event in history.of(CollectiveAuto):
+        case = event.data.case
         if case is not None:
-            told = (str(event.value.get(name, "")) for name in ("chosen", "why"))
-            found[case] = Auto(case=case, chosen=next(told), why=next(told))
+            found[case] = Auto(case=case, chosen=event.data.chosen or "", why=str(event.data.why or ""))
     return [found[case] for case in sorted(found)]
 
 
 def _link(run: Run) -> Link:
-    fit = run.history.last("link.fit")
-    value = fit.value if fit else {}
+    fit = run.history.last(LinkFit)
+    line = fit.data if fit else LinkFit()
     spec = mapping(_document(run, "plan.json").get("link"))
     rate = number(spec.get("rate"))
     return Link(
-        alpha_s=number(value.get("alpha_s")),
-        beta=number(value.get("beta_s_per_byte")),
-        worst=_worst(value.get("worst")),
+        alpha_s=number(line.alpha_s),
+        beta=number(line.beta_s_per_byte),
+        worst=_worst(line.worst),
         pairs=tuple(_pairs(run.history)),
         rate=rate or None,
         spec=spec,
@@ -269,15 +271,15 @@ def _sample(told: Any) -> tuple[int, float, int] | None:
 def _pairs(history: History) -> list[Pair]:
     """The last word on each pair, in order."""
     found: dict[tuple[int, int], Pair] = {}
-    for event in history.of("link.pair"):
-        a, b = whole(event.value.get("rank")), whole(event.value.get("peer"))
-        alpha, beta = number(event.value.get("alpha_s")), number(event.value.get("beta_s_per_byte"))
+    for event in history.of(LinkPair):
+        pair = event.data
+        a, b, alpha, beta = pair.rank, pair.peer, pair.alpha_s, pair.beta_s_per_byte
         if a is None or b is None or alpha is None or beta is None:
             continue
-        samples = tuple(one for one in map(_sample, listing(event.value.get("samples"))) if one is not None)
+        samples = tuple(one for one in map(_sample, pair.samples or ()) if one is not None)
         found[a, b] = Pair(
-            a=a, b=b, alpha_s=alpha, beta=beta, r2=number(event.value.get("r2")), samples=samples,
-            spread=number(event.value.get("spread")), off=number(event.value.get("off")), sure=event.value.get("sure") is not False,
+            a=a, b=b, alpha_s=alpha, beta=beta, r2=pair.r2, samples=samples,
+            spread=number(pair.spread), off=number(pair.off), sure=pair.sure is not False,
         )  # fmt: skip
     return [found[key] for key in sorted(found)]
 

@@ -311,6 +311,8 @@ def verified(history: History, found: Measured) -> str:
     if first is None:
         whole = all(row.lost == 0 for row in found.rows)
         return "all results exact, all ranks equal" if whole else "no wrong result; not every trial was carried out"
-    value = first.value
-    where = f"rank {value.get('rank')}, step {value.get('step')}, offset {value.get('offset')}"
-    return f"{found.wrong or len(wrongs(history))} wrong, the first at {where}: expected {value.get('expected')}, got {value.get('got')}"
+    wrong = first.data
+    where = f"rank {wrong.rank}, step {wrong.step}, offset {wrong.offset}"
+    return (
+        f"{found.wrong or len(wrongs(history))} wrong, the first at {where}: expected {wrong.expected}, got {wrong.got}"
+    )
