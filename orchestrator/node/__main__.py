@@ -1,4 +1,4 @@
-"""Entry of the archive, one role each: ``keeper`` and ``follow`` on a host, ``node`` in a container."""
+"""Entry point of the agent archive; its roles: ``keeper`` and ``follow`` (link server) on a host, ``node`` in a container."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Become what is asked for. Each role imports only what it needs."""
+    """Run one role. Each imports only what it needs."""
     os.umask(0o077)
     parser = argparse.ArgumentParser(prog="agent.pyz")
     roles = parser.add_subparsers(dest="role", required=True)
     _keeper_options(roles.add_parser("keeper"))
-    _follow_options(roles.add_parser("follow"))
+    _link_server_options(roles.add_parser("follow"))
     roles.add_parser("node").add_argument("--directory", type=Path, required=True)
     options = parser.parse_args(arguments)
-    performed = {"keeper": _keep, "follow": _follow, "node": _node}
-    result: int = performed[options.role](options)
+    run_role = {"keeper": _run_keeper, "follow": _run_link_server, "node": _run_agent}
+    result: int = run_role[options.role](options)
     return result
 
 
@@ -30,18 +30,18 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ready", type=int, required=True)
     parser.add_argument("--backend", choices=["processes", "containers", "outside"], default="processes")
     parser.add_argument("--engine", default="/var/run/docker.sock")
-    parser.add_argument("--owner", default="", help="for people")
+    parser.add_argument("--owner", default="", help="the owner's name, for display")
     parser.add_argument("--owner-id", default="")
 
 
-def _follow_options(parser: argparse.ArgumentParser) -> None:
+def _link_server_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hostdir", required=True)
-    parser.add_argument("--bed", required=True, help="for whoever looks at the processes of a host")
-    parser.add_argument("--root", action="append", default=[], help="another directory that may be read and written")
+    parser.add_argument("--bed", required=True, help="for display in process lists")
+    parser.add_argument("--root", action="append", default=[], help="another directory that may be accessed")
 
 
-def _keep(options: argparse.Namespace) -> int:
-    """Detach, then become the keeper. The exit code is the launcher's: 0 once the keeper runs on its own."""
+def _run_keeper(options: argparse.Namespace) -> int:
+    """Detach, then become the keeper. The launcher exits with code 0 once the keeper is detached."""
     from .keeper import keeper
     from .oslayer import forks
 
@@ -49,12 +49,12 @@ def _keep(options: argparse.Namespace) -> int:
         os._exit(0)
     os.setsid()
     os.chdir(options.workdir)
-    forks.redirect(options.workdir / "keeper" / "keeper.log")
+    forks.redirect_output(options.workdir / "keeper" / "keeper.log")
     return keeper.main(
         options.workdir,
         options.bed,
         options.archive,
-        lambda: _say_ready(options.ready),
+        lambda: _report_ready(options.ready),
         backend=options.backend,
         engine=options.engine,
         owner=options.owner,
@@ -62,19 +62,19 @@ def _keep(options: argparse.Namespace) -> int:
     )
 
 
-def _follow(options: argparse.Namespace) -> int:
-    from .hostlink import streaming
+def _run_link_server(options: argparse.Namespace) -> int:
+    from .hostlink import link_server
 
-    return streaming.main(options.hostdir, options.root)
+    return link_server.main(options.hostdir, options.root)
 
 
-def _node(options: argparse.Namespace) -> int:
+def _run_agent(options: argparse.Namespace) -> int:
     from .agent import container_main
 
     return container_main.main(options.directory)
 
 
-def _say_ready(fd: int) -> None:
+def _report_ready(fd: int) -> None:
     os.write(fd, b"ready\n")
     os.close(fd)
 

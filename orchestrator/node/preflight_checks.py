@@ -1,12 +1,11 @@
-"""What a trial needs of the place where its ranks run, looked at from there: names, connections, space, clocks, GPUs.
+"""Preflight checks that run where the ranks will run: names, connections, free space, memory, clocks, GPUs, images.
 
-Each takes plain values and gives plain values, and none takes longer than it is told to.
+Each check takes and returns plain JSON values and keeps its time limit.
 """
 
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import re
@@ -20,19 +19,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..model import free_memory
-from .files import label
-from .keeper import container_status
-from .oslayer import engine_api as engines
-from .oslayer import processes
+from .oslayer import container_engine, gpus, host_facts, processes
 
 T = TypeVar("T")
 
 _TOKEN = re.compile(r"[A-Za-z0-9._-]{1,64}")
-#: What is asked of each GPU, and what a healthy one has no more of than 0.
-GPU = ("index", "uuid", "name", "ecc.errors.uncorrected.volatile.total", "retired_pages.pending")
-#: So long at most is waited for the name of a mapped address; what takes longer delays every connection of a gang.
+#: How long the look-up of a mapped address may take. A slower look-up delays every connection of a gang.
 MAPPED_S = 1.0
-FAULTY = {GPU[3]: ("0", "[N/A]"), GPU[4]: ("No", "[N/A]")}
 
 
 def survey(
@@ -45,55 +38,63 @@ def survey(
     hold_s: float = 10.0,
     listen: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """All that needs no second party, in one go: who it is, how names are looked up, what is free, a token in the shared
-    directory, and a port that takes connections for ``hold_s`` on each address of ``listen``."""
+    """Run all checks that involve no other host: identity, name look-ups, free space and memory.
+
+    Also writes a token into the shared directory, and opens a port for ``hold_s`` on each address of ``listen``.
+    """
     return {
-        "boot": label.boot_id(),
-        "interfaces": container_status.interfaces(),
-        "names": names(addresses, lookup_s),
-        "space": space(spaces),
+        "boot": host_facts.boot_id(),
+        "interfaces": host_facts.interfaces(),
+        "names": resolve_names(addresses, lookup_s),
+        "space": free_space(spaces),
         "memory": free_memory.available_on_host(_text),
-        "ports": {address: _tried(lambda address=address: hold(address, hold_s)) for address in listen},  # type: ignore[misc]
-        "unwritable": _tried(lambda: write_token(shared_dir, token, name)) or "",
+        "ports": {address: _or_problem(lambda address=address: hold_port(address, hold_s)) for address in listen},  # type: ignore[misc]
+        "unwritable": _or_problem(lambda: write_token(shared_dir, token, name)) or "",
     }
 
 
-def meet(targets: Sequence[Sequence[Any]], limit_s: float, shared_dir: str, token: str) -> dict[str, Any]:
-    """What is seen of the others: whether they can be reached, and whose tokens lie in the shared directory."""
-    return {"problems": connect(targets, limit_s), "tokens": read_tokens(shared_dir, token)}
+def check_peers(targets: Sequence[Sequence[Any]], limit_s: float, shared_dir: str, token: str) -> dict[str, Any]:
+    """Check the other hosts: which of them accept connections, and whose tokens the shared directory shows."""
+    return {"problems": try_connections(targets, limit_s), "tokens": read_tokens(shared_dir, token)}
 
 
-def tidy(holders: Sequence[Sequence[int]], shared_dir: str, token: str) -> None:
-    """Nothing is left of a survey."""
-    let_go(holders)
-    drop_tokens(shared_dir, token)
+def clean_up(holders: Sequence[Sequence[int]], shared_dir: str, token: str) -> None:
+    """Remove what a survey left: its ports and tokens."""
+    release_ports(holders)
+    remove_tokens(shared_dir, token)
 
 
-def names(addresses: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
-    """Address -> its name and back, with the seconds that each look-up took; ``limit_s`` where it was not waited for.
+def resolve_names(addresses: Sequence[str], limit_s: float) -> list[dict[str, Any]]:
+    """Look up the name of each address and the addresses of that name, with the seconds that each look-up took.
 
-    ``mapped_s``: the same for the address as c10d's IPv6 sockets see it, ``::ffff:a.b.c.d``, which it looks up as well.
+    A look-up that takes longer than ``limit_s`` is abandoned. ``mapped_s``: the seconds for ``::ffff:a.b.c.d``, the form in
+    which the IPv6 sockets of c10d look up the address as well.
     """
     mapped = [f"::ffff:{address}" for address in addresses if ":" not in address]
-    told = _each(
+    results = _in_parallel(
         [*addresses, *mapped],
-        lambda one: _of_mapped(one) if one.startswith("::ffff:") else _looked_up(one, limit_s),
+        lambda address: _time_mapped(address) if address.startswith("::ffff:") else _look_up(address, limit_s),
     )
-    took = dict(zip(mapped, told[len(addresses) :], strict=True))
+    durations = dict(zip(mapped, results[len(addresses) :], strict=True))
     return [
-        {**one, **({"mapped_s": took[key]["mapped_s"]} if (key := f"::ffff:{one['address']}") in took else {})}
-        for one in told[: len(addresses)]
+        {
+            **row,
+            **({"mapped_s": durations[key]["mapped_s"]} if (key := f"::ffff:{row['address']}") in durations else {}),
+        }
+        for row in results[: len(addresses)]
     ]
 
 
-def connect(targets: Sequence[Sequence[Any]], limit_s: float) -> list[str]:
-    """For each (address, port) in order: empty where a connection was made, else why not."""
-    return _each(targets, lambda target: _connected(str(target[0]), int(target[1]), limit_s))
+def try_connections(targets: Sequence[Sequence[Any]], limit_s: float) -> list[str]:
+    """Connect to each (address, port); for each in order an empty string, or the problem."""
+    return _in_parallel(targets, lambda target: _try_connection(str(target[0]), int(target[1]), limit_s))
 
 
-def hold(address: str, hold_s: float) -> tuple[int, int, int]:
-    """A port that takes connections for so long, also after this process: the kernel does. (port, pid, its start time)
-    of what holds it. Raises OSError."""
+def hold_port(address: str, hold_s: float) -> tuple[int, int, int]:
+    """Open a port whose connections the kernel accepts for ``hold_s``; (port, pid, start time) of the holding process.
+
+    The holder outlives this process. Raises OSError.
+    """
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as listener:
         listener.bind((address, 0))
         listener.listen(64)
@@ -105,140 +106,120 @@ def hold(address: str, hold_s: float) -> tuple[int, int, int]:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return int(listener.getsockname()[1]), holder.pid, processes.start_of(holder.pid)
+        return int(listener.getsockname()[1]), holder.pid, processes.start_time(holder.pid)
 
 
-def let_go(holders: Sequence[Sequence[int]]) -> None:
-    """End what holds ports: (pid, start time) each."""
-    found = [(processes.find(pid), start) for pid, start in holders]
-    processes.kill([one for one, start in found if one and one.start == start])
+def release_ports(holders: Sequence[Sequence[int]]) -> None:
+    """End the processes that hold ports, given as (pid, start time)."""
+    candidates = [(processes.find(pid), start) for pid, start in holders]
+    processes.kill([process for process, start in candidates if process and process.start == start])
     for pid, _ in holders:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, 0)
 
 
-def space(paths: Sequence[str]) -> dict[str, int | str]:
-    """Free bytes at each path, or at the nearest directory on the way to it that exists; a sentence where unknown."""
-    return {path: _tried(lambda path=path: _free(Path(path))) for path in paths}  # type: ignore[misc]
+def free_space(paths: Sequence[str]) -> dict[str, int | str]:
+    """Free bytes at each path, or at its nearest existing parent; the problem where it is not known."""
+    return {path: _or_problem(lambda path=path: _free_bytes_near(Path(path))) for path in paths}  # type: ignore[misc]
 
 
-def inside(pids: Mapping[str, int], shared_dir: str) -> dict[str, dict[str, Any]]:
-    """What each of these processes sees: free bytes in its /dev/shm (a sentence where it cannot be looked at), bytes that it
-    may still take (None: no limit is known), and whether the shared directory is the same for it as it is out here (None
-    where that is not known)."""
+def inspect_processes(pids: Mapping[str, int], shared_dir: str) -> dict[str, dict[str, Any]]:
+    """The environment of each process: ``shm``, ``memory`` and ``same``.
+
+    ``shm``: free bytes in its /dev/shm, or the problem. ``memory``: bytes that it may still allocate; None: no known limit.
+    ``same``: does it see the same shared directory as this host? None: not known.
+    """
     return {
-        name: {"shm": _shm(pid), "memory": free_memory.available_in_cgroup(_text, pid), "same": _same(pid, shared_dir)}
+        name: {
+            "shm": _free_shm(pid),
+            "memory": free_memory.available_in_cgroup(_text, pid),
+            "same": _is_same_directory(pid, shared_dir),
+        }
         for name, pid in pids.items()
     }
 
 
-def memory() -> int | None:
-    """Bytes that processes like this one can still have; None where nothing says."""
-    known = [
-        found
-        for found in (free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text))
-        if found is not None
+def available_memory() -> int | None:
+    """Bytes that processes like this one can still allocate; None if not known."""
+    limits = [
+        limit
+        for limit in (free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text))
+        if limit is not None
     ]
-    return min(known, default=None)
+    return min(limits, default=None)
 
 
-def clock() -> dict[str, Any]:
-    """This moment by the clocks of this machine."""
-    return {"boot": label.boot_id(), "mono": time.monotonic(), "wall": time.time()}
+def read_clock() -> dict[str, Any]:
+    """The current time by the clocks of this host."""
+    return {"boot": host_facts.boot_id(), "mono": time.monotonic(), "wall": time.time()}
 
 
 def write_token(directory: str, token: str, name: str) -> None:
-    """Leave a token under a name in a directory that should be shared. Raises OSError, ValueError."""
-    path = _tokens(directory, token)
+    """Write a token under a name into a directory that should be shared. Raises OSError, ValueError."""
+    path = _token_directory(directory, token)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (path / _plain(name)).write_text(token)
+    (path / _checked_name(name)).write_text(token)
 
 
 def read_tokens(directory: str, token: str) -> list[str]:
-    """The names under which that token lies there."""
+    """The names under which the directory holds this token."""
     try:
-        return sorted(entry.name for entry in _tokens(directory, token).iterdir() if entry.read_text() == token)
+        return sorted(
+            entry.name for entry in _token_directory(directory, token).iterdir() if entry.read_text() == token
+        )
     except FileNotFoundError:
         return []
 
 
-def drop_tokens(directory: str, token: str) -> None:
-    shutil.rmtree(_tokens(directory, token), ignore_errors=True)
+def remove_tokens(directory: str, token: str) -> None:
+    shutil.rmtree(_token_directory(directory, token), ignore_errors=True)
 
 
-def gpus(limit_s: float = 2.0) -> dict[str, Any]:
-    """``{count, problems}`` by nvidia-smi; ``{reason}`` where it cannot be asked."""
-    argv = ["nvidia-smi", f"--query-gpu={','.join(GPU)}", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            argv, capture_output=True, text=True, timeout=limit_s, stdin=subprocess.DEVNULL, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return {"reason": f"nvidia-smi: {error}"}
-    if done.returncode:
-        return {"reason": f"nvidia-smi: {(done.stderr or done.stdout).strip()[-200:]}"}
-    return gpu_health(done.stdout)
-
-
-def gpu_health(text: str) -> dict[str, Any]:
-    """What nvidia-smi's table says."""
-    rows = [
-        dict(zip(GPU, (cell.strip() for cell in row), strict=False)) for row in csv.reader(text.splitlines()) if row
-    ]
-    problems = [
-        f"GPU {row.get('index')} ({row.get('name')}): {what} is {row.get(what)}"
-        for row in rows
-        for what, fine in FAULTY.items()
-        if row.get(what) not in fine
-    ]
-    return {"count": len(rows), "problems": problems}
-
-
-def images(engine: str, wanted: Sequence[str]) -> dict[str, str]:
-    """The id of each image that the engine has."""
-    client, found = engines.Engine(engine), {}
+def image_ids(engine: str, wanted: Sequence[str]) -> dict[str, str]:
+    """The id of each of these images that the engine has. Raises EngineError."""
+    client, ids = container_engine.EngineClient(engine), {}
     for name in wanted:
         try:
-            found[name] = str(client.ask("GET", f"/images/{name}/json")["Id"])
-        except engines.EngineError as error:
-            if error.status != engines.GONE:
+            ids[name] = str(client.request("GET", f"/images/{name}/json")["Id"])
+        except container_engine.EngineError as error:
+            if error.status != container_engine.NOT_FOUND:
                 raise
-    return found
+    return ids
 
 
-def _looked_up(address: str, limit_s: float) -> dict[str, Any]:
+def _look_up(address: str, limit_s: float) -> dict[str, Any]:
     name, reverse_s = _timed(lambda: socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0], limit_s)
-    found: dict[str, Any] = {"address": address, "name": name or "", "reverse_s": round(reverse_s, 4)}
+    row: dict[str, Any] = {"address": address, "name": name or "", "reverse_s": round(reverse_s, 4)}
     if name:
-        back, forward_s = _timed(lambda: sorted({str(one[4][0]) for one in socket.getaddrinfo(name, None)}), limit_s)
-        found |= {"back": back or [], "forward_s": round(forward_s, 4)}
-    return found
+        back, forward_s = _timed(lambda: sorted({str(info[4][0]) for info in socket.getaddrinfo(name, None)}), limit_s)
+        row |= {"back": back or [], "forward_s": round(forward_s, 4)}
+    return row
 
 
-def _of_mapped(address: str) -> dict[str, Any]:
-    """It need not have a name, if only that is known at once."""
-    _, took = _timed(lambda: socket.getnameinfo((address, 0, 0, 0), socket.NI_NAMEREQD), MAPPED_S)
-    return {"mapped_s": round(took, 4)}
+def _time_mapped(address: str) -> dict[str, Any]:
+    """A mapped address needs no name, but the look-up must be fast."""
+    _, duration_s = _timed(lambda: socket.getnameinfo((address, 0, 0, 0), socket.NI_NAMEREQD), MAPPED_S)
+    return {"mapped_s": round(duration_s, 4)}
 
 
 def _timed(work: Callable[[], T], limit_s: float) -> tuple[T | None, float]:
-    """(what came of it, the seconds that it took, at most ``limit_s``); it is not waited for any longer."""
+    """(result, seconds). After ``limit_s`` the result is None, and the work continues in its thread."""
     start, result = time.monotonic(), list[T]()
 
-    def quietly() -> None:
+    def run() -> None:
         try:
             result.append(work())
         except OSError:
             return
 
-    thread = threading.Thread(target=quietly, daemon=True)
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     thread.join(limit_s)
-    late = thread.is_alive()
-    return (None if late or not result else result[0]), (limit_s if late else time.monotonic() - start)
+    is_late = thread.is_alive()
+    return (None if is_late or not result else result[0]), (limit_s if is_late else time.monotonic() - start)
 
 
-def _connected(address: str, port: int, limit_s: float) -> str:
+def _try_connection(address: str, port: int, limit_s: float) -> str:
     try:
         socket.create_connection((address, port), limit_s).close()
     except OSError as error:
@@ -246,39 +227,38 @@ def _connected(address: str, port: int, limit_s: float) -> str:
     return ""
 
 
-def _each(items: Iterable[T], work: Callable[[T], Any]) -> list[Any]:
-    """All at once, in order. Raises what the first that fails raises."""
-    listed = list(items)
-    done: list[Any] = [None] * len(listed)
+def _in_parallel(items: Iterable[T], work: Callable[[T], Any]) -> list[Any]:
+    """The result of ``work`` for each item, in order; each runs in a thread of its own. Raises the first error."""
+    inputs = list(items)
+    results: list[Any] = [None] * len(inputs)
+    errors: list[Exception] = []
 
-    wrong: list[Exception] = []
-
-    def one(index: int) -> None:
+    def run(index: int) -> None:
         try:
-            done[index] = work(listed[index])
+            results[index] = work(inputs[index])
         except (OSError, ValueError) as error:
-            wrong.append(error)
+            errors.append(error)
 
-    threads = [threading.Thread(target=one, args=(index,), daemon=True) for index in range(len(listed))]
+    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(inputs))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if wrong:
-        raise wrong[0]
-    return done
+    if errors:
+        raise errors[0]
+    return results
 
 
-def _tried(work: Callable[[], T]) -> T | str:
-    """A sentence where it does not work."""
+def _or_problem(work: Callable[[], T]) -> T | str:
+    """The result of ``work``, or the text of its OSError."""
     try:
         return work()
     except OSError as error:
         return f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
 
 
-def _free(path: Path) -> int:
-    return _left(next(place for place in (path, *path.parents) if place.exists()))
+def _free_bytes_near(path: Path) -> int:
+    return _free_bytes(next(parent for parent in (path, *path.parents) if parent.exists()))
 
 
 def _text(path: str) -> str:
@@ -288,49 +268,50 @@ def _text(path: str) -> str:
         return ""
 
 
-def _shm(pid: int) -> int | str:
-    return _tried(lambda: _left(f"/proc/{pid}/root/dev/shm"))
+def _free_shm(pid: int) -> int | str:
+    return _or_problem(lambda: _free_bytes(f"/proc/{pid}/root/dev/shm"))
 
 
-def _same(pid: int, path: str) -> bool | None:
+def _is_same_directory(pid: int, path: str) -> bool | None:
     try:
         return os.path.samefile(path, f"/proc/{pid}/root{path}")
     except OSError:
         return None
 
 
-def _left(path: str | Path) -> int:
-    found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+def _free_bytes(path: str | Path) -> int:
+    status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
-def _tokens(directory: str, token: str) -> Path:
-    return Path(directory) / f".preflight-{_plain(token)}"
+def _token_directory(directory: str, token: str) -> Path:
+    return Path(directory) / f".preflight-{_checked_name(token)}"
 
 
-def _plain(text: str) -> str:
+def _checked_name(text: str) -> str:
     if not _TOKEN.fullmatch(text) or text.startswith("."):
-        raise ValueError(f"{text!r} is no plain name")
+        raise ValueError(f"{text!r} is not a plain name")
     return text
 
 
+#: The checks by the names that requests use.
 OPS: Mapping[str, Callable[..., Any]] = {
     "survey": survey,
-    "meet": meet,
-    "tidy": tidy,
-    "space": space,
-    "inside": inside,
-    "clock": clock,
-    "gpus": gpus,
-    "images": images,
+    "meet": check_peers,
+    "tidy": clean_up,
+    "space": free_space,
+    "inside": inspect_processes,
+    "clock": read_clock,
+    "gpus": gpus.check_health,
+    "images": image_ids,
 }
 
 
 def main(op: str, arguments: Mapping[str, Any]) -> int:
-    """One operation inside of a container: ``{"value": …}`` or ``{"problem": sentence}`` as a line."""
+    """Run one check inside a container; prints ``{"value": …}`` or ``{"problem": text}`` as one line of JSON."""
     try:
-        told = {"value": OPS[op](**arguments)}
+        result = {"value": OPS[op](**arguments)}
     except (OSError, ValueError, RuntimeError) as error:
-        told = {"problem": str(error)}
-    print(json.dumps(told), flush=True)
+        result = {"problem": str(error)}
+    print(json.dumps(result), flush=True)
     return 0

@@ -1,4 +1,4 @@
-"""What makes a fork quick and a rank warm: the imports done once, one thread, few and frozen pages."""
+"""Warming up a process that forks ranks: imports torch once, with one thread, and freezes its objects for cheap forks."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from collections.abc import Iterator
 
 from .oslayer import processes
 
-#: Imported once, so that no rank has to. torch._dynamo is what the first optimizer step would import.
+#: Imported once, so that no rank has to. The first optimizer step would import torch._dynamo.
 MODULES = (
     "torch", "torch.distributed", "torch._dynamo", "orchestrator.model.gang", "orchestrator.model.event",
     "orchestrator.model.trial", "orchestrator.model.schedule", "orchestrator.model.run", "orchestrator.model.algorithm",
     "orchestrator.model.codec", "orchestrator.model.redaction", "random", "runpy", "socket", "uuid",
 )  # fmt: skip
-#: Set before the imports: the libraries behind torch start threads otherwise, and a process with threads must not fork.
+#: Set before the imports: otherwise the libraries of torch start threads, and a process with threads must not fork.
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-#: With these in the keeper's environment at its start its memory lies in huge pages where the kernel has them, and with
-#: fewer pages a fork, and the end of one, take a quarter of the time. Nothing that is exec'd from it shall inherit them.
+#: In the keeper's environment at its start these put its memory into huge pages, if the kernel has them. With fewer pages
+#: a fork and its exit take a quarter of the time. Programs that the keeper starts must not inherit them.
 HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-#: While these hold, torch sees no GPU and asks no driver for one. An optimizer's step would ask, and CUDA that was touched
-#: here could not be used in anything forked from here.
+#: With these torch sees no GPU and does not call the driver. An optimizer step would call it, and a process that
+#: initialised CUDA cannot fork processes that use CUDA.
 NO_GPU = {"CUDA_VISIBLE_DEVICES": "", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
 
 
-def load() -> None:
-    """Import everything. Raises RuntimeError where an import has started a thread, or touched CUDA."""
+def import_modules() -> None:
+    """Import ``MODULES``. Raises RuntimeError if an import started a thread or initialised CUDA."""
     os.environ.update(dict.fromkeys(ONE_THREAD, "1"))
     for name in (name for name, value in HUGE_PAGES.items() if os.environ.get(name) == value):
         del os.environ[name]
@@ -37,9 +37,9 @@ def load() -> None:
             importlib.import_module(name)
         _exercise()
     if sys.modules["torch"].cuda.is_initialized():
-        raise RuntimeError("CUDA was initialised by the imports: no rank forked from here could use it")
-    if processes.threads() != 1:
-        raise RuntimeError(f"{processes.threads()} threads after the imports: nothing can be forked from here")
+        raise RuntimeError("CUDA was initialised by the imports: no forked rank could use it")
+    if processes.count_threads() != 1:
+        raise RuntimeError(f"{processes.count_threads()} threads after the imports: this process cannot fork")
 
 
 @contextlib.contextmanager
@@ -55,9 +55,9 @@ def _without_gpus() -> Iterator[None]:
 
 
 def _exercise() -> None:
-    """What torch sets up at its first use, used once: a forward pass, an optimizer step, a checkpoint there and back.
+    """Run what torch initialises at first use: a forward pass, an optimizer step, a checkpoint saved and loaded.
 
-    No backward pass: autograd starts a thread for it. Every rank would pay about 6 ms of CPU time for this otherwise.
+    Otherwise every rank would pay about 6 ms of CPU time for it. There is no backward pass, as autograd starts a thread.
     """
     import io
 
@@ -76,10 +76,10 @@ def _exercise() -> None:
     optimizer.load_state_dict(state["optimizer"])
 
 
-def freeze() -> int:
-    """Keep the collector off all that is here now, so that it does not touch (and copy) pages after a fork; the count.
+def freeze_objects() -> int:
+    """Exclude all present objects from garbage collection, so that forks do not copy their pages; how many there are.
 
-    Counting walks the whole list, so it is done once, by the keeper.
+    Counting walks the whole list, so only the keeper does it, once.
     """
     gc.collect()
     gc.freeze()

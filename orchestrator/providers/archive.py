@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..model.requirements import HOST_PYTHON, version_text
-from ..node.files import atomic_write
+from ..node.files import plain_files
 
 PACKAGES = ("model", "node")
 #: Any Python can read it, so that one that is too old says so.
@@ -52,7 +52,7 @@ def place(directory: Path) -> tuple[Path, str]:
     path = directory / f"agent-{digest(content)}.pyz"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not path.exists():
-        atomic_write.write(str(path), content)
+        plain_files.replace_file(str(path), content)
     return path, digest(content)
 
 

@@ -32,13 +32,13 @@ class Follower:
         self._files = tuple(files)
         self._watcher = inotify.Watcher()
         for path in self._directories:
-            self._watcher.watch(str(path), inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO)
+            self._watcher.add_watch(str(path), inotify.MODIFY | inotify.CREATE | inotify.MOVED_TO)
         for path in self._files:
-            self._watcher.watch(str(path), inotify.MODIFY)
+            self._watcher.add_watch(str(path), inotify.MODIFY)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[list[Event], Cursors]:
         """Events after the cursors, by their writers' clocks; waits for the first one."""
-        self._watcher.drain()
+        self._watcher.read_names()
         events, after = self._read(cursors)
         if not events and timeout_s > 0:
             select.select([self._watcher.fd] if self._watcher.fd >= 0 else [], [], [], timeout_s)
@@ -75,7 +75,7 @@ def in_order(events: Iterable[Event]) -> list[Event]:
 def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
     """The whole lines of a file from an offset, and the offset after the last of them."""
     try:
-        with open(plain_files.opened(path), "rb") as file:
+        with open(plain_files.open_file(path), "rb") as file:
             if file.seek(0, os.SEEK_END) <= offset:
                 return [], offset
             file.seek(offset)

@@ -14,10 +14,14 @@ from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command
 from ..node.files import inbox, label
-from ..node.keeper import external_holder, launch, lease
-from ..node.oslayer import process_tag as marks
+from ..node.keeper import external_nodes
+from ..node.keeper import launch
+from ..node.keeper import lease_records
+from ..node.oslayer import process_tag
 from . import archive
 from .bed_commands import BED
+from ..node.files import label
+from ..node.files import plain_files
 
 EVENTS = "events.jsonl"
 
@@ -39,16 +43,16 @@ def perform(bed: BedSpec, run: str, command: Command) -> None:
         (_keeper(bed) / part).mkdir(mode=0o700, parents=True, exist_ok=True)
     path, digest = archive.place(Path(bed.workdir) / "agent")
     try:
-        launch.ensure(_directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_holder.OUTSIDE))
+        launch.ensure_keeper(_directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_nodes.OUTSIDE))
     except RuntimeError as error:
         first, *rest = str(error).splitlines()
         raise InfrastructureError(f"bed {bed.name}: outside of its hosts {first}", *rest) from None
-    inbox.post(_keeper(bed), run, command)
+    inbox.post_command(_keeper(bed), run, command)
 
 
 def leases(bed: BedSpec) -> tuple[str, ...]:
     """The leases in force, for people."""
-    return lease.texts(_keeper(bed) / "leases")
+    return lease_records.describe_leases(_keeper(bed) / "leases")
 
 
 def end(bed: BedSpec) -> tuple[int, ...]:
@@ -57,7 +61,7 @@ def end(bed: BedSpec) -> tuple[int, ...]:
     Raises InfrastructureError, and leaves it there, where a host could not be given back.
     """
     _give_back(bed)
-    pid = launch.end(_keeper(bed)) if label.holder(_keeper(bed)) else 0
+    pid = launch.end_keeper(_keeper(bed)) if label.lock_holder(_keeper(bed)) else 0
     shutil.rmtree(_directory(bed), ignore_errors=True)
     return (pid,) if pid else ()
 
@@ -66,10 +70,10 @@ def _give_back(bed: BedSpec) -> None:
     """Heal what is in force, all at once."""
     orders = [
         Command(
-            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease.id}", node=lease.node,
-            value={"id": lease.id, "fault": lease.fault, "act": codec.plain(lease.act)}, deadline_s=lease.act.limit_s + 5.0,
+            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease_records.id}", node=lease_records.node,
+            value={"id": lease_records.id, "fault": lease_records.fault, "act": codec.plain(lease_records.act)}, deadline_s=lease_records.act.limit_s + 5.0,
         )
-        for lease in lease.Leases(_keeper(bed) / "leases").all()
+        for lease_records in lease_records.Leases(_keeper(bed) / "leases").all()
     ]  # fmt: skip
     for order in orders:
         perform(bed, BED, order)
@@ -85,9 +89,9 @@ def _give_back(bed: BedSpec) -> None:
 
 def _answer(bed: BedSpec, order: Command) -> str:
     """What went wrong; empty once it is healed."""
-    path = _keeper(bed) / "done" / inbox.file_name(BED, order.key)
+    path = _keeper(bed) / "done" / inbox.command_file_name(BED, order.key)
     until = time.monotonic() + order.deadline_s
-    while not (outcome := label.read(path)):
+    while not (outcome := plain_files.read_json(path)):
         if time.monotonic() > until:
             return f"no answer within {order.deadline_s:g} s"
         time.sleep(0.01)
@@ -95,8 +99,8 @@ def _answer(bed: BedSpec, order: Command) -> str:
 
 
 def _directory(bed: BedSpec) -> Path:
-    return Path(bed.workdir) / external_holder.OUTSIDE
+    return Path(bed.workdir) / external_nodes.OUTSIDE
 
 
 def _keeper(bed: BedSpec) -> Path:
-    return _directory(bed) / marks.KEEPER
+    return _directory(bed) / label.KEEPER_DIR

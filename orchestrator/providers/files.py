@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 from ..model.provider import Fetched
 from ..node.files import plain_files
-from ..node.files.payloads import payload_hash, put
+from ..node.files.payloads import payload_hash, put_payload
 
-__all__ = ["fetch", "payload_hash", "put"]
+__all__ = ["fetch", "payload_hash", "put_payload"]
 
 #: Of what could not be read so many are named.
 NAMED = 3
@@ -82,7 +82,7 @@ def _unread(error: OSError) -> str:
 def _copy(source: Path, target: Path, room: int) -> tuple[int, bool]:
     """(bytes copied, whether something was left behind)."""
     copied = 0
-    with open(plain_files.opened(source), "rb") as file, _target(target) as out:
+    with open(plain_files.open_file(source), "rb") as file, _target(target) as out:
         while copied < room and (block := file.read(min(1 << 20, room - copied))):
             out.write(block)
             copied += len(block)

@@ -84,7 +84,7 @@ def _theirs(host_status: Mapping[str, Any], own: str, own_id: str) -> str:
     """Whose it is if not ours: by the label of its keeper, alive or not; where there is none, by those of its containers."""
     keeper = host_status["keeper"]
     if keeper.get("owner") or keeper.get("owner_id"):
-        return str(keeper.get("owner") or keeper["owner_id"]) if label.foreign(keeper, own, own_id) else ""
+        return str(keeper.get("owner") or keeper["owner_id"]) if label.is_foreign(keeper, own, own_id) else ""
     return ", ".join(sorted({*host_status.get("owners", ())} - {own}))
 
 

@@ -24,14 +24,14 @@ def identity(state: Path) -> str:
     path = state / FILE
     if not path.exists():
         _make(path)
-    return plain_files.read(path, 256).decode(errors="replace").strip()
+    return plain_files.read_file(path, 256).decode(errors="replace").strip()
 
 
 def _make(path: Path) -> None:
     """Whole or not at all, and by one of those that try at once."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    with open(plain_files.made(temporary), "w") as file:
+    with open(plain_files.create_file(temporary), "w") as file:
         file.write(f"{secrets.token_hex(16)}\n")
     try:
         os.link(temporary, path)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..model.bed import BedSpec, HostSpec
 from ..model.provider import Fetched
 from ..node.files import label
-from ..node.files.inbox import place
+from ..node.files.plain_files import replace_file
 from . import files
 
 if TYPE_CHECKING:
@@ -79,21 +79,21 @@ class LocalSite:
         self._shared = Path(bed.shared_dir)
 
     def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
-        from ..node.hostlink import host as operations
+        from ..node.hostlink import host_operations
 
-        return within(deadline_s, op, lambda: operations.OPS[op](**args))
+        return within(deadline_s, op, lambda: host_operations.OPS[op](**args))
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
-        place(Path(path), content)
+        replace_file(Path(path), content)
 
     def put(self, content: Mapping[str, bytes]) -> str:
-        return str(files.put(self.root / "payloads", content))
+        return str(files.put_payload(self.root / "payloads", content))
 
     def watch(self, run: str, nodes: Sequence[str]) -> None:
         """They are read where they are written."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        beats = {name: label.heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
+        beats = {name: label.read_heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
         return {name: beat for name, beat in beats.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:

@@ -198,7 +198,9 @@ def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]
 def _code(draft: Draft) -> str:
     """Return the digest of the payload."""
     return (
-        str(paths.document(draft.origin, bundle.FINGERPRINT)["code"]) if draft.origin else payloads.digest(draft.files)
+        str(paths.document(draft.origin, bundle.FINGERPRINT)["code"])
+        if draft.origin
+        else payloads.content_hash(draft.files)
     )
 
 

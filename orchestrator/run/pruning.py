@@ -12,7 +12,7 @@ from ..core.bed.prune import KEEP_BYTES, OLDER_THAN_S, YOUNGEST_S, Leftover, Rem
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.provider import Provider
-from ..node.hostlink.leftovers import EXEC, PAYLOAD, RUN
+from ..node.hostlink.prunable_files import EXEC, PAYLOAD, RUN
 from ..store import beds, leftovers
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.bed.prune import Leftover
-from ..node.hostlink import leftovers as measuring
+from ..node.hostlink import prunable_files
 from . import bundle, index
 
 TWIN, CRASH, UNBEGUN, RUN = "twin", "crash report", "run that never began", "run"
@@ -57,7 +57,7 @@ def _unbegun(runs: Path) -> Iterator[Path]:
 
 
 def _local(kind: str, path: Path, now: float, in_use: str = "") -> Local:
-    measured = measuring.measured([path], now)
+    measured = prunable_files.measure([path], now)
     leftover = Leftover(
         kind=kind, name=path.name, place=str(path.parent), size_bytes=measured["size_bytes"],
         age_s=measured["age_s"], in_use=in_use,

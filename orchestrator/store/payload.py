@@ -41,7 +41,7 @@ def controller_digest() -> str:
     """SHA-256 of the code that decides and that computes figures: another version of it may decide otherwise."""
     package = Path(__file__).parents[1]
     files = (path for folder in ("core", "views", "model") for path in (package / folder).rglob("*.py"))
-    return payloads.digest({str(path.relative_to(package)): path.read_bytes() for path in files})
+    return payloads.content_hash({str(path.relative_to(package)): path.read_bytes() for path in files})
 
 
 def _own(package: Path) -> Iterator[Path]:

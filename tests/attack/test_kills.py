@@ -139,8 +139,8 @@ class Bed:
         return (self.root / "log").read_text()
 
     def processes(self) -> list[int]:
-        tag = f"{process_tag.tag(self.spec.name, self.spec.workdir)}/"
-        return [process.pid for process in processes.scan() if process.mark.startswith(tag)]
+        tag = f"{process_tag.bed_tag(self.spec.name, self.spec.workdir)}/"
+        return [process.pid for process in processes.scan() if process.tag.startswith(tag)]
 
 
 def _ccbed(state: Path, command: str, log: Path) -> int:

@@ -25,7 +25,7 @@ from orchestrator.model.act import (
 )
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.plugin import Plugin
-from orchestrator.node.keeper import containing_host, primitives
+from orchestrator.node.keeper import host_primitives, node_primitives
 from orchestrator.providers.docker import docker_provider
 from orchestrator.providers.process import process_provider
 
@@ -73,9 +73,9 @@ def leaves_nothing(primitive: Primitive) -> bool:
 
 
 def test_each_kind_of_primitive_is_implemented() -> None:
-    hosts = {kind for kind, _ in containing_host._HOLDS}
-    assert primitives._APPLY.keys() == primitives._HOLDS.keys()
-    assert set(get_args(PrimitiveKind)) == primitives._APPLY.keys() | hosts
+    hosts = {kind for kind, _ in host_primitives._OBSERVE}
+    assert node_primitives._APPLY.keys() == node_primitives._OBSERVE.keys()
+    assert set(get_args(PrimitiveKind)) == node_primitives._APPLY.keys() | hosts
 
 
 def test_there_are_faults() -> None:

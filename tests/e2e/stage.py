@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.model import codec, gang
-from orchestrator.node.agent import gang as gang_files
+from orchestrator.node.agent import rank_processes
 
 ROOT = Path(__file__).parent.parent.parent
 TEMPLATE = Path(__file__).parent / "template.py"
@@ -96,7 +96,7 @@ class Stage:
 
     def last_step(self, rank: int, epoch: int = 0) -> int:
         """The last step that a rank has finished."""
-        return gang_files.last_step(str(self.directory / f"out-{epoch}/n{rank}"), rank)
+        return rank_processes.last_step(str(self.directory / f"out-{epoch}/n{rank}"), rank)
 
     def _fence(self, epoch: int) -> None:
         temporary = self.directory / "fence"

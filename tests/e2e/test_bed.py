@@ -423,7 +423,7 @@ def test_nothing_is_left_whoever_was_killed_before(tmp_path: Path, victims: tupl
     finally:
         bed.provider.retire(bed.spec)
     assert len(everyone) == 6 + bare and bed.marked() == []
-    assert not [pid for pid in everyone if (process := processes.find(pid)) and process.state not in processes.GONE]
+    assert not [pid for pid in everyone if (process := processes.find(pid)) and process.state not in processes.EXITED]
     assert not bed.workdir.exists() and bed.provider.observe(bed.spec).node("n0").state == "absent"
     assert bed.provider.retire(bed.spec) == ()
 

@@ -19,7 +19,7 @@ from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.launch import Request
 from orchestrator.model.trial import FaultPlan, Trial, World
-from orchestrator.node.files import label
+from orchestrator.node.files import label, plain_files
 from orchestrator.node.oslayer import processes
 from orchestrator.providers.docker.docker_provider import DockerProvider
 from orchestrator.run import lifecycle
@@ -102,7 +102,7 @@ def box(engine: Any, image: str, tmp_path_factory: pytest.TempPathFactory) -> It
 def nothing_is_left(engine: Any, state: Path, name: str) -> None:
     """No container, network, process or directory."""
     assert labelled(engine, name) == [] and networks(engine, name) == []
-    assert [process.pid for process in processes.scan() if process.mark.startswith(f"{name}-")] == []
+    assert [process.pid for process in processes.scan() if process.tag.startswith(f"{name}-")] == []
     assert not (state / "beds" / name).exists() and beds.names(state) == ()
 
 
@@ -150,12 +150,12 @@ def test_a_container_that_somebody_removed_is_made_again(box: Box) -> None:
 
 def test_after_the_keeper_was_killed_up_starts_one_and_keeps_all_containers(box: Box) -> None:
     before, keeper = box.containers(), Path(box.spec.workdir) / "keeper"
-    killed = int(label.read(keeper / label.KEEPER)["pid"])
+    killed = int(plain_files.read_json(keeper / label.KEEPER_LABEL)["pid"])
     os.kill(killed, signal.SIGKILL)
-    until(lambda: not label.living(keeper, label.KEEPER))
+    until(lambda: not label.live_label(keeper, label.KEEPER_LABEL))
     code, output = box.ccbed("up", str(box.inventory))
     assert code == 0, output
-    assert label.living(keeper, label.KEEPER)["pid"] != killed
+    assert label.live_label(keeper, label.KEEPER_LABEL)["pid"] != killed
     assert box.containers() == before
     assert box.unchanged()
 

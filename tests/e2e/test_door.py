@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.files import label
 from orchestrator.node.hostlink import fork_server
-from orchestrator.node.oslayer import process_tag as marks
-from orchestrator.node.oslayer import processes
+from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.providers import archive
 from orchestrator.providers.ssh import helper_start
 
@@ -40,14 +40,14 @@ loop.run()
 
 @pytest.fixture
 def bed(tmp_path: Path) -> Path:
-    for part in (marks.KEEPER, "agent", "nodes/n0"):
+    for part in (label.KEEPER_DIR, "agent", "nodes/n0"):
         (tmp_path / part).mkdir(parents=True)
     return tmp_path
 
 
 @pytest.fixture
 def keeper(bed: Path) -> Iterator[subprocess.Popen[str]]:
-    env = {**os.environ, marks.NAME: marks.padded("a-mark")}
+    env = {**os.environ, process_tag.VARIABLE: process_tag.pad("a-mark")}
     with subprocess.Popen(
         [sys.executable, "-c", KEEPER, str(bed), HASH], stdout=subprocess.PIPE, env=env, text=True
     ) as process:
@@ -100,7 +100,7 @@ def test_who_comes_gets_a_fork_of_the_keeper_that_leaves_with_them(bed: Path, ke
 def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(bed: Path, keeper: subprocess.Popen[str]) -> None:
     caller = Caller(bed)
     helper = caller.hears()["hello"]["pid"]
-    assert marks.of_environment(Path(f"/proc/{helper}/environ").read_bytes()) == ""
+    assert process_tag.tag_in_environment(Path(f"/proc/{helper}/environ").read_bytes()) == ""
     keeper.kill()
     keeper.wait()
     assert caller.process.stdin
@@ -128,7 +128,7 @@ def test_without_a_door_that_opens_the_helper_is_started(bed: Path, keeper: subp
         keeper.kill()
         keeper.wait()
     elif state == "none":
-        (bed / marks.KEEPER / fork_server.NAME).unlink()
+        (bed / label.KEEPER_DIR / fork_server.SOCKET).unlink()
     caller = Caller(bed, "f" * 12 if state == "another version" else HASH)
     assert caller.hears() == {"wanted": 0}
     if state == "stopped":

@@ -21,7 +21,7 @@ from orchestrator.core.bed import links
 from orchestrator.model import codec
 from orchestrator.model.event import Command
 from orchestrator.model.trial import FaultPlan, Trigger
-from orchestrator.node.files import label
+from orchestrator.node.files import label, plain_files
 from orchestrator.node.oslayer import processes
 from orchestrator.providers import bed_commands
 from orchestrator.providers.process import fabric
@@ -76,12 +76,12 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 def pids(bed: Bed) -> dict[str, int]:
     """Of the agents that live."""
-    labels = {name: label.living(Path(bed.spec.workdir) / "nodes" / name) for name in NODES}
+    labels = {name: label.live_label(Path(bed.spec.workdir) / "nodes" / name) for name in NODES}
     return {name: int(label_["pid"]) for name, label_ in labels.items() if label_}
 
 
 def keeper(bed: Bed) -> int:
-    return int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER)["pid"])
+    return int(label.live_label(Path(bed.spec.workdir) / "keeper", label.KEEPER_LABEL)["pid"])
 
 
 def kill(*wanted: int) -> None:
@@ -90,7 +90,7 @@ def kill(*wanted: int) -> None:
     for pid in wanted:
         os.kill(pid, signal.SIGKILL)
     until = time.monotonic() + 5.0
-    while any(processes.alive(process.pid, process.start) for process in living) and time.monotonic() < until:
+    while any(processes.is_alive(process.pid, process.start) for process in living) and time.monotonic() < until:
         time.sleep(0.005)
 
 
@@ -101,7 +101,7 @@ def namespace(pid: int) -> str:
 def namespaces(bed: Bed) -> set[str]:
     """Of every node, and the one of the switch, which an agent holds by a descriptor."""
     node_pids = pids(bed)
-    switch = str(label.read(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE)["switch"])
+    switch = str(plain_files.read_json(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE_LABEL)["switch"])
     return {switch, *map(namespace, node_pids.values())}
 
 
@@ -240,7 +240,7 @@ def test_the_uplinks_of_two_groups_are_shared(bed: Bed, tmp_path: Path) -> None:
 
 
 def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: Bed) -> None:
-    switch = label.read(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE)["switch"]
+    switch = plain_files.read_json(Path(bed.spec.workdir) / "nodes" / "n0" / label.NODE_LABEL)["switch"]
     kill(keeper(bed), pids(bed)["n3"])
     provider = ProcessProvider(bed.state)
     spec = beds.read(bed.state, "fabric")
@@ -250,7 +250,7 @@ def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: 
     answer = bed_commands.bound(provider, spec).all([order])[order.key]
     provider.close()
     assert answer is not None and answer.type == "ok", answer
-    assert label.read(Path(spec.workdir) / "nodes" / "n3" / label.NODE)["switch"] == switch
+    assert plain_files.read_json(Path(spec.workdir) / "nodes" / "n3" / label.NODE_LABEL)["switch"] == switch
     assert rate(bed, "n2", "n3") > 10e6
 
 

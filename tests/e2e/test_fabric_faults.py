@@ -42,7 +42,7 @@ def _up(state: Path, runs: Path) -> Iterator[Bed]:
 
 def _agents(bed: Bed) -> dict[str, int]:
     nodes = (Path(bed.spec.workdir) / "nodes").iterdir()
-    return {node.name: int(label.living(node).get("pid", 0)) for node in nodes}
+    return {node.name: int(label.live_label(node).get("pid", 0)) for node in nodes}
 
 
 def test_the_link_is_verified_before_the_kill_and_an_adopted_fabric_still_cuts_it(
@@ -57,10 +57,10 @@ def test_the_link_is_verified_before_the_kill_and_an_adopted_fabric_still_cuts_i
         assert healed.value["evidence"]["eth0"] == "has a link"
 
         agents = _agents(bed)
-        keeper = processes.find(int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER)["pid"]))
+        keeper = processes.find(int(label.live_label(Path(bed.spec.workdir) / "keeper", label.KEEPER_LABEL)["pid"]))
         assert keeper is not None
         os.kill(keeper.pid, signal.SIGKILL)
-        while processes.alive(keeper.pid, keeper.start):
+        while processes.is_alive(keeper.pid, keeper.start):
             pass
         code, output = bed.ccbed("up", INVENTORY)
         assert code == 0, output
@@ -74,7 +74,7 @@ def test_a_crash_whose_link_is_not_cut_is_unknown(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The program that takes links down does nothing and reports success; a killed node would show no link afterwards."""
-    program, folder = keeper_fabric.program("ip"), tmp_path_factory.mktemp("programs")
+    program, folder = keeper_fabric.find_program("ip"), tmp_path_factory.mktemp("programs")
     (folder / "ip").write_text(f"""#!/bin/sh
 [ "$1" = -batch ] || exec {program} "$@"
 lines=$(cat)

@@ -60,7 +60,7 @@ def test_a_node_that_was_stopped_by_hand_before_it_is_paused_proves_nothing(bed:
 
     def stop(event: Event) -> None:
         if event.f == "rank.held":
-            agent = label.living(Path(bed.spec.workdir) / "nodes" / str(event.node))
+            agent = label.live_label(Path(bed.spec.workdir) / "nodes" / str(event.node))
             stopped.extend(_tree(int(agent["pid"])))
             for pid in stopped:
                 os.kill(pid, signal.SIGSTOP)

@@ -20,9 +20,8 @@ from orchestrator import plugins
 from orchestrator.model.errors import Interrupted
 from orchestrator.model.event import Event
 from orchestrator.model.trial import World
-from orchestrator.node.files import label
-from orchestrator.node.oslayer import process_tag as marks
-from orchestrator.node.oslayer import processes
+from orchestrator.node.files import label, plain_files
+from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.run import lifecycle
 from orchestrator.store import beds
 
@@ -154,7 +153,9 @@ def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path
 
 def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(bed: Bed) -> None:
     directory = Path(bed.spec.workdir) / "nodes" / "n4"
-    kill = at("gang.joined", lambda: os.kill(int(label.read(directory / label.NODE)["pid"]), signal.SIGKILL))
+    kill = at(
+        "gang.joined", lambda: os.kill(int(plain_files.read_json(directory / label.NODE_LABEL)["pid"]), signal.SIGKILL)
+    )
     done = bed.run(trials.dp(params=SLOW), on_event=kill)
     assert done.outcome("finished") == "pass"
     assert done.of("recovery.decided") == ()
@@ -176,7 +177,9 @@ def small(tmp_path: Path) -> Iterator[Bed]:
     code, output = ccbed(state, "down", "small", "--force")
     assert code == 0, output
     assert [
-        process.pid for process in processes.scan() if process.mark.startswith(f"{marks.tag('small', spec.workdir)}/")
+        process.pid
+        for process in processes.scan()
+        if process.tag.startswith(f"{process_tag.bed_tag('small', spec.workdir)}/")
     ] == []
     assert beds.names(state) == ()
 
@@ -203,7 +206,7 @@ def test_a_fault_whose_keeper_is_gone_is_not_waited_for_and_is_no_finding(small:
 
 
 def _kill_keeper(bed: Bed) -> None:
-    _killed(int(label.read(Path(bed.spec.workdir) / "keeper" / label.KEEPER)["pid"]))
+    _killed(int(plain_files.read_json(Path(bed.spec.workdir) / "keeper" / label.KEEPER_LABEL)["pid"]))
 
 
 def _killed(pid: int) -> None:

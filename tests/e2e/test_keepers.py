@@ -39,7 +39,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 
 
 def _agent(bed: Bed, name: str) -> int:
-    return int(label.living(Path(bed.spec.workdir) / "nodes" / name).get("pid", 0))
+    return int(label.live_label(Path(bed.spec.workdir) / "nodes" / name).get("pid", 0))
 
 
 def _agents(bed: Bed) -> dict[str, int]:
@@ -47,14 +47,14 @@ def _agents(bed: Bed) -> dict[str, int]:
 
 
 def _keeper(bed: Bed) -> int:
-    return int(label.living(Path(bed.spec.workdir) / "keeper", label.KEEPER).get("pid", 0))
+    return int(label.live_label(Path(bed.spec.workdir) / "keeper", label.KEEPER_LABEL).get("pid", 0))
 
 
 def _kill(pid: int) -> None:
     process = processes.find(pid)
     assert process is not None
     os.kill(pid, signal.SIGKILL)
-    _until(lambda: not processes.alive(process.pid, process.start))
+    _until(lambda: not processes.is_alive(process.pid, process.start))
 
 
 def _until(true: Callable[[], bool], limit_s: float = 20.0) -> None:

@@ -179,7 +179,7 @@ def _has_lines(lines: int, history: bytes) -> bool:
 def _kill_once(process: subprocess.Popen[bytes], directory: Path, reached: Callable[[bytes], bool]) -> None:
     """SIGKILL, as soon as the history has reached the point; it may have ended before."""
     history, watcher = directory / bundle.HISTORY, inotify.Watcher()
-    watcher.watch(str(directory), inotify.MODIFY | inotify.CREATE)
+    watcher.add_watch(str(directory), inotify.MODIFY | inotify.CREATE)
     while process.poll() is None:
         if history.exists() and reached(history.read_bytes()):
             process.send_signal(signal.SIGKILL)
@@ -195,4 +195,4 @@ def _await_growth(watcher: inotify.Watcher) -> None:
         time.sleep(0.0002)
         return
     select.select([watcher.fd], [], [], 0.05)
-    watcher.drain()
+    watcher.read_names()

@@ -20,7 +20,7 @@ import pytest
 
 from orchestrator.core.inventory import variables
 from orchestrator.model import requirements
-from orchestrator.node.oslayer import process_tag as marks
+from orchestrator.node.oslayer import process_tag
 from orchestrator.prepare import facts, playbook_runs
 from orchestrator.store import shipped
 
@@ -163,7 +163,7 @@ def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whos
 
 def test_reset_ends_the_keeper_though_its_directory_is_gone(tmp_path: Path, engine: Path) -> None:
     file = inventory(tmp_path, engine, {"h1": {}})
-    mark = f"{marks.tag('lab', str(tmp_path / 'bed'))}/keeper/0a"
+    mark = f"{process_tag.bed_tag('lab', str(tmp_path / 'bed'))}/keeper/0a"
     with (
         subprocess.Popen(["sleep", "60"], env={**os.environ, "CCBED_NODE": mark}) as ours,
         subprocess.Popen(["sleep", "60"], env={**os.environ, "CCBED_NODE": f"x{mark}"}) as other,

@@ -78,7 +78,7 @@ def test_a_slow_node_is_healed_by_its_lease_where_the_orchestrator_was_killed(be
 
 def is_slowed(bed: Bed, node: str) -> bool:
     """By what the kernel shows of the node's agent: a quota, or, where there is no cgroup, that it stands still at times."""
-    agent = processes.find(int(label.living(Path(bed.spec.workdir) / "nodes" / node)["pid"]))
+    agent = processes.find(int(label.live_label(Path(bed.spec.workdir) / "nodes" / node)["pid"]))
     assert agent is not None
     if cgroups.is_available(["cpu_percent"]):
         return cgroups.limits(agent, ["cpu_percent"])["cpu_percent"] == 40

@@ -9,7 +9,6 @@ from typing import Any
 
 from orchestrator.model import container
 from orchestrator.node.files import label
-from orchestrator.node.oslayer import process_tag as marks
 
 
 def remove(client: Any) -> None:
@@ -30,4 +29,4 @@ def hostdir(mounts: Sequence[Mapping[str, Any]]) -> Path:
 
 def is_abandoned(directory: Path) -> bool:
     """``directory``: where a bed's keeper is, if it is."""
-    return directory.is_relative_to(tempfile.gettempdir()) and not label.holder(directory / marks.KEEPER)
+    return directory.is_relative_to(tempfile.gettempdir()) and not label.lock_holder(directory / label.KEEPER_DIR)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from orchestrator.node.hostlink.requests import Operations
-from orchestrator.node.hostlink.streaming import Helper
+from orchestrator.node.hostlink.link_server import LinkServer
+from orchestrator.node.hostlink.request_handler import Operations
 from orchestrator.providers.ssh.requests import Link
 
 
@@ -39,7 +39,7 @@ def serving(hostdir: Path, operations: Operations | None = None) -> Iterator[Pip
     """A helper that serves until the pipes are closed. It ends with the block."""
     asked, asking = os.pipe()
     said, saying = os.pipe()
-    helper = Helper(str(hostdir), [], operations or {})
+    helper = LinkServer(str(hostdir), [], operations or {})
 
     def serve() -> None:
         helper.run(asked, saying)

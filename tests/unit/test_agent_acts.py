@@ -14,10 +14,9 @@ from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
 from orchestrator.node.files import label
-from orchestrator.node.keeper import acts as acts_module
-from orchestrator.node.keeper import primitive_runner, primitives
-from orchestrator.node.keeper.acts import Acts
-from orchestrator.node.keeper.lease import Lease, Leases
+from orchestrator.node.keeper import fault_lifecycle, node_primitives, primitive_runner
+from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
+from orchestrator.node.keeper.lease_records import Lease, Leases
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.store import beds
 
@@ -68,8 +67,8 @@ class _Stand:
     def __post_init__(self) -> None:
         self.acts = self.holder()
 
-    def holder(self) -> Acts:
-        return Acts(self.loop, Leases(self.directory), lambda name: _Node(), self._note)  # type: ignore[arg-type,return-value]
+    def holder(self) -> FaultLifecycle:
+        return FaultLifecycle(self.loop, Leases(self.directory), lambda name: _Node(), self._note)  # type: ignore[arg-type,return-value]
 
     def _note(self, f: str, lease: Lease, value: Mapping[str, Any]) -> None:
         self.notes.append((f, value))
@@ -78,7 +77,7 @@ class _Stand:
         count = len(self.answers)
         self.acts.act("r", _command("fault.act", act), lambda kind, value: self.answers.append((kind, value)))
         while len(self.answers) == count:
-            self.loop.turn()
+            self.loop.run_once()
         return self.answers[-1]
 
     @property
@@ -89,11 +88,11 @@ class _Stand:
 @pytest.fixture
 def stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Stand:
     switches = _Switches({"pause": "off", "link": "up", "power": "on"})
-    monkeypatch.setattr(primitives, "apply", switches.apply)
-    monkeypatch.setattr(primitives, "holds", switches.holds)
-    monkeypatch.setattr(primitives, "check", lambda wanted, node: None)
-    monkeypatch.setattr(primitive_runner, "PROOF_S", 0.02)
-    monkeypatch.setattr(acts_module, "PROVE_S", 0.02)
+    monkeypatch.setattr(node_primitives, "perform", switches.apply)
+    monkeypatch.setattr(node_primitives, "observe", switches.holds)
+    monkeypatch.setattr(node_primitives, "check_supported", lambda wanted, node: None)
+    monkeypatch.setattr(primitive_runner, "STEP_S", 0.02)
+    monkeypatch.setattr(fault_lifecycle, "VERIFY_S", 0.02)
     return _Stand(tmp_path, switches)
 
 
@@ -111,14 +110,14 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
         done.append(str(one.args["state"]))
         return {}
 
-    monkeypatch.setattr(primitives, "apply", apply)
-    monkeypatch.setattr(primitives, "holds", lambda one, node: (one == OFF, {}))
+    monkeypatch.setattr(node_primitives, "perform", apply)
+    monkeypatch.setattr(node_primitives, "observe", lambda one, node: (one == OFF, {}))
     loop = Loop()
-    acts = Acts(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: None)  # type: ignore[arg-type,return-value]
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: None)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, value: answers.update(act=(kind, value)))
     acts.heal("r", _command("fault.heal"), lambda kind, value: answers.update(heal=(kind, value)))
     while len(answers) < 2:
-        loop.turn()
+        loop.run_once()
     assert done == ["on", "off"]
     assert (answers["act"][0], answers["heal"][0]) == ("fail", "ok")
 
@@ -127,8 +126,8 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     switches = _Switches({"pause": "off"})
-    monkeypatch.setattr(primitives, "apply", switches.apply)
-    monkeypatch.setattr(primitives, "holds", switches.holds)
+    monkeypatch.setattr(node_primitives, "perform", switches.apply)
+    monkeypatch.setattr(node_primitives, "observe", switches.holds)
     loop, told, asked = Loop(), [], [0]
 
     def driven(run: str) -> bool:
@@ -138,19 +137,19 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
     def note(f: str, lease: object, value: object) -> None:
         told.append(f)
 
-    acts = Acts(loop, Leases(tmp_path), lambda name: _Node(), note, driven)  # type: ignore[arg-type,return-value]
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note, driven)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act", replace(PAUSE, lease_s=0.01)), lambda kind, value: None)
     while "heal.verified" not in told:
-        loop.turn()
+        loop.run_once()
     assert asked[0] == 4
     assert told.count("lease.over") == 1
 
 
 def test_whether_a_run_is_driven_is_told_by_the_lock_of_its_orchestrator(tmp_path: Path) -> None:
-    assert label.driven(tmp_path) == ""
+    assert label.driven_run(tmp_path) == ""
     with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
-        assert label.driven(tmp_path) == "r1"
-    assert label.driven(tmp_path) == ""
+        assert label.driven_run(tmp_path) == "r1"
+    assert label.driven_run(tmp_path) == ""
 
 
 def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,13 +160,13 @@ def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.Mo
         made.append(time.monotonic())
         return {}
 
-    monkeypatch.setattr(primitives, "apply", apply)
-    monkeypatch.setattr(primitives, "holds", lambda one, node: (bool(made), {}))
+    monkeypatch.setattr(node_primitives, "perform", apply)
+    monkeypatch.setattr(node_primitives, "observe", lambda one, node: (bool(made), {}))
     loop, before = Loop(), time.monotonic()
-    acts = Acts(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: told.update({f: value}))  # type: ignore[arg-type,return-value]
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: told.update({f: value}))  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, value: None)
     while "fault.verified" not in told:
-        loop.turn()
+        loop.run_once()
     assert before <= told["fault.injected"]["began"] <= made[0]
 
 

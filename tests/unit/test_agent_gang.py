@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.model import codec
 from orchestrator.model.gang import GangSpec
-from orchestrator.node.agent.gang import Gangs
+from orchestrator.node.agent.rank_processes import RankProcesses
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop
@@ -40,11 +40,11 @@ def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monk
         if looks[0] == 3:
             gangs.exited(NOBODY, -9)
 
-    gangs = Gangs(loop, tmp_path, ("n0", "i"), lambda run: log, reap)
+    gangs = RankProcesses(loop, tmp_path, ("n0", "i"), lambda run: log, reap)
     gangs.start("r", _spec(tmp_path, 0), lambda kind, value: answers.append(kind))
     gangs.stop("r", 0, dump=False, spare=lambda: (), answer=lambda kind, value: answers.append((kind, value["left"])))  # type: ignore[arg-type]
     while len(answers) < 2:
-        loop.turn()
+        loop.run_once()
     assert answers == ["ok", ("ok", 0)]
     gangs.start("r", _spec(tmp_path, 1), lambda kind, value: answers.append(kind))
     assert answers[-1] == "ok", "the next epoch may start on this node"

@@ -28,14 +28,14 @@ class Desk:
 
     def send(self, f: str, epoch: int = 1, **value: Any) -> None:
         command = Command(f=f, key="k", epoch=epoch, value={"dir": str(self.share), "epoch": epoch, **value})
-        self.agent._consider(Item(name="k.json", run="r", command=command))
+        self.agent._handle(Item(name="k.json", run="r", command=command))
 
     def come_back(self) -> None:
         self.away.rename(self.share)
 
     def turn(self) -> None:
         while not self.answers:
-            self.agent._loop.turn()
+            self.agent._loop.run_once()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_share_that_comes_back_is_used(desk: Desk, f: str) -> None:
     desk.share.rename(desk.away)
     desk.send(f, fresh=False)
     assert desk.answers == []
-    desk.agent._loop.later(0.06, desk.come_back)
+    desk.agent._loop.call_later(0.06, desk.come_back)
     desk.turn()
     assert [kind for kind, _ in desk.answers] == ["ok"]
     assert (f == "fence.write") == (desk.share / "fence.json").exists()

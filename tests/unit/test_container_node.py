@@ -19,7 +19,7 @@ class _Calls:
     def __init__(self) -> None:
         self.asked: list[Callable[[Any, Any], None]] = []
 
-    def ask(self, method: str, path: str, then: Callable[[Any, Any], None], *rest: object, **more: object) -> None:
+    def request(self, method: str, path: str, then: Callable[[Any, Any], None], *rest: object, **more: object) -> None:
         if method == "GET":
             self.asked.append(then)
 
@@ -33,13 +33,20 @@ def calls() -> _Calls:
 
 
 @pytest.fixture
-def node(tmp_path: Path, calls: _Calls) -> container_node.Node:
-    made = container_node.Node(None, calls, "n0", tmp_path, tmp_path / "n0.json", "ccbed-n0")  # type: ignore[arg-type]
-    made.label = {"pid": os.getpid(), "start": processes.start_of(os.getpid())}
-    return made
+def node(tmp_path: Path, calls: _Calls) -> container_node.ContainerNode:
+    node = container_node.ContainerNode(
+        "n0",
+        tmp_path,
+        record=tmp_path / "n0.json",
+        container="ccbed-n0",
+        engine=calls,  # type: ignore[arg-type]
+        start=lambda node, wanted, answer: None,
+    )
+    node.label = {"pid": os.getpid(), "start": processes.start_time(os.getpid())}
+    return node
 
 
-def test_until_the_engine_has_answered_nothing_is_known(node: container_node.Node, calls: _Calls) -> None:
+def test_until_the_engine_has_answered_nothing_is_known(node: container_node.ContainerNode, calls: _Calls) -> None:
     assert [node.is_paused(True)[0], node.is_paused(False)[0]] == [None, None]
     assert len(calls.asked) == 1, "it is asked once at a time"
     calls.answer(paused=False)
@@ -47,7 +54,7 @@ def test_until_the_engine_has_answered_nothing_is_known(node: container_node.Nod
 
 
 def test_what_the_engine_said_some_time_ago_is_not_used(
-    node: container_node.Node, calls: _Calls, monkeypatch: pytest.MonkeyPatch
+    node: container_node.ContainerNode, calls: _Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node.is_paused(True)
     calls.answer(paused=False)
@@ -58,7 +65,7 @@ def test_what_the_engine_said_some_time_ago_is_not_used(
     assert node.is_paused(True)[0] is True
 
 
-def test_an_order_makes_what_was_said_before_it_unknown(node: container_node.Node, calls: _Calls) -> None:
+def test_an_order_makes_what_was_said_before_it_unknown(node: container_node.ContainerNode, calls: _Calls) -> None:
     node.is_paused(True)
     calls.answer(paused=False)
     node.pause(True)

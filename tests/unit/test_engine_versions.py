@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.node.keeper import container_status, engine_calls
-from orchestrator.node.oslayer import engine_api
-from orchestrator.node.oslayer.engine_api import EngineError
+from orchestrator.node.keeper import container_status
+from orchestrator.node.oslayer import container_engine
+from orchestrator.node.oslayer.container_engine import EngineError
 from orchestrator.node.oslayer.event_loop import Loop
 
 OLD = "client version 1.41 is too new. Maximum supported API version is 1.40"
@@ -62,9 +62,9 @@ def answering(path: Path, refusal: str) -> Iterator[list[str]]:
 
 def test_an_engine_that_wants_a_newer_version_is_asked_in_it_from_then_on(tmp_path: Path) -> None:
     with answering(tmp_path / "s", NEW) as asked:
-        one = engine_api.Engine(str(tmp_path / "s"))
-        assert one.ask("GET", "/version") == {"Version": "29.0.1"}
-        assert one.ask("GET", "/version") == {"Version": "29.0.1"}
+        one = container_engine.EngineClient(str(tmp_path / "s"))
+        assert one.request("GET", "/version") == {"Version": "29.0.1"}
+        assert one.request("GET", "/version") == {"Version": "29.0.1"}
     assert asked == ["/v1.41/version", "/v1.44/version", "/v1.44/version"]
 
 
@@ -76,9 +76,11 @@ def test_a_keepers_loop_asks_again_too(tmp_path: Path) -> None:
         def told(answer: Any, error: EngineError | None) -> None:
             found.append((answer, error))
 
-        engine_calls.Calls(loop, engine_api.Engine(str(tmp_path / "s"))).ask("GET", "/version", told)
+        container_engine.LoopClient(loop, container_engine.EngineClient(str(tmp_path / "s"))).request(
+            "GET", "/version", told
+        )
         while not found:
-            loop.turn()
+            loop.run_once()
     assert found == [({"Version": "29.0.1"}, None)]
 
 
@@ -87,12 +89,10 @@ def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) ->
         answering(tmp_path / "s", OLD),
         pytest.raises(EngineError, match=r"too old .*1\.40.*install Docker 20\.10"),
     ):
-        engine_api.Engine(str(tmp_path / "s")).ask("GET", "/version")
+        container_engine.EngineClient(str(tmp_path / "s")).request("GET", "/version")
 
 
 def test_what_answers_with_something_else_than_containers_is_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_api.Engine, "ask", lambda self, method, path: "hello")
-    with pytest.raises(
-        engine_api.EngineError, match=r"/x.sock: what answers there is no container engine; set ccbed_engine"
-    ):
-        container_status.containers("/bed", "b", "/x.sock")
+    monkeypatch.setattr(container_engine.EngineClient, "request", lambda self, method, path: "hello")
+    with pytest.raises(container_engine.EngineError, match=r"/x.sock: not a container engine; set ccbed_engine"):
+        container_status.list_containers("/bed", "b", "/x.sock")

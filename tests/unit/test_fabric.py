@@ -15,7 +15,7 @@ from orchestrator.core.spec import plan
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, LinkSpec
 from orchestrator.model.errors import InfrastructureError, UsageError
-from orchestrator.node.keeper import fabric as making
+from orchestrator.node.keeper import fabric as node_fabric
 from orchestrator.node.oslayer import namespaces, traffic_control
 from orchestrator.providers import preflight
 from orchestrator.providers.process import fabric as needs
@@ -101,35 +101,35 @@ def test_names_resolve_to_the_nodes_and_this_machines_other_names_stay() -> None
 
 
 def test_both_ends_of_a_link_are_shaped_and_a_delay_is_on_the_way_once() -> None:
-    assert traffic_control.port_rate("n3", FAST) == [
-        f"qdisc add dev n3 root handle 1: tbf rate 1000000000bit burst 50000 limit {traffic_control.QUEUE}"
+    assert traffic_control.port_rate_commands("n3", FAST) == [
+        f"qdisc add dev n3 root handle 1: tbf rate 1000000000bit burst 50000 limit {traffic_control.QUEUE_BYTES}"
     ]
     slow = LinkSpec(rate=10**6, burst=2000, delay_s=0.0015, loss=0.001)
-    assert traffic_control.node_rate(slow) == [
-        f"qdisc add dev eth0 root handle 1: tbf rate 1000000bit burst 2000 limit {traffic_control.QUEUE}",
-        f"qdisc add dev eth0 parent 1:1 netem limit {traffic_control.PACKETS} delay 1500us loss 0.1%",
+    assert traffic_control.node_rate_commands(slow) == [
+        f"qdisc add dev eth0 root handle 1: tbf rate 1000000bit burst 2000 limit {traffic_control.QUEUE_BYTES}",
+        f"qdisc add dev eth0 parent 1:1 netem limit {traffic_control.QUEUE_PACKETS} delay 1500us loss 0.1%",
     ]
-    assert len(traffic_control.port_rate("n3", slow)) == 1
-    assert traffic_control.node_rate(LinkSpec(loss=0.02)) == [
-        f"qdisc add dev eth0 root netem limit {traffic_control.PACKETS} loss 2%"
+    assert len(traffic_control.port_rate_commands("n3", slow)) == 1
+    assert traffic_control.node_rate_commands(LinkSpec(loss=0.02)) == [
+        f"qdisc add dev eth0 root netem limit {traffic_control.QUEUE_PACKETS} loss 2%"
     ]
     assert (
-        traffic_control.node_rate(LinkSpec())
-        == traffic_control.port_rate("n3", LinkSpec())
-        == traffic_control.uplinks(FAST)
+        traffic_control.node_rate_commands(LinkSpec())
+        == traffic_control.port_rate_commands("n3", LinkSpec())
+        == traffic_control.uplink_commands(FAST)
         == []
     )
 
 
 def test_a_node_has_the_same_hardware_address_whenever_it_is_started() -> None:
-    assert traffic_control.cable("n3", "10.77.0.4", 7) == [
+    assert traffic_control.cable_commands("n3", "10.77.0.4", 7) == [
         "link add eth0 address 02:cc:0a:4d:00:04 type veth peer name n3 netns /proc/self/fd/7"
     ]
 
 
 def test_packets_are_smaller_than_the_bucket_so_that_none_is_cut_into_frames() -> None:
     def packets(link: LinkSpec) -> list[str]:
-        return [line for line in traffic_control.node("10.77.0.4", 16, "t/n3/1", link) if "gso" in line]
+        return [line for line in traffic_control.node_commands("10.77.0.4", 16, "t/n3/1", link) if "gso" in line]
 
     assert packets(LinkSpec(rate=10**9, burst=64_000)) == ["link set dev eth0 gso_max_size 40000"]
     assert packets(LinkSpec(rate=10**8, burst=1600)) == [
@@ -141,16 +141,21 @@ def test_packets_are_smaller_than_the_bucket_so_that_none_is_cut_into_frames() -
 
 def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_a_core() -> None:
     def bridges(link: LinkSpec) -> list[str]:
-        return [line.split()[2] for line in traffic_control.switch(link, "t/switch") if " type bridge " in line]
+        return [
+            line.split()[2] for line in traffic_control.switch_commands(link, "t/switch") if " type bridge " in line
+        ]
 
     assert bridges(FAST) == ["leaf0"]
     assert bridges(TIERS) == ["leaf0", "leaf1", "core"]
-    assert [line.split()[3] for line in traffic_control.uplinks(TIERS)] == ["up0", "down0", "up1", "down1"]
-    assert all("rate 200000000bit burst 9000 " in line for line in traffic_control.uplinks(TIERS))
-    assert "link set dev down1 master core alias t/switch/uplink addrgenmode none up" in traffic_control.switch(
-        TIERS, "t/switch"
+    assert [line.split()[3] for line in traffic_control.uplink_commands(TIERS)] == ["up0", "down0", "up1", "down1"]
+    assert all("rate 200000000bit burst 9000 " in line for line in traffic_control.uplink_commands(TIERS))
+    assert (
+        "link set dev down1 master core alias t/switch/uplink addrgenmode none up"
+        in traffic_control.switch_commands(TIERS, "t/switch")
     )
-    assert traffic_control.port("n3", 1, "t/n3/1") == ["link set dev n3 master leaf1 alias t/n3/1 addrgenmode none up"]
+    assert traffic_control.port_commands("n3", 1, "t/n3/1") == [
+        "link set dev n3 master leaf1 alias t/n3/1 addrgenmode none up"
+    ]
 
 
 def test_only_what_the_link_asks_for_is_tried() -> None:
@@ -172,7 +177,7 @@ def test_what_the_kernel_lacks_is_told_by_name_with_the_next_step() -> None:
 
 def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(making, "program", lambda name: None if name == "tc" else f"/sbin/{name}")
+    monkeypatch.setattr(node_fabric, "find_program", lambda name: None if name == "tc" else f"/sbin/{name}")
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(bed())
     assert list(refused.value.problems) == ["bed fabric: there is no program tc"]
@@ -185,7 +190,7 @@ def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytes
 def test_what_keeps_both_programs_from_being_tried_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     denied = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted")
     monkeypatch.setattr("os.geteuid", lambda: 0)
-    monkeypatch.setattr(making, "program", lambda name: f"/sbin/{name}")
+    monkeypatch.setattr(node_fabric, "find_program", lambda name: f"/sbin/{name}")
     monkeypatch.setattr(subprocess, "run", lambda *given, **named: denied)
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(bed())
@@ -209,15 +214,15 @@ def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
 
 
 def test_a_namespace_that_a_process_does_not_hold_is_not_found() -> None:
-    here = namespaces.current()
+    here = namespaces.open_current()
 
     try:
-        again = namespaces.held(os.getpid(), namespaces.name(here))
-        assert again >= 0 and namespaces.name(again) == namespaces.name(here)
+        again = namespaces.open_held(os.getpid(), namespaces.namespace_name(here))
+        assert again >= 0 and namespaces.namespace_name(again) == namespaces.namespace_name(here)
         os.close(again)
     finally:
         os.close(here)
-    assert namespaces.held(os.getpid(), "net:[1]") == -1
+    assert namespaces.open_held(os.getpid(), "net:[1]") == -1
 
 
 def test_preflight_asks_the_nodes_of_a_fabric_themselves() -> None:

@@ -13,7 +13,7 @@ from orchestrator.core.engine.state import FaultState
 from orchestrator.faults import cut_link
 from orchestrator.model.act import Primitive
 from orchestrator.model.event import Clock, Event, Source
-from orchestrator.node.keeper import containing_host
+from orchestrator.node.keeper import host_primitives
 
 from ..sim import world
 
@@ -46,6 +46,6 @@ def test_a_short_cut_is_proved_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(socket, "create_connection", connect)
     for within_s in (0.5, 100.0, 1e-9):
         args = {"state": "down", "of": "host", "address": "198.18.0.9", "port": 22, "within_s": within_s}
-        assert containing_host.holds(Primitive(kind="link", args=args))[0]
+        assert host_primitives.observe(Primitive(kind="link", args=args))[0]
     assert patience == [0.25, 0.25, 1.0, 1.0, 0.1, 0.1]
     assert cut_link.PROOF < 1.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.model.event import Clock, Event, Source
-from orchestrator.node.files.event_log import EventLog, lines
+from orchestrator.node.files.event_log import EventLog, count_lines
 from orchestrator.providers import event_reader
 
 
@@ -58,7 +58,7 @@ def test_lines_of_other_runs_and_torn_ones_are_left_out(root: Path) -> None:
         file.write(b'{"type": "no\n[1]\n{"type": "note"}\n')
     log.append("note", "after", {})
     assert [e.f for e in _follower(root).poll({}, 0)[0]] == ["of-all", "mine", "after"]
-    assert lines(root / "keeper/events.jsonl") == 7
+    assert count_lines(root / "keeper/events.jsonl") == 7
 
 
 def test_events_of_several_writers_come_in_the_order_of_their_clocks(root: Path) -> None:

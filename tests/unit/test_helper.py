@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.node.hostlink import tails
-from orchestrator.node.hostlink.requests import Operations
+from orchestrator.node.hostlink.request_handler import Operations
 from orchestrator.providers.ssh.requests import Link, RefusedError
 
 from .piped import Heard, serving

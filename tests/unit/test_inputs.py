@@ -105,7 +105,7 @@ def test_a_payload_with_secrets_is_salted_and_one_without_is_not(tmp_path: Path)
     catalogue = plugins.discover(())
 
     def digest(salt: bytes) -> str:
-        return payloads.digest(payload.collect(PACKAGE, catalogue, tmp_path / "train.py", salt))
+        return payloads.content_hash(payload.collect(PACKAGE, catalogue, tmp_path / "train.py", salt))
 
     assert digest(b"1") == digest(b"2")
     (tmp_path / ".env").write_text("PASSWORD=a\n")

@@ -19,7 +19,7 @@ def test_a_bed_in_a_temporary_directory_without_its_keeper_is_abandoned(tmp_path
 
 
 def test_a_bed_whose_keeper_lives_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(label, "holder", lambda directory: 7 if directory == tmp_path / "keeper" else 0)
+    monkeypatch.setattr(label, "lock_holder", lambda directory: 7 if directory == tmp_path / "keeper" else 0)
     assert not abandoned.is_abandoned(tmp_path)
 
 

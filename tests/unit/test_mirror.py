@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.hostlink import file_trees, tails
+from orchestrator.node.hostlink import tails
 from orchestrator.providers.ssh.mirror import Mirror
 
 LOG = "nodes/n0/runs/R/i1-e0/rank-0.log"
@@ -50,7 +50,7 @@ def test_what_is_here_is_told_with_the_hash_of_its_end(mirror: Mirror, tmp_path:
     data = os.urandom(10_000)
     mirror.write({"file": LOG, "at": 0}, data)
     mirror.write({"file": "nodes/n0/agent.log", "at": 0}, b"x")
-    listed = [file_trees.Tree(path="nodes/n0/runs/R", node="n0", deep=True), file_trees.Tree(path="keeper", node="")]
+    listed = [tails.Tree(path="nodes/n0/runs/R", node="n0", deep=True), tails.Tree(path="keeper", node="")]
     have = mirror.have(listed)
     assert list(have) == [LOG]
     (tmp_path / "copy").write_bytes(b"y" * (10_000 - tails.TAIL) + data[-tails.TAIL :])

@@ -15,8 +15,8 @@ import pytest
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
 from orchestrator.node.files import inbox, label
-from orchestrator.node.keeper.lease import Lease, Leases
-from orchestrator.node.oslayer import processes
+from orchestrator.node.keeper.lease_records import Lease, Leases
+from orchestrator.node.oslayer import host_facts, processes
 from orchestrator.providers import archive, files
 
 
@@ -35,22 +35,22 @@ def test_the_archive_is_placed_once(tmp_path: Path) -> None:
 
 
 def test_a_payload_is_placed_under_its_content(tmp_path: Path) -> None:
-    one = files.put(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
-    assert files.put(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == one
-    assert files.put(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != one
+    one = files.put_payload(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
+    assert files.put_payload(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == one
+    assert files.put_payload(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != one
     assert (one / "a/b.py").read_bytes() == b"x = 1\n" and list((one / "a/__pycache__").iterdir())
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_payload_with_a_broken_file_is_placed_as_it_is(tmp_path: Path) -> None:
-    path = files.put(tmp_path, {"a.py": b"def ("})
+    path = files.put_payload(tmp_path, {"a.py": b"def ("})
     assert (path / "a.py").read_bytes() == b"def ("
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "a/../../x"])
 def test_a_payload_does_not_leave_its_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="leaves"):
-        files.put(tmp_path, {name: b""})
+        files.put_payload(tmp_path, {name: b""})
 
 
 def test_a_tree_is_copied_up_to_the_cap_small_files_first(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_what_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
 def test_commands_are_taken_in_the_order_in_which_they_came(tmp_path: Path) -> None:
     box = inbox.Inbox(tmp_path)
     for key in ("b", "a", "c/d"):
-        inbox.post(tmp_path, "r", Command(f="timer", key=key))
+        inbox.post_command(tmp_path, "r", Command(f="timer", key=key))
     items = list(box.take())
     assert [item.command.key for item in items] == ["b", "a", "c/d"] and items[2].name == "r.c_d.json"
     assert list(box.take()) == []
@@ -90,10 +90,10 @@ def test_commands_are_taken_in_the_order_in_which_they_came(tmp_path: Path) -> N
 
 def test_a_finished_command_is_answered_from_its_outcome(tmp_path: Path) -> None:
     box, command = inbox.Inbox(tmp_path), Command(f="timer", key="a")
-    inbox.post(tmp_path, "r", command)
+    inbox.post_command(tmp_path, "r", command)
     (item,) = box.take()
     box.finish(item, {"type": "ok"})
-    inbox.post(tmp_path, "r", command)
+    inbox.post_command(tmp_path, "r", command)
     (again,) = inbox.Inbox(tmp_path).take()
     assert item.outcome is None and again.outcome == {"type": "ok"}
 
@@ -117,7 +117,7 @@ def test_what_is_no_command_is_moved_aside_once(tmp_path: Path, content: str) ->
     box.finish(item)
     assert list((tmp_path / "inbox").iterdir()) == []
     assert (tmp_path / "refused/r.k.json").read_text() == content
-    inbox.post(tmp_path, "r", Command(f="timer", key="after"))
+    inbox.post_command(tmp_path, "r", Command(f="timer", key="after"))
     assert [item.command.key for item in box.take()] == ["after"]
     assert [item.command.key for item in inbox.Inbox(tmp_path).take()] == ["after"]
 
@@ -125,12 +125,12 @@ def test_what_is_no_command_is_moved_aside_once(tmp_path: Path, content: str) ->
 def test_a_directory_in_an_inbox_is_moved_aside_and_few_are_kept(tmp_path: Path) -> None:
     box = inbox.Inbox(tmp_path)
     (tmp_path / "inbox/folder").mkdir()
-    for number in range(inbox.REFUSED + 5):
+    for number in range(inbox.MAX_REFUSED + 5):
         (tmp_path / f"inbox/{number}.json").write_text("{")
         for item in box.take():
             box.finish(item)
     assert list((tmp_path / "inbox").iterdir()) == []
-    assert len(list((tmp_path / "refused").iterdir())) <= inbox.REFUSED + 1
+    assert len(list((tmp_path / "refused").iterdir())) <= inbox.MAX_REFUSED + 1
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
@@ -163,13 +163,13 @@ def test_a_label_is_valid_while_its_own_process_holds_the_lock(tmp_path: Path) -
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stdin
         child = int(process.stdout.readline())
-        assert label.holder(tmp_path) == process.pid and label.living(tmp_path)["pid"] == process.pid
+        assert label.lock_holder(tmp_path) == process.pid and label.live_label(tmp_path)["pid"] == process.pid
         with pytest.raises(BlockingIOError):
-            label.take(tmp_path)
+            label.take_lock(tmp_path)
         process.kill()
         process.wait()
         assert processes.find(child) is not None
-        assert label.holder(tmp_path) == 0 and label.living(tmp_path) == {}
+        assert label.lock_holder(tmp_path) == 0 and label.live_label(tmp_path) == {}
         process.stdin.close()
 
 
@@ -177,10 +177,10 @@ def test_a_lease_is_found_by_its_successor_and_dropped(tmp_path: Path) -> None:
     stop = Primitive(kind="pause", args={"state": "on"})
     act = Act(inject=(stop,), verify=(stop,), heal=(), verify_heal=(), lease_s=5.0, safety="container")
     lease = Lease(
-        id="f0", fault="pause-node", node="n1", key="f/f0/act", run="r", until=1e12, boot=label.boot_id(), act=act
+        id="f0", fault="pause-node", node="n1", key="f/f0/act", run="r", until=1e12, boot=host_facts.boot_id(), act=act
     )
     Leases(tmp_path).arm(lease)
-    (tmp_path / "n2.torn.json").write_text('{"boot": "' + label.boot_id() + '"}')
+    (tmp_path / "n2.torn.json").write_text('{"boot": "' + host_facts.boot_id() + '"}')
     assert Leases(tmp_path).all() == [lease]
     assert Leases(tmp_path).of("n1", {"id": "f0"}) == [lease] and Leases(tmp_path).of("n2", {"id": "f0"}) == []
     Leases(tmp_path).drop(lease)

@@ -23,12 +23,11 @@ from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Command, Event
 from orchestrator.node.files import inbox, label
-from orchestrator.node.keeper import containing_host, launch, programs
-from orchestrator.node.keeper.acts import Acts
-from orchestrator.node.keeper.external_holder import Places
-from orchestrator.node.keeper.lease import Lease, Leases
-from orchestrator.node.oslayer import process_tag as marks
-from orchestrator.node.oslayer import processes
+from orchestrator.node.keeper import host_primitives, launch
+from orchestrator.node.keeper.external_nodes import ExternalNodes
+from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
+from orchestrator.node.keeper.lease_records import Lease, Leases
+from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.providers import event_reader, external_keeper
 
@@ -113,8 +112,8 @@ class Holder:
         def note(f: str, lease: Lease, value: Mapping[str, Any]) -> None:
             self.notes.append(f)
 
-        self.acts = Acts(
-            self.loop, Leases(self.directory), Places().get, note, lambda run: self.driven, holder="outside"
+        self.acts = FaultLifecycle(
+            self.loop, Leases(self.directory), ExternalNodes().get, note, lambda run: self.driven, holder="outside"
         )
 
     def do(self, f: str, act: Act, key: str = "") -> None:
@@ -125,16 +124,16 @@ class Holder:
 
     def wait(self, count: int) -> None:
         until = time.monotonic() + 10
-        self.loop.every(0.01, lambda: None)
+        self.loop.call_every(0.01, lambda: None)
         while len(self.answers) < count and time.monotonic() < until:
-            self.loop.turn()
+            self.loop.run_once()
         assert len(self.answers) == count, self.answers
 
     def wait_for(self, note: str) -> None:
         until = time.monotonic() + 10
-        self.loop.every(0.01, lambda: None)
+        self.loop.call_every(0.01, lambda: None)
         while note not in self.notes and time.monotonic() < until:
-            self.loop.turn()
+            self.loop.run_once()
         assert note in self.notes
 
 
@@ -176,11 +175,11 @@ def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder
 @pytest.mark.parametrize(
     ("run", "said"),
     [
-        (["false"], "false left with exit code 1: it said nothing"),
+        (["false"], "false exited with code 1: no output"),
         (["no-such-program-here"], "no-such-program-here: No such file or directory"),
         (
             [sys.executable, "-c", "print('the PDU is locked'); raise SystemExit(3)"],
-            "left with exit code 3: the PDU is locked",
+            "exited with code 3: the PDU is locked",
         ),
         (["sleep", "30"], "sleep did not end within 0.2 s"),
     ],
@@ -244,15 +243,17 @@ def test_what_cannot_be_carried_out_is_refused_before_anything_is_done(host: Hos
 
 def test_a_program_is_not_marked_as_ours_and_what_it_starts_lives_on(tmp_path: Path) -> None:
     loop, done = Loop(), list[str]()
-    os.environ[marks.NAME] = "bed/keeper/x"
+    os.environ[process_tag.VARIABLE] = "bed/keeper/x"
     try:
-        programs.start(loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem))
+        host_primitives.run_program(
+            loop, ["sh", "-c", f"env > {tmp_path}/env"], 5.0, lambda evidence, problem: done.append(problem)
+        )
     finally:
-        del os.environ[marks.NAME]
+        del os.environ[process_tag.VARIABLE]
     while not done:
-        loop.turn()
+        loop.run_once()
     assert done == [""]
-    assert marks.NAME not in (tmp_path / "env").read_text()
+    assert process_tag.VARIABLE not in (tmp_path / "env").read_text()
 
 
 GONE = {"state": "off", "of": "host", "address": "198.18.0.9", "port": 22}
@@ -274,16 +275,16 @@ def test_a_host_that_refuses_or_has_no_address_is_not_proved_to_be_gone(
         raise error
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    reached, evidence = containing_host.holds(Primitive(kind="power", args=GONE))
+    reached, evidence = host_primitives.observe(Primitive(kind="power", args=GONE))
     assert (reached, list(evidence.values())) == (off, [why])
-    assert not containing_host.holds(Primitive(kind="power", args={**GONE, "state": "on"}))[0]
+    assert not host_primitives.observe(Primitive(kind="power", args={**GONE, "state": "on"}))[0]
 
 
 def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
     path = tmp_path / "engine.sock"
     on, off = (Primitive(kind="power", args={"state": s, "of": "engine", "socket": str(path)}) for s in ("on", "off"))
-    assert containing_host.holds(off)[0]
-    assert not containing_host.holds(on)[0]
+    assert host_primitives.observe(off)[0]
+    assert not host_primitives.observe(on)[0]
     script = (
         "import socket, sys\ns = socket.socket(socket.AF_UNIX); s.bind(sys.argv[1]); s.listen()\nprint(flush=True)\n"
         "while True:\n c, _ = s.accept(); c.recv(99); c.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\nOK'); c.close()\n"
@@ -292,8 +293,8 @@ def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
     assert engine.stdout
     engine.stdout.readline()
     try:
-        assert containing_host.holds(on)[0]
-        assert not containing_host.holds(off)[0]
+        assert host_primitives.observe(on)[0]
+        assert not host_primitives.observe(off)[0]
     finally:
         engine.kill()
         engine.communicate()
@@ -318,20 +319,20 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
         "--backend",
         "outside",
     ]
-    mark = marks.padded(marks.mark(marks.tag("b", str(workdir)), marks.KEEPER, "starting"))
+    mark = process_tag.pad(process_tag.node_tag(process_tag.bed_tag("b", str(workdir)), label.KEEPER_DIR, "starting"))
     subprocess.run(
         [sys.executable, "-m", "orchestrator.node", "keeper", *arguments],
-        env={**os.environ, marks.NAME: mark, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, process_tag.VARIABLE: mark, "PYTHONPATH": str(Path(__file__).parents[2])},
         pass_fds=[write], check=True, timeout=20,
     )  # fmt: skip
     os.close(write)
     assert os.read(read, 16)
     os.close(read)
-    found = processes.find(label.holder(workdir / "keeper"))
+    found = processes.find(label.lock_holder(workdir / "keeper"))
     assert found
     try:
         value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act(lease_s=0.8))}
-        inbox.post(
+        inbox.post_command(
             workdir / "keeper", "r", Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
         )
         until = time.monotonic() + 15
@@ -351,7 +352,7 @@ def bed(tmp_path: Path) -> Iterator[BedSpec]:
         name="b", provider="docker", nodes=(), inventory="b.yml", workdir=str(tmp_path / "bed"), shared_dir="", agent=""
     )
     yield made
-    launch.end(tmp_path / "bed" / "outside" / "keeper")
+    launch.end_keeper(tmp_path / "bed" / "outside" / "keeper")
 
 
 def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, bed: BedSpec) -> None:
@@ -391,9 +392,9 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
     until = time.monotonic() + 10
     while not external_keeper.leases(bed) and time.monotonic() < until:
         time.sleep(0.02)
-    with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false left with exit code 1"):
+    with pytest.raises(InfrastructureError, match="stop-ssh on the host of n2: false exited with code 1"):
         external_keeper.end(bed)
-    assert label.holder(Path(bed.workdir) / "outside" / "keeper")
+    assert label.lock_holder(Path(bed.workdir) / "outside" / "keeper")
 
 
 def _said(workdir: Path) -> list[str]:

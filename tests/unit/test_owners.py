@@ -9,8 +9,8 @@ import pytest
 
 from orchestrator.model.bed import BedStatus, HostStatus
 from orchestrator.model.errors import OwnedError, UsageError
-from orchestrator.node.files import label
-from orchestrator.node.hostlink import host
+from orchestrator.node.files import label, plain_files
+from orchestrator.node.hostlink import host_operations
 from orchestrator.node.keeper import launch
 from orchestrator.providers import host_problems, owners
 
@@ -45,7 +45,7 @@ def test_of_two_that_make_it_at_once_both_have_the_first(tmp_path: Path) -> None
     ],
 )
 def test_ids_are_compared_and_texts_where_a_label_has_none(there: dict[str, Any], foreign: bool) -> None:
-    assert label.foreign(there, ANN, "1") is foreign
+    assert label.is_foreign(there, ANN, "1") is foreign
 
 
 def test_whoever_is_refused_reads_whose_it_is() -> None:
@@ -73,12 +73,12 @@ def _placed(*places: str) -> BedStatus:
 
 def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(launch, "ensure", lambda *given: asked.append(given))
+    monkeypatch.setattr(launch, "ensure_keeper", lambda *given: asked.append(given))
     (tmp_path / "keeper").mkdir()
-    label.write(tmp_path / "keeper" / label.KEEPER, {"owner": ANN, "owner_id": "1"})
+    plain_files.write_json(tmp_path / "keeper" / label.KEEPER_LABEL, {"owner": ANN, "owner_id": "1"})
     given = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}
     with pytest.raises(RuntimeError, match=f"bed b belongs to {ANN} here"):
-        host.keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
+        host_operations.start_keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
     assert not asked
-    host.keeper(str(tmp_path), owner="ann@renamed:/x", owner_id="1", **given)
+    host_operations.start_keeper(str(tmp_path), owner="ann@renamed:/x", owner_id="1", **given)
     assert asked[0][-1][-1] == "1"

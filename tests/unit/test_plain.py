@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.agent import gang
+from orchestrator.node.agent import rank_processes
 from orchestrator.node.files import label, plain_files
 from orchestrator.node.files.event_log import EventLog
 from orchestrator.providers import event_reader, files
@@ -42,21 +42,21 @@ def soon(work: Callable[[], object]) -> object:
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_a_label_is_read_from_a_plain_file_alone(tmp_path: Path, plant: Plant) -> None:
     plant(tmp_path / "node.json")
-    assert soon(lambda: label.read(tmp_path / "node.json")) == {}
-    assert soon(lambda: label.living(tmp_path)) == {}
+    assert soon(lambda: plain_files.read_json(tmp_path / "node.json")) == {}
+    assert soon(lambda: label.live_label(tmp_path)) == {}
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_a_heartbeat_is_read_from_a_plain_file_alone(tmp_path: Path, plant: Plant) -> None:
     plant(tmp_path / "heartbeat")
-    assert soon(lambda: label.heartbeat(tmp_path / "heartbeat")) is None
+    assert soon(lambda: label.read_heartbeat(tmp_path / "heartbeat")) is None
 
 
 @pytest.mark.parametrize("plant", [PLANTED["pipe"], PLANTED["link"]], ids=["pipe", "link"])
 def test_neither_steps_nor_events_nor_copies_are_read_from_something_else(tmp_path: Path, plant: Plant) -> None:
     for name in ("steps-r0.jsonl", "agent.a.jsonl"):
         plant(tmp_path / name)
-    assert soon(lambda: gang.last_step(str(tmp_path), 0)) == 0
+    assert soon(lambda: rank_processes.last_step(str(tmp_path), 0)) == 0
     assert soon(lambda: event_reader.whole_lines(tmp_path / "agent.a.jsonl", 0)) == ([], 0)
     assert soon(lambda: files.fetch([tmp_path], "steps-r0.jsonl", tmp_path / "to", 100)) is not None
     assert not (tmp_path / "to").exists()
@@ -64,7 +64,7 @@ def test_neither_steps_nor_events_nor_copies_are_read_from_something_else(tmp_pa
 
 def test_the_lock_of_a_directory_is_no_pipe_that_is_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.lock")
-    assert soon(lambda: label.driven(tmp_path)) == ""
+    assert soon(lambda: label.driven_run(tmp_path)) == ""
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
@@ -89,17 +89,17 @@ def test_what_is_written_takes_the_place_of_what_was_planted(tmp_path: Path, pla
     (tmp_path / f".exit.json.{os.getpid()}").symlink_to(target)
     if plant is not PLANTED["directory"]:
         plant(tmp_path / "exit.json")
-    label.write(tmp_path / "exit.json", {"code": 0})
-    assert label.read(tmp_path / "exit.json") == {"code": 0} and target.read_text() == "kept"
+    plain_files.write_json(tmp_path / "exit.json", {"code": 0})
+    assert plain_files.read_json(tmp_path / "exit.json") == {"code": 0} and target.read_text() == "kept"
 
 
 def test_the_end_of_a_long_file_is_its_end(tmp_path: Path) -> None:
     (tmp_path / "agent.log").write_bytes(b"x" * 3_000_000 + b"the reason")
-    assert plain_files.tail(tmp_path / "agent.log", 10) == b"the reason"
+    assert plain_files.read_tail(tmp_path / "agent.log", 10) == b"the reason"
 
 
 def test_a_label_of_nonsense_is_none(tmp_path: Path) -> None:
     (tmp_path / "node.json").write_text('{"pid": "seven", "start": []}')
-    assert label.living(tmp_path) == {}
+    assert label.live_label(tmp_path) == {}
     (tmp_path / "node.json").write_text("[" * 100_000)
-    assert label.read(tmp_path / "node.json") == {}
+    assert plain_files.read_json(tmp_path / "node.json") == {}

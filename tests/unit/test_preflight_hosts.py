@@ -18,6 +18,7 @@ from orchestrator.model.bed import BedSpec, BedStatus, ContainerSpec, HostSpec, 
 from orchestrator.model.plan import HostClock
 from orchestrator.model.requirements import Requirement
 from orchestrator.node import preflight_checks
+from orchestrator.node.oslayer import gpus
 from orchestrator.providers import preflight
 
 from . import beds
@@ -85,7 +86,7 @@ def examined(of: BedSpec, hosts: Hosts) -> preflight.Checked:
 
 
 def unreachable(*problems: str) -> Answer:
-    return lambda **args: {**preflight_checks.meet(**args), "problems": list(problems)}
+    return lambda **args: {**preflight_checks.check_peers(**args), "problems": list(problems)}
 
 
 def sees(shm: int | str, *, same: bool = True) -> Answer:
@@ -306,7 +307,7 @@ def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_gi
 
 
 def test_what_a_process_sees_is_looked_at_from_outside(tmp_path: Path) -> None:
-    found = preflight_checks.inside({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
+    found = preflight_checks.inspect_processes({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
     expected = os.statvfs("/dev/shm")
     assert abs(found["own"]["shm"] - expected.f_bavail * expected.f_frsize) < 64 << 20
     assert found["own"]["same"] is True
@@ -327,7 +328,7 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
 
 def test_the_table_of_nvidia_smi_is_read() -> None:
     text = "0, GPU-1, NVIDIA H200, 0, No\n1, GPU-2, NVIDIA H200, 3, No\n2, GPU-3, NVIDIA H200, [N/A], Yes\n"
-    assert preflight_checks.gpu_health(text) == {
+    assert gpus.parse_health(text) == {
         "count": 3,
         "problems": [
             "GPU 1 (NVIDIA H200): ecc.errors.uncorrected.volatile.total is 3",
@@ -358,16 +359,16 @@ def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_pat
 
 
 def test_what_holds_a_port_is_gone_when_it_is_let_go() -> None:
-    port, pid, start = preflight_checks.hold("127.0.0.1", 30.0)
-    assert preflight_checks.connect([["127.0.0.1", port]], 1.0) == [""]
-    preflight_checks.let_go([[pid, start]])
-    assert preflight_checks.connect([["127.0.0.1", port]], 1.0) == ["Connection refused"]
+    port, pid, start = preflight_checks.hold_port("127.0.0.1", 30.0)
+    assert preflight_checks.try_connections([["127.0.0.1", port]], 1.0) == [""]
+    preflight_checks.release_ports([[pid, start]])
+    assert preflight_checks.try_connections([["127.0.0.1", port]], 1.0) == ["Connection refused"]
 
 
 def test_tokens_cannot_leave_their_directory(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no plain name"):
+    with pytest.raises(ValueError, match="not a plain name"):
         preflight_checks.write_token(str(tmp_path), "../x", "h0")
-    with pytest.raises(ValueError, match="no plain name"):
+    with pytest.raises(ValueError, match="not a plain name"):
         preflight_checks.write_token(str(tmp_path), "abc", "../h0")
 
 

@@ -16,7 +16,7 @@ from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedStatus, HostSpec, HostStatus
 from orchestrator.model.errors import EXIT_USAGE, InfrastructureError, OwnedError
-from orchestrator.node.oslayer.engine_api import EngineError
+from orchestrator.node.oslayer.container_engine import EngineError
 from orchestrator.prepare import host_access, hosts, playbook_runs
 from orchestrator.providers import host_problems, owners
 from orchestrator.providers.ssh import connection_errors

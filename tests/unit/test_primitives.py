@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from orchestrator.model.act import Primitive
-from orchestrator.node.keeper import container_node, containing_host, primitive_runner, primitives
-from orchestrator.node.keeper.primitives import Unsupported
+from orchestrator.node.keeper import container_node, host_primitives, node_primitives, primitive_runner
+from orchestrator.node.keeper.node_protocol import Unsupported
 from orchestrator.node.oslayer import cgroups, processes
 from orchestrator.node.oslayer.duty_cycle import DutyCycle
 from orchestrator.node.oslayer.event_loop import Loop
@@ -35,7 +35,7 @@ class Stand:
 
     def processes(self) -> list[Process]:
         process = processes.find(self.pid) if self.pid else None
-        return [process] if process and process.state not in processes.GONE else []
+        return [process] if process and process.state not in processes.EXITED else []
 
     def agent(self) -> Process | None:
         return next(iter(self.processes()), None)
@@ -64,10 +64,10 @@ def spinning(node: Any) -> Iterator[Any]:
 
 def until(loop: Loop, is_true: Callable[[], object], limit_s: float = 20.0) -> None:
     end = time.monotonic() + limit_s
-    loop.every(0.005, lambda: None)
+    loop.call_every(0.005, lambda: None)
     while not is_true():
         assert time.monotonic() < end, "the state was not reached"
-        loop.turn()
+        loop.run_once()
 
 
 # --- signals ----------------------------------------------------------------------------------------------------------
@@ -76,12 +76,12 @@ def until(loop: Loop, is_true: Callable[[], object], limit_s: float = 20.0) -> N
 @pytest.mark.parametrize("target", [{"rank": 2}, {"process": "agent"}])
 def test_a_signal_reaches_one_process_and_is_observed(spinning: Any, target: dict[str, Any]) -> None:
     stop, kill = (Primitive(kind="signal", args={"signal": name, **target}) for name in ("STOP", "KILL"))
-    assert not primitives.holds(stop, spinning)[0]
-    assert primitives.apply(stop, spinning) == {"signalled": [spinning.pid]}
-    until(Loop(), lambda: primitives.holds(stop, spinning)[0])
-    assert not primitives.holds(kill, spinning)[0]
-    primitives.apply(kill, spinning)
-    until(Loop(), lambda: primitives.holds(kill, spinning)[0])
+    assert not node_primitives.observe(stop, spinning)[0]
+    assert node_primitives.perform(stop, spinning) == {"signalled": [spinning.pid]}
+    until(Loop(), lambda: node_primitives.observe(stop, spinning)[0])
+    assert not node_primitives.observe(kill, spinning)[0]
+    node_primitives.perform(kill, spinning)
+    until(Loop(), lambda: node_primitives.observe(kill, spinning)[0])
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -94,28 +94,28 @@ def file(state: str, path: str = "fill", **more: Any) -> Primitive:
 @pytest.mark.parametrize(("more", "size"), [({"size_mib": 2}, 2 << 20), ({"text": "x"}, 1)])
 def test_a_file_of_a_fault_is_created_and_removed(node: Any, more: dict[str, Any], size: int) -> None:
     present, absent = file("present", **more), file("absent", **more)
-    assert not primitives.holds(present, node)[0]
+    assert not node_primitives.observe(present, node)[0]
     for _ in range(2):
-        primitives.apply(present, node)
-        reached, evidence = primitives.holds(present, node)
+        node_primitives.perform(present, node)
+        reached, evidence = node_primitives.observe(present, node)
         assert (reached, evidence["size_bytes"]) == (True, size)
-    primitives.apply(absent, node)
-    assert primitives.holds(absent, node)[0]
+    node_primitives.perform(absent, node)
+    assert node_primitives.observe(absent, node)[0]
 
 
 def test_a_file_of_the_node_is_moved_out_of_the_way_and_back(node: Any) -> None:
     (node.directory / "fill").write_text("of the node")
     for _ in range(2):
-        primitives.apply(file("absent"), node)
-        assert primitives.holds(file("absent"), node)[0]
+        node_primitives.perform(file("absent"), node)
+        assert node_primitives.observe(file("absent"), node)[0]
     for _ in range(2):
-        primitives.apply(file("present"), node)
+        node_primitives.perform(file("present"), node)
         assert (node.directory / "fill").read_text() == "of the node"
 
 
 def test_a_file_that_exists_is_never_overwritten(node: Any) -> None:
     (node.directory / "fill").write_text("of the node")
-    primitives.apply(file("present", text="of the fault"), node)
+    node_primitives.perform(file("present", text="of the fault"), node)
     assert (node.directory / "fill").read_text() == "of the node"
 
 
@@ -124,7 +124,7 @@ def test_a_file_outside_of_the_node_is_refused_before_anything_is_done(node: Any
     (node.directory / "away").symlink_to("/tmp")
     (node.directory / "link").symlink_to("/tmp/fill")
     with pytest.raises(Unsupported, match="is not in the directory of n2"):
-        primitives.check([file("present", path, text="x")], node)
+        node_primitives.check_supported([file("present", path, text="x")], node)
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -133,11 +133,11 @@ def test_a_file_outside_of_the_node_is_refused_before_anything_is_done(node: Any
 def test_an_unknown_limit_is_refused_with_those_that_exist(node: Any) -> None:
     limit = Primitive(kind="limit", args={"state": "on", "disk": 1})
     with pytest.raises(Unsupported, match="unknown disk; it has cpu_percent, memory_mib, pids"):
-        primitives.check([limit], node)
+        node_primitives.check_supported([limit], node)
 
 
 def test_a_limit_is_passed_to_the_node_without_its_state(node: Any) -> None:
-    primitives.apply(Primitive(kind="limit", args={"state": "off", "cpu_percent": 20}), node)
+    node_primitives.perform(Primitive(kind="limit", args={"state": "off", "cpu_percent": 20}), node)
     assert node.limits == [({"cpu_percent": 20}, False)]
 
 
@@ -249,11 +249,11 @@ def test_a_container_gets_back_what_it_was_created_with(
     ],
 )
 def test_a_program_proves_a_state_by_its_code_and_its_output(run: list[str], more: dict[str, str], holds: bool) -> None:
-    assert containing_host.holds(Primitive(kind="argv", args={"run": run, **more}))[0] is holds
+    assert host_primitives.observe(Primitive(kind="argv", args={"run": run, **more}))[0] is holds
 
 
 def test_a_program_for_the_network_of_a_node_without_one_is_refused_before_anything_is_done(node: Any) -> None:
     node.pid = os.getpid()
     program = Primitive(kind="argv", args={"run": ["tc", "qdisc"], "network": True})
     with pytest.raises(Unsupported, match="n2 has no network of its own"):
-        primitive_runner.check([program], node)
+        primitive_runner.check_supported([program], node)

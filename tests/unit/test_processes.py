@@ -13,7 +13,7 @@ from orchestrator.node.oslayer.processes import Process
 
 
 def _process(pid: int, *, ppid: int = 1, session: int = 0, marked: str = "") -> Process:
-    return Process(pid=pid, ppid=ppid, session=session or pid, start=pid * 10, state="S", mark=marked)
+    return Process(pid=pid, ppid=ppid, session=session or pid, start=pid * 10, state="S", tag=marked)
 
 
 def test_a_name_with_brackets_and_spaces_does_not_confuse_the_fields() -> None:
@@ -46,11 +46,11 @@ def test_orphans_that_init_took_are_not_followed_to_each_other() -> None:
 def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
     mine = processes.find(os.getpid())
     assert mine is not None
-    assert processes.alive(mine.pid, mine.start)
-    assert not processes.alive(mine.pid, mine.start + 1)
+    assert processes.is_alive(mine.pid, mine.start)
+    assert not processes.is_alive(mine.pid, mine.start + 1)
     other = Process(pid=mine.pid, ppid=1, session=1, start=mine.start + 1, state="S")
-    assert processes.send([other], 0) == []
-    assert processes.sessions([(mine.pid, mine.start + 1)]) == set()
+    assert processes.send_signal([other], 0) == []
+    assert processes.live_sessions([(mine.pid, mine.start + 1)]) == set()
 
 
 @pytest.mark.parametrize(
@@ -64,38 +64,38 @@ def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
     ],
 )
 def test_the_mark_is_read_from_the_bytes_of_an_environment(environ: bytes, expected: str) -> None:
-    assert process_tag.of_environment(environ) == expected
+    assert process_tag.tag_in_environment(environ) == expected
 
 
 def test_beds_of_the_same_name_in_two_directories_have_different_marks() -> None:
-    assert process_tag.tag("lab", "/a") != process_tag.tag("lab", "/b")
+    assert process_tag.bed_tag("lab", "/a") != process_tag.bed_tag("lab", "/b")
 
 
 def test_a_mark_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        process_tag.mark("b" * 200, "n" * 50, "aa")
+        process_tag.node_tag("b" * 200, "n" * 50, "aa")
 
 
 def test_a_process_can_change_the_mark_that_others_see_and_its_children_inherit() -> None:
     code = """
 import os, subprocess, sys
-from orchestrator.node.oslayer import process_tag as mark, processes
-mark.overwrite("b-1/n1/bb")
+from orchestrator.node.oslayer import process_tag, processes
+process_tag.set_own_tag("b-1/n1/bb")
 own = open("/proc/self/environ", "rb").read()
 child = subprocess.run(["printenv", "CCBED_NODE"], capture_output=True, text=True).stdout
-assert mark.of_environment(own) == "b-1/n1/bb", own
+assert process_tag.tag_in_environment(own) == "b-1/n1/bb", own
 assert child == "b-1/n1/bb\\n", child
 """
     env = {
         **os.environ,
-        process_tag.NAME: process_tag.padded("b-1/keeper/starting"),
+        process_tag.VARIABLE: process_tag.pad("b-1/keeper/starting"),
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
     subprocess.run([sys.executable, "-c", code], env=env, check=True)
 
 
 def test_an_environment_without_room_is_not_written_over() -> None:
-    code = "from orchestrator.node.oslayer import process_tag as mark; mark.overwrite('b-1/n1/bb')"
-    env = {**os.environ, process_tag.NAME: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
+    code = "from orchestrator.node.oslayer import process_tag; process_tag.set_own_tag('b-1/n1/bb')"
+    env = {**os.environ, process_tag.VARIABLE: "short", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-    assert done.returncode and "room" in done.stderr
+    assert done.returncode and "too short" in done.stderr

@@ -60,6 +60,6 @@ def test_a_node_says_where_its_programs_are_and_which_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "/opt/bin/mpirun" if name == "mpirun" else None)
-    found = system_facts.facts({"node": "n0", "incarnation": "1"}, tmp_path)
+    found = system_facts.collect_facts({"node": "n0", "incarnation": "1"}, tmp_path)
     assert found["mpirun"] == "/opt/bin/mpirun" and found["missing"]["orted"] == "not found"
     assert "mpi4py" in {**found, **found["missing"]}

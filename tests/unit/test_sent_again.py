@@ -77,7 +77,7 @@ def _reconnected(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Re
 
 def _sent_twice(site: RemoteSite, torn: Torn, path: Path, command: Command, work: Callable[[], None]) -> None:
     """Write it, have it done, lose the word of it, have it written again and looked at again."""
-    site.write(str(path), inbox.encoded("R", command))
+    site.write(str(path), inbox.encode_command("R", command))
     assert torn.torn.wait(TIMEOUT_S)
     work()
     assert not path.exists()
@@ -115,8 +115,8 @@ def test_a_keeper_does_it_once_and_says_so(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(made._nodes, "end", end)
     with _reconnected(tmp_path, monkeypatch) as (site, torn):
-        path = tmp_path / "host/keeper/inbox" / inbox.file_name("R", KILL.key)
-        _sent_twice(site, torn, path, KILL, made._work)
+        path = tmp_path / "host/keeper/inbox" / inbox.command_file_name("R", KILL.key)
+        _sent_twice(site, torn, path, KILL, made._take_commands)
     assert ended == ["n0"]
     events = _written_down(tmp_path / "host/keeper/events.jsonl")
     assert _answers(events) == [("ok", "node.kill", KILL.key), ("note", "command.repeated", None)]
@@ -138,8 +138,8 @@ def test_an_agent_does_or_refuses_it_once_and_says_so(
     monkeypatch.setattr(checkpoints, "write_fence", lambda directory, epoch, **_: written.append(epoch))
     order = dataclasses.replace(FENCE, incarnation=incarnation, value={"dir": "/shared", "epoch": 0})
     with _reconnected(tmp_path, monkeypatch) as (site, torn):
-        path = tmp_path / "host/nodes/n0/inbox" / inbox.file_name("R", order.key)
-        _sent_twice(site, torn, path, order, node._work)
+        path = tmp_path / "host/nodes/n0/inbox" / inbox.command_file_name("R", order.key)
+        _sent_twice(site, torn, path, order, node._take_commands)
     assert written == ([0] if type == "ok" else [])
     events = _written_down(tmp_path / "host/nodes/n0/runs/R/agent.i1.jsonl")
     assert _answers(events) == [(type, "fence.write", FENCE.key), ("note", "command.repeated", None)]
@@ -155,8 +155,8 @@ def test_what_says_something_else_or_does_not_say_that_it_is_said_again_is_a_sec
     tmp_path: Path, node: agent.Agent
 ) -> None:
     directory = tmp_path / "host/nodes/n0"
-    inbox.post(directory, "R", dataclasses.replace(FENCE, value={"dir": str(tmp_path / "shared"), "epoch": 0}))
-    node._work()
+    inbox.post_command(directory, "R", dataclasses.replace(FENCE, value={"dir": str(tmp_path / "shared"), "epoch": 0}))
+    node._take_commands()
     first = _told(directory / "runs/R/agent.i1.jsonl")
     marked = dataclasses.replace(first, value={**first.value, "repeated": True})
     assert duplicates.noted(marked, [first]).f == "command.repeated"
@@ -173,9 +173,9 @@ def test_an_answer_that_nobody_heard_is_given_to_whoever_asks_again(tmp_path: Pa
     directory = tmp_path / "host/nodes/n0"
     order = dataclasses.replace(FENCE, value={"dir": str(tmp_path / "shared"), "epoch": 0})
     kept = {"type": "ok", "f": order.f, "key": order.key, "epoch": 0, "value": {"epoch": 0}}
-    (directory / "done" / inbox.file_name("R", order.key)).write_text(json.dumps(kept))
-    inbox.post(directory, "R", order)
-    node._work()
+    (directory / "done" / inbox.command_file_name("R", order.key)).write_text(json.dumps(kept))
+    inbox.post_command(directory, "R", order)
+    node._take_commands()
     event = _told(directory / "runs/R/agent.i1.jsonl")
     assert (event.type, event.value) == ("ok", {"epoch": 0, "repeated": True})
     assert not (tmp_path / "shared").exists()

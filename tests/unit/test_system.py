@@ -37,7 +37,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_node_tells_what_it_runs_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CCBED_IMAGE_ID", "sha256:1234")
     monkeypatch.setenv("CCBED_ENGINE_VERSION", "20.10.24")
-    found = system_facts.facts(MINE, root)
+    found = system_facts.collect_facts(MINE, root)
     expected = {
         "node": "n0", "incarnation": "7c1e", "image": "sha256:1234", "engine": "20.10.24", "cpu": "Some CPU @ 2GHz",
         "memory_mib": 16000, "clocksource": "tsc", "driver": "570.86.10", "gpus": ["NVIDIA A100", "NVIDIA H100 80GB HBM3"],
@@ -47,7 +47,7 @@ def test_a_node_tells_what_it_runs_on(root: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_not_found_is_told_as_missing(tmp_path: Path) -> None:
-    found = system_facts.facts({"node": "n0", "incarnation": "1"}, tmp_path)
+    found = system_facts.collect_facts({"node": "n0", "incarnation": "1"}, tmp_path)
     assert {"clocksource", "memory_limit"} <= found["missing"].keys()
     assert not {"image", "engine"} & found["missing"].keys()
     assert not found["missing"].keys() & found.keys()
@@ -56,7 +56,7 @@ def test_what_is_not_found_is_told_as_missing(tmp_path: Path) -> None:
 
 def test_a_container_that_was_not_told_its_image_says_so(root: Path) -> None:
     (root / ".dockerenv").touch()
-    assert {"image", "engine"} <= system_facts.facts(MINE, root)["missing"].keys()
+    assert {"image", "engine"} <= system_facts.collect_facts(MINE, root)["missing"].keys()
 
 
 class Timers:
@@ -74,7 +74,9 @@ def smi(folder: Path, script: str) -> None:
     (folder / "nvidia-smi").chmod(0o755)
 
 
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -> tuple[system_facts.System, Timers]:
+def asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> tuple[system_facts.SystemFacts, Timers]:
     programs, node, timers = tmp_path / "bin", tmp_path / "node", Timers()
     for folder in (programs, node):
         folder.mkdir()
@@ -82,13 +84,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None) -
         smi(programs, script)
     monkeypatch.setenv("PATH", f"{programs}:/bin:/usr/bin" if script is not None else str(programs))
     (node / "gpu.xml").write_text("of the incarnation before")
-    found = system_facts.System(node, MINE)
+    found = system_facts.SystemFacts(node, MINE)
     found.write()
-    found.ask(timers.later)
+    found.start_gpu_query(timers.later)
     return found, timers
 
 
-def reap(found: system_facts.System) -> None:
+def reap(found: system_facts.SystemFacts) -> None:
     """What the agent does when a child has ended."""
     (pid,) = found.groups
     _, status = os.waitpid(pid, 0)
@@ -112,7 +114,7 @@ def test_nvidia_smi_is_asked_and_what_it_says_is_kept(tmp_path: Path, monkeypatc
 def test_a_node_without_nvidia_smi_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, timers = asked(tmp_path, monkeypatch, None)
     assert (found.groups, timers.calls) == ((), [])
-    assert told(tmp_path)["missing"]["gpu.xml"] == "no nvidia-smi is here"
+    assert told(tmp_path)["missing"]["gpu.xml"] == "nvidia-smi is not installed"
     assert not (tmp_path / "node" / "gpu.xml").exists()
 
 
@@ -121,7 +123,7 @@ def test_nvidia_smi_that_fails_leaves_a_reason_and_no_half_file(
 ) -> None:
     found, _ = asked(tmp_path, monkeypatch, "echo half; exit 9")
     reap(found)
-    assert told(tmp_path)["missing"]["gpu.xml"] == "nvidia-smi left with code 9"
+    assert told(tmp_path)["missing"]["gpu.xml"] == "nvidia-smi exited with code 9"
     assert sorted(path.name for path in (tmp_path / "node").iterdir()) == ["system.json"]
 
 
@@ -130,13 +132,13 @@ def test_a_gpu_that_hangs_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.
     (end,) = timers.calls
     end()
     reap(found)
-    assert told(tmp_path)["missing"]["gpu.xml"] == "nvidia-smi did not answer in 20 s"
+    assert told(tmp_path)["missing"]["gpu.xml"] == "nvidia-smi did not end within 20 s"
     end()
 
 
 def test_a_child_of_somebody_else_is_left_to_them(tmp_path: Path) -> None:
-    assert system_facts.System(tmp_path, MINE).exited(signal.SIGKILL, 0) is False
+    assert system_facts.SystemFacts(tmp_path, MINE).exited(signal.SIGKILL, 0) is False
 
 
 def test_a_full_disk_does_not_keep_a_node_from_starting(tmp_path: Path) -> None:
-    system_facts.System(tmp_path / "not" / "there", MINE).write()
+    system_facts.SystemFacts(tmp_path / "not" / "there", MINE).write()

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.node.hostlink.file_trees import Tree
-from orchestrator.node.hostlink.tails import Tails
+from orchestrator.node.hostlink.tails import Tails, Tree
 
 RUN = "nodes/n0/runs/R"
 LOG = f"{RUN}/i1-e0/rank-0.log"
@@ -35,7 +34,7 @@ class Sent:
 
     def send(self, *, sure: bool = False) -> int:
         """Look, and send all; how many frames it took."""
-        self.tails.look(sure=sure)
+        self.tails.poll(is_final=sure)
         before = self.frames
         while frame := self.tails.take(events=True) or self.tails.take(events=False):
             header, data = frame
@@ -59,8 +58,8 @@ def test_a_file_that_was_written_anew_in_place_is_sent_anew(sent: Sent, anew: by
     sent.write(b"same size", 1)
     sent.send()
     sent.write(anew, 2)
-    sent.send(sure=sure)
-    sent.send(sure=sure)
+    sent.send(is_final=sure)
+    sent.send(is_final=sure)
     assert sent.has[LOG] == anew
 
 
@@ -68,7 +67,7 @@ def test_a_few_bytes_that_were_changed_in_place_are_there(sent: Sent) -> None:
     sent.write(b"x" * 600_000, 1)
     sent.send()
     sent.write(b"counter", 2, at=10)
-    sent.send(sure=True)
+    sent.send(is_final=True)
     assert sent.has[LOG] == sent.path.read_bytes()
 
 
@@ -87,18 +86,18 @@ def test_what_grows_is_sent_once(sent: Sent) -> None:
     for second in range(1, 20):
         content += os.urandom(1000 * second)
         sent.write(content, second)
-        assert sent.send(sure=second % 2 == 0) == 1
-        assert sent.send() == sent.send(sure=True) == 0
+        assert sent.send(is_final=second % 2 == 0) == 1
+        assert sent.send() == sent.send(is_final=True) == 0
     assert sent.has[LOG] == content
 
 
 def test_growth_between_a_look_and_its_reading_is_no_change(sent: Sent) -> None:
     sent.write(b"one\n", 1)
-    sent.tails.look()
+    sent.tails.poll()
     sent.write(b"one\ntwo\n", 2)
     sent.send()
     assert sent.has[LOG] == b"one\ntwo\n"
-    assert sent.send() == sent.send() == sent.send(sure=True) == 0
+    assert sent.send() == sent.send() == sent.send(is_final=True) == 0
 
 
 def test_events_are_only_ever_appended(sent: Sent) -> None:
@@ -106,7 +105,7 @@ def test_events_are_only_ever_appended(sent: Sent) -> None:
     events.write_bytes(b"{}\n")
     sent.send()
     os.utime(events, (5, 5))
-    assert sent.send() == sent.send(sure=True) == 0
+    assert sent.send() == sent.send(is_final=True) == 0
 
 
 def test_a_cap_counts_what_is_there_and_not_what_was_sent_before(tmp_path: Path) -> None:
@@ -114,11 +113,11 @@ def test_a_cap_counts_what_is_there_and_not_what_was_sent_before(tmp_path: Path)
     sent.tails.follow([Tree(path=RUN, node="n0", deep=True, cap=1000)], {})
     for second in range(1, 5):
         sent.write(os.urandom(900), second)
-        sent.send(sure=True)
-    assert sent.has[LOG] == sent.path.read_bytes() and not sent.tails.capped(RUN)
+        sent.send(is_final=True)
+    assert sent.has[LOG] == sent.path.read_bytes() and not sent.tails.is_capped(RUN)
     sent.write(os.urandom(1200), 6)
-    sent.send(sure=True)
-    assert sent.tails.capped(RUN)
+    sent.send(is_final=True)
+    assert sent.tails.is_capped(RUN)
     sent.write(b"small", 7)
-    sent.send(sure=True)
+    sent.send(is_final=True)
     assert sent.has[LOG] == b"small"

@@ -66,7 +66,7 @@ def test_only_what_ends_something_may_come_at_any_time(tmp_path: Path, monkeypat
     bed = replace(bed, provider="docker", hosts=(HostSpec(name=bed.nodes[0].host),))
     monkeypatch.setattr(provider, "_bed", bed)
     monkeypatch.setattr(provider, "_site", lambda bed, host: away)
-    monkeypatch.setattr(label, "holder", lambda directory: 1)
+    monkeypatch.setattr(label, "lock_holder", lambda directory: 1)
     for f in ("fault.act", "fault.heal", "node.apply", "node.kill", "gang.start", "gang.stop", "store.open"):
         provider.perform(Command(f=f, key=f, node=bed.nodes[0].name, deadline_s=7.0))
     assert {f for f, within_s in away.given.items() if within_s == 7.0} == {
@@ -78,10 +78,10 @@ def test_only_what_ends_something_may_come_at_any_time(tmp_path: Path, monkeypat
 def test_an_injection_that_lay_in_the_inbox_of_a_dead_keeper_is_not_made_by_the_next(tmp_path: Path) -> None:
     made = keeper.Keeper(tmp_path, "b", "hash", keeper.CONTAINERS, str(tmp_path / "no.sock"))
     (tmp_path / "nodes/n0").mkdir(parents=True)
-    inbox.post(tmp_path / "keeper", "R", ACT)
+    inbox.post_command(tmp_path / "keeper", "R", ACT)
     old = time.time() - 60
-    os.utime(tmp_path / "keeper/inbox" / inbox.file_name("R", ACT.key), (old, old))
-    made._work()
+    os.utime(tmp_path / "keeper/inbox" / inbox.command_file_name("R", ACT.key), (old, old))
+    made._take_commands()
     told = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
     (answer,) = (one for one in told if one.get("key") == ACT.key)
     assert (answer["type"], "of use for 10 s" in answer["value"]["reason"]) == ("fail", True)
@@ -90,9 +90,9 @@ def test_an_injection_that_lay_in_the_inbox_of_a_dead_keeper_is_not_made_by_the_
 
 def test_a_kill_that_lay_there_is_done(tmp_path: Path) -> None:
     made = keeper.Keeper(tmp_path, "b", "hash", keeper.CONTAINERS, str(tmp_path / "no.sock"))
-    inbox.post(tmp_path / "keeper", "R", KILL)
+    inbox.post_command(tmp_path / "keeper", "R", KILL)
     old = time.time() - 60
-    os.utime(tmp_path / "keeper/inbox" / inbox.file_name("R", KILL.key), (old, old))
-    made._work()
+    os.utime(tmp_path / "keeper/inbox" / inbox.command_file_name("R", KILL.key), (old, old))
+    made._take_commands()
     told = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
     assert [one["type"] for one in told if one.get("key") == KILL.key] == ["ok"]

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.model.provider import Fetched
 from orchestrator.node.files import plain_files
-from orchestrator.node.hostlink.requests import Desk
+from orchestrator.node.hostlink.request_handler import RequestHandler
 from orchestrator.providers import files
 from orchestrator.providers.ssh import file_fetch
 from orchestrator.providers.ssh.remote_host import RemoteSite
@@ -31,7 +31,7 @@ def hostdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (run / "closed").mkdir(parents=True)
     for name in ("i1-e0-can.log", CLOSED, "closed/inside.log"):
         (run / name).write_text(f"{name}\n")
-    opened, scandir = plain_files.opened, os.scandir
+    opened, scandir = plain_files.open_file, os.scandir
 
     def refused(path: object) -> OSError:
         return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
@@ -46,7 +46,7 @@ def hostdir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             raise refused(path)
         return scandir(path)
 
-    monkeypatch.setattr(plain_files, "opened", opening)
+    monkeypatch.setattr(plain_files, "open_file", opening)
     monkeypatch.setattr(os, "scandir", scanning)
     return tmp_path / "host"
 
@@ -92,7 +92,7 @@ def _here(hostdir: Path, to: Path) -> Fetched:
 
 
 def _pulled(hostdir: Path, to: Path) -> Fetched:
-    desk = Desk(str(hostdir), [], {})
+    desk = RequestHandler(str(hostdir), [], {})
     return file_fetch.pull(
         lambda asked, body, _: desk.quick[asked["do"]](asked, body), f"{hostdir}/{RUN}", to, 1 << 20, 5.0
     )

@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.node.hostlink import send_window
 from orchestrator.node.hostlink.frames import Decoder
-from orchestrator.node.hostlink.send_window import Window
-from orchestrator.node.hostlink.streaming import Helper
+from orchestrator.node.hostlink.link_server import LinkServer
+from orchestrator.node.hostlink.send_window import SendWindow
 
 from .test_helper import RUN
 
@@ -22,7 +22,7 @@ LOG, EVENTS = f"{RUN}/i1-e0/rank-0.log", f"{RUN}/agent.a.jsonl"
 
 def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], int]:
     """How long each piece is on its way over a link of so many bytes per second that buffers without end; what arrived."""
-    one, now, free, arrived = Window(), 0.0, 0.0, 0
+    one, now, free, arrived = SendWindow(), 0.0, 0.0, 0
     under_way: deque[tuple[float, int | None, int]] = deque()
     delays = []
     while now < seconds:
@@ -30,10 +30,10 @@ def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], in
             _, mark, size = under_way.popleft()
             arrived += size
             if mark is not None:
-                one.got(mark, now)
-        if size := one.room(events=False):
+                one.acknowledge(mark, now)
+        if size := one.free_bytes(events=False):
             free = max(free, now) + size / rate
-            under_way.append((free + trip_s, one.sent(size, now), size))
+            under_way.append((free + trip_s, one.count_sent(size, now), size))
             delays.append(free + trip_s - now)
         else:
             now = under_way[0][0]
@@ -45,26 +45,26 @@ def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], in
 def test_little_is_under_way_on_a_slow_link_and_it_is_used_all_the_same(rate: float, trip_s: float) -> None:
     delays, arrived = _delays(rate, trip_s, 20.0)
     later = sorted(delays[len(delays) // 2 :])
-    assert later[len(later) // 2] < trip_s + 2 * send_window.WANTED_S
-    assert later[-1] < trip_s + 4 * send_window.WANTED_S
+    assert later[len(later) // 2] < trip_s + 2 * send_window.MAX_DELAY_S
+    assert later[-1] < trip_s + 4 * send_window.MAX_DELAY_S
     assert arrived > 0.6 * rate * 20.0
 
 
 def test_it_opens_again_however_far_it_was_narrowed() -> None:
-    one, now = Window(), 0.0
-    one.got(one.sent(100, 0.0) or 0, 0.001)
+    one, now = SendWindow(), 0.0
+    one.acknowledge(one.count_sent(100, 0.0) or 0, 0.001)
     for _ in range(50):
         marks = []
-        while size := one.room(events=True):
-            marks.append(one.sent(size, now))
+        while size := one.free_bytes(events=True):
+            marks.append(one.count_sent(size, now))
         now += 30.0
         for mark in filter(None, marks):
-            one.got(mark, now)
-        assert one.room(events=False)
+            one.acknowledge(mark, now)
+        assert one.free_bytes(events=False)
     assert one.size == send_window.LEAST
 
 
-def _said(helper: Helper) -> list[dict[str, object]]:
+def _said(helper: LinkServer) -> list[dict[str, object]]:
     """The headers of what goes out, while the other side is silent."""
     decoder = Decoder()
     found: list[dict[str, object]] = []
@@ -81,11 +81,11 @@ def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_piec
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * size)
     (tmp_path / "nodes/n0/heartbeat").write_text("a 1\n")
-    helper = Helper(str(tmp_path), [], {})
+    helper = LinkServer(str(tmp_path), [], {})
     trees = [{"path": RUN, "node": "n0", "deep": True}]
     helper._perform({"id": 1, "do": "watch", "trees": trees, "beats": ["n0"]}, b"")
     helper._perform({"id": 2, "do": "ping"}, b"")
-    helper._tell(time.monotonic())
+    helper._collect_notices(time.monotonic())
     headers = _said(helper)
     kinds = ["beats" if "beats" in one else one.get("id") or one["file"] for one in headers]
     assert kinds[:2] == ["beats", 2]
@@ -98,11 +98,11 @@ def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_piec
 def test_only_the_last_of_each_beat_waits_for_a_link_that_stands_still(tmp_path: Path) -> None:
     heart = tmp_path / "nodes/n0/heartbeat"
     heart.parent.mkdir(parents=True)
-    helper = Helper(str(tmp_path), [], {})
+    helper = LinkServer(str(tmp_path), [], {})
     helper._perform({"id": 1, "do": "watch", "trees": [], "beats": ["n0"]}, b"")
     for count in range(5):
         heart.write_text(f"a {count}\n")
-        helper._tell(time.monotonic() + count)
+        helper._collect_notices(time.monotonic() + count)
     assert [one["beats"] for one in _said(helper) if "beats" in one] == [{"n0": ["a", 4]}]
     helper.close()
 

@@ -1,4 +1,4 @@
-"""The agent of a node: reads its inbox, forks ranks, beats, kills and reaps. One thread; torch imported, never used."""
+"""The agent of a node: reads its inbox, forks ranks, sends heartbeats, kills and reaps. It has one thread and never uses torch."""
 
 from __future__ import annotations
 
@@ -14,82 +14,85 @@ from typing import Any, TypeVar
 
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
-from ..files.inbox import Inbox, Item
-from ..oslayer import forks, processes
+from ..files.inbox import Answer, Inbox, Item
+from ..oslayer import forks, host_facts, processes
 from ..oslayer.event_loop import Loop
-from . import checkpoints, execs, rendezvous_stores, system_facts
-from .gang import Gangs
+from . import checkpoints
+from .exec_programs import ExecPrograms
+from .rank_processes import RankProcesses
+from .rendezvous_stores import RendezvousStores
+from .system_facts import SystemFacts
 
 T = TypeVar("T")
 
 BEAT_S = 0.25
-#: So long a command tries again where the shared directory cannot be used.
+#: A command retries for this long while the shared directory cannot be used.
 SHARE_S = 5.0
-#: Event files kept open: the run's, the node's, and a few of the runs before.
+#: How many event files are kept open: those of the run and of the node, and of some earlier runs.
 LOGS = 8
-#: Commands that may act for an epoch that is over, as long as ranks of it live.
+#: Commands that are allowed for an old epoch while ranks of it live.
 LATE = ("gang.stop", "rank.release")
 
 
 class Agent:
-    """One incarnation of a node. ``mine``: its label."""
+    """One incarnation of a node. ``node_label``: its label."""
 
-    def __init__(self, directory: Path, mine: Mapping[str, Any]) -> None:
+    def __init__(self, directory: Path, node_label: Mapping[str, Any]) -> None:
         self._directory = directory
-        self._label = mine
-        self._node = str(mine["node"])
-        self._incarnation = str(mine["incarnation"])
+        self._label = node_label
+        self._node = str(node_label["node"])
+        self._incarnation = str(node_label["incarnation"])
         self._loop = Loop()
         self._logs: dict[str, EventLog] = {}
         self._epochs: dict[str, int] = {}
         self._beats = itertools.count(1)
-        self._heart = plain_files.made(directory / "heartbeat")
+        self._heartbeat = plain_files.create_file(directory / "heartbeat")
         self._inbox = Inbox(directory)
-        self._gangs = Gangs(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
-        self._stores = rendezvous_stores.Stores(self._loop)
-        self._execs = execs.Execs(self._loop)
-        self._system = system_facts.System(directory, mine)
+        self._ranks = RankProcesses(self._loop, directory, (self._node, self._incarnation), self._log, self._reap)
+        self._stores = RendezvousStores(self._loop)
+        self._programs = ExecPrograms(self._loop)
+        self._facts = SystemFacts(directory, node_label)
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until killed. ``ready`` is called once commands are taken."""
-        forks.subreaper()
+        """Serve until killed. ``ready`` is called once the agent takes commands."""
+        forks.become_subreaper()
         gc.collect()
         gc.freeze()
-        self._loop.on_child(self._reap)
-        self._loop.watch(self._inbox.fd, self._work)
+        self._loop.on_child_exit(self._reap)
+        self._loop.add_reader(self._inbox.fd, self._take_commands)
         value = {
             "pid": os.getpid(),
-            "threads": processes.threads(),
+            "threads": processes.count_threads(),
             "torch": getattr(sys.modules.get("torch"), "__version__", None),
             "frozen": self._label.get("frozen", 0),
         }
-        self._system.write()
+        self._facts.write()
         self._note("bed", "agent.ready", value)
         ready()
-        self._system.ask(self._loop.later)
-        self._loop.every(BEAT_S, self._turn)
+        self._facts.start_gpu_query(self._loop.call_later)
+        self._loop.call_every(BEAT_S, self._poll)
         self._loop.run()
 
-    def _turn(self) -> None:
-        """The slow poll: the heart beats, and nothing that inotify or a signal lost stays unseen."""
+    def _poll(self) -> None:
+        """Send a heartbeat, and do what a lost inotify event or signal would have triggered."""
         self._beat()
         self._reap()
-        self._work()
+        self._take_commands()
 
     def _beat(self) -> None:
-        os.pwrite(self._heart, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
+        os.pwrite(self._heartbeat, f"{self._incarnation} {next(self._beats):>12}\n".encode(), 0)
 
-    def _work(self) -> None:
+    def _take_commands(self) -> None:
         for item in self._inbox.take():
-            self._consider(item)
+            self._handle(item)
 
-    def _consider(self, item: Item) -> None:
-        problem = item.problem or self._objection(item)
+    def _handle(self, item: Item) -> None:
+        problem = item.problem or self._rejection(item)
         if item.outcome is not None:
-            self._append_outcome(item, inbox.again(item.outcome))
+            self._append_outcome(item, inbox.repeated_outcome(item.outcome))
             self._inbox.finish(item)
         elif problem:
-            self._refuse(item, problem)
+            self._reject(item, problem)
         else:
             self._perform(item)
 
@@ -97,122 +100,122 @@ class Agent:
         epoch = item.command.epoch
         if epoch is not None:
             self._epochs[item.run] = max(epoch, self._epochs.get(item.run, epoch))
-        self._answering_errors(item, lambda: self._performers()[item.command.f](item))
+        self._fail_on_error(item, lambda: self._handlers()[item.command.f](item))
 
-    def _answering_errors(self, item: Item, act: Callable[[], None]) -> None:
+    def _fail_on_error(self, item: Item, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception as error:  # noqa: BLE001
             self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
 
-    def _with_share(self, item: Item, act: Callable[[bool], T], then: Callable[[T], None]) -> None:
-        """Hand the result of ``act`` to ``then``. An OSError is tried again for ``SHARE_S``; meanwhile the loop goes on.
+    def _retry_on_share(self, item: Item, act: Callable[[bool], T], then: Callable[[T], None]) -> None:
+        """Pass the result of ``act`` to ``then``. After an OSError retry for ``SHARE_S``, while the loop continues.
 
-        ``act`` is told whether this is the last attempt.
+        The argument of ``act``: whether this is the last attempt.
         """
         until = time.monotonic() + SHARE_S
 
         def attempt(pause: float) -> None:
-            if problem := self._objection(item):
-                self._refuse(item, problem)
+            if problem := self._rejection(item):
+                self._reject(item, problem)
                 return
-            last = time.monotonic() >= until
+            is_last = time.monotonic() >= until
             try:
-                result = act(last)
+                result = act(is_last)
             except OSError:
-                if last:
+                if is_last:
                     raise
-                self._loop.later(pause, lambda: self._answering_errors(item, lambda: attempt(min(2 * pause, 1.0))))
+                self._loop.call_later(pause, lambda: self._fail_on_error(item, lambda: attempt(min(2 * pause, 1.0))))
             else:
                 then(result)
 
         attempt(0.05)
 
-    def _performers(self) -> Mapping[str, Callable[[Item], None]]:
+    def _handlers(self) -> Mapping[str, Callable[[Item], None]]:
         return {
-            "fence.write": self._fence_write,
-            "checkpoint.scan": self._checkpoint_scan,
-            "store.open": self._store_open,
-            "gang.start": self._gang_start,
-            "gang.stop": self._gang_stop,
-            "rank.release": self._rank_release,
-            "exec": self._exec,
-            "exec.stop": self._exec_stop,
+            "fence.write": self._write_fence,
+            "checkpoint.scan": self._scan_checkpoints,
+            "store.open": self._open_store,
+            "gang.start": self._start_gang,
+            "gang.stop": self._stop_gang,
+            "rank.release": self._release_rank,
+            "exec": self._start_program,
+            "exec.stop": self._stop_program,
         }
 
-    def _objection(self, item: Item) -> str:
-        """Why a command may not be performed; empty where it may."""
+    def _rejection(self, item: Item) -> str:
+        """Why a command is rejected; empty if it is performed."""
         command = item.command
         if item.problem or item.outcome is not None:
             return ""
-        if command.f not in self._performers():
+        if command.f not in self._handlers():
             return f"an agent does not perform {command.f}"
         if command.incarnation not in (None, self._incarnation):
             return f"for incarnation {command.incarnation}; this one is {self._incarnation}"
         highest = self._epochs.get(item.run, 0)
         if command.epoch is None or command.epoch >= highest:
             return ""
-        if command.f in LATE and self._gangs.running(item.run, command.epoch):
+        if command.f in LATE and self._ranks.are_running(item.run, command.epoch):
             return ""
         return f"epoch {command.epoch} is over; epoch {highest} has begun"
 
-    def _fence_write(self, item: Item) -> None:
+    def _write_fence(self, item: Item) -> None:
         value = item.command.value
         directory, epoch, fresh = Path(value["dir"]), int(value["epoch"]), bool(value.get("fresh", True))
-        self._with_share(
+        self._retry_on_share(
             item,
             lambda _: checkpoints.write_fence(directory, epoch, fresh=fresh),
             lambda _: self._answer(item, "ok", {"epoch": epoch}),
         )
 
-    def _checkpoint_scan(self, item: Item) -> None:
+    def _scan_checkpoints(self, item: Item) -> None:
         value = item.command.value
         directory, lineage = Path(value["dir"]), value.get("lineage", ())
-        self._with_share(
+        self._retry_on_share(
             item,
-            lambda last: checkpoints.newest(directory, lineage, self._beat, unreadable_is_damaged=last),
+            lambda is_last: checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last),
             lambda result: self._answer(item, "ok", result),
         )
 
-    def _store_open(self, item: Item) -> None:
+    def _open_store(self, item: Item) -> None:
         value = item.command.value
         address, port, epoch = str(value["address"]), int(value.get("port", 0)), int(value["epoch"])
-        self._stores.open((item.run, epoch), address, port, self._answering(item))
+        self._stores.open((item.run, epoch), address, port, self._answer_to(item))
 
-    def _gang_start(self, item: Item) -> None:
-        """A node that was stopped when it was told to start a gang must not do it when another epoch has begun without it."""
+    def _start_gang(self, item: Item) -> None:
+        """Start a gang unless the fence is at a later epoch, as after this node was stopped and another attempt began."""
         epoch, directory = int(item.command.value["epoch"]), Path(item.command.value["checkpoints"])
-        confirmed = {"begin": item.command.value.get("begin", ""), **self._system.stated()}
-        answer = self._answering(item)
+        confirmed = {"begin": item.command.value.get("begin", ""), **self._facts.digest()}
+        answer = self._answer_to(item)
 
         def start(fence: int | None) -> None:
             if fence is not None and fence > epoch:
-                self._refuse(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
+                self._reject(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
             else:
-                self._gangs.start(
+                self._ranks.start(
                     item.run, item.command.value, lambda kind, value: answer(kind, {**value, **confirmed})
                 )
 
-        self._with_share(item, lambda _: checkpoints.fence(directory), start)
+        self._retry_on_share(item, lambda _: checkpoints.read_fence(directory), start)
 
-    def _gang_stop(self, item: Item) -> None:
+    def _stop_gang(self, item: Item) -> None:
         epoch, dump = int(item.command.value["epoch"]), bool(item.command.value.get("dump"))
 
         def spare() -> set[int]:
-            return {*self._execs.groups, *self._system.groups, *self._stores.later_than(item.run, epoch)}
+            return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
 
-        self._gangs.stop(item.run, epoch, dump=dump, spare=spare, answer=self._answering(item))
+        self._ranks.stop(item.run, epoch, dump=dump, spare=spare, answer=self._answer_to(item))
 
-    def _rank_release(self, item: Item) -> None:
+    def _release_rank(self, item: Item) -> None:
         value, epoch = item.command.value, item.command.epoch or 0
-        problem = self._gangs.release(item.run, epoch, int(value["rank"]), str(value["hold"]))
+        problem = self._ranks.release(item.run, epoch, int(value["rank"]), str(value["hold"]))
         self._answer(item, "fail" if problem else "ok", {"reason": problem} if problem else {})
 
-    def _exec(self, item: Item) -> None:
-        self._execs.start(item.command.value, self._answering(item))
+    def _start_program(self, item: Item) -> None:
+        self._programs.start(item.command.value, self._answer_to(item))
 
-    def _exec_stop(self, item: Item) -> None:
-        self._execs.stop(str(item.command.value["out"]))
+    def _stop_program(self, item: Item) -> None:
+        self._programs.stop(str(item.command.value["out"]))
         self._answer(item, "ok", {})
 
     def _reap(self) -> None:
@@ -224,10 +227,10 @@ class Agent:
             if pid == 0:
                 return
             code = os.waitstatus_to_exitcode(status)
-            known = self._gangs.exited(pid, code) or self._stores.exited(pid) or self._execs.exited(pid, code)
-            known or self._system.exited(pid, code)
+            is_known = self._ranks.exited(pid, code) or self._stores.exited(pid) or self._programs.exited(pid, code)
+            is_known or self._facts.exited(pid, code)
 
-    def _answering(self, item: Item) -> Callable[[str, Mapping[str, Any]], None]:
+    def _answer_to(self, item: Item) -> Answer:
         return lambda kind, value: self._answer(item, kind, value)
 
     def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
@@ -247,8 +250,8 @@ class Agent:
             incarnation=self._incarnation,
         )
 
-    def _refuse(self, item: Item, reason: str) -> None:
-        """Say no, as an outcome where there is a command to answer, and as a note in any case."""
+    def _reject(self, item: Item, reason: str) -> None:
+        """Write a note of the rejection, and an outcome if the file holds a command."""
         run, command = item.run or "bed", item.command
         self._note(run, "command.refused", {"key": command.key or item.name, "reason": reason}, command.epoch)
         if command.key:
@@ -269,15 +272,16 @@ class Agent:
         return self._logs[run]
 
 
-def main(directory: Path, mine: Mapping[str, Any], env: Mapping[str, str], ready: Callable[[], None]) -> int:
-    """Become a node: own session and mark are set already; take the lock, write the label, serve."""
+def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str], ready: Callable[[], None]) -> int:
+    """Become the agent of a node, in a process with its own session and process tag: take the lock, write the label, serve."""
     os.chdir(directory)
     os.environ.update(env)
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
-    label.take(directory)
-    own = {**mine, "pid": os.getpid(), "start": processes.start_of(os.getpid()), "boot": label.boot_id()}
+    label.take_lock(directory)
+    pid = os.getpid()
+    own = {**node_label, "pid": pid, "start": processes.start_time(pid), "boot": host_facts.boot_id()}
     agent = Agent(directory, own)
-    label.write(directory / label.NODE, own)
+    plain_files.write_json(directory / label.NODE_LABEL, own)
     agent.run(ready)
     return 0

@@ -1,4 +1,4 @@
-"""The agent's side of checkpoints: the fence that keeps old epochs from committing, and the newest valid one."""
+"""The agent's view of checkpoints: the fence that stops old attempts from committing, and the newest valid checkpoint."""
 
 from __future__ import annotations
 
@@ -22,43 +22,37 @@ Lineage = Iterable[tuple[int, int]]
 
 
 def write_fence(directory: Path, epoch: int, *, fresh: bool = True) -> None:
-    """Let no epoch below ``epoch`` commit any more. Raises ValueError where the fence is already beyond.
+    """Forbid epochs below ``epoch`` to commit. Raises ValueError if the fence is at a later epoch.
 
-    Only where the run is ``fresh`` the directory may be made: later, one that is missing is on a share that is away.
+    The directory is made only for a ``fresh`` run: later, a missing directory means that the share is away.
     """
     if fresh:
         directory.mkdir(parents=True, exist_ok=True)
-    path, present = directory / FENCE, fence(directory)
+    present = read_fence(directory)
     if present is not None and present > epoch:
         raise ValueError(f"the fence in {directory} is at epoch {present}")
-    temporary = directory / f".{FENCE}.{os.getpid()}"
-    with temporary.open("w") as file:
-        json.dump({"epoch": epoch}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync(directory)
+    plain_files.replace_file(directory / FENCE, json.dumps({"epoch": epoch}).encode(), durable=True)
 
 
-def fence(directory: Path) -> int | None:
-    """The epoch that may act; None where none was named yet. Raises ValueError where there is no telling."""
+def read_fence(directory: Path) -> int | None:
+    """The oldest epoch that may commit; None if there is no fence. Raises ValueError if the fence is damaged."""
     path = directory / FENCE
-    return int(json.loads(plain_files.read(path))["epoch"]) if path.exists() else None
+    return int(json.loads(plain_files.read_file(path))["epoch"]) if path.exists() else None
 
 
-def newest(
+def find_newest(
     directory: Path, lineage: Lineage, beat: Beat = lambda: None, *, unreadable_is_damaged: bool = True
 ) -> dict[str, Any]:
-    """{newest: fields of its manifest, or absent; skipped: the damaged and half-written ones newer than it}.
+    """{newest: fields of its manifest, or None; skipped: the damaged and half-written checkpoints newer than it}.
 
-    A checkpoint of epoch e counts only if its step was kept by every later epoch (``lineage``: epoch, resume step).
-    ``beat`` is called between blocks, so that the caller's heart goes on beating while large files are hashed.
-    Raises OSError where the directory is away, and, unless ``unreadable_is_damaged``, where a file cannot be read.
+    A checkpoint of epoch e counts only if every later epoch kept its step (``lineage``: epoch, resume step).
+    ``beat`` is called between blocks, so that the agent sends heartbeats while it hashes large files.
+    Raises OSError if the directory is away, and, unless ``unreadable_is_damaged``, if a file cannot be read.
     """
     skipped: list[dict[str, str]] = []
     resumes = [(int(epoch), int(step)) for epoch, step in lineage]
     for (epoch, step), name in _candidates(directory):
-        if not kept(epoch, step, resumes):
+        if not is_in_lineage(epoch, step, resumes):
             continue
         try:
             manifest, problem = _examine(directory, name, epoch, step, beat)
@@ -69,25 +63,25 @@ def newest(
         if not problem:
             return {"newest": {field: manifest.get(field) for field in FIELDS}, "skipped": skipped}
         skipped.append({"name": name, "reason": problem})
-        os.stat(directory)  # where the share has gone away, nothing in it is damaged
+        os.stat(directory)  # raises if the share went away: its checkpoints are not damaged then
     return {"newest": None, "skipped": skipped}
 
 
-def kept(epoch: int, step: int, lineage: Lineage) -> bool:
-    """Does the state after ``step`` of ``epoch`` belong to the line of epochs that was carried on?"""
+def is_in_lineage(epoch: int, step: int, lineage: Lineage) -> bool:
+    """Did every later epoch resume at or after ``step`` of ``epoch``?"""
     return all(step <= resumed for later, resumed in lineage if later > epoch)
 
 
 def _candidates(directory: Path) -> Iterator[tuple[tuple[int, int], str]]:
-    """Everything that looks like a checkpoint, newest first: (epoch, step) and name."""
-    found = {match[1]: (int(match[2]), int(match[3])) for match in map(_NAME.match, os.listdir(directory)) if match}
-    yield from sorted(((age, name) for name, age in found.items()), reverse=True)
+    """((epoch, step), name) of every file that is named like a checkpoint, newest first."""
+    ages = {match[1]: (int(match[2]), int(match[3])) for match in map(_NAME.match, os.listdir(directory)) if match}
+    yield from sorted(((age, name) for name, age in ages.items()), reverse=True)
 
 
 def _examine(directory: Path, name: str, epoch: int, step: int, beat: Beat) -> tuple[Mapping[str, Any], str]:
-    """(manifest, what is wrong with the checkpoint; empty where nothing is)."""
+    """(manifest, problem of the checkpoint; empty if it is valid)."""
     try:
-        manifest = json.loads(plain_files.read(directory / f"{name}.json"))
+        manifest = json.loads(plain_files.read_file(directory / f"{name}.json"))
         problem = _damage(manifest, directory, epoch, step, beat)
     except FileNotFoundError as error:
         return {}, f"half-written: no {Path(error.filename).name}"
@@ -103,40 +97,32 @@ def _damage(manifest: Mapping[str, Any], directory: Path, epoch: int, step: int,
     file = directory / (name if sharded else f"{name}.pt")
     if manifest["file"] != file.name:
         return f"manifest is of {manifest['file']}"
-    return (_damaged_shards if sharded else _differs)(file, manifest, beat)
+    return (_damaged_shard if sharded else _difference)(file, manifest, beat)
 
 
-def _damaged_shards(directory: Path, manifest: Mapping[str, Any], beat: Beat) -> str:
-    """The first file that is not as its rank wrote it; empty where all are."""
+def _damaged_shard(directory: Path, manifest: Mapping[str, Any], beat: Beat) -> str:
+    """The first shard that differs from its manifest, with the difference; empty if none does."""
     files: manifests.Files = manifest["files"]
     if manifests.joint(files) != manifest["sha256"]:
         return "manifest's files are not those of its sha256"
     if directory.is_symlink():
         return f"{directory.name} is a link"
-    problems = ((name, _differs(directory / name, told, beat)) for name, told in sorted(files.items()))
+    problems = ((name, _difference(directory / name, entry, beat)) for name, entry in sorted(files.items()))
     return next((f"{name}: {problem}" for name, problem in problems if problem), "")
 
 
-def _differs(file: Path, told: Mapping[str, Any], beat: Beat) -> str:
+def _difference(file: Path, entry: Mapping[str, Any], beat: Beat) -> str:
     size = file.stat().st_size
-    if size != told["bytes"]:
-        return f"size {size}, manifest says {told['bytes']}"
-    found = _sha256(file, beat)
-    return "" if found == told["sha256"] else f"sha256 {found[:12]}, manifest says {told['sha256'][:12]}"
+    if size != entry["bytes"]:
+        return f"size {size}, manifest says {entry['bytes']}"
+    digest = _sha256(file, beat)
+    return "" if digest == entry["sha256"] else f"sha256 {digest[:12]}, manifest says {entry['sha256'][:12]}"
 
 
 def _sha256(path: Path, beat: Beat) -> str:
     digest = hashlib.sha256()
-    with open(plain_files.opened(path), "rb") as file:
+    with open(plain_files.open_file(path), "rb") as file:
         while block := file.read(8 << 20):
             digest.update(block)
             beat()
     return digest.hexdigest()
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -1,42 +1,40 @@
-"""The epoch store: a process of its own that hosts the TCPStore before any rank starts, one for each epoch."""
+"""The rendezvous store of an attempt: a forked process that hosts the TCPStore before any rank starts."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+import signal
 
+from ..files.inbox import Answer
 from ..oslayer import forks
 from ..oslayer.event_loop import Loop
 
 RETRIES = 16
+LAST_PORT = 65535
 
-Answer = Callable[[str, Mapping[str, Any]], None]
 
-
-class Stores:
-    """The store processes of this agent. They end with the gang of their epoch (gang.stop) or with the agent."""
+class RendezvousStores:
+    """The store processes of this agent. A store ends with the gang of its attempt (gang.stop) or with the agent."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._stores: dict[int, tuple[str, int]] = {}
 
     def open(self, key: tuple[str, int], address: str, port: int, answer: Answer) -> None:
-        """Fork a store; answers with its port once it listens. A port that is taken: the next one, listed in retries."""
+        """Fork a store; answer with its port once it listens. A taken port is listed in ``retries``, and the next is tried."""
         agent = os.getpid()
         read, write = os.pipe2(os.O_CLOEXEC)
-        pid = forks.fork(
-            self._loop, {write}, lambda: forks.store_body(address, port, RETRIES if port else 0, agent, write)
-        )
+        pid = forks.fork(self._loop, {write}, lambda: run_store(address, port, RETRIES if port else 0, agent, write))
         os.close(write)
         with contextlib.suppress(OSError):
             os.setpgid(pid, pid)
         self._stores[pid] = key
 
         def reported() -> None:
-            self._loop.forget(read)
+            self._loop.remove_reader(read)
             text = os.read(read, 65536)
             os.close(read)
             report = json.loads(text) if text else {"reason": "the store process ended early; see agent.log"}
@@ -45,12 +43,40 @@ class Stores:
             else:
                 answer("ok", {"address": address, "pid": pid, **report})
 
-        self._loop.watch(read, reported)
+        self._loop.add_reader(read, reported)
 
     def exited(self, pid: int) -> bool:
         """A child was reaped: was it a store?"""
         return self._stores.pop(pid, None) is not None
 
     def later_than(self, run: str, epoch: int) -> list[int]:
-        """The stores of later epochs of a run: the end of ``epoch`` is not theirs."""
+        """The stores of later attempts of a run: stopping ``epoch`` must not end them."""
         return [pid for pid, key in self._stores.items() if key[0] == run and key[1] > epoch]
+
+
+def run_store(address: str, port: int, retries: int, parent: int, report_fd: int) -> int:
+    """The body of a store process: host the TCPStore, report its port, wait to be killed."""
+    os.setpgid(0, 0)
+    forks.die_with_parent(parent)
+    distributed = importlib.import_module("torch.distributed")
+    taken: list[int] = []
+    while True:
+        try:
+            store = distributed.TCPStore(address, port, None, True, wait_for_workers=False)
+            break
+        except RuntimeError as error:
+            busy = "EADDRINUSE" in str(error)
+            taken += [port] if busy else []
+            if not busy or len(taken) > retries or port >= LAST_PORT:
+                reason = f"ports {taken[0]} to {port} of {address} are taken" if busy else str(error)
+                _report(report_fd, {"reason": reason, "retries": taken})
+                return 1
+            port += 1
+    _report(report_fd, {"port": store.port, "retries": taken})
+    while True:
+        signal.pause()
+
+
+def _report(fd: int, content: dict[str, object]) -> None:
+    os.write(fd, json.dumps(content).encode())
+    os.close(fd)

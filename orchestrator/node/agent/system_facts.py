@@ -1,6 +1,6 @@
-"""What a node runs on: ``system.json`` in its directory, written before it serves; ``gpu.xml`` as soon as nvidia-smi has told.
+"""Facts of the system under a node: ``system.json``, written before it serves, and ``gpu.xml``, the report of nvidia-smi.
 
-What cannot be found is in the file as missing, with the reason. Nothing here imports anything heavy or touches a GPU.
+Facts that cannot be read are listed as missing, with the reason. Nothing here imports torch or touches a GPU.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from ...model import container
-from ..files import label
+from ..files import plain_files
+from ..oslayer import gpus, host_facts
 
 SYSTEM, GPUS = "system.json", "gpu.xml"
-#: nvidia-smi answers in a second; on a GPU that hangs it never does.
+#: nvidia-smi takes a second; on a GPU that hangs it never ends.
 GPUS_S = 20.0
-DRIVER = "/proc/driver/nvidia"
 #: Facts that are one line of a file.
 LINES = {
     "clocksource": "/sys/devices/system/clocksource/clocksource0/current_clocksource",
@@ -37,145 +37,127 @@ LINES = {
 }
 
 
-def facts(mine: Mapping[str, Any], root: Path = Path("/")) -> dict[str, Any]:
-    """``mine``: the node's label. Memory in MiB."""
-    found = {
-        "node": mine.get("node"),
-        "incarnation": mine.get("incarnation"),
-        **_container(root),
+def collect_facts(node_label: Mapping[str, Any], root: Path = Path("/")) -> dict[str, Any]:
+    """The facts of the node with this label. Memory in MiB."""
+    facts = {
+        "node": node_label.get("node"),
+        "incarnation": node_label.get("incarnation"),
+        **_container_facts(root),
         "hostname": platform.node(),
         "kernel": os.uname().release,
         "architecture": platform.machine(),
-        "boot": label.boot_id(),
+        "boot": host_facts.boot_id(),
         "cpu": _field(root / "proc/cpuinfo", "model name") or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_mib": _mib(_field(root / "proc/meminfo", "MemTotal")),
         "python": platform.python_version(),
-        **_torch(),
-        **_programs(),
-        **_driver(root),
+        **_torch_facts(),
+        **_program_paths(),
+        **gpus.driver_facts(root),
         **{name: _line(root / path[1:]) for name, path in LINES.items()},
     }
-    missing = {name: "not found" for name, value in found.items() if value is None}
-    return {**{name: value for name, value in found.items() if value is not None}, "missing": missing}
+    missing = {name: "not found" for name, value in facts.items() if value is None}
+    return {**{name: value for name, value in facts.items() if value is not None}, "missing": missing}
 
 
-class System:
-    """Writes the two files of one incarnation. ``exited`` is told of every child that was reaped."""
+class SystemFacts:
+    """Writes the two files of one incarnation. The agent calls ``exited`` for every child that it reaps."""
 
-    def __init__(self, directory: Path, mine: Mapping[str, Any]) -> None:
-        self._directory, self._mine = directory, mine
+    def __init__(self, directory: Path, node_label: Mapping[str, Any]) -> None:
+        self._directory, self._label = directory, node_label
         self._facts: dict[str, Any] = {}
-        self._asked: subprocess.Popen[bytes] | None = None
+        self._query: subprocess.Popen[bytes] | None = None
 
     @property
     def groups(self) -> tuple[int, ...]:
-        return (self._asked.pid,) if self._asked else ()
+        return (self._query.pid,) if self._query else ()
 
-    def stated(self) -> dict[str, str]:
-        """The SHA-256 of system.json, once nothing is to be added to it."""
-        if self._asked or not self._facts:
+    def digest(self) -> dict[str, str]:
+        """``system``: the SHA-256 of system.json; empty until the file is complete."""
+        if self._query or not self._facts:
             return {}
         with contextlib.suppress(OSError):
             return {"system": hashlib.sha256((self._directory / SYSTEM).read_bytes()).hexdigest()}
         return {}
 
     def write(self) -> None:
-        """A full disk is no reason for a node not to start; gather tells that the file is missing."""
-        self._facts = facts(self._mine)
+        """Write system.json. On a full disk the node starts without it; gather reports the missing file."""
+        self._facts = collect_facts(self._label)
         self._store()
 
-    def ask(self, later: Callable[[float, Callable[[], None]], Any]) -> None:
-        """Let nvidia-smi tell about the GPUs, where there is one. It runs beside everything else, and not for ever."""
-        program = shutil.which("nvidia-smi")
+    def start_gpu_query(self, call_later: Callable[[float, Callable[[], None]], Any]) -> None:
+        """Start nvidia-smi in the background, if it is installed, with a time limit."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._directory / GPUS)
-        if program is None:
-            self._told("no nvidia-smi is here")
-            return
         try:
-            with open(self._part, "wb") as out:
-                self._asked = subprocess.Popen(
-                    [program, "-q", "-x"],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
+            self._query = gpus.start_report(self._partial_report)
         except OSError as error:
-            self._told(f"nvidia-smi: {error.strerror}")
+            self._store_missing_gpus(f"nvidia-smi: {error.strerror}")
             return
-        later(GPUS_S, self.end)
+        if self._query is None:
+            self._store_missing_gpus("nvidia-smi is not installed")
+            return
+        call_later(GPUS_S, self.end_gpu_query)
 
-    def end(self) -> None:
-        """It has not answered in time."""
-        if self._asked:
+    def end_gpu_query(self) -> None:
+        """Kill nvidia-smi if it still runs."""
+        if self._query:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._asked.pid, signal.SIGKILL)
+                os.killpg(self._query.pid, signal.SIGKILL)
 
     def exited(self, pid: int, code: int) -> bool:
-        if self._asked is None or self._asked.pid != pid:
+        """A child was reaped: keep the report if it was nvidia-smi; whether it was."""
+        if self._query is None or self._query.pid != pid:
             return False
-        self._asked.returncode, self._asked = code, None
+        self._query.returncode, self._query = code, None
         if code == 0:
             with contextlib.suppress(OSError):
-                os.replace(self._part, self._directory / GPUS)
+                os.replace(self._partial_report, self._directory / GPUS)
         else:
             with contextlib.suppress(OSError):
-                os.unlink(self._part)
-            ended = f"did not answer in {GPUS_S:g} s" if code == -signal.SIGKILL else f"left with code {code}"
-            self._told(f"nvidia-smi {ended}")
+                os.unlink(self._partial_report)
+            ended = f"did not end within {GPUS_S:g} s" if code == -signal.SIGKILL else f"exited with code {code}"
+            self._store_missing_gpus(f"nvidia-smi {ended}")
         return True
 
     @property
-    def _part(self) -> Path:
+    def _partial_report(self) -> Path:
         return self._directory / f".{GPUS}"
 
-    def _told(self, reason: str) -> None:
+    def _store_missing_gpus(self, reason: str) -> None:
         self._facts = {**self._facts, "missing": {**self._facts.get("missing", {}), GPUS: reason}}
         self._store()
 
     def _store(self) -> None:
         with contextlib.suppress(OSError):
-            label.write(self._directory / SYSTEM, self._facts)
+            plain_files.write_json(self._directory / SYSTEM, self._facts)
 
 
-def _container(root: Path) -> dict[str, Any]:
-    """What a container was told when it was made; nothing elsewhere."""
+def _container_facts(root: Path) -> dict[str, Any]:
+    """Image and engine as the environment of a container names them; empty outside of containers."""
     if container.IMAGE_VARIABLE not in os.environ and not (root / ".dockerenv").exists():
         return {}
     return {"image": os.environ.get(container.IMAGE_VARIABLE), "engine": os.environ.get(container.ENGINE_VARIABLE)}
 
 
-def _torch() -> dict[str, Any]:
-    """Of the torch that is imported already. Its CUDA and NCCL are what it was built with; asking starts nothing."""
+def _torch_facts() -> dict[str, Any]:
+    """The versions of the imported torch, and of the CUDA and NCCL that it was built with."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {"torch": None}
-    found = {"torch": torch.__version__, "cuda": torch.version.cuda}
-    if found["cuda"]:
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    if versions["cuda"]:
         with contextlib.suppress(Exception):
-            found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return {name: value for name, value in found.items() if value}
+            versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return {name: value for name, value in versions.items() if value}
 
 
-def _programs() -> dict[str, str | None]:
-    """What some algorithms need (rank/mpi/installed.py looks in the same places), each with its path."""
-    beside = Path(sys.executable).parent
-    found = {name: shutil.which(name, path=beside) or shutil.which(name) for name in ("mpirun", "orted")}
+def _program_paths() -> dict[str, str | None]:
+    """The paths of programs that some algorithms need. rank/open_mpi/installed.py searches the same directories."""
+    bin_dir = Path(sys.executable).parent
+    paths = {name: shutil.which(name, path=bin_dir) or shutil.which(name) for name in ("mpirun", "orted")}
     spec = importlib.util.find_spec("mpi4py")
-    return {**found, "mpi4py": spec.origin if spec else None}
-
-
-def _driver(root: Path) -> dict[str, Any]:
-    """The NVIDIA driver's version, and the models of the GPUs that are there, in the order of their PCI addresses."""
-    line = _line(root / DRIVER[1:] / "version")
-    if line is None:
-        return {}
-    version = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", line)
-    places = sorted((root / DRIVER[1:] / "gpus").glob("*/information"))
-    models = [_field(place, "Model") or "unknown" for place in places]
-    return {"driver": version[1] if version else line, "gpus": models}
+    return {**paths, "mpi4py": spec.origin if spec else None}
 
 
 def _line(path: Path) -> str | None:
@@ -187,14 +169,14 @@ def _line(path: Path) -> str | None:
 
 
 def _field(path: Path, name: str) -> str | None:
-    """The first ``name : value`` line in the first 8 KiB: /proc/cpuinfo of a large host takes long to read."""
+    """The first ``name : value`` line in the first 8 KiB: reading all of /proc/cpuinfo of a large host takes long."""
     try:
         with open(path, "rb") as file:
             text = file.read(8192).decode(errors="replace")
     except OSError:
         return None
-    found = re.search(rf"^{re.escape(name)}\s*:\s*(.+?)\s*$", text, re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(rf"^{re.escape(name)}\s*:\s*(.+?)\s*$", text, re.MULTILINE)
+    return match[1] if match else None
 
 
 def _mib(kib: str | None) -> int | None:

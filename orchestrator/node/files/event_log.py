@@ -1,4 +1,4 @@
-"""The writer of event lines: one file for each writer, one line for each event, numbered."""
+"""The writer of an event file: one file per writer, one numbered line per event."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from . import label
+from ..oslayer import host_facts
 
 
 class EventLog:
-    """Appends events to one file, numbered from 1; a file that is opened again goes on where it ended.
+    """Appends events to one file, numbered from 1. In an existing file the numbering continues.
 
-    ``key``: each line gets a ``mac``, HMAC-SHA256 of the line without it. The numbers leave no gap, so that none of the
-    lines can be changed, dropped or exchanged without the key.
+    ``key``: each line gets a ``mac``, the HMAC-SHA256 of the line without it. As the numbers have no gap, no line can be
+    changed, dropped or exchanged without the key.
     """
 
     def __init__(self, path: Path, *, writer: str, key: bytes = b"") -> None:
@@ -27,8 +27,8 @@ class EventLog:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._writer = writer
         self._key = key
-        self._boot = label.boot_id()
-        self._numbers = itertools.count(lines(path) + 1)
+        self._boot = host_facts.boot_id()
+        self._numbers = itertools.count(count_lines(path) + 1)
 
     def append(
         self,
@@ -42,7 +42,7 @@ class EventLog:
         epoch: int | None = None,
         run: str | None = None,
     ) -> None:
-        """One event, with this moment as its time, in one write."""
+        """Append one event with the current time, in one write."""
         source = {"node": node, "incarnation": incarnation, "writer": self._writer, "n": next(self._numbers)}
         line = {
             "type": kind,
@@ -64,8 +64,8 @@ class EventLog:
         os.close(self._fd)
 
 
-def lines(path: Path) -> int:
-    """How many whole lines a file has: where the numbering of its next writer goes on."""
+def count_lines(path: Path) -> int:
+    """Count the whole lines of a file: the numbering of its next writer continues there."""
     try:
         return path.read_bytes().count(b"\n")
     except OSError:

@@ -1,4 +1,4 @@
-"""Commands as files: taken from inbox/, answered once, the outcome kept in done/ for whoever asks again."""
+"""The command inbox of an agent or keeper: takes command files, keeps each outcome, answers repeated commands from it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 from ...model import codec
 from ...model.event import REPEATED, Command
 from ..oslayer import inotify
-from . import label, plain_files
+from . import plain_files
 
-LIMIT = 16 << 20
-#: So many files that are no commands are kept in ``refused/``; older ones are removed.
-REFUSED = 16
-#: What a field of a command's file must be; None: it is not there.
+MAX_BYTES = 16 << 20
+#: How many rejected files are kept in ``refused/``; older ones are removed.
+MAX_REFUSED = 16
+#: The type check of each field of a command file; None: the field is absent.
 _FIELDS: Mapping[str, Callable[[Any], bool]] = {
     "f": lambda value: isinstance(value, str),
     "key": lambda value: isinstance(value, str),
@@ -31,12 +31,15 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 }
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
+#: Answers a command: called once with the type of the outcome (ok, fail) and its value.
+Answer = Callable[[str, Mapping[str, Any]], None]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A file of the inbox, that lay there for ``age_s`` seconds. ``outcome``: it was answered before.
+    """One file of the inbox. ``age_s``: seconds since it was written.
 
-    ``problem``: it is not a command that may be taken.
+    ``outcome``: the kept outcome if the command was performed before. ``problem``: why the file is not a valid command.
     """
 
     name: str
@@ -48,7 +51,7 @@ class Item:
 
 
 class Inbox:
-    """The two directories of one performer, in the order in which files were renamed into the first."""
+    """The directories ``inbox/`` and ``done/`` of one agent or keeper. Items come in the order of their arrival."""
 
     def __init__(self, directory: Path) -> None:
         self._inbox = directory / "inbox"
@@ -57,7 +60,7 @@ class Inbox:
         for path in (self._inbox, self._done):
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._watcher = inotify.Watcher()
-        self._watcher.watch(str(self._inbox), inotify.MOVED_TO)
+        self._watcher.add_watch(str(self._inbox), inotify.MOVED_TO)
         self._taken: set[str] = set()
 
     @property
@@ -65,98 +68,86 @@ class Inbox:
         return self._watcher.fd
 
     def take(self) -> Iterator[Item]:
-        """Everything that came in and is not being worked on yet."""
-        for name in self._names():
+        """All items that arrived and are not being performed yet."""
+        for name in self._pending_names():
             if name not in self._taken:
-                item = self._open(name)
+                item = self._read_item(name)
                 if item:
                     self._taken.add(name)
                     yield item
 
     def finish(self, item: Item, outcome: Mapping[str, Any] | None = None) -> None:
-        """Done with a file: keep its outcome (None: keep nothing), then remove it; one that is no command is moved aside."""
-        if item.problem and self._moved_aside(item):
+        """Keep the outcome of an item, if there is one, and remove its file. A file that is no command is moved aside."""
+        if item.problem and self._move_to_refused(item):
             self._taken.discard(item.name)
             return
         if outcome is not None:
-            label.write(self._done / item.name, outcome)
+            plain_files.write_json(self._done / item.name, outcome)
         try:
             (self._inbox / item.name).unlink(missing_ok=True)
-        except OSError:  # a directory, say: left where it is, and never looked at again
+        except OSError:  # a directory, for example: it stays, and is not taken again
             return
         self._taken.discard(item.name)
 
-    def _moved_aside(self, item: Item) -> bool:
-        """Whether the file is out of the inbox; one that cannot be moved stays, and is not taken again."""
+    def _move_to_refused(self, item: Item) -> bool:
+        """Move a file out of the inbox; whether it is out. A file that cannot be moved stays and is not taken again."""
         try:
             self._refused.mkdir(mode=0o700, exist_ok=True)
             os.replace(self._inbox / item.name, self._refused / item.name)
             files = [path for path in self._refused.iterdir() if not path.is_dir() or path.is_symlink()]
-            for old in sorted(files, key=lambda path: path.lstat().st_mtime_ns)[:-REFUSED]:
+            for old in sorted(files, key=lambda path: path.lstat().st_mtime_ns)[:-MAX_REFUSED]:
                 old.unlink()
         except OSError:
             return not os.path.lexists(self._inbox / item.name)
         return True
 
-    def _names(self) -> list[str]:
-        reported = self._watcher.drain()
+    def _pending_names(self) -> list[str]:
+        reported = self._watcher.read_names()
         present = {entry.name: entry.stat(follow_symlinks=False).st_mtime_ns for entry in _entries(self._inbox)}
         rest = sorted(present.keys() - set(reported), key=lambda name: (present[name], name))
         return [name for name in dict.fromkeys([*reported, *rest]) if name in present]
 
-    def _open(self, name: str) -> Item | None:
+    def _read_item(self, name: str) -> Item | None:
         try:
-            data, written = _read(self._inbox / name)
-            run, command = _parsed(data)
+            data, written = _read_command_file(self._inbox / name)
+            run, command = _decode_command(data)
         except FileNotFoundError:
             return None
-        except Exception as error:  # noqa: BLE001 whatever is wrong with it: it is refused once, and the next is taken
+        except Exception as error:  # noqa: BLE001 any fault of the file: it is rejected once, and the next file is taken
             return Item(name=name, problem=f"{type(error).__name__}: {error}")
-        outcome = label.read(self._done / name)
+        outcome = plain_files.read_json(self._done / name)
         age_s = time.time() - written
         return Item(name=name, run=run, command=command, outcome=outcome or None, age_s=age_s)
 
 
-def _parsed(data: bytes) -> tuple[str, Command]:
-    """(run, command) of a file's content. Raises an exception for what is none, of whatever kind."""
-    content = json.loads(data)
-    run = content.pop("run", "bed")
-    if not isinstance(run, str) or not _RUN.fullmatch(run):
-        raise ValueError(f"run {str(run)[:80]!r} is not a name")
-    if problems := [name for name, right in _FIELDS.items() if not right(content.get(name))]:
-        raise TypeError(f"{', '.join(problems)}: of another type")
-    return run, codec.build(Command, content)
+def post_command(directory: Path, run: str, command: Command) -> None:
+    """Put a command into the inbox of an agent or keeper. Raises OSError."""
+    plain_files.replace_file(directory / "inbox" / command_file_name(run, command.key), encode_command(run, command))
 
 
-def post(directory: Path, run: str, command: Command) -> None:
-    """Put a command into a performer's inbox: written beside, then renamed."""
-    place(directory / "inbox" / file_name(run, command.key), encoded(run, command))
-
-
-def encoded(run: str, command: Command) -> bytes:
+def encode_command(run: str, command: Command) -> bytes:
     """The content of a command's file."""
     return json.dumps({**codec.plain(command), "run": run}).encode()
 
 
-def place(target: Path, data: bytes) -> None:
-    """A file, written beside its place and renamed into it: its readers see all of it or nothing."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    try:
-        with open(plain_files.made(temporary), "wb") as file:
-            file.write(data)
-        os.replace(temporary, target)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def file_name(run: str, key: str) -> str:
+def command_file_name(run: str, key: str) -> str:
     return f"{run}.{key.replace('/', '_')}.json"
 
 
-def again(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The answer to a command that came again: what was answered, marked, so that nobody takes it for a second deed."""
+def repeated_outcome(outcome: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The kept outcome for a command that arrived again, marked so that it does not count as a second execution."""
     return {**outcome, "value": {**outcome["value"], REPEATED: True}}
+
+
+def _decode_command(data: bytes) -> tuple[str, Command]:
+    """(run, command) of a file's content. Raises an exception of any kind for an invalid command."""
+    content = json.loads(data)
+    run = content.pop("run", "bed")
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise ValueError(f"run {str(run)[:80]!r} is not a name")
+    if wrong_fields := [name for name, is_valid in _FIELDS.items() if not is_valid(content.get(name))]:
+        raise TypeError(f"{', '.join(wrong_fields)}: wrong type")
+    return run, codec.build(Command, content)
 
 
 def _entries(directory: Path) -> list[os.DirEntry[str]]:
@@ -164,13 +155,10 @@ def _entries(directory: Path) -> list[os.DirEntry[str]]:
         return [entry for entry in entries if not entry.name.startswith(".")]
 
 
-def _read(path: Path) -> tuple[bytes, float]:
-    """The content of a command file, and when it was written.
-
-    Raises PermissionError for links, other people's files and what is no plain file.
-    """
+def _read_command_file(path: Path) -> tuple[bytes, float]:
+    """(content, modification time). Raises PermissionError for links, files of other users and special files."""
     try:
-        fd = plain_files.opened(path)
+        fd = plain_files.open_file(path)
     except OSError as error:
         if isinstance(error, FileNotFoundError):
             raise
@@ -179,14 +167,14 @@ def _read(path: Path) -> tuple[bytes, float]:
         status = os.fstat(fd)
         if status.st_uid != os.geteuid():
             raise PermissionError(f"owned by uid {status.st_uid}")
-        if status.st_size > LIMIT:
-            raise PermissionError(f"{status.st_size} bytes are more than {LIMIT}")
-        return _whole(fd, status.st_size), status.st_mtime
+        if status.st_size > MAX_BYTES:
+            raise PermissionError(f"{status.st_size} bytes are more than {MAX_BYTES}")
+        return _read_all(fd, status.st_size), status.st_mtime
     finally:
         os.close(fd)
 
 
-def _whole(fd: int, size: int) -> bytes:
+def _read_all(fd: int, size: int) -> bytes:
     parts = b""
     while len(parts) < size and (part := os.read(fd, size - len(parts))):
         parts += part

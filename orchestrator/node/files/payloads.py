@@ -1,4 +1,4 @@
-"""Payloads: what ranks import, placed on a host under the hash of its content."""
+"""Payloads: the code that ranks import, stored on a host under the hash of its content."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pathlib import Path, PurePosixPath
 from . import plain_files
 
 
-def put(directory: Path, content: Mapping[str, bytes]) -> Path:
-    """Place a payload under the hash of its content, byte-compiled; the path. A second time nothing is written."""
+def put_payload(directory: Path, content: Mapping[str, bytes]) -> Path:
+    """Store a payload byte-compiled under the hash of its content; its path. A payload that exists is not written again."""
     for name in content:
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
             raise ValueError(f"payload: {name!r} leaves its directory")
     path = directory / payload_hash(content)
     if path.is_dir():
-        os.utime(path)  # it is in use: its age counts from now
+        os.utime(path)  # its age counts from its last use
         return path
     temporary = directory / f".{path.name}.{secrets.token_hex(4)}"
     try:
@@ -31,13 +31,13 @@ def put(directory: Path, content: Mapping[str, bytes]) -> Path:
         raise
     try:
         os.rename(temporary, path)
-    except OSError:  # somebody else put the same
+    except OSError:  # another process stored the same payload
         shutil.rmtree(temporary)
     return path
 
 
-def digest(content: Mapping[str, bytes]) -> str:
-    """SHA-256 over names and contents, in order of the names."""
+def content_hash(content: Mapping[str, bytes]) -> str:
+    """The SHA-256 over names and contents, sorted by name."""
     total = hashlib.sha256()
     for name, data in sorted(content.items()):
         total.update(f"{name}\0{len(data)}\0".encode())
@@ -46,13 +46,13 @@ def digest(content: Mapping[str, bytes]) -> str:
 
 
 def payload_hash(content: Mapping[str, bytes]) -> str:
-    """The name of a payload's directory."""
-    return digest(content)[:16]
+    """The name of the directory that holds a payload."""
+    return content_hash(content)[:16]
 
 
 def _write(path: Path, data: bytes, final: Path) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with open(plain_files.made(path), "wb") as file:
+    with open(plain_files.create_file(path), "wb") as file:
         file.write(data)
     if path.suffix == ".py":
         mode = py_compile.PycInvalidationMode.UNCHECKED_HASH

@@ -1,18 +1,23 @@
-"""Plain files, and nothing else, where a trial may write: no link is followed, no pipe waited for, no device opened."""
+"""Safe access to files that a trial may have written: plain files only, read with a size limit, replaced in one step."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import json
 import os
+import secrets
 import stat
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-#: The largest file that is read whole.
-LIMIT = 16 << 20
+#: The largest file that is read as a whole.
+MAX_BYTES = 16 << 20
 
 
-def opened(path: str | Path) -> int:
-    """A descriptor to read from. Raises OSError for what is no plain file."""
+def open_file(path: str | Path) -> int:
+    """Open a file for reading; its descriptor. Raises OSError for links, pipes, devices and directories."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
@@ -20,23 +25,77 @@ def opened(path: str | Path) -> int:
     return fd
 
 
-def read(path: str | Path, limit: int = LIMIT) -> bytes:
-    """All of a file. Raises OSError where it is no plain file or larger than ``limit``."""
-    with open(opened(path), "rb") as file:
+def read_file(path: str | Path, limit: int = MAX_BYTES) -> bytes:
+    """The content of a file. Raises OSError if it is not a plain file or is larger than ``limit`` bytes."""
+    with open(open_file(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
     return data
 
 
-def tail(path: str | Path, size: int) -> bytes:
-    """The last bytes of a file. Raises OSError."""
-    with open(opened(path), "rb") as file:
+def read_tail(path: str | Path, size: int) -> bytes:
+    """The last ``size`` bytes of a file. Raises OSError."""
+    with open(open_file(path), "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - size))
         return file.read(size)
 
 
-def made(path: str | Path) -> int:
-    """A new file to write to, in the place of whatever has the name. Raises OSError."""
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty if the file is missing, torn, not plain, or holds no object."""
+    try:
+        content = json.loads(read_file(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def create_file(path: str | Path) -> int:
+    """Create a file for writing, readable by its owner only; its descriptor. An existing file is removed. Raises OSError."""
     Path(path).unlink(missing_ok=True)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def replace_file(path: str | Path, data: bytes, *, durable: bool = False) -> None:
+    """Replace a file in one step: readers see the old content or the new content. Raises OSError.
+
+    ``durable``: the new content is on disk before this function returns.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        with open(create_file(temporary), "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except OSError:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        _sync_directory(target.parent)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Replace a JSON file in one step. Raises OSError."""
+    replace_file(path, json.dumps(content).encode())
+
+
+def resolve_below(path: str, roots: Iterable[str]) -> str:
+    """Resolve the links in a path. Raises PermissionError if the result lies outside every directory of ``roots``."""
+    resolved = os.path.realpath(path)
+    for root in roots:
+        base = os.path.realpath(root)
+        if resolved == base or resolved.startswith(base.rstrip("/") + "/"):
+            return resolved
+    raise PermissionError(f"{path} is outside of the bed's directories")
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

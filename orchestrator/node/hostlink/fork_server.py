@@ -1,8 +1,8 @@
-"""The keeper's door: whoever reaches its host gets a helper that is a fork of the keeper, instead of starting one anew.
+"""The fork server of a keeper: a connection to its host gets a link server forked from the keeper, which starts faster.
 
-A socket in the keeper's directory. Who comes sends its own stdin, stdout and stderr, the hash of the archive that it would
-run, the bed's directory, and the roots that may be read besides. The helper itself says ``WELCOME``, so that who hears
-nothing may start one after all; the socket ends with it.
+It listens on a socket in the keeper's directory. A client sends its stdin, stdout and stderr, the hash of the archive that
+it would run, the bed's directory, and other directories that may be accessed. The fork sends ``WELCOME``; without it the
+client starts a link server itself. The socket ends with the keeper.
 """
 
 from __future__ import annotations
@@ -16,99 +16,99 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from ..oslayer import forks
-from ..oslayer import process_tag as marks
+from ..files import label
+from ..oslayer import forks, process_tag
 from ..oslayer.event_loop import Loop
 
-NAME = "door"
+SOCKET = "door"
 WELCOME = b"+"
-#: A keeper has better to do in its first seconds than to import what only helpers need.
-WARM_S = 3.0
-_LIMIT = 1 << 16
+#: Until the keeper imports the modules of link servers: its first seconds belong to its nodes.
+WARM_UP_S = 3.0
+_MAX_BYTES = 1 << 16
 _STREAMS = 3
 _BACKLOG = 16
 
 
-class Door:
-    """Open from ``open`` on. Where it cannot be made, helpers are started as without it."""
+class ForkServer:
+    """Accepts clients after ``open``. If the socket cannot be made, clients start link servers themselves."""
 
     def __init__(self, loop: Loop, workdir: Path, archive: str) -> None:
         self._loop = loop
         self._workdir = workdir
         self._archive = archive
-        self._helpers: set[int] = set()
+        self._children: set[int] = set()
 
     def open(self) -> None:
-        path = self._workdir / marks.KEEPER / NAME
+        path = self._workdir / label.KEEPER_DIR / SOCKET
         listener = socket.socket(socket.AF_UNIX)
         try:
             path.unlink(missing_ok=True)
             listener.bind(str(path))
             listener.listen(_BACKLOG)
             listener.setblocking(False)
-        except OSError as error:  # a path may be too long for a socket
-            print(f"no door: {error}", flush=True)
+        except OSError as error:  # the path may be too long for a socket
+            print(f"no fork server: {error}", flush=True)
             listener.close()
             return
-        self._loop.watch(listener.fileno(), lambda: self._come(listener))
-        self._loop.later(WARM_S, _warm)
+        self._loop.add_reader(listener.fileno(), lambda: self._accept(listener))
+        self._loop.call_later(WARM_UP_S, _import_modules)
 
     def reap(self) -> None:
-        for pid in list(self._helpers):
+        for pid in list(self._children):
             with contextlib.suppress(ChildProcessError):
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
-            self._helpers.discard(pid)
+            self._children.discard(pid)
 
-    def _come(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            caller, _ = listener.accept()
-        except OSError:  # who knocked is gone
+            client, _ = listener.accept()
+        except OSError:  # the client has closed the connection
             return
-        if _user(caller) != os.geteuid():
-            caller.close()
+        if _peer_uid(client) != os.geteuid():
+            client.close()
             return
-        caller.setblocking(False)
-        self._loop.watch(caller.fileno(), lambda: self._asked(caller))
+        client.setblocking(False)
+        self._loop.add_reader(client.fileno(), lambda: self._serve(client))
 
-    def _asked(self, caller: socket.socket) -> None:
-        """A helper for who speaks of the same bed and the same archive; for anybody else the door just shuts."""
-        self._loop.forget(caller.fileno())
+    def _serve(self, client: socket.socket) -> None:
+        """Fork a link server for a client of the same bed and archive; close the connection of any other."""
+        self._loop.remove_reader(client.fileno())
         streams: list[int] = []
         try:
-            said, streams, _, _ = socket.recv_fds(caller, _LIMIT, _STREAMS)
-            archive, hostdir, *roots = os.fsdecode(said).split("\0")
+            request, streams, _, _ = socket.recv_fds(client, _MAX_BYTES, _STREAMS)
+            archive, hostdir, *roots = os.fsdecode(request).split("\0")
             if (archive, hostdir, len(streams)) == (self._archive, str(self._workdir), _STREAMS):
-                body = partial(_help, caller, streams, hostdir, roots)
-                self._helpers.add(forks.fork(self._loop, {caller.fileno(), *streams}, body))
+                body = partial(_run_link_server, client, streams, hostdir, roots)
+                self._children.add(forks.fork(self._loop, {client.fileno(), *streams}, body))
         except (OSError, ValueError):
             pass
         finally:
-            caller.close()
+            client.close()
             for fd in streams:
                 os.close(fd)
 
 
-def _help(caller: socket.socket, streams: Sequence[int], hostdir: str, roots: Sequence[str]) -> int:
-    """What the fork does: a process of no bed, on the streams of who called, which ends when they do."""
+def _run_link_server(client: socket.socket, streams: Sequence[int], hostdir: str, roots: Sequence[str]) -> int:
+    """The body of the fork: without the tag of a bed's process, on the streams of the client, until they end."""
     os.setsid()
-    marks.overwrite("")
+    process_tag.set_own_tag("")
     for number, fd in enumerate(streams):
         os.dup2(fd, number)
         os.close(fd)
-    caller.setblocking(True)
-    caller.send(WELCOME)
-    from . import streaming
+    client.setblocking(True)
+    client.send(WELCOME)
+    from . import link_server
 
-    return streaming.main(hostdir, roots)
+    return link_server.main(hostdir, roots)
 
 
-def _warm() -> None:
-    for name in (".streaming", ".host"):
+def _import_modules() -> None:
+    for name in (".link_server", ".host_operations"):
         importlib.import_module(name, __package__)
 
 
-def _user(caller: socket.socket) -> int:
+def _peer_uid(client: socket.socket) -> int:
     size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", caller.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    _, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return int(uid)

@@ -1,4 +1,4 @@
-"""Frames on a stream of bytes: a header, which is one line of JSON, then as many raw bytes as its ``size`` says."""
+"""Frames on a byte stream: a header, which is one line of JSON, then a body of ``size`` raw bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: A header longer than this is no header, and a body longer than this is nothing that anybody here sends.
+#: The longest header and the longest body, in bytes.
 LINE = 4 << 20
 BODY = 1 << 30
 
@@ -14,20 +14,20 @@ Frame = tuple[dict[str, Any], bytes]
 
 
 def encode(header: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """One frame. ``size`` is set from the body."""
+    """Encode one frame. ``size`` is set from the body."""
     sized = {**header, "size": len(body)} if body else header
     return json.dumps(sized, separators=(",", ":")).encode() + b"\n" + body
 
 
 class Decoder:
-    """Takes bytes as they come, however they are cut, and gives whole frames: part of one is never given."""
+    """Turns bytes, however they are split, into whole frames."""
 
     def __init__(self) -> None:
         self._data = bytearray()
         self._header: dict[str, Any] | None = None
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Raises ValueError where the stream is none of frames."""
+        """The frames that these bytes complete. Raises ValueError if the stream holds no frames."""
         self._data += data
         while (frame := self._next()) is not None:
             yield frame
@@ -49,7 +49,7 @@ class Decoder:
         end = self._data.find(b"\n")
         if end < 0:
             if len(self._data) > LINE:
-                raise ValueError(f"{len(self._data)} bytes and no header in them")
+                raise ValueError(f"{len(self._data)} bytes without a header")
             return None
         header = json.loads(self._data[:end])
         del self._data[: end + 1]

@@ -1,53 +1,53 @@
-"""How many bytes of files may be on their way: as many as arrive within a moment, so that nothing waits long behind them."""
+"""The send window of a connection: how many bytes of files may be in flight, so that no event waits long behind them."""
 
 from __future__ import annotations
 
 from collections import deque
 
-#: So much longer than it takes at best a byte may be on its way, in seconds.
-WANTED_S = 0.25
-#: Bytes on their way: at first, at least, at most.
+#: How much longer than the fastest transfer a byte may be in flight, in seconds.
+MAX_DELAY_S = 0.25
+#: Bytes in flight: initially, at least, at most.
 START, LEAST, MOST = 16 << 10, 8 << 10, 16 << 20
-#: The smallest piece, and of how many pieces a window is.
+#: The smallest piece in bytes, and the number of pieces in a window.
 PIECE, PIECES = 2 << 10, 4
 
 
-class Window:
-    """Opens and closes by what the other side says to have got. Positions count all bytes that were sent."""
+class SendWindow:
+    """Grows and shrinks with the acknowledgements of the controller. Positions count all bytes that were sent."""
 
     def __init__(self) -> None:
         self.size = START
         self._sent = 0
-        self._got = 0
-        self._marks: deque[tuple[int, float]] = deque()
-        self._best = float("inf")
-        self._shrunk = float("-inf")
+        self._acknowledged = 0
+        self._positions: deque[tuple[int, float]] = deque()
+        self._fastest_s = float("inf")
+        self._shrunk_at = float("-inf")
 
-    def room(self, *, events: bool) -> int:
-        """How many bytes the next piece may have; 0: wait. Events have a share of their own, behind which bulk waits."""
+    def free_bytes(self, *, events: bool) -> int:
+        """The size limit of the next piece; 0: wait. Events have an additional share, so that they pass bulk."""
         limit = 2 * self.size if events else self.size
-        return max(PIECE, self.size // PIECES) if self._sent - self._got < limit else 0
+        return max(PIECE, self.size // PIECES) if self._sent - self._acknowledged < limit else 0
 
-    def sent(self, size: int, now: float) -> int | None:
-        """So much was sent; the position that the other side is to say once it has it, None where it need not."""
+    def count_sent(self, size: int, now: float) -> int | None:
+        """Count a sent piece; the position that the controller must acknowledge, None if it need not."""
         self._sent += size
-        last = self._marks[-1][0] if self._marks else self._got
-        if self._marks and self._sent - last < self.size // PIECES and self._sent - self._got < self.size:
+        last = self._positions[-1][0] if self._positions else self._acknowledged
+        if self._positions and self._sent - last < self.size // PIECES and self._sent - self._acknowledged < self.size:
             return None
-        self._marks.append((self._sent, now))
+        self._positions.append((self._sent, now))
         return self._sent
 
-    def got(self, position: int, now: float) -> None:
-        """The other side has everything up to a position."""
-        while self._marks and self._marks[0][0] <= position:
-            place, since = self._marks.popleft()
-            self._judge(place - self._got, since, now)
-            self._got = place
+    def acknowledge(self, position: int, now: float) -> None:
+        """The controller has received everything up to a position."""
+        while self._positions and self._positions[0][0] <= position:
+            reached, sent_at = self._positions.popleft()
+            self._resize(reached - self._acknowledged, sent_at, now)
+            self._acknowledged = reached
 
-    def _judge(self, size: int, since: float, now: float) -> None:
-        """Less may be on its way where it takes long, once for what was sent before that was known; else more."""
-        self._best = min(self._best, now - since)
-        if now - since - self._best <= WANTED_S:
+    def _resize(self, size: int, sent_at: float, now: float) -> None:
+        """Grow after a fast transfer; after a slow one shrink, once for all pieces that were in flight already."""
+        self._fastest_s = min(self._fastest_s, now - sent_at)
+        if now - sent_at - self._fastest_s <= MAX_DELAY_S:
             self.size = min(MOST, self.size + size)
-        elif since > self._shrunk:
-            self.size, self._shrunk = max(LEAST, self.size // 2), now
+        elif sent_at > self._shrunk_at:
+            self.size, self._shrunk_at = max(LEAST, self.size // 2), now

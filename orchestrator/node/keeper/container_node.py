@@ -1,42 +1,45 @@
-"""One node that is a container: what the keeper knows of it, keeps of it, and asks the engine to do with it."""
+"""A node that is a container: its state, its record on disk, and the requests to its engine: kill, pause, inspect."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..files import label, plain_files
-from ..oslayer import cgroups, engine_api, processes
-from ..oslayer.engine_api import EngineError
+from ..files.inbox import Answer
+from ..oslayer import cgroups, container_engine, processes
+from ..oslayer.container_engine import EngineError, LoopClient
 from ..oslayer.processes import Process
-from . import primitives
-from .engine_calls import Calls
+from . import node_primitives
+from .node_protocol import Observed, Unsupported
 
-if TYPE_CHECKING:
-    from .container_nodes import Containers
-    from .process_nodes import Answer
-
-#: Written by the agent of a container into the node's directory once it takes commands.
-READY = "ready.json"
-#: An order to the engine is not repeated before this time is over, unless it was refused.
-PATIENCE_S = 1.0
+#: A request to the engine is not repeated for this long, unless the engine rejected it.
+REPEAT_S = 1.0
 READY_S = 60.0
-#: What the engine said of a container is used for so long.
+#: How long the engine's answer about a container is used.
 FRESH_S = 0.5
 
 
-class Node:
-    """One node of the bed, whether it lives or not. ``label``: of its newest incarnation, also when that has ended.
+class ContainerNode:
+    """One node of the bed. ``label``: of its newest incarnation, also when that has ended.
 
-    What is needed to start it anew lies with the keeper, and not in the node's directory, which its container may write.
+    ``record``: the file with the label and what is needed to start the node. It lies in the keeper's directory, as the
+    container may write to the node's. ``start``: starts a new incarnation.
     """
 
     def __init__(
-        self, nodes: Containers, calls: Calls, name: str, directory: Path, record: Path, container: str
+        self,
+        name: str,
+        directory: Path,
+        *,
+        record: Path,
+        container: str,
+        engine: LoopClient,
+        start: Callable[[ContainerNode, Mapping[str, Any], Answer], None],
     ) -> None:
-        stored = label.read(record)
+        stored = plain_files.read_json(record)
         self.name = name
         self.directory = directory
         self.container = container
@@ -49,21 +52,21 @@ class Node:
         #: How long a start may take, in seconds.
         self.ready_s = READY_S
         self.pidfd = -1
-        #: Counts starts, so that what the engine answers to an earlier one is told apart.
+        #: Counts starts, so that a late response to an earlier start is ignored.
         self.attempt = 0
-        #: Has the present attempt come so far that the incarnation is a new one?
+        #: Has the present start drawn its incarnation?
         self.begun = False
         #: The incarnation that the keeper itself has killed.
         self.killed: str | None = None
-        #: Why the engine did not do what it was last told; empty where it did.
+        #: Why the engine rejected the last request; empty if it did not.
         self.problem = ""
-        self._nodes = nodes
-        self._calls = calls
+        self._engine = engine
+        self._start = start
         self._record = record
-        self._orders: dict[str, float] = {}
-        self._looking = False
+        self._requests: dict[str, float] = {}
+        self._is_inspecting = False
         self._paused: bool | None = None
-        #: When the engine said so, CLOCK_MONOTONIC.
+        #: When the engine reported ``_paused``, CLOCK_MONOTONIC.
         self._paused_at = 0.0
 
     @property
@@ -72,19 +75,19 @@ class Node:
 
     @property
     def id(self) -> str:
-        """Of the newest incarnation's container; empty until it was started."""
+        """The id of the newest incarnation's container; empty before its first start."""
         return str(self.label.get("container", ""))
 
     @property
     def pid(self) -> int:
-        """Of the container's main process, as its host sees it."""
+        """The pid of the container's main process in the host's pid namespace."""
         return int(self.label.get("pid", 0))
 
     def processes(self) -> list[Process]:
-        """All that live: with its main process the kernel ends every process of a container."""
-        found = processes.find(self.pid) if self.pid else None
-        if found and found.start == self.label.get("start") and found.state not in processes.GONE:
-            return [found, *processes.descendants(self.pid)]
+        """The main process and its descendants. The kernel ends all of them with the main process."""
+        main = processes.find(self.pid) if self.pid else None
+        if main and main.start == self.label.get("start") and main.state not in processes.EXITED:
+            return [main, *processes.descendants(self.pid)]
         return []
 
     def is_up(self) -> bool:
@@ -92,39 +95,42 @@ class Node:
 
     def power_on(self) -> None:
         if not self.alive and not self.starting:
-            self._nodes.start(self, self.wanted, lambda kind, value: None)
+            self._start(self, self.wanted, lambda kind, value: None)
 
     def power_off(self) -> dict[str, Any]:
-        """Let the engine kill the container; the pids that are meant. What comes of it the processes show."""
-        living = [one.pid for one in self.processes()]
-        if living and self._order("kill"):
+        """Request the engine to kill the container; the pids of its processes."""
+        living = [process.pid for process in self.processes()]
+        if living and self._request("kill"):
             self.killed = self.label.get("incarnation")
             return {"killed": living, "by": "engine"}
         return {"killed": []}
 
     def pause(self, on: bool) -> dict[str, Any]:
-        """Let the engine freeze the container, or let it go on."""
+        """Request the engine to freeze the container, or to continue it."""
         self._paused = None
-        return {"engine": "pause" if on else "unpause"} if self._order("pause" if on else "unpause") else {}
+        return {"engine": "pause" if on else "unpause"} if self._request("pause" if on else "unpause") else {}
 
-    def is_paused(self, on: bool) -> tuple[bool | None, dict[str, Any]]:
-        """Is it frozen (not ``on``: does it go on), by a fresh answer of the engine; None until there is one."""
+    def is_paused(self, on: bool) -> Observed:
+        """Is the container frozen, or (not ``on``) running? None until the engine has given a fresh answer."""
         if not on and not self.processes():
-            return True, {"container": self.container, "left": []}  # it has ended meanwhile: nothing stands still
-        if not self._looking:
-            self._looking = True
-            self._calls.ask("GET", engine_api.container(self.id or self.container), self._looked, deadline_s=2.0)
+            return True, {"container": self.container, "left": []}  # it has ended, so nothing is frozen
+        if not self._is_inspecting:
+            self._is_inspecting = True
+            path = container_engine.container_path(self.id or self.container)
+            self._engine.request("GET", path, self._inspected, deadline_s=2.0)
         paused = self._paused if time.monotonic() - self._paused_at < FRESH_S else None
-        seen = {"container": self.container, "paused": paused}
-        return None if paused is None else paused is on, {**seen, "problem": self.problem} if self.problem else seen
+        evidence = {"container": self.container, "paused": paused}
+        return None if paused is None else paused is on, (
+            {**evidence, "problem": self.problem} if self.problem else evidence
+        )
 
     def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
-        """Let the engine change the container's limits, or set them back to what it was created with."""
+        """Request the engine to change the container's limits, or to restore those it was created with."""
         body = _limits(amounts, self.wanted["request"]["HostConfig"], on)
-        return {"update": body, "by": "engine"} if self._order("update", body) else {}
+        return {"update": body, "by": "engine"} if self._request("update", body) else {}
 
-    def is_limited(self, amounts: Mapping[str, int], on: bool) -> tuple[bool | None, dict[str, Any]]:
-        """By the cgroup of its main process; None where this host does not show it."""
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
+        """From the cgroup of its main process; None if this host does not show it."""
         are_limited, evidence = cgroups.are_limited(self.processes()[:1], amounts, on)
         return are_limited, {**evidence, "problem": self.problem} if self.problem else evidence
 
@@ -132,85 +138,93 @@ class Node:
         return False
 
     def link(self, on: bool) -> dict[str, Any]:
-        """The engine has no such order."""
-        raise primitives.Unsupported("a container's link is not cut in this version")
+        raise Unsupported("Unsupported: cutting the link of a container")
 
-    def is_linked(self, on: bool) -> tuple[bool, dict[str, Any]]:
-        raise primitives.Unsupported("a container's link is not looked at in this version")
+    def is_linked(self, on: bool) -> Observed:
+        raise Unsupported("Unsupported: inspecting the link of a container")
 
     def agent(self) -> Process | None:
-        """Not the main process, which is the engine's init, but its child."""
-        inner = int(label.read(self.directory / READY).get("pid", 0))
-        return next((process for process in self.processes() if processes.inner(process.pid) == inner), None)
+        """The agent is a child of the main process, which is the engine's init."""
+        inner_pid = int(plain_files.read_json(self.directory / label.READY).get("pid", 0))
+        return next((process for process in self.processes() if processes.inner_pid(process.pid) == inner_pid), None)
 
     def rank(self, number: int) -> Process | None:
-        """The living process of a rank, as the host sees it."""
-        inner, start = primitives.rank_identity(self.directory, number)
-        return next((one for one in self.processes() if one.start == start and processes.inner(one.pid) == inner), None)
+        """The living process of a rank, in the host's pid namespace."""
+        inner_pid, start = node_primitives.rank_identity(self.directory, number)
+        return next(
+            (
+                process
+                for process in self.processes()
+                if process.start == start and processes.inner_pid(process.pid) == inner_pid
+            ),
+            None,
+        )
 
-    # --- what the keeper's Containers tell it ---------------------------------------------------------------------------
+    # --- changes of state, by ContainerLifecycle ------------------------------------------------------------------------
 
-    def begin(self, mine: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        """A new incarnation is about to be created."""
-        self.label, self.wanted = dict(mine), dict(wanted)
+    def begin(self, node_label: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        """Record a new incarnation, before its container is created."""
+        self.label, self.wanted = dict(node_label), dict(wanted)
         self.begun, self.ready, self.problem, self._paused = True, False, "", None
-        self._orders.clear()
-        self._keep()
+        self._requests.clear()
+        self._write_record()
 
-    def saw(self, found: Mapping[str, Any]) -> None:
-        """What the engine says of the running container."""
-        pid = int(found["State"]["Pid"])
-        self.label = {**self.label, "pid": pid, "start": processes.start_of(pid), "container": found["Id"]}
-        self._keep()
+    def set_running(self, details: Mapping[str, Any]) -> None:
+        """Record pid and id of the running container, from the engine's details."""
+        pid = int(details["State"]["Pid"])
+        self.label = {**self.label, "pid": pid, "start": processes.start_time(pid), "container": details["Id"]}
+        self._write_record()
 
-    def has_reported(self) -> bool:
-        """Has this incarnation said that it takes commands?"""
-        return label.read(self.directory / READY).get("incarnation") == self.label.get("incarnation")
+    def has_reported_ready(self) -> bool:
+        """Has the agent of this incarnation reported that it takes commands?"""
+        ready = plain_files.read_json(self.directory / label.READY)
+        return ready.get("incarnation") == self.label.get("incarnation")
 
-    def reported(self) -> bool:
-        """Was the end of the newest incarnation reported by a keeper?"""
-        return label.read(self._exit).get("incarnation") == self.label.get("incarnation")
+    def is_exit_reported(self) -> bool:
+        """Has a keeper reported the exit of the newest incarnation?"""
+        return plain_files.read_json(self._exit_record).get("incarnation") == self.label.get("incarnation")
 
-    def keep_exit(self, how: Mapping[str, Any]) -> None:
-        label.write(self._exit, {**self.identity, **how})
+    def record_exit(self, cause: Mapping[str, Any]) -> None:
+        plain_files.write_json(self._exit_record, {**self.identity, **cause})
 
     def log_tail(self) -> str:
         try:
-            return plain_files.tail(self.directory / "agent.log", 2000).decode(errors="replace")
+            return plain_files.read_tail(self.directory / "agent.log", 2000).decode(errors="replace")
         except OSError:
             return ""
 
-    # --- orders to the engine -----------------------------------------------------------------------------------------
+    # --- requests to the engine -----------------------------------------------------------------------------------------
 
-    def _order(self, verb: str, body: Any = None) -> bool:
-        """Tell the engine, unless it was told a moment ago; whether it was told."""
+    def _request(self, verb: str, body: Any = None) -> bool:
+        """Send a request to the engine unless the same one was just sent; whether it was sent."""
         now = time.monotonic()
-        if now - self._orders.get(verb, -PATIENCE_S) < PATIENCE_S:
+        if now - self._requests.get(verb, -REPEAT_S) < REPEAT_S:
             return False
-        self._orders = {verb: now}
-        self._calls.ask("POST", engine_api.container(self.id or self.container, verb), self._ordered, body)
+        self._requests = {verb: now}
+        path = container_engine.container_path(self.id or self.container, verb)
+        self._engine.request("POST", path, self._requested, body)
         return True
 
-    def _ordered(self, answer: Any, error: EngineError | None) -> None:
-        self.problem = str(error) if error and error.status != engine_api.CONFLICT else ""
+    def _requested(self, content: Any, error: EngineError | None) -> None:
+        self.problem = str(error) if error and error.status != container_engine.CONFLICT else ""
 
-    def _looked(self, found: Any, error: EngineError | None) -> None:
-        self._looking = False
-        if found:
-            self._paused, self._paused_at = bool(found["State"]["Paused"]), time.monotonic()
+    def _inspected(self, details: Any, error: EngineError | None) -> None:
+        self._is_inspecting = False
+        if details:
+            self._paused, self._paused_at = bool(details["State"]["Paused"]), time.monotonic()
 
     @property
-    def _exit(self) -> Path:
+    def _exit_record(self) -> Path:
         return self._record.with_suffix(".exit")
 
-    def _keep(self) -> None:
-        label.write(self._record, {"label": self.label, "wanted": self.wanted})
+    def _write_record(self) -> None:
+        plain_files.write_json(self._record, {"label": self.label, "wanted": self.wanted})
 
 
 def _limits(amounts: Mapping[str, int], created: Mapping[str, Any], on: bool) -> dict[str, int]:
-    """A change of limits for the engine. Not ``on``: what the container was created with; -1 is no limit.
+    """The engine's request for a change of limits. Not ``on``: those of the container's creation; -1 is no limit.
 
-    The engine keeps to the way in which its CPUs were limited: NanoCpus, else a quota. Memory is that with swap.
+    The engine rejects a change between NanoCpus and a quota. The memory limit includes swap.
     """
     body: dict[str, int] = {}
     if (percent := amounts.get("cpu_percent")) and "NanoCpus" in created:

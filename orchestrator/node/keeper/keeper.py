@@ -1,4 +1,4 @@
-"""The keeper of a bed on one host: starts its nodes, sees them exit, outlives them, and holds the leases of faults.
+"""The keeper of a bed on one host: starts its nodes, reports their exits, outlives them, and holds the leases of faults.
 
 Its nodes are process groups that it forks itself, with torch imported once, or containers of its host's engine.
 """
@@ -16,22 +16,21 @@ from typing import Any
 from .. import warm_up
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
-from ..files.inbox import Inbox, Item
-from ..hostlink.fork_server import Door
-from ..oslayer import process_tag as marks
-from ..oslayer import processes
+from ..files.inbox import Answer, Inbox, Item
+from ..hostlink.fork_server import ForkServer
+from ..oslayer import host_facts, process_tag, processes
 from ..oslayer.event_loop import Loop
-from .acts import Acts
-from .container_nodes import Containers
-from .external_holder import OUTSIDE, Places
-from .lease import Lease, Leases
-from .process_nodes import Nodes
+from .container_lifecycle import ContainerLifecycle
+from .external_nodes import OUTSIDE, ExternalNodes
+from .fault_lifecycle import FaultLifecycle
+from .lease_records import Lease, Leases
+from .process_lifecycle import ProcessLifecycle
 
 POLL_S = 0.25
-#: What a keeper's nodes may be, beside OUTSIDE: none.
+#: What a keeper's nodes are. OUTSIDE: it has none.
 PROCESSES = "processes"
 CONTAINERS = "containers"
-#: With it the keeper signs its events; it lasts as long as the bed.
+#: The keeper signs its events with this key, which lasts as long as the bed.
 KEY = "events.key"
 KEY_BYTES = 32
 
@@ -40,110 +39,111 @@ class Keeper:
     """Performs node.apply, node.kill, fault.act and fault.heal for the nodes under ``workdir``."""
 
     def __init__(self, workdir: Path, bed: str, archive: str, backend: str = PROCESSES, engine: str = "") -> None:
-        """``backend``: what its nodes are; ``engine``: socket of the engine whose containers they are.
+        """``backend``: what its nodes are. ``engine``: the socket of the engine whose containers they are.
 
-        ``outside``: it has none, but acts on hosts; ``workdir`` then lies in the bed's directory on the orchestrator's machine.
+        The backend ``outside`` has no nodes but acts on hosts; its ``workdir`` lies in the bed's directory on the controller.
         """
-        outside = backend == OUTSIDE
-        directory = workdir / marks.KEEPER
-        writer = OUTSIDE if outside else marks.KEEPER
+        is_external = backend == OUTSIDE
+        directory = workdir / label.KEEPER_DIR
+        writer = OUTSIDE if is_external else label.KEEPER_DIR
         self._loop = Loop()
-        self._log = EventLog(directory / "events.jsonl", writer=writer, key=_key(directory / KEY))
+        self._log = EventLog(directory / "events.jsonl", writer=writer, key=_signing_key(directory / KEY))
         self._inbox = Inbox(directory)
 
-        def driven(run: str) -> bool:
-            return label.driven(workdir.parent if outside else workdir) == run
+        def is_driven(run: str) -> bool:
+            return label.driven_run(workdir.parent if is_external else workdir) == run
 
-        make: Mapping[str, Callable[..., Any]] = {
-            PROCESSES: Nodes,
-            CONTAINERS: functools.partial(Containers, socket=engine),
-            OUTSIDE: Places,
+        lifecycles: Mapping[str, Callable[..., Any]] = {
+            PROCESSES: ProcessLifecycle,
+            CONTAINERS: functools.partial(ContainerLifecycle, socket=engine),
+            OUTSIDE: ExternalNodes,
         }
-        self._nodes: Any = make[backend](self._loop, workdir, bed, archive, self._note_node)
+        self._nodes: Any = lifecycles[backend](self._loop, workdir, bed, archive, self._note_node)
         leases = Leases(directory / "leases")
-        self._acts = Acts(self._loop, leases, self._nodes.get, self._note_fault, driven, holder=writer)
-
-        self._door = Door(self._loop, workdir, archive) if backend == CONTAINERS else None
+        self._faults = FaultLifecycle(self._loop, leases, self._nodes.get, self._note_fault, is_driven, holder=writer)
+        self._fork_server = ForkServer(self._loop, workdir, archive) if backend == CONTAINERS else None
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Serve until killed."""
-        self._loop.on_child(self._reap)
+        """Serve until killed. ``ready`` is called once the keeper takes commands."""
+        self._loop.on_child_exit(self._reap)
         self._nodes.adopt()
-        self._acts.resume()
-        self._loop.watch(self._inbox.fd, self._work)
-        if self._door:
-            self._door.open()
+        self._faults.resume()
+        self._loop.add_reader(self._inbox.fd, self._take_commands)
+        if self._fork_server:
+            self._fork_server.open()
         ready()
-        self._loop.every(POLL_S, self._turn)
+        self._loop.call_every(POLL_S, self._poll)
         self._loop.run()
 
-    def _turn(self) -> None:
+    def _poll(self) -> None:
+        """Do what a lost inotify event or signal would have triggered."""
         self._reap()
-        self._work()
+        self._take_commands()
 
     def _reap(self) -> None:
         self._nodes.reap()
-        if self._door:
-            self._door.reap()
+        if self._fork_server:
+            self._fork_server.reap()
 
-    def _work(self) -> None:
+    def _take_commands(self) -> None:
         for item in self._inbox.take():
-            self._consider(item)
+            self._handle(item)
 
-    def _consider(self, item: Item) -> None:
+    def _handle(self, item: Item) -> None:
         if item.outcome is not None:
-            self._append_outcome(item, inbox.again(item.outcome))
+            self._append_outcome(item, inbox.repeated_outcome(item.outcome))
             self._inbox.finish(item)
             return
-        problem = item.problem or self._objection(item)
+        problem = item.problem or self._rejection(item)
         if problem:
-            self._refuse(item, problem)
+            self._reject(item, problem)
             return
         try:
-            self._performers()[item.command.f](item)
+            self._handlers()[item.command.f](item)
         except Exception as error:  # noqa: BLE001
             self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
 
-    def _performers(self) -> Mapping[str, Callable[[Item], None]]:
+    def _handlers(self) -> Mapping[str, Callable[[Item], None]]:
         return {
-            "node.apply": self._apply,
-            "node.kill": self._kill,
-            "fault.act": lambda item: self._acts.act(item.run, item.command, self._answering(item)),
-            "fault.heal": lambda item: self._acts.heal(item.run, item.command, self._answering(item)),
+            "node.apply": self._apply_node,
+            "node.kill": self._kill_node,
+            "fault.act": lambda item: self._faults.act(item.run, item.command, self._answer_to(item)),
+            "fault.heal": lambda item: self._faults.heal(item.run, item.command, self._answer_to(item)),
         }
 
-    def _objection(self, item: Item) -> str:
-        """Why a command may not be performed; empty where it may. Only what ends a node is bound to an incarnation."""
+    def _rejection(self, item: Item) -> str:
+        """Why a command is rejected; empty if it is performed. Only commands that end a node name an incarnation."""
         command = item.command
-        if command.f not in self._performers():
+        if command.f not in self._handlers():
             return f"a keeper does not perform {command.f}"
         try:
             node = self._nodes.get(str(command.node or ""))
         except ValueError as error:
             return str(error)
         if command.f == "fault.act" and item.age_s > command.deadline_s:
-            return f"{item.age_s:.0f} s old when it was taken, and of use for {command.deadline_s:g} s"
+            return f"the command is {item.age_s:.0f} s old, and its deadline is {command.deadline_s:g} s"
         present = node.label.get("incarnation")
         if command.f in ("node.kill", "fault.act") and present and command.incarnation not in (None, present):
             return f"for incarnation {command.incarnation} of {node.name}; the newest is {present}"
         return ""
 
-    def _apply(self, item: Item) -> None:
-        """Start a node from the NodeSpec given, or, where only its name is given, from the one that it had."""
+    def _apply_node(self, item: Item) -> None:
+        """Start a node from the NodeSpec of the command, or, if that has only a name, from the node's earlier NodeSpec."""
         node, value = self._nodes.get(str(item.command.node)), item.command.value
         if "hash" not in value and not node.label:
-            self._answer(item, "fail", {"reason": f"{node.name} was never here: a NodeSpec is needed"})
+            self._answer(item, "fail", {"reason": f"{node.name} has never run here: the command needs a NodeSpec"})
             return
         wanted = value if "hash" in value else node.wanted
         node.ready_s = max(node.ready_s, item.command.deadline_s)
         if not node.alive or node.starting:
-            self._nodes.start(node, wanted, self._answering(item))
+            self._nodes.start(node, wanted, self._answer_to(item))
         elif node.label["spec_hash"] != wanted["hash"]:
-            self._answer(item, "fail", {"reason": f"{node.name} runs by spec {node.label['spec_hash']}; end it first"})
+            reason = f"{node.name} runs with spec {node.label['spec_hash']}; end it first"
+            self._answer(item, "fail", {"reason": reason})
         else:
             self._answer(item, "ok", node.identity)
 
-    def _kill(self, item: Item) -> None:
+    def _kill_node(self, item: Item) -> None:
         def ended(killed: list[int], left: int) -> None:
             value: dict[str, Any] = {"killed": killed, "left": left}
             if left:
@@ -152,15 +152,15 @@ class Keeper:
 
         self._nodes.end(self._nodes.get(str(item.command.node)), ended)
 
-    def _answering(self, item: Item) -> Callable[[str, Mapping[str, Any]], None]:
+    def _answer_to(self, item: Item) -> Answer:
         return lambda kind, value: self._answer(item, kind, value)
 
     def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
         incarnation = self._nodes.get(str(item.command.node)).label.get("incarnation")
-        self._keep(item, {"type": kind, "value": dict(value), "incarnation": incarnation})
+        self._finish(item, {"type": kind, "value": dict(value), "incarnation": incarnation})
 
-    def _keep(self, item: Item, outcome: Mapping[str, Any]) -> None:
-        """Kept before it is told: what was done and not told is told when it is asked for again."""
+    def _finish(self, item: Item, outcome: Mapping[str, Any]) -> None:
+        """Keep the outcome before it is reported, so that a repeated command can report it after a crash."""
         self._inbox.finish(item, {**outcome, "f": item.command.f, "key": item.command.key})
         self._append_outcome(item, outcome)
 
@@ -177,12 +177,13 @@ class Keeper:
             run=None if item.run == "bed" else item.run,
         )
 
-    def _refuse(self, item: Item, reason: str) -> None:
+    def _reject(self, item: Item, reason: str) -> None:
+        """Write a note of the rejection, and an outcome if the file holds a command."""
         command, run = item.command, None if item.run in ("", "bed") else item.run
         value = {"key": command.key or item.name, "reason": reason}
         self._log.append("note", "command.refused", value, node=command.node, epoch=command.epoch, run=run)
         if command.key:
-            self._keep(item, {"type": "fail", "value": {"reason": reason}})
+            self._finish(item, {"type": "fail", "value": {"reason": reason}})
         else:
             self._inbox.finish(item)
 
@@ -196,13 +197,13 @@ class Keeper:
         )
 
 
-def _key(path: Path) -> bytes:
-    """The keeper's own key; drawn where there is none, or where its first keeper was killed while it wrote it."""
+def _signing_key(path: Path) -> bytes:
+    """The keeper's key. It is drawn if there is none, or if an earlier keeper was killed while it wrote the key."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = plain_files.read(path) if path.exists() else b""
+    key = plain_files.read_file(path) if path.exists() else b""
     if len(key) != KEY_BYTES:
         key = secrets.token_bytes(KEY_BYTES)
-        with open(plain_files.made(path), "wb") as file:
+        with open(plain_files.create_file(path), "wb") as file:
             file.write(key)
     return key
 
@@ -218,32 +219,34 @@ def main(
     owner: str = "",
     owner_id: str = "",
 ) -> int:
-    """Become the keeper: take the lock, import what ranks need, write the label, serve. Runs detached already.
+    """Become the keeper, in a detached process: take the lock, import what ranks need, write the label, serve.
 
-    ``backend`` and ``engine``: see ``Keeper``; only what forks ranks itself imports torch. ``owner``: whose bed it is, for people.
+    ``backend`` and ``engine``: see ``Keeper``; only a keeper that forks ranks imports torch. ``owner``: the bed's owner, for
+    display.
     """
-    directory = workdir / marks.KEEPER
-    label.take(directory)
+    directory = workdir / label.KEEPER_DIR
+    label.take_lock(directory)
     incarnation = secrets.token_hex(4)
-    marks.overwrite(marks.mark(marks.tag(bed, str(workdir)), marks.KEEPER, incarnation))
+    bed_tag = process_tag.bed_tag(bed, str(workdir))
+    process_tag.set_own_tag(process_tag.node_tag(bed_tag, label.KEEPER_DIR, incarnation))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if backend == PROCESSES:
-        warm_up.load()
+        warm_up.import_modules()
     pid = os.getpid()
     own = {
         "bed": bed,
         "incarnation": incarnation,
         "agent": archive,
         "pid": pid,
-        "start": processes.start_of(pid),
-        "boot": label.boot_id(),
+        "start": processes.start_time(pid),
+        "boot": host_facts.boot_id(),
         "owner": owner,
         "owner_id": owner_id,
         "backend": backend,
         "engine": engine,
     }
     keeper = Keeper(workdir, bed, archive, backend, engine)
-    label.write(directory / label.KEEPER, own)
+    plain_files.write_json(directory / label.KEEPER_LABEL, own)
     keeper.run(ready)
     return 0

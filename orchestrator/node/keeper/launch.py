@@ -1,4 +1,4 @@
-"""Starts the keeper of a bed on this host, unless the right one runs; ends the wrong one."""
+"""Starts the keeper of a bed on this host unless it runs already, and ends a keeper of another version."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..files import label
-from ..oslayer import process_tag as marks
-from ..oslayer import processes
+from ..oslayer import process_tag, processes
 
 #: Importing torch from a cold disk takes long.
 READY_S = 180.0
 
 
-def ensure(
+def ensure_keeper(
     workdir: Path,
     bed: str,
     archive: Path,
@@ -28,33 +27,33 @@ def ensure(
     more: Sequence[str] = (),
     env: Mapping[str, str] = {},
 ) -> bool:
-    """A keeper that runs this archive; whether it had to be started. ``more``: options for it. Raises RuntimeError."""
-    with _alone(workdir / marks.KEEPER / "prepare.lock"):
-        if _is_there(workdir / marks.KEEPER, digest):
+    """Ensure that a keeper runs this archive; whether it had to be started. ``more``: its options. Raises RuntimeError."""
+    with _exclusive(workdir / label.KEEPER_DIR / "prepare.lock"):
+        if _is_running(workdir / label.KEEPER_DIR, digest):
             return False
         _start(workdir, bed, archive, digest, python, more, env)
         return True
 
 
-def _is_there(directory: Path, digest: str) -> bool:
-    """Does a keeper run this archive? One that runs another, or hangs in its start, is ended."""
-    present = label.living(directory, label.KEEPER)
+def _is_running(directory: Path, digest: str) -> bool:
+    """Does a keeper run this archive? A keeper that runs another archive, or hangs in its start, is ended."""
+    present = label.live_label(directory, label.KEEPER_LABEL)
     if present and present["agent"] == digest:
         return True
-    end(directory)
+    end_keeper(directory)
     return False
 
 
-def end(directory: Path) -> int:
-    """End the keeper of a directory, whatever it is doing; its pid, 0 where there was none."""
-    pid = label.holder(directory)
-    found = processes.find(pid) if pid else None
-    if not found:
+def end_keeper(directory: Path) -> int:
+    """Kill the keeper of a directory; its pid, 0 if there was none."""
+    pid = label.lock_holder(directory)
+    keeper = processes.find(pid) if pid else None
+    if not keeper:
         return 0
-    processes.kill([found])
-    while processes.alive(found.pid, found.start):
+    processes.kill([keeper])
+    while processes.is_alive(keeper.pid, keeper.start):
         time.sleep(0.002)
-    return found.pid
+    return keeper.pid
 
 
 def _start(
@@ -62,35 +61,36 @@ def _start(
 ) -> None:
     read, write = os.pipe()
     arguments = ["--workdir", str(workdir), "--bed", bed, "--archive", digest, "--ready", str(write), *more]
-    placeholder = marks.padded(marks.mark(marks.tag(bed, str(workdir)), marks.KEEPER, "starting"))
+    bed_tag = process_tag.bed_tag(bed, str(workdir))
+    padded_tag = process_tag.pad(process_tag.node_tag(bed_tag, label.KEEPER_DIR, "starting"))
     try:
         launcher = subprocess.Popen(
             [python, str(archive), "keeper", *arguments],
-            env={**env, **os.environ, marks.NAME: placeholder},
+            env={**env, **os.environ, process_tag.VARIABLE: padded_tag},
             pass_fds=[write],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
         )
         os.close(write)
-        said, _ = launcher.communicate()
+        output, _ = launcher.communicate()
         ready = bool(select.select([read], [], [], READY_S)[0] and os.read(read, 64))
     finally:
         os.close(read)
     if not ready:
-        tail = said.decode(errors="replace") + _tail(workdir / marks.KEEPER / "keeper.log")
-        raise RuntimeError("\n".join(["the keeper did not start", *tail.splitlines()[-15:]]))
+        text = output.decode(errors="replace") + _log_tail(workdir / label.KEEPER_DIR / "keeper.log")
+        raise RuntimeError("\n".join(["the keeper did not start", *text.splitlines()[-15:]]))
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """One at a time, whichever process it is."""
+def _exclusive(path: Path) -> Iterator[None]:
+    """Hold a lock that excludes other processes."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _tail(path: Path) -> str:
+def _log_tail(path: Path) -> str:
     try:
         return path.read_text(errors="replace")[-4000:]
     except OSError:

@@ -1,4 +1,4 @@
-"""Carries primitives out, one after the other, and observes until the state that they name is reached."""
+"""Performs the primitives of an act one after the other, and observes until the states that they name are reached."""
 
 from __future__ import annotations
 
@@ -9,157 +9,159 @@ from typing import Any
 from ...model.act import Primitive
 from ..oslayer import namespaces
 from ..oslayer.event_loop import Loop
-from . import containing_host, primitives, programs
-from .primitives import Node
+from . import host_primitives, node_primitives
+from .node_protocol import Node, Observed, Unsupported
 
-AGAIN_S = 0.002
-#: How long one primitive of several may take to show.
-PROOF_S = 2.0
-#: Hosts are not looked at as often as processes.
-AROUND_S = 0.1
-#: Primitives whose injection is repeated until the state is reached: new processes may have come in between.
+POLL_S = 0.002
+#: How long the state of one primitive among several may take to show.
+STEP_S = 2.0
+#: Hosts are observed less often than processes.
+HOST_POLL_S = 0.1
+#: Primitives that are repeated until the state is reached, as new processes may have started meanwhile.
 REPEATED = ("power", "pause", "limit")
 
 Evidence = Mapping[str, Any]
 
 
-def check(wanted: Iterable[Primitive], node: Node) -> None:
-    """Raises primitives.Unsupported for what cannot be carried out here, before anything is done."""
-    listed = list(wanted)
-    primitives.check((one for one in listed if not containing_host.concerns(one)), node)
-    for one in listed:
-        if containing_host.concerns(one) and (problem := containing_host.objection(one)):
-            raise primitives.Unsupported(problem)
-        _in_network(one, node)
+def check_supported(primitives: Iterable[Primitive], node: Node) -> None:
+    """Raises Unsupported for a primitive that cannot be performed, before any is performed."""
+    listed = list(primitives)
+    node_primitives.check_supported((item for item in listed if not host_primitives.is_of_host(item)), node)
+    for primitive in listed:
+        if host_primitives.is_of_host(primitive) and (problem := host_primitives.why_unsupported(primitive)):
+            raise Unsupported(problem)
+        _in_network(primitive, node)
 
 
-def each(
+def perform_all(
     loop: Loop,
-    wanted: Sequence[Primitive],
+    primitives: Sequence[Primitive],
     node: Node,
     limit_s: float,
-    go_on: Callable[[Sequence[str]], bool],
+    may_continue: Callable[[Sequence[str]], bool],
     then: Callable[[Evidence, Sequence[str]], None],
     proofs: Sequence[Primitive] = (),
 ) -> None:
-    """One after the other; then call with what was done and what went wrong. ``go_on``: may the next one follow?
+    """Perform one after the other, while ``may_continue``; then call with the evidence and the problems.
 
-    ``proofs``: states that must be observed right after the primitive that brings them about, before the next follows.
+    ``proofs``: states that must be observed right after their own primitive, before the next primitive.
     """
-    done: dict[str, Any] = {}
+    evidence_of_all: dict[str, Any] = {}
     problems: list[str] = []
 
     def step(index: int) -> None:
-        if index == len(wanted) or not go_on(problems):
-            then(done, problems)
+        if index == len(primitives) or not may_continue(problems):
+            then(evidence_of_all, problems)
             return
+        primitive = primitives[index]
 
         def finished(evidence: Evidence, problem: str) -> None:
-            done.update(evidence)
+            evidence_of_all.update(evidence)
             problems.extend([problem] if problem else [])
-            if problem or wanted[index] not in proofs:
+            if problem or primitive not in proofs:
                 step(index + 1)
                 return
-            prove(loop, [wanted[index]], [], node, PROOF_S, lambda: go_on(problems), proved)
+            observe_until(loop, [primitive], [], node, STEP_S, lambda: may_continue(problems), observed)
 
-        def proved(good: bool, evidence: Evidence) -> None:
-            done.update(evidence)
-            problems.extend([] if good else [f"{wanted[index].kind}: not verified"])
+        def observed(is_reached: bool, evidence: Evidence) -> None:
+            evidence_of_all.update(evidence)
+            problems.extend([] if is_reached else [f"{primitive.kind}: not verified"])
             step(index + 1)
 
-        if containing_host.concerns(wanted[index]):
+        if host_primitives.is_of_host(primitive):
             try:
-                program = _in_network(wanted[index], node).args["run"]
-            except primitives.Unsupported as error:
+                argv = _in_network(primitive, node).args["run"]
+            except Unsupported as error:
                 finished({}, str(error))
                 return
-            programs.start(loop, program, limit_s, finished)
+            host_primitives.run_program(loop, argv, limit_s, finished)
         else:
-            finished(*_done(wanted[index], node))
+            finished(*_perform(primitive, node))
 
     step(0)
 
 
-def prove(
+def observe_until(
     loop: Loop,
-    wanted: Sequence[Primitive],
-    again_by: Sequence[Primitive],
+    primitives: Sequence[Primitive],
+    repeatable: Sequence[Primitive],
     node: Node,
     limit_s: float,
-    in_force: Callable[[], bool],
+    is_in_force: Callable[[], bool],
     then: Callable[[bool, Evidence], None],
 ) -> None:
-    """Look until everything is as wanted, repeating what may be repeated; then call.
+    """Observe until all states are reached, and repeat those of ``repeatable`` that may be repeated; then call.
 
-    Once it is not ``in_force`` any more nothing is repeated: a rollback must not be fought.
+    It ends when the fault is no longer in force: a rollback must not be undone.
     """
     until = time.monotonic() + limit_s
-    pause_s = AROUND_S if any(map(containing_host.concerns, wanted)) else AGAIN_S
-    repeated = [one for one in again_by if one.kind in REPEATED and not containing_host.concerns(one)]
+    pause_s = HOST_POLL_S if any(map(host_primitives.is_of_host, primitives)) else POLL_S
+    repeated = [item for item in repeatable if item.kind in REPEATED and not host_primitives.is_of_host(item)]
 
-    def look() -> None:
-        if not in_force():
+    def poll() -> None:
+        if not is_in_force():
             then(False, {"overtaken": "healed before it was verified"})
             return
-        seen = [_holds(one, node) for one in wanted]
-        good = bool(seen) and all(reached for reached, _ in seen)
-        if good or time.monotonic() > until:
-            then(good, {name: value for _, evidence in seen for name, value in evidence.items()})
+        observations = [_observe(primitive, node) for primitive in primitives]
+        is_reached = bool(observations) and all(holds for holds, _ in observations)
+        if is_reached or time.monotonic() > until:
+            then(is_reached, _merged(observations))
             return
-        for one in repeated:
-            _done(one, node)
-        loop.later(pause_s, look)
+        for primitive in repeated:
+            _perform(primitive, node)
+        loop.call_later(pause_s, poll)
 
-    loop.later(AGAIN_S, look)
+    loop.call_later(POLL_S, poll)
 
 
-def inspect(
+def observe_once(
     loop: Loop,
-    wanted: Sequence[Primitive],
+    primitives: Sequence[Primitive],
     node: Node,
     limit_s: float,
     then: Callable[[bool | None, Evidence], None],
 ) -> None:
-    """Observe once whether all of ``wanted`` holds (None: not known within ``limit_s``); then call with the evidence."""
+    """Observe once whether all states hold (None: not known within ``limit_s``); then call with the evidence."""
     until = time.monotonic() + limit_s
 
-    def look() -> None:
-        seen = [_holds(one, node) for one in wanted]
-        states = [reached for reached, _ in seen]
-        unknown = not states or (None in states and False not in states)
-        if unknown and states and time.monotonic() < until:
-            loop.later(AGAIN_S, look)
+    def poll() -> None:
+        observations = [_observe(primitive, node) for primitive in primitives]
+        states = [holds for holds, _ in observations]
+        is_unknown = not states or (None in states and False not in states)
+        if is_unknown and states and time.monotonic() < until:
+            loop.call_later(POLL_S, poll)
             return
-        evidence = {name: value for _, part in seen for name, value in part.items()}
-        then(None if unknown else all(states), evidence)
+        then(None if is_unknown else all(states), _merged(observations))
 
-    look()
+    poll()
 
 
-def _done(one: Primitive, node: Node) -> tuple[dict[str, Any], str]:
-    """What was done and what went wrong: whatever it is, a rollback must still be possible."""
+def _merged(observations: Sequence[Observed]) -> dict[str, Any]:
+    return {name: value for _, evidence in observations for name, value in evidence.items()}
+
+
+def _perform(primitive: Primitive, node: Node) -> tuple[dict[str, Any], str]:
+    """(evidence, problem). No exception leaves this function, so that a rollback stays possible."""
     try:
-        return primitives.apply(one, node), ""
+        return node_primitives.perform(primitive, node), ""
     except Exception as error:  # noqa: BLE001
-        return {}, f"{one.kind}: {type(error).__name__}: {error}"
+        return {}, f"{primitive.kind}: {type(error).__name__}: {error}"
 
 
-def _holds(one: Primitive, node: Node) -> tuple[bool | None, dict[str, Any]]:
+def _observe(primitive: Primitive, node: Node) -> Observed:
     try:
-        if containing_host.concerns(one):
-            return containing_host.holds(_in_network(one, node))
-        return primitives.holds(one, node)
+        if host_primitives.is_of_host(primitive):
+            return host_primitives.observe(_in_network(primitive, node))
+        return node_primitives.observe(primitive, node)
     except Exception as error:  # noqa: BLE001
-        return None, {"problem": f"{one.kind}: {type(error).__name__}: {error}"}
+        return None, {"problem": f"{primitive.kind}: {type(error).__name__}: {error}"}
 
 
-def _in_network(one: Primitive, node: Node) -> Primitive:
-    """A program with ``network`` as it is run in the node's network namespace. Raises Unsupported where it has none."""
-    if not one.args.get("network"):
-        return one
+def _in_network(primitive: Primitive, node: Node) -> Primitive:
+    """A program with ``network`` as it runs in the node's network namespace. Raises Unsupported if the node has none."""
+    if not primitive.args.get("network"):
+        return primitive
     if not namespaces.has_own_network(node.pid):
-        raise primitives.Unsupported(
-            f"{one.kind}: {node.name} has no network of its own; the program would act on its host"
-        )
-    run = ["nsenter", "--target", str(node.pid), "--net", *one.args["run"]]
-    return Primitive(kind=one.kind, args={**one.args, "run": run})
+        raise Unsupported(f"{primitive.kind}: {node.name} has no network of its own; the program would act on its host")
+    run = ["nsenter", "--target", str(node.pid), "--net", *primitive.args["run"]]
+    return Primitive(kind=primitive.kind, args={**primitive.args, "run": run})

@@ -1,4 +1,4 @@
-"""Cgroups of version 1 and 2: the limits that hold for a process, and a child cgroup that limits processes further."""
+"""Cgroups of version 1 and 2: the limits of a process, and child cgroups that limit processes further."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ CONTROLLERS = {"cpu_percent": "cpu", "memory_mib": "memory", "pids": "pids"}
 PERIOD_US = 100_000
 _PROC = Path("/proc")
 _MIB = 1 << 20
-#: From this on a memory limit of version 1 means none: the kernel rounds LONG_MAX down to pages.
+#: A memory limit of version 1 from this size on means no limit: the kernel rounds LONG_MAX down to pages.
 _NO_LIMIT_BYTES = 1 << 60
 
 
 def find(pid: int | str, controller: str, proc: Path = _PROC) -> Path | None:
-    """The directory of the cgroup of that controller which a process is in; None where it cannot be seen."""
+    """The directory of a process's cgroup for a controller; None if it is not visible."""
     membership = _read(proc / str(pid) / "cgroup")
     for line in membership.splitlines():
         _, controllers, path = line.split(":", 2)
@@ -30,7 +30,7 @@ def find(pid: int | str, controller: str, proc: Path = _PROC) -> Path | None:
 
 
 def is_available(names: Iterable[str], proc: Path = _PROC) -> bool:
-    """May this process limit these by a child of its own cgroup, without a change to what is above it?"""
+    """Can this process limit these by a child of its own cgroup, without a change to its parents?"""
     return all(_may_limit(find("self", CONTROLLERS[name], proc), CONTROLLERS[name]) for name in names)
 
 
@@ -63,7 +63,7 @@ def release(child: str, names: Iterable[str], proc: Path = _PROC) -> dict[str, l
 
 
 def limits(process: Process, names: Iterable[str], proc: Path = _PROC) -> dict[str, float | None]:
-    """The limits of the cgroups that a process is in, None where there is none; what cannot be seen is left out."""
+    """The limits of a process's cgroups; None: no limit. Those that are not visible are left out."""
     cgroups = {name: find(process.pid, CONTROLLERS[name], proc) for name in names}
     return {name: _read_limit(cgroup, name) for name, cgroup in cgroups.items() if cgroup is not None}
 
@@ -71,12 +71,12 @@ def limits(process: Process, names: Iterable[str], proc: Path = _PROC) -> dict[s
 def are_limited(
     members: Iterable[Process], amounts: Mapping[str, int], on: bool, proc: Path = _PROC
 ) -> tuple[bool | None, dict[str, Any]]:
-    """Do these limits hold for all of the processes (not ``on``: for none of them; None: not known), with the limits."""
-    seen = {process.pid: limits(process, amounts, proc) for process in members}
-    evidence = {name: {str(pid): shown.get(name) for pid, shown in seen.items()} for name in amounts}
-    if any(len(shown) < len(amounts) for shown in seen.values()):
+    """Do these limits hold for all of the processes, or (not ``on``) for none? None: not known. With the limits."""
+    limits_by_pid = {process.pid: limits(process, amounts, proc) for process in members}
+    evidence = {name: {str(pid): shown.get(name) for pid, shown in limits_by_pid.items()} for name in amounts}
+    if any(len(shown) < len(amounts) for shown in limits_by_pid.values()):
         return None, evidence
-    states = [shown[name] == amount for shown in seen.values() for name, amount in amounts.items()]
+    states = [shown[name] == amount for shown in limits_by_pid.values() for name, amount in amounts.items()]
     return (bool(states) and all(states)) if on else not any(states), evidence
 
 
@@ -90,12 +90,12 @@ def _may_limit(cgroup: Path | None, controller: str) -> bool:
 def _own(name: str, proc: Path) -> Path:
     cgroup = find("self", CONTROLLERS[name], proc)
     if cgroup is None:
-        raise FileNotFoundError(f"there is no cgroup of the controller {CONTROLLERS[name]}")
+        raise FileNotFoundError(f"no cgroup of the controller {CONTROLLERS[name]}")
     return cgroup
 
 
 def _move(pid: int, cgroup: Path) -> None:
-    """A process that has ended meanwhile needs no move."""
+    """Move a process into a cgroup, unless it has ended."""
     try:
         (cgroup / "cgroup.procs").write_text(str(pid))
     except ProcessLookupError:
@@ -130,7 +130,7 @@ def _read_limit(cgroup: Path, name: str) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    """None for ``max``, for -1 and for no text: there is no limit."""
+    """A number; None for ``max``, -1 and no text, which mean no limit."""
     try:
         number = float(text)
     except ValueError:
@@ -139,7 +139,7 @@ def _number(text: str) -> float | None:
 
 
 def _mounted(kind: str, controller: str, path: str, proc: Path) -> Path | None:
-    """A cgroup's path as the file system shows it to this process."""
+    """The directory of a cgroup, as this process sees the file system."""
     for line in _read(proc / "self" / "mountinfo").splitlines():
         fields, _, rest = line.partition(" - ")
         filesystem, *_, options = rest.split(" ")

@@ -1,4 +1,4 @@
-"""Slows processes down where there is no cgroup: they run for a part of every 0.1 s and stand still for the rest."""
+"""Slows processes down without a cgroup: they run for a part of every 0.1 s and are stopped for the rest."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from .event_loop import Loop, Timer
 from .processes import Process
 
 PERIOD_S = 0.1
-#: How long processes are observed until it is known how much of the time they stand still.
+#: How long the processes are observed until the part of the time in which they are stopped is known.
 WINDOW_S = 3 * PERIOD_S
 
 
 class DutyCycle:
-    """SIGCONT and SIGSTOP in turn, to the processes that ``members`` lists at that time."""
+    """Sends SIGCONT and SIGSTOP in turn to the processes that ``members`` lists at that time."""
 
     def __init__(self, loop: Loop, members: Callable[[], list[Process]]) -> None:
         self._loop = loop
         self._members = members
         self._timer: Timer | None = None
         self._percent = 100
-        #: (CLOCK_MONOTONIC, does every process stand still)
+        #: (CLOCK_MONOTONIC, is every process stopped)
         self._samples: deque[tuple[float, bool]] = deque()
 
     @property
@@ -33,7 +33,7 @@ class DutyCycle:
         return self._timer is not None
 
     def start(self, percent: int) -> None:
-        """Let the processes run for ``percent`` of the time; harmless to repeat."""
+        """Let the processes run for ``percent`` of the time. Idempotent."""
         if self.is_active and percent == self._percent:
             return
         self.stop()
@@ -41,7 +41,7 @@ class DutyCycle:
         self._halt()
 
     def stop(self) -> list[int]:
-        """Let every process go on for good; the pids of those that stood still."""
+        """Continue every process; the pids of those that were stopped."""
         if self._timer:
             self._timer.cancel()
         self._timer = None
@@ -49,9 +49,9 @@ class DutyCycle:
         return self._continue()
 
     def is_observed(self, percent: int) -> tuple[bool | None, dict[str, Any]]:
-        """Do the processes stand still for at least half of the time that ``percent`` leaves? None: not known yet."""
+        """Are the processes stopped for at least half of the time that ``percent`` leaves? None: not known yet."""
         now, members = time.monotonic(), self._members()
-        self._samples.append((now, bool(members) and all(one.state == processes.STOPPED for one in members)))
+        self._samples.append((now, bool(members) and all(process.state == processes.STOPPED for process in members)))
         if now - self._samples[0][0] < WINDOW_S:
             return None, {}
         while now - self._samples[0][0] > 2 * WINDOW_S:
@@ -60,12 +60,14 @@ class DutyCycle:
         return 100 * stopped >= (100 - percent) / 2, {"stopped_percent": round(100 * stopped)}
 
     def _continue(self) -> list[int]:
-        return processes.send((one for one in self._members() if one.state == processes.STOPPED), signal.SIGCONT)
+        return processes.send_signal(
+            (process for process in self._members() if process.state == processes.STOPPED), signal.SIGCONT
+        )
 
     def _run(self) -> None:
         self._continue()
-        self._timer = self._loop.later(PERIOD_S * self._percent / 100, self._halt)
+        self._timer = self._loop.call_later(PERIOD_S * self._percent / 100, self._halt)
 
     def _halt(self) -> None:
-        processes.send(self._members(), signal.SIGSTOP)
-        self._timer = self._loop.later(PERIOD_S * (100 - self._percent) / 100, self._run)
+        processes.send_signal(self._members(), signal.SIGSTOP)
+        self._timer = self._loop.call_later(PERIOD_S * (100 - self._percent) / 100, self._run)

@@ -1,4 +1,4 @@
-"""One thread, one selector: descriptors, timers and the exits of children, for keeper and agent alike."""
+"""The event loop of keeper and agent: descriptors, timers and exits of children, in one thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Call = Callable[[], None]
 
 
 class Timer:
-    """Something to be called later, unless cancelled before."""
+    """A pending call that can be cancelled."""
 
     __slots__ = ("call",)
 
@@ -30,7 +30,7 @@ class Timer:
 
 
 class Loop:
-    """Calls back, one at a time. A call that raises is logged to stderr; the loop goes on."""
+    """Runs one call at a time. A call that raises an exception is logged to stderr, and the loop continues."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -38,79 +38,79 @@ class Loop:
         self._order = itertools.count()
         self._wake: tuple[int, int] | None = None
 
-    def watch(self, fd: int, call: Call) -> None:
+    def add_reader(self, fd: int, call: Call) -> None:
         self._selector.register(fd, selectors.EVENT_READ, call)
 
-    def forget(self, fd: int) -> None:
+    def remove_reader(self, fd: int) -> None:
         self._selector.unregister(fd)
 
-    def later(self, after_s: float, call: Call) -> Timer:
+    def call_later(self, after_s: float, call: Call) -> Timer:
         timer = Timer(call)
         heapq.heappush(self._timers, (time.monotonic() + after_s, next(self._order), timer))
         return timer
 
-    def every(self, period_s: float, call: Call) -> None:
-        """Call now and then every ``period_s``, without drift and without catching up on missed turns."""
+    def call_every(self, period_s: float, call: Call) -> None:
+        """Call now and then every ``period_s``, without drift. Missed calls are not made up for."""
         due = time.monotonic()
 
-        def turn() -> None:
+        def run_and_rearm() -> None:
             nonlocal due
             due = max(due + period_s, time.monotonic())
-            self.later(due - time.monotonic(), turn)
+            self.call_later(due - time.monotonic(), run_and_rearm)
             call()
 
-        turn()
+        run_and_rearm()
 
-    def on_child(self, call: Call) -> None:
-        """Call whenever children have changed state (SIGCHLD)."""
+    def on_child_exit(self, call: Call) -> None:
+        """Call whenever a child changes state (SIGCHLD)."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._wake = (read, write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-        def woken() -> None:
+        def drain_and_call() -> None:
             os.read(read, 4096)
             call()
 
-        self.watch(read, woken)
+        self.add_reader(read, drain_and_call)
 
     def run(self) -> None:
         while True:
-            self.turn()
+            self.run_once()
 
-    def turn(self) -> None:
-        """Wait for whatever comes first, then make every call that is due."""
-        ready = self._selector.select(self._patience())
+    def run_once(self) -> None:
+        """Wait for the next descriptor or timer, then make every call that is due."""
+        ready = self._selector.select(self._timeout_s())
         for key, _ in ready:
-            _safely(key.data)
+            _run_logged(key.data)
         while self._timers and self._timers[0][0] <= time.monotonic():
             _, _, timer = heapq.heappop(self._timers)
             if timer.call:
-                _safely(timer.call)
+                _run_logged(timer.call)
 
-    def leave(self) -> None:
-        """In a forked child: let go of what belongs to the parent's loop."""
+    def close_in_child(self) -> None:
+        """In a forked child: release the descriptors and signal handlers of the parent's loop."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self._selector.close()
         for fd in self._wake or ():
             os.close(fd)
 
-    def _patience(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         while self._timers and self._timers[0][2].call is None:
             heapq.heappop(self._timers)
         return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
 
 
-def readable(fd: int, timeout_s: float) -> bool:
-    """Wait until a descriptor can be read."""
+def wait_readable(fd: int, timeout_s: float) -> bool:
+    """Wait until a descriptor can be read; whether it can."""
     return bool(select.select([fd], [], [], timeout_s)[0])
 
 
-def _safely(call: Call) -> None:
+def _run_logged(call: Call) -> None:
     try:
         call()
     except Exception:  # noqa: BLE001
-        with contextlib.suppress(OSError):  # a full disk ends no loop
+        with contextlib.suppress(OSError):  # a full disk does not end the loop
             traceback.print_exc()
             sys.stderr.flush()

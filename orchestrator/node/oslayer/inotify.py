@@ -1,4 +1,4 @@
-"""Inotify by ctypes: learn at once that a file arrived in or grew within a directory."""
+"""Inotify through ctypes: reports at once that a file arrived or grew in a directory."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _HEADER = struct.Struct("iIII")
 
 
 class Watcher:
-    """One inotify descriptor. Where the kernel refuses (its limits), ``watch`` says False and slow polls must do."""
+    """One inotify descriptor. If the kernel's limits are reached, ``add_watch`` returns False and the caller must poll."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         self._paths: dict[str, int] = {}
 
-    def watch(self, path: str, mask: int) -> bool:
-        """Watch a directory or file; a second time is harmless."""
+    def add_watch(self, path: str, mask: int) -> bool:
+        """Watch a directory or file; whether the kernel accepted it. Idempotent."""
         if self.fd < 0:
             return False
         number = self._libc.inotify_add_watch(self.fd, os.fsencode(path), mask)
@@ -33,22 +33,22 @@ class Watcher:
             self._paths[path] = number
         return bool(number >= 0)
 
-    def drain(self) -> list[str]:
-        """The names that were reported since the last call, in order (without their directories)."""
+    def read_names(self) -> list[str]:
+        """The names that were reported since the last call, in order, without their directories."""
         return [name for _, _, name in self._events() if name]
 
-    def changed(self) -> tuple[set[tuple[str, str]], bool]:
-        """(watched path, name in it) of all that was reported since the last call, and whether some was left out."""
+    def read_changes(self) -> tuple[set[tuple[str, str]], bool]:
+        """(watched path, name in it) of each report since the last call, and whether reports were lost."""
         paths = {number: path for path, number in self._paths.items()}
-        found: set[tuple[str, str]] = set()
-        lost = False
+        changes: set[tuple[str, str]] = set()
+        is_incomplete = False
         for number, mask, name in self._events():
-            lost = lost or bool(mask & _OVERFLOW)
+            is_incomplete = is_incomplete or bool(mask & _OVERFLOW)
             if mask & _IGNORED:
                 self._paths.pop(paths.pop(number, ""), None)
             elif number in paths:
-                found.add((paths[number], name))
-        return found, lost
+                changes.add((paths[number], name))
+        return changes, is_incomplete
 
     def _events(self) -> Iterator[tuple[int, int, str]]:
         while data := self._read():

@@ -1,4 +1,4 @@
-"""Namespaces of Linux, held by file descriptors: nothing is mounted for them, so none outlives those who hold it."""
+"""Linux namespaces held by file descriptors: nothing is mounted, so a namespace ends with its last holder."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ _SIOCGIFFLAGS, _IFF_RUNNING = 0x8913, 0x40
 
 
 def unshare(kinds: int) -> None:
-    """Leave the namespaces of these kinds for new ones. Raises OSError."""
+    """Move this process into new namespaces of these kinds. Raises OSError."""
     _call("unshare", kinds)
 
 
 def create() -> int:
-    """A new network namespace, by its descriptor; this process stays where it is. Raises OSError."""
-    here = current()
+    """Create a network namespace; its descriptor. This process stays in its own. Raises OSError."""
+    own = open_current()
     try:
         unshare(CLONE_NEWNET)
-        made = current()
-        enter(here)
+        created = open_current()
+        enter(own)
     finally:
-        os.close(here)
-    return made
+        os.close(own)
+    return created
 
 
-def current() -> int:
-    """A descriptor of this process's network namespace."""
+def open_current() -> int:
+    """Open the network namespace of this process; its descriptor."""
     return os.open(_NET, os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -49,31 +49,31 @@ def has_own_network(pid: int) -> bool:
 
 
 def enter(fd: int) -> None:
-    """Go into a network namespace. Raises OSError."""
+    """Move this process into a network namespace. Raises OSError."""
     _call("setns", fd, CLONE_NEWNET)
 
 
 @contextlib.contextmanager
-def inside(fd: int) -> Iterator[None]:
-    """In another network namespace for a while. For a process with one thread."""
-    here = current()
+def entered(fd: int) -> Iterator[None]:
+    """Run the body of a ``with`` in another network namespace. For a process with one thread. Raises OSError."""
+    own = open_current()
     try:
         enter(fd)
         try:
             yield
         finally:
-            enter(here)
+            enter(own)
     finally:
-        os.close(here)
+        os.close(own)
 
 
-def name(fd: int) -> str:
-    """``net:[4026532177]``: the same for all who are in it or hold it."""
+def namespace_name(fd: int) -> str:
+    """The kernel's name of a namespace, such as ``net:[4026532177]``."""
     return os.readlink(f"/proc/self/fd/{fd}")
 
 
-def held(pid: int, wanted: str) -> int:
-    """A descriptor of the namespace of that name which a process holds; -1 where it holds none."""
+def open_held(pid: int, wanted: str) -> int:
+    """Open the namespace of this name that a process holds; -1 if it holds none."""
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             path = f"/proc/{pid}/fd/{fd}"
@@ -83,20 +83,20 @@ def held(pid: int, wanted: str) -> int:
     return -1
 
 
-def of(pid: int) -> int:
-    """A descriptor of the network namespace that a process is in. Raises OSError."""
+def open_of_process(pid: int) -> int:
+    """Open the network namespace of a process; its descriptor. Raises OSError."""
     return os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 def has_carrier(interface: str) -> bool:
-    """Is it up, and is what it is connected to? Raises OSError where there is no such interface here."""
+    """Are an interface and its peer up? Raises OSError if this namespace has no such interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        answer = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("16sH14x", interface.encode(), 0))
-    return bool(struct.unpack("16sH14x", answer)[1] & _IFF_RUNNING)
+        reply = fcntl.ioctl(sock, _SIOCGIFFLAGS, struct.pack("16sH14x", interface.encode(), 0))
+    return bool(struct.unpack("16sH14x", reply)[1] & _IFF_RUNNING)
 
 
-def settle(hostname: str, hosts: str) -> None:
-    """In new namespaces for mounts and names: an own host name, and ``hosts`` instead of /etc/hosts. Raises OSError."""
+def set_host_name_and_hosts(hostname: str, hosts: str) -> None:
+    """In new mount and UTS namespaces: set the host name, and mount ``hosts`` over /etc/hosts. Raises OSError."""
     _call("sethostname", hostname.encode(), len(hostname.encode()))
     _call("mount", b"none", b"/", None, _MS_REC | _MS_SLAVE, None)
     _call("mount", hosts.encode(), b"/etc/hosts", None, _MS_BIND, None)
@@ -104,7 +104,7 @@ def settle(hostname: str, hosts: str) -> None:
 
 def _call(function: str, *arguments: int | bytes | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    given = [ctypes.c_ulong(one) if function == "mount" and isinstance(one, int) else one for one in arguments]
-    if getattr(libc, function)(*given):
+    converted = [ctypes.c_ulong(item) if function == "mount" and isinstance(item, int) else item for item in arguments]
+    if getattr(libc, function)(*converted):
         number = ctypes.get_errno()
         raise OSError(number, f"{function}: {os.strerror(number)}")

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them: whose they are, whether they live, and how they are ended (by pid and start time)."""
+"""Processes from /proc: find the processes of a node, check whether they live, signal them by pid and start time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import signal
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
-from . import process_tag as marks
+from . import process_tag
 
-#: States in which a process is no longer one: zombie, dead.
-GONE = "ZXx"
+#: States of a process that has exited: zombie, dead.
+EXITED = "ZXx"
 STOPPED = "T"
-#: In the kernel, not to be interrupted.
-WAITING = "D"
+#: Waiting in the kernel, not interruptible.
+UNINTERRUPTIBLE = "D"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +25,11 @@ class Process:
     session: int
     start: int
     state: str
-    mark: str = ""
+    tag: str = ""
 
 
 def parse_stat(text: bytes) -> Process:
-    """A Process from the content of /proc/<pid>/stat; the command's name in it may hold spaces and brackets."""
+    """Parse the content of /proc/<pid>/stat. The command name in it may contain spaces and brackets."""
     head, _, tail = text.rpartition(b")")
     fields = tail.split()
     return Process(
@@ -42,93 +42,106 @@ def parse_stat(text: bytes) -> Process:
 
 
 def find(pid: int) -> Process | None:
-    """The process with that pid, gone or not; None where there is none. Its mark is not read."""
+    """The process with this pid, also if it has exited; None if there is none. Its tag is not read."""
     text = _read(f"/proc/{pid}/stat", 1024)
     return parse_stat(text) if text else None
 
 
-def alive(pid: int, start: int) -> bool:
-    """Does this very process (not a later one with its pid) still run?"""
-    found = find(pid)
-    return found is not None and found.start == start and found.state not in GONE
+def is_alive(pid: int, start: int) -> bool:
+    """Does the process with this pid and start time still run?"""
+    process = find(pid)
+    return process is not None and process.start == start and process.state not in EXITED
 
 
-def inner(pid: int) -> int:
-    """The pid of a process in its own pid namespace; 0 where it is gone."""
+def inner_pid(pid: int) -> int:
+    """The pid of a process in its own pid namespace; 0 if it has exited."""
     for line in _read(f"/proc/{pid}/status", 4096).splitlines():
         if line.startswith(b"NSpid:"):
             return int(line.split()[-1])
     return 0
 
 
-def start_of(pid: int) -> int:
-    """The start time of a process; 0 where it is gone."""
-    found = find(pid)
-    return found.start if found else 0
+def start_time(pid: int) -> int:
+    """The start time of a process; 0 if it has exited."""
+    process = find(pid)
+    return process.start if process else 0
 
 
 def scan(since: int = 0) -> list[Process]:
-    """All processes that are alive. The mark is read for those that started at ``since`` or later."""
-    return [_marked(one) if one.start >= since else one for one in _all() if one.state not in GONE]
+    """All living processes. The tag is read for those that started at ``since`` or later."""
+    return [
+        _with_tag(process) if process.start >= since else process for process in _all() if process.state not in EXITED
+    ]
 
 
-def sessions(leaders: Iterable[tuple[int, int]]) -> set[int]:
-    """The pids of (pid, start time) that still are who they were, zombies included: their sessions are theirs.
+def live_sessions(leaders: Iterable[tuple[int, int]]) -> set[int]:
+    """The session ids of those leaders, as (pid, start time), that still exist, zombies included.
 
-    A leader that is reaped counts no more: its number may be another's by now.
+    The number of a leader that was reaped may belong to another process by now.
     """
-    return {pid for pid, start in leaders if start_of(pid) == start}
+    return {pid for pid, start in leaders if start_time(pid) == start}
 
 
 def select(
     processes: Iterable[Process], prefix: str, own_sessions: Collection[int] = (), spare: Collection[int] = ()
 ) -> list[Process]:
-    """Those that belong to a node: by the beginning of their mark, by session, or by descent from one of these.
+    """The processes of a node: by the prefix of their tag, by session, or as descendants of these.
 
-    ``spare``: pids to leave out, with this process's own.
+    ``spare``: pids to leave out. This process is always left out.
     """
-    everyone, roots = list(processes), set(own_sessions)
-    own = {one.pid for one in everyone if one.mark.startswith(prefix) or {one.pid, one.session} & roots}
-    grown = True
-    while grown:
-        more = {one.pid for one in everyone if one.ppid in own and one.ppid > 1} - own
-        own |= more
-        grown = bool(more)
-    return [one for one in everyone if one.pid in own and one.pid not in spare and one.pid != os.getpid()]
+    candidates, roots = list(processes), set(own_sessions)
+    own = {
+        process.pid
+        for process in candidates
+        if process.tag.startswith(prefix) or {process.pid, process.session} & roots
+    }
+    own = _with_descendants(
+        own, [process for process in candidates if process.ppid > 1]
+    )  # children of init are orphans
+    return [process for process in candidates if process.pid in own and process.pid not in (*spare, os.getpid())]
+
+
+def _with_descendants(roots: set[int], candidates: Collection[Process]) -> set[int]:
+    """These pids and those of all their descendants among the candidates."""
+    chosen = set(roots)
+    while children := {process.pid for process in candidates if process.ppid in chosen} - chosen:
+        chosen |= children
+    return chosen
 
 
 def descendants(pid: int) -> list[Process]:
-    """The living processes below ``pid``, without the whole of /proc being read where the kernel lists children."""
+    """The living descendants of ``pid``. All of /proc is read only if the kernel does not list children."""
     path = f"/proc/{pid}/task/{pid}/children"
     if not os.path.exists(path):
         return _descendants_by_scan(pid)
-    found: list[Process] = []
+    living: list[Process] = []
     pending = [pid]
     while pending:
         for child in _children(pending.pop()):
             process = find(child)
             pending.append(child)
-            if process and process.state not in GONE:
-                found.append(process)
-    return found
+            if process and process.state not in EXITED:
+                living.append(process)
+    return living
 
 
-def send(processes: Iterable[Process], number: int) -> list[int]:
-    """Send a signal to exactly these processes; the pids that it reached."""
-    return [one.pid for one in processes if _send(one, number)]
+def send_signal(processes: Iterable[Process], number: int) -> list[int]:
+    """Send a signal to exactly these processes; the pids that received it."""
+    return [process.pid for process in processes if _send(process, number)]
 
 
 def kill(processes: Iterable[Process]) -> list[int]:
-    return send(processes, signal.SIGKILL)
+    """Send SIGKILL to exactly these processes; the pids that received it."""
+    return send_signal(processes, signal.SIGKILL)
 
 
-def threads() -> int:
-    """How many threads this process has, by the kernel's count."""
+def count_threads() -> int:
+    """How many threads the kernel counts in this process."""
     return len(os.listdir("/proc/self/task"))
 
 
-def memory(pid: int) -> tuple[float, float]:
-    """(own, shared) resident MiB of a process: pages that nobody else maps, and pages that others map as well."""
+def resident_mib(pid: int) -> tuple[float, float]:
+    """(own, shared) resident MiB of a process: pages that only it maps, and pages that other processes map as well."""
     fields = dict(_rollup(pid))
     own = fields.get("Private_Clean", 0) + fields.get("Private_Dirty", 0)
     return own / 1024, max(0, fields.get("Rss", 0) - own) / 1024
@@ -146,7 +159,7 @@ def _send(process: Process, number: int) -> bool:
     except OSError:
         return False
     try:
-        if start_of(process.pid) != process.start:
+        if start_time(process.pid) != process.start:
             return False
         signal.pidfd_send_signal(fd, number)
         return True
@@ -164,9 +177,9 @@ def _all() -> Iterator[Process]:
                 yield parse_stat(text)
 
 
-def _marked(process: Process) -> Process:
-    value = marks.of_environment(_read(f"/proc/{process.pid}/environ", 1 << 20))
-    if not value:
+def _with_tag(process: Process) -> Process:
+    tag = process_tag.tag_in_environment(_read(f"/proc/{process.pid}/environ", 1 << 20))
+    if not tag:
         return process
     return Process(
         pid=process.pid,
@@ -174,7 +187,7 @@ def _marked(process: Process) -> Process:
         session=process.session,
         start=process.start,
         state=process.state,
-        mark=value,
+        tag=tag,
     )
 
 
@@ -183,22 +196,17 @@ def _children(pid: int) -> list[int]:
         tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
         return []
-    return [int(one) for task in tasks for one in _read(f"/proc/{pid}/task/{task}/children", 1 << 16).split()]
+    return [int(child) for task in tasks for child in _read(f"/proc/{pid}/task/{task}/children", 1 << 16).split()]
 
 
 def _descendants_by_scan(pid: int) -> list[Process]:
-    everyone = scan(since=1 << 62)
-    chosen = {pid}
-    grown = True
-    while grown:
-        more = {one.pid for one in everyone if one.ppid in chosen} - chosen
-        chosen |= more
-        grown = bool(more)
-    return [one for one in everyone if one.pid in chosen and one.pid != pid]
+    candidates = scan(since=1 << 62)
+    chosen = _with_descendants({pid}, candidates)
+    return [process for process in candidates if process.pid in chosen and process.pid != pid]
 
 
 def _read(path: str, limit: int) -> bytes:
-    """The content of a file of /proc; empty where it is gone or not ours to read."""
+    """The content of a file of /proc; empty if it is missing or not readable."""
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ...model.bed import BedSpec, HostSpec
-from ...node.hostlink import leftovers
-from ...node.hostlink.host import OURS
+from ...node.hostlink import prunable_files
+from ...node.hostlink.host_operations import BED_FILES
 from .. import sites
 
 #: A large tree on a slow disk takes its time, in seconds.
@@ -33,7 +33,9 @@ def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tup
 def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
     """What lies on this machine of nodes on other hosts."""
     if bed.workdir != bed.hostdir:
-        leftovers.removed(bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries])
+        prunable_files.remove_prunable(
+            bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries]
+        )
 
 
 def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:
@@ -45,7 +47,7 @@ def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:
 def remove_bed(bed: BedSpec) -> None:
     """What of the bed is on this machine and is not a host's own."""
     workdir = Path(bed.workdir)
-    for path in (workdir / name for name in (*OURS, *(sites.keeper_directory(host) for host in bed.hosts))):
+    for path in (workdir / name for name in (*BED_FILES, *(sites.keeper_directory(host) for host in bed.hosts))):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:

@@ -21,7 +21,7 @@ from ...model.errors import KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched
 from ...node.files import inbox, label
-from ...node.oslayer import process_tag as marks
+from ...node.oslayer import process_tag
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, external_keeper, host_problems, owners, sites
 from ..bed_commands import BED
@@ -29,6 +29,8 @@ from ..event_reader import Follower
 from ..preflight import site_prober
 from ..sites import Site
 from . import bed_leftovers, engines, site_connections
+from ...node.files import label
+from ...node.files import plain_files
 
 if TYPE_CHECKING:
     import docker
@@ -77,7 +79,7 @@ class DockerProvider:
         free = self._run == BED
         statuses, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
         host_problems.refuse_foreign(bed, owners.identity(self._state), statuses)
-        open_run = label.read(Path(bed.workdir) / "open-run.json").get("run", "")
+        open_run = plain_files.read_json(Path(bed.workdir) / "open-run.json").get("run", "")
         status = observed_status.bed_status(bed, statuses, host_problems.texts(self._away))
         status = replace(status, leases=(*status.leases, *external_keeper.leases(bed)), open_run=str(open_run))
         if free and self._away:
@@ -222,14 +224,14 @@ class DockerProvider:
         host = bed.host(str((command.f == "node.kill" and command.value.get("host")) or bed.node(node).host))
         self._refuse_vain(host, command)
         directory = f"{bed.hostdir}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
-        path = f"{directory}/{inbox.file_name(self._run, command.key)}"
+        path = f"{directory}/{inbox.command_file_name(self._run, command.key)}"
         within_s = math.inf if command.f in ENDS else command.deadline_s
-        self._site(bed, host).write(path, inbox.encoded(self._run, command), within_s)
+        self._site(bed, host).write(path, inbox.encode_command(self._run, command), within_s)
 
     def _refuse_vain(self, host: HostSpec, command: Command) -> None:
         """Of a keeper on this machine it is seen at once that it is gone. Raises KeeperGoneError."""
-        keeper = Path(self._bound.hostdir) / marks.KEEPER
-        if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.holder(keeper):
+        keeper = Path(self._bound.hostdir) / label.KEEPER_DIR
+        if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.lock_holder(keeper):
             raise KeeperGoneError("the keeper of this bed is gone")
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
@@ -340,7 +342,7 @@ def _request(
         archive=archive,
         owner=owner,
         addresses=ready.addresses,
-        tag=marks.tag(bed.name, bed.hostdir),
+        tag=process_tag.bed_tag(bed.name, bed.hostdir),
         env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: ready.version},
         whose=owners.text(bed),
     )

@@ -11,7 +11,7 @@ from ...core.bed import devices
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
 from ...model.requirements import ENGINE, version_text
-from ...node.oslayer import process_tag as marks
+from ...node.oslayer import process_tag
 from .. import owners
 
 if TYPE_CHECKING:
@@ -40,23 +40,23 @@ class Engine:
         """Raises EngineProblem."""
         import docker
 
-        from ...node.oslayer import engine_api as protocol
+        from ...node.oslayer import container_engine
 
         if self._client is None:
             url = f"unix://{self._host.engine}"
             self._client = docker.DockerClient(
-                base_url=url, version=protocol.spoken(self._host.engine), timeout=int(CALL_S)
+                base_url=url, version=container_engine.api_version(self._host.engine), timeout=int(CALL_S)
             )
         return self._client
 
     def version(self) -> str:
         """Raises EngineProblem where the engine is not there, or too old."""
-        from ...node.oslayer import engine_api as protocol
+        from ...node.oslayer import container_engine
 
         if self._client is None:
-            protocol.Engine(self._host.engine).ask("GET", "/_ping")
+            container_engine.EngineClient(self._host.engine).request("GET", "/_ping")
         version = str(self.client.version().get("Version", ""))
-        if protocol.is_old(version):
+        if container_engine.is_too_old(version):
             raise EngineProblem(
                 f"container engine {version} is too old: install Docker {version_text(ENGINE)} or newer"
             )
@@ -95,7 +95,7 @@ class Engine:
         """Raises EngineProblem where another's has the name."""
         networks = self.client.networks.list(names=[names.network_name(bed.name)])
         named = [network for network in networks if network.name == names.network_name(bed.name)]
-        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != marks.tag(bed.name, bed.hostdir):
+        if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != process_tag.bed_tag(bed.name, bed.hostdir):
             raise EngineProblem(_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
         return named[0] if named else None
 
@@ -111,7 +111,7 @@ class Engine:
                     names.network_name(bed.name),
                     driver="bridge",
                     ipam=docker.types.IPAMConfig(pool_configs=[pool]),
-                    labels={names.BED: marks.tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
+                    labels={names.BED: process_tag.bed_tag(bed.name, bed.hostdir), names.OWNER: owners.text(bed)},
                 )
                 return str(subnet)
             except docker.errors.APIError as error:

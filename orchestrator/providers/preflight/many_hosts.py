@@ -13,6 +13,7 @@ from typing import Any
 from ...model.bed import BedSpec, BedStatus
 from ...model.plan import HostClock
 from ...model.provider import Prober
+from ...node.oslayer import host_facts
 from . import rules
 from .results import Checked
 from .rules import Connection, NetworkNamespace, Observations
@@ -223,9 +224,7 @@ def _clock(prober: Prober, host: str) -> tuple[str, HostClock, float]:
 
 
 def _own_boot() -> str:
-    from ...node.files import label
-
-    return label.boot_id()
+    return host_facts.boot_id()
 
 
 def _probe_all(

@@ -36,9 +36,9 @@ class SiteProber:
         key = f"check/{op}-{secrets.token_hex(4)}"
         output_dir = f"exec/{key.partition('/')[2]}"
         value = {"check": {"op": op, "args": args}, "out": f"{directory}/{output_dir}"}
-        name = inbox.file_name(BED, key)
+        name = inbox.command_file_name(BED, key)
         command = Command(f="exec", key=key, node=node, deadline_s=deadline_s, value=value)
-        site.write(f"{directory}/inbox/{name}", inbox.encoded(BED, command), deadline_s)
+        site.write(f"{directory}/inbox/{name}", inbox.encode_command(BED, command), deadline_s)
         until = time.monotonic() + deadline_s
         with tempfile.TemporaryDirectory() as folder:
             _read_when_present(site, node, f"done/{name}", Path(folder) / "done", until)

@@ -39,7 +39,7 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
 
 def free_memory(bed: BedSpec) -> tuple[FreeMemory, ...]:
     """The free memory of this machine that this process may use."""
-    free = preflight_checks.memory()
+    free = preflight_checks.available_memory()
     return (
         (FreeMemory(location="this machine", nodes=tuple(node.name for node in bed.nodes), size_bytes=free),)
         if free

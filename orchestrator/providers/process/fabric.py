@@ -12,7 +12,7 @@ from ...core.bed import fabric
 from ...core.bed.fabric import Lack
 from ...model.bed import BedSpec, LinkSpec
 from ...model.errors import InfrastructureError
-from ...node.keeper import fabric as making
+from ...node.keeper import fabric as node_fabric
 
 HOSTS = Path("/etc/hosts")
 _TRY_S = 10.0
@@ -44,7 +44,7 @@ def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
     if os.geteuid():
         text = f"ccbed_isolation: namespace needs root (this is uid {os.geteuid()})"
         return (Lack(text=text, fix="the same with sudo; without root: ccbed up inventories/local.yml"),)
-    absent = [name for name in _PACKAGES if making.program(name) is None]
+    absent = [name for name in _PACKAGES if node_fabric.find_program(name) is None]
     if absent:
         return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
     if not HOSTS.exists():
@@ -57,7 +57,16 @@ def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
     """Let the program do it in namespaces of its own, which end with it."""
     if not lines:
         return
-    argv = [making.program("unshare"), "--net", "--mount", "--uts", making.program(program), "-force", "-batch", "-"]
+    argv = [
+        node_fabric.find_program("unshare"),
+        "--net",
+        "--mount",
+        "--uts",
+        node_fabric.find_program(program),
+        "-force",
+        "-batch",
+        "-",
+    ]
     try:
         done = subprocess.run(
             [str(word) for word in argv],
@@ -80,7 +89,7 @@ def write_hosts(bed: BedSpec) -> None:
     except OSError:
         own = []
     text = fabric.hosts({node.name: node.address for node in bed.nodes}, own).encode()
-    fd = os.open(Path(bed.workdir) / making.HOSTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(Path(bed.workdir) / node_fabric.HOSTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(fd, 0o644)
         os.pwrite(fd, text, 0)

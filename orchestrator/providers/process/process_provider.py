@@ -14,15 +14,17 @@ from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched
 from ...node.files import inbox, label
-from ...node.hostlink import host, leftovers
+from ...node.hostlink import host_operations
+from ...node.hostlink import prunable_files
 from ...node.keeper import launch
-from ...node.oslayer import process_tag as marks
+from ...node.oslayer import process_tag
 from ...node.oslayer import processes
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, files, sites
 from ..event_reader import Follower
 from ..preflight import site_prober
 from . import fabric, process_status
+from ...node.files import label
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
@@ -71,14 +73,14 @@ class ProcessProvider:
             fabric.write_hosts(bed)
         path, digest = archive.place(workdir / "agent")
         try:
-            launch.ensure(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)
+            launch.ensure_keeper(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)
         except RuntimeError as error:
             first, *rest = str(error).splitlines()
             raise InfrastructureError(f"bed {bed.name}: {first}", *rest) from None
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """The keeper first, so that it starts nothing anew; then all else, until none is left."""
-        keeper = label.holder(Path(bed.workdir) / marks.KEEPER)
+        keeper = label.lock_holder(Path(bed.workdir) / label.KEEPER_DIR)
         ended: set[int] = set()
         until = time.monotonic() + END_S
         while left := process_status.belonging(bed, processes.scan()):
@@ -88,7 +90,7 @@ class ProcessProvider:
             ended.update(processes.kill(sorted(left, key=lambda process: process.pid != keeper)))
             time.sleep(0.002)
         self.close()
-        host.remove(bed.workdir)
+        host_operations.remove_bed_files(bed.workdir)
         return tuple(sorted(ended))
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
@@ -103,7 +105,7 @@ class ProcessProvider:
         self.close()
         workdir = Path(bed.workdir)
         nodes = [workdir / "nodes" / node.name for node in bed.nodes]
-        logs = [workdir / marks.KEEPER / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
+        logs = [workdir / label.KEEPER_DIR / EVENTS, *((node / EVENTS for node in nodes) if run == NO_RUN else ())]
         directories = [] if run == NO_RUN else [node / "runs" / run for node in nodes]
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -114,14 +116,14 @@ class ProcessProvider:
         return {str(log.relative_to(workdir)): log.stat().st_size for log in logs}
 
     def put(self, content: Mapping[str, bytes]) -> str:
-        return str(files.put(self._workdir / "payloads", content))
+        return str(files.put_payload(self._workdir / "payloads", content))
 
     def perform(self, command: Command) -> None:
         keeper = command.f in KEEPER_COMMANDS
         directory = self._workdir / ("keeper" if keeper else f"nodes/{command.node}")
-        if keeper and not label.holder(directory):
+        if keeper and not label.lock_holder(directory):
             raise KeeperGoneError("the keeper of this bed is gone")
-        inbox.post(directory, self._run, command)
+        inbox.post_command(directory, self._run, command)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:
@@ -130,7 +132,7 @@ class ProcessProvider:
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         nodes = self._bed.nodes if self._bed else ()
-        beats = {node.name: label.heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
+        beats = {node.name: label.read_heartbeat(self._workdir / "nodes" / node.name / "heartbeat") for node in nodes}
         return {name: beat for name, beat in beats.items() if beat}
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
@@ -152,10 +154,10 @@ class ProcessProvider:
             outcome.unlink(missing_ok=True)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        return [("", entry) for entry in leftovers.listed(bed.workdir, bed.shared_dir)]
+        return [("", entry) for entry in prunable_files.list_prunable(bed.workdir, bed.shared_dir)]
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-        leftovers.removed(bed.workdir, bed.shared_dir, [(kind, name) for _, kind, name in entries])
+        prunable_files.remove_prunable(bed.workdir, bed.shared_dir, [(kind, name) for _, kind, name in entries])
 
     @property
     def _workdir(self) -> Path:

@@ -8,16 +8,19 @@ from typing import Any
 
 from ...model.bed import BedSpec, BedStatus, NodeState, NodeStatus
 from ...node.files import label
-from ...node.keeper import lease
-from ...node.oslayer import process_tag as marks
+from ...node.keeper import lease_records
+from ...node.oslayer import process_tag
 from ...node.oslayer import processes
 from ...node.oslayer.processes import Process
+from ...node.files import label
+from ...node.files import plain_files
+from ...node.oslayer import host_facts
 
 
 def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
     """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds for each process."""
     workdir = Path(bed.workdir)
-    keeper = label.living(workdir / marks.KEEPER, label.KEEPER)
+    keeper = label.live_label(workdir / label.KEEPER_DIR, label.KEEPER_LABEL)
     everyone = processes.scan()
     wanted = [node.name for node in bed.nodes]
     statuses = [_node(bed, name, everyone, memory=memory) for name in _names(workdir, wanted)]
@@ -26,21 +29,21 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
         nodes=tuple(status for status in statuses if _counts(status, wanted)),
         keeper_pid=int(keeper.get("pid", 0)),
         keeper_hash=str(keeper.get("agent", "")),
-        leases=lease.texts(workdir / marks.KEEPER / "leases"),
-        open_run=str(label.read(workdir / "open-run.json").get("run", "")),
+        leases=lease_records.describe_leases(workdir / label.KEEPER_DIR / "leases"),
+        open_run=str(plain_files.read_json(workdir / "open-run.json").get("run", "")),
     )
 
 
 def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
     """All processes of a bed, whoever of keeper and agents still lives."""
     workdir = Path(bed.workdir)
-    directories = [(workdir / marks.KEEPER, label.KEEPER), *((d, label.NODE) for d in (workdir / "nodes").glob("*"))]
-    labels = [content for content in (label.read(directory / name) for directory, name in directories) if content]
+    directories = [(workdir / label.KEEPER_DIR, label.KEEPER_LABEL), *((d, label.NODE_LABEL) for d in (workdir / "nodes").glob("*"))]
+    labels = [content for content in (plain_files.read_json(directory / name) for directory, name in directories) if content]
     identities = [
-        (content.get("pid"), content.get("start")) for content in labels if content.get("boot") == label.boot_id()
+        (content.get("pid"), content.get("start")) for content in labels if content.get("boot") == host_facts.boot_id()
     ]
     leaders = [(pid, start) for pid, start in identities if isinstance(pid, int) and isinstance(start, int)]
-    return processes.select(everyone, f"{marks.tag(bed.name, bed.workdir)}/", processes.sessions(leaders))
+    return processes.select(everyone, f"{process_tag.bed_tag(bed.name, bed.workdir)}/", processes.live_sessions(leaders))
 
 
 def _names(workdir: Path, wanted: list[str]) -> list[str]:
@@ -55,12 +58,12 @@ def _counts(node: NodeStatus, wanted: list[str]) -> bool:
 
 def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> NodeStatus:
     directory = Path(bed.workdir) / "nodes" / name
-    content = label.living(directory)
-    prefix = f"{marks.tag(bed.name, bed.workdir)}/{name}/"
+    content = label.live_label(directory)
+    prefix = f"{process_tag.bed_tag(bed.name, bed.workdir)}/{name}/"
     if not content:
         return _gone(directory, name, processes.select(everyone, prefix))
     own_processes = processes.select(everyone, prefix, {int(content["pid"])})
-    pages = [processes.memory(process.pid) for process in own_processes] if memory else []
+    pages = [processes.resident_mib(process.pid) for process in own_processes] if memory else []
     return NodeStatus(
         name=name,
         state=_state(own_processes),
@@ -71,7 +74,7 @@ def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> 
 
 
 def _gone(directory: Path, name: str, left: list[Process]) -> NodeStatus:
-    content = label.read(directory / label.NODE)
+    content = plain_files.read_json(directory / label.NODE_LABEL)
     reason = f"{len(left)} processes left without an agent" if left else ""
     if not content:
         return NodeStatus(name=name, state="dead" if left else "absent", reason=reason)

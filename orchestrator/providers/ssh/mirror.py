@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ...node.files.label import KEEPER_DIR
 from ...node.hostlink import tails
-from ...node.hostlink.file_trees import Tree
-from ...node.oslayer.process_tag import KEEPER
+from ...node.hostlink.tails import Tree
 
 Have = dict[str, tuple[int, str]]
 
@@ -20,15 +20,15 @@ class Mirror:
 
     def __init__(self, root: Path, host: str) -> None:
         self.root = root
-        self._keeper = f"{KEEPER}-{host}"
+        self._keeper = f"{KEEPER_DIR}-{host}"
         self._lock = threading.Lock()
 
     def path(self, name: str) -> Path:
         """Where a file of the host lies here. Raises ValueError for a name that leads elsewhere."""
         parts = PurePosixPath(name).parts
-        if not parts or ".." in parts or parts[0] not in (KEEPER, "nodes"):
+        if not parts or ".." in parts or parts[0] not in (KEEPER_DIR, "nodes"):
             raise ValueError(f"{name!r} is no file of a bed")
-        return self.root.joinpath(self._keeper if parts[0] == KEEPER else parts[0], *parts[1:])
+        return self.root.joinpath(self._keeper if parts[0] == KEEPER_DIR else parts[0], *parts[1:])
 
     def have(self, trees: Iterable[Tree]) -> Have:
         """(size, hash of the end) of each file that is here already."""

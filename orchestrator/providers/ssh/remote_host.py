@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...model.bed import BedSpec, HostSpec
 from ...model.provider import Fetched
-from ...node.hostlink.file_trees import Tree
+from ...node.hostlink.tails import Tree
 from .. import files
 from ..bed_commands import BED
 from . import file_fetch, helper_start, ssh_connection

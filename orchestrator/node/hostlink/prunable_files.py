@@ -1,4 +1,4 @@
-"""What ended runs have left in a bed's directory on this host, and its removal: standard library, on the host itself."""
+"""Files of ended runs in a bed's directory on this host, which ``ccbed prune`` lists and removes."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-#: A run's files, checkpoints and kept outcomes; a payload; the output of an `exec`; an agent archive of before.
+#: A run's files, checkpoints and kept outcomes; a payload; the output of an `exec`; an older agent archive.
 RUN, PAYLOAD, EXEC, ARCHIVE = "run", "payload", "exec", "archive"
 
 
-def listed(hostdir: str, shared_dir: str) -> list[dict[str, Any]]:
-    """``{kind, name, size_bytes, age_s}`` of each; its age counts from the newest time in it, by the host's own clock."""
+def list_prunable(hostdir: str, shared_dir: str) -> list[dict[str, Any]]:
+    """``{kind, name, size_bytes, age_s}`` of each entry; its age counts from its newest file, by the clock of this host."""
     root, shared = Path(hostdir), Path(shared_dir)
-    names = {(kind, name) for kind, name, _ in _places(root, shared)}
+    names = {(kind, name) for kind, name, _ in _entries(root, shared)}
     return [
-        {"kind": kind, "name": name, **measured(_paths(root, shared, kind, name), time.time())}
+        {"kind": kind, "name": name, **measure(_paths(root, shared, kind, name), time.time())}
         for kind, name in sorted(names)
     ]
 
 
-def removed(hostdir: str, shared_dir: str, entries: Sequence[Sequence[str]]) -> int:
-    """Remove ``[kind, name]`` of what is listed; how many were removed. What is not listed is left alone."""
+def remove_prunable(hostdir: str, shared_dir: str, entries: Sequence[Sequence[str]]) -> int:
+    """Remove entries, given as ``[kind, name]``; how many. Only what ``list_prunable`` lists is removed."""
     root, shared = Path(hostdir), Path(shared_dir)
-    known = {(kind, name) for kind, name, _ in _places(root, shared)}
+    known = {(kind, name) for kind, name, _ in _entries(root, shared)}
     chosen = [(str(kind), str(name)) for kind, name in entries if (str(kind), str(name)) in known]
     for kind, name in chosen:
         for path in _paths(root, shared, kind, name):
@@ -34,8 +34,8 @@ def removed(hostdir: str, shared_dir: str, entries: Sequence[Sequence[str]]) -> 
     return len(chosen)
 
 
-def _places(root: Path, shared: Path) -> Iterator[tuple[str, str, Path]]:
-    """(kind, name, path). Only what ccbed itself has named so is taken for its own."""
+def _entries(root: Path, shared: Path) -> Iterator[tuple[str, str, Path]]:
+    """(kind, name, path) of everything with a name that ccbed gives."""
     for path in (*root.glob("nodes/*/runs/*"), *_runs_of(root, shared)):
         yield RUN, path.name, path
     for path in root.glob("payloads/*"):
@@ -48,7 +48,7 @@ def _places(root: Path, shared: Path) -> Iterator[tuple[str, str, Path]]:
 
 
 def _runs_of(root: Path, shared: Path) -> Iterator[Path]:
-    """Outside of the bed's own directory, other beds and the user have theirs: only runs of its nodes are taken."""
+    """Runs in the shared directory. One outside of the bed's directory may serve other beds: only runs of its nodes count."""
     known = {path.name for path in root.glob("nodes/*/runs/*")}
     for path in shared.glob("*/checkpoints"):
         is_of_bed = shared == root / "shared" or path.parent.name in known
@@ -57,14 +57,14 @@ def _runs_of(root: Path, shared: Path) -> Iterator[Path]:
 
 
 def _paths(root: Path, shared: Path, kind: str, name: str) -> list[Path]:
-    found = [path for other, own, path in _places(root, shared) if (other, own) == (kind, name)]
+    paths = [path for other, own, path in _entries(root, shared) if (other, own) == (kind, name)]
     if kind == RUN:
-        found += [*root.glob(f"nodes/*/done/{name}.*"), *root.glob(f"keeper/done/{name}.*")]
-    return found
+        paths += [*root.glob(f"nodes/*/done/{name}.*"), *root.glob(f"keeper/done/{name}.*")]
+    return paths
 
 
-def measured(paths: Iterable[Path], now: float) -> dict[str, Any]:
-    """``{size_bytes, age_s}`` of all of it; ``now``: seconds since 1970."""
+def measure(paths: Iterable[Path], now: float) -> dict[str, Any]:
+    """``{size_bytes, age_s}`` of these paths together; ``now``: seconds since 1970."""
     sizes, times = [0], [0.0]
     for path in paths:
         for entry in (path, *_below(path)):

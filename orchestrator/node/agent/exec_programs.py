@@ -1,23 +1,22 @@
-"""Programs run inside a node on the user's behalf (`ccbed exec`), and checks of preflight: own group, output into files."""
+"""Programs of the user inside a node (``ccbed exec``) and preflight checks: own process group, output into files."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import preflight_checks
+from ..files.inbox import Answer
 from ..oslayer import forks
 from ..oslayer.event_loop import Loop
 
-Answer = Callable[[str, Mapping[str, Any]], None]
 
-
-class Execs:
-    """The programs that run now. They are no part of a gang: gang.stop leaves them alone."""
+class ExecPrograms:
+    """The programs that run now. They belong to no gang, so gang.stop does not end them."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -29,17 +28,17 @@ class Execs:
         return tuple(self._running)
 
     def start(self, value: Mapping[str, Any], answer: Answer) -> None:
-        """{argv, env, out, cwd, umask}: stdout and stderr go to files in ``out``; answers {code} when the program ends.
+        """{argv, env, out, cwd, umask}: run a program, write its output to files in ``out``, answer {code} when it ends.
 
-        {check: {op, args}, out}: an operation of ``checks`` instead of a program.
+        {check: {op, args}, out}: run an operation of ``preflight_checks`` in place of a program.
         """
         out = Path(value["out"])
         out.mkdir(parents=True, exist_ok=True)
         if "check" in value:
-            self._running[self._check(value["check"], out)] = (None, answer)
+            self._running[self._fork_check(value["check"], out)] = (None, answer)
             return
         try:
-            process = _started(value, out)
+            process = _start_program(value, out)
         except OSError as error:
             reason = f"{value['argv'][0]}: cannot be run: {error.strerror}"
             answer("fail", {"reason": reason, "errno": error.errno})
@@ -47,8 +46,8 @@ class Execs:
         self._running[process.pid] = (process, answer)
         self._outs[str(out)] = process.pid
 
-    def _check(self, asked: Mapping[str, Any], out: Path) -> int:
-        """A check (``{op, args}``) by a fork of this process: no interpreter has to start for it. Its pid."""
+    def _fork_check(self, check: Mapping[str, Any], out: Path) -> int:
+        """Run a check (``{op, args}``) in a fork of this process, so that no interpreter has to start; its pid."""
 
         def body() -> int:
             os.setsid()
@@ -56,18 +55,18 @@ class Execs:
                 file = os.open(out / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
                 os.dup2(file, fd)
                 os.close(file)
-            return preflight_checks.main(str(asked["op"]), asked["args"])
+            return preflight_checks.main(str(check["op"]), check["args"])
 
         return forks.fork(self._loop, (), body)
 
     def stop(self, out: str) -> None:
-        """Kill what writes into ``out``, with all of its process group, if it still runs."""
+        """Kill the program that writes into ``out``, with its process group, if it still runs."""
         pid = self._outs.pop(out, None)
         if pid in self._running:
             os.killpg(pid, signal.SIGKILL)
 
     def exited(self, pid: int, code: int) -> bool:
-        """A child was reaped: answer if it was one of these."""
+        """A child was reaped: answer if it was one of these programs; whether it was."""
         process, answer = self._running.pop(pid, (None, None))
         if answer is None:
             return False
@@ -77,7 +76,7 @@ class Execs:
         return True
 
 
-def _started(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
+def _start_program(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
     with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
         return subprocess.Popen(
             list(value["argv"]),

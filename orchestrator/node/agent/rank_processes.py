@@ -1,8 +1,10 @@
-"""A node's share of the gangs: forks ranks, sees them exit, stops every process of an epoch, keeps the hard deadline."""
+"""The rank processes of a node: forks the ranks of a gang, reports their exits, stops them, enforces the hard deadline."""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import importlib
 import itertools
 import json
 import os
@@ -18,20 +20,17 @@ from ...model import codec
 from ...model.gang import GangSpec
 from ..files import label, plain_files
 from ..files.event_log import EventLog
+from ..files.inbox import Answer
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop, Timer
 
-#: The node's ranks by pid and start time, for whoever must signal one (``Primitive`` signal).
-RANKS = "ranks.json"
 STOP_S = 5.0
 DUMP_S = 0.2
-
-Answer = Callable[[str, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True, kw_only=True)
 class Gang:
-    """The ranks of one epoch on this node. ``alive``: pid -> rank; ``release``: rank -> descriptor that ends its hold."""
+    """The ranks of one attempt on this node. ``alive``: pid -> rank; ``release``: rank -> descriptor that ends its hold."""
 
     spec: GangSpec
     alive: dict[int, int] = field(default_factory=dict)
@@ -42,7 +41,7 @@ class Gang:
 
 @dataclass(slots=True, kw_only=True)
 class Stop:
-    """A gang.stop that is under way. ``until``: when it gives up."""
+    """A gang.stop in progress. ``until``: when it fails."""
 
     run: str
     epoch: int
@@ -51,8 +50,8 @@ class Stop:
     killed: set[int] = field(default_factory=set)
 
 
-class Gangs:
-    """All gangs that this agent has started, by (run, epoch)."""
+class RankProcesses:
+    """The gangs that this agent has started, by (run, epoch)."""
 
     def __init__(
         self,
@@ -69,29 +68,29 @@ class Gangs:
         self._reap = reap
         self._gangs: dict[tuple[str, int], Gang] = {}
 
-    def running(self, run: str | None = None, epoch: int | None = None) -> bool:
-        """Do ranks live: of any gang, or of the one named?"""
+    def are_running(self, run: str | None = None, epoch: int | None = None) -> bool:
+        """Do ranks of any gang live, or those of the named gang?"""
         gangs = self._gangs.values() if run is None else [g for k, g in self._gangs.items() if k == (run, epoch)]
         return any(gang.alive for gang in gangs)
 
     def start(self, run: str, value: Mapping[str, Any], answer: Answer) -> None:
-        """Fork the ranks of a GangSpec. Refused while ranks of another gang live on this node."""
+        """Fork the ranks of a GangSpec. Rejected while ranks of another gang live on this node."""
         gang = Gang(spec=codec.build(GangSpec, value))
         spec = gang.spec
-        if self.running():
+        if self.are_running():
             answer("fail", {"reason": "ranks of another gang still run on this node"})
             return
         Path(spec.out).mkdir(parents=True, exist_ok=True)
         self._gangs[run, spec.epoch] = gang
         for rank in spec.ranks:
             self._fork(run, gang, rank)
-        gang.deadline = self._loop.later(spec.deadline_s, lambda: self._expire(gang))
+        gang.deadline = self._loop.call_later(spec.deadline_s, lambda: self._expire(gang))
         self._write_ranks(gang)
         pids = {str(rank): pid for rank, pid in gang.pids.items()}
-        answer("ok", {"pids": pids, "threads": processes.threads(), "agent": os.getpid()})
+        answer("ok", {"pids": pids, "threads": processes.count_threads(), "agent": os.getpid()})
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
-        """Let a held rank go on; what went wrong, if anything did."""
+        """End the hold of a rank; the problem, or an empty string."""
         gang = self._gangs.get((run, epoch))
         if gang is None or rank not in gang.release:
             return f"rank {rank} of epoch {epoch} is not on this node"
@@ -102,20 +101,20 @@ class Gangs:
         return ""
 
     def stop(self, run: str, epoch: int, *, dump: bool, spare: Callable[[], Collection[int]], answer: Answer) -> None:
-        """End every process below the agent but those in process groups of ``spare``; answers once none is left.
+        """Kill every descendant of the agent outside the process groups of ``spare``; answer once none is left.
 
-        ``dump``: the ranks write their stacks into their logs first.
+        ``dump``: the ranks first write their stacks into their logs.
         """
         stop = Stop(run=run, epoch=epoch, answer=answer, until=time.monotonic() + STOP_S)
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
-            _signal_all(gang, signal.SIGUSR1)
-            self._loop.later(DUMP_S, lambda: self._push(stop, spare))
+            _signal_ranks(gang, signal.SIGUSR1)
+            self._loop.call_later(DUMP_S, lambda: self._kill_until_stopped(stop, spare))
         else:
-            self._push(stop, spare)
+            self._kill_until_stopped(stop, spare)
 
     def exited(self, pid: int, code: int) -> bool:
-        """A child was reaped: note it if it was a rank."""
+        """A child was reaped: report the exit if it was a rank; whether it was."""
         for (run, epoch), gang in self._gangs.items():
             if pid in gang.alive:
                 rank = gang.alive.pop(pid)
@@ -135,7 +134,7 @@ class Gangs:
         events = self._directory / "runs" / run / f"rank-{rank}.e{spec.epoch}.{self._incarnation}.jsonl"
 
         def body() -> int:
-            return forks.rank_body(
+            return run_rank(
                 spec,
                 rank,
                 agent,
@@ -153,25 +152,27 @@ class Gangs:
         gang.release[rank] = write
 
     def _write_ranks(self, gang: Gang) -> None:
-        ranks = {str(rank): [pid, processes.start_of(pid)] for rank, pid in gang.pids.items()}
-        label.write(self._directory / RANKS, {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks})
+        """Store the ranks by pid and start time, so that the keeper can signal one of them."""
+        ranks = {str(rank): [pid, processes.start_time(pid)] for rank, pid in gang.pids.items()}
+        content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks}
+        plain_files.write_json(self._directory / label.RANKS, content)
 
-    def _push(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
-        """Kill what is left; look again shortly; answer when nothing is.
+    def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
+        """Kill the remaining processes and check again shortly; answer when none is left.
 
-        A rank whose main thread is a zombie is not over before its other threads are: only its exit, reaped, counts.
+        A rank counts until it is reaped: its main thread may be a zombie while its other threads still run.
         """
         groups = set(spare())
-        left = [one for one in processes.descendants(os.getpid()) if _group(one.pid) not in groups]
+        living = [process for process in processes.descendants(os.getpid()) if _group(process.pid) not in groups]
         self._reap()
         unreaped = {pid for gang in self._gangs.values() for pid in gang.alive}
-        if (left or unreaped) and time.monotonic() < stop.until:
-            stop.killed.update(processes.kill(one for one in left if one.pid not in stop.killed))
-            self._loop.later(0.001, lambda: self._push(stop, spare))
+        if (living or unreaped) and time.monotonic() < stop.until:
+            stop.killed.update(processes.kill(process for process in living if process.pid not in stop.killed))
+            self._loop.call_later(0.001, lambda: self._kill_until_stopped(stop, spare))
             return
-        self._stopped(stop, len(unreaped | {one.pid for one in left}))
+        self._answer_stop(stop, len(unreaped | {process.pid for process in living}))
 
-    def _stopped(self, stop: Stop, left: int) -> None:
+    def _answer_stop(self, stop: Stop, left: int) -> None:
         gang = self._gangs.get((stop.run, stop.epoch))
         steps = {str(rank): last_step(gang.spec.out, rank) for rank in gang.spec.ranks} if gang else {}
         value = {"killed": sorted(stop.killed), "left": left, "last_step": steps}
@@ -180,16 +181,47 @@ class Gangs:
         stop.answer("fail" if left else "ok", value)
 
     def _expire(self, gang: Gang) -> None:
-        """The hard deadline: stacks into the ranks' logs, then the end."""
+        """The hard deadline is over: the ranks write their stacks into their logs and are killed."""
         print(f"deadline of {gang.spec.deadline_s:g} s is over: ranks {sorted(gang.alive.values())}", file=sys.stderr)
         for number, wait in ((signal.SIGUSR1, 0.0), (signal.SIGKILL, DUMP_S)):
-            self._loop.later(wait, lambda number=number: _signal_all(gang, number))  # type: ignore[misc]
+            self._loop.call_later(wait, lambda number=number: _signal_ranks(gang, number))  # type: ignore[misc]
+
+
+def run_rank(
+    gang: GangSpec, rank: int, parent: int, *, events_path: str, release_fd: int, node: str, incarnation: str
+) -> int:
+    """The body of a forked rank: leave the agent's process group, log to a file, load the payload, run the rank."""
+    os.setpgid(0, 0)
+    forks.die_with_parent(parent)
+    forks.redirect_output(Path(gang.out) / f"rank-{rank}.log")
+    os.umask(gang.umask)
+    faulthandler.register(signal.SIGUSR1, file=sys.stderr, all_threads=True)
+    _import_from(gang.payload)
+    main = importlib.import_module("orchestrator.rank.runtime.main")
+    return int(
+        main.main(
+            gang,
+            rank,
+            events_path=events_path,
+            release_fd=release_fd,
+            node=node,
+            incarnation=incarnation,
+        )
+        or 0
+    )
+
+
+def _import_from(payload: str) -> None:
+    """Put the packages of the payload before those of the archive, and its ``user`` directory on sys.path."""
+    package = sys.modules["orchestrator"]
+    package.__path__.insert(0, os.path.join(payload, "orchestrator"))
+    sys.path.insert(0, payload)
 
 
 def last_step(out: str, rank: int) -> int:
-    """The number of the last whole line in a rank's step file; 0 where there is none."""
+    """The number of the last whole line in a rank's step file; 0 if there is none."""
     try:
-        tail = plain_files.tail(Path(out) / f"steps-r{rank}.jsonl", 4096)
+        tail = plain_files.read_tail(Path(out) / f"steps-r{rank}.jsonl", 4096)
     except OSError:
         return 0
     return next(_steps_backwards(tail), 0)
@@ -202,7 +234,7 @@ def _steps_backwards(tail: bytes) -> Iterator[int]:
             yield int(json.loads(line)["step"])
 
 
-def _signal_all(gang: Gang, number: int) -> None:
+def _signal_ranks(gang: Gang, number: int) -> None:
     for pid in list(gang.alive):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -1,0 +1,111 @@
+"""Operations on a host for the orchestrator, local or remote: plain JSON arguments and results.
+
+Each raises OSError, ValueError or RuntimeError with a message for the user. ``engine``: the path of the engine's socket;
+``hostdir``: the bed's directory on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import preflight_checks
+from ..files import label, payloads, plain_files
+from ..keeper import container_status, launch
+from ..oslayer import container_engine, host_facts
+from . import prunable_files
+
+#: What ccbed creates in a bed's directory, and removes.
+BED_FILES = ("keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json", "run-secrets.json", "hosts")
+
+
+def prepare_directories(hostdir: str, nodes: Sequence[str], shared_dir: str) -> dict[str, Any]:
+    """Make the directories of a bed, readable by their owner only; ``{uid, gid}`` of the owner."""
+    parts = ("keeper/inbox", "keeper/done", "agent", "payloads", *(f"nodes/{node}/inbox" for node in nodes))
+    for path in (*(Path(hostdir) / part for part in parts), Path(shared_dir)):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.stat(hostdir)
+    return {"uid": status.st_uid, "gid": status.st_gid}
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Replace a file in one step."""
+    plain_files.replace_file(path, data)
+
+
+def start_keeper(
+    hostdir: str, bed: str, archive: str, engine: str, python: str, owner: str, owner_id: str = ""
+) -> dict[str, Any]:
+    """Ensure that a keeper runs ``archive``; ``{pid, hash}``. Raises RuntimeError if the bed has another owner."""
+    directory, path = Path(hostdir) / label.KEEPER_DIR, Path(archive)
+    present = plain_files.read_json(directory / label.KEEPER_LABEL)
+    if label.is_foreign(present, owner, owner_id):
+        raise RuntimeError(
+            f"bed {bed} belongs to {present.get('owner')} here; end it there, or choose another ccbed_bed"
+        )
+    digest = path.stem.removeprefix("agent-")
+    more = ("--backend", "containers", "--engine", engine, "--owner", owner, "--owner-id", owner_id)
+    launch.ensure_keeper(Path(hostdir), bed, path, digest, python, more)
+    return {"pid": label.live_label(directory, label.KEEPER_LABEL).get("pid", 0), "hash": digest}
+
+
+def end_bed(hostdir: str, bed: str, engine: str) -> dict[str, Any]:
+    """End the keeper first, so that it starts nothing anew, then the bed's containers; ``{pids}``."""
+    keeper_pid = launch.end_keeper(Path(hostdir) / label.KEEPER_DIR)
+    rows = container_status.list_containers(hostdir, bed, engine)
+    pids = [node["pid"] for node in container_status.list_nodes(hostdir, rows, engine) if node["state"] != "dead"]
+    client = container_engine.EngineClient(engine)
+    removals = [client.send("DELETE", f"/containers/{row['Id']}?force=1&v=1", deadline_s=20.0) for row in rows]
+    for removal in removals:
+        try:
+            removal.read_response()
+        except container_engine.EngineError as error:
+            if error.status not in (container_engine.NOT_FOUND, container_engine.CONFLICT):
+                raise
+    return {"pids": [pid for pid in (keeper_pid, *pids) if pid]}
+
+
+def remove_bed_files(hostdir: str) -> None:
+    """Remove the bed's files, and its directory if nothing else is in it."""
+    root = Path(hostdir)
+    for path in (root / name for name in BED_FILES):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    if root.is_dir() and not any(root.iterdir()):
+        root.rmdir()
+
+
+def remove_run(hostdir: str, shared_dir: str, run: str) -> None:
+    """Remove the files of a run: those of its nodes, checkpoints, kept outcomes."""
+    root = Path(hostdir)
+    for directory in (*root.glob(f"nodes/*/runs/{run}"), Path(shared_dir) / run):
+        shutil.rmtree(directory, ignore_errors=True)
+    for outcome in (*root.glob(f"nodes/*/done/{run}.*"), *root.glob(f"keeper/done/{run}.*")):
+        outcome.unlink(missing_ok=True)
+
+
+def put_payload(hostdir: str, files: Mapping[str, bytes]) -> str:
+    """Store a payload; its path."""
+    return str(payloads.put_payload(Path(hostdir) / "payloads", files))
+
+
+#: The operations by the names that requests use.
+OPS: Mapping[str, Callable[..., Any]] = {
+    "prepare": prepare_directories,
+    "place": write_file,
+    "keeper": start_keeper,
+    "look": container_status.bed_status,
+    "end": end_bed,
+    "remove": remove_bed_files,
+    "forget": remove_run,
+    "put": put_payload,
+    "routes": host_facts.ipv4_routes,
+    "leftovers": prunable_files.list_prunable,
+    "remove_leftovers": prunable_files.remove_prunable,
+    **preflight_checks.OPS,
+}

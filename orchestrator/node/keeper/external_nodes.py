@@ -1,0 +1,90 @@
+"""Nodes of the external keeper, which runs on the controller for faults that take a host away together with its own keeper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..oslayer.processes import Process
+from .node_protocol import Observed, Unsupported
+
+#: The name under which the external keeper writes events and holds leases, and of its directory in the bed's.
+OUTSIDE = "outside"
+OUT_OF_REACH = "Unsupported: the external keeper cannot act on a node, only on its host"
+
+
+@dataclass(kw_only=True)
+class ExternalNode:
+    """A node as the external keeper knows it: by name. Only its host can be acted on."""
+
+    name: str
+    directory: Path = Path("/nonexistent")
+    pid: int = 0
+    label: dict[str, Any] = field(default_factory=dict)
+
+    def processes(self) -> list[Process]:
+        return []
+
+    def is_up(self) -> bool:
+        """Always: a host can be taken away whatever runs on it."""
+        return True
+
+    def power_on(self) -> None:
+        """Its own keeper starts it, once the host is back."""
+        raise Unsupported(OUT_OF_REACH)
+
+    def power_off(self) -> dict[str, Any]:
+        raise Unsupported(OUT_OF_REACH)
+
+    def pause(self, on: bool) -> dict[str, Any]:
+        raise Unsupported(OUT_OF_REACH)
+
+    def is_paused(self, on: bool) -> Observed:
+        raise Unsupported(OUT_OF_REACH)
+
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        raise Unsupported(OUT_OF_REACH)
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
+        raise Unsupported(OUT_OF_REACH)
+
+    def has_link(self) -> bool:
+        return False
+
+    def link(self, on: bool) -> dict[str, Any]:
+        raise Unsupported(OUT_OF_REACH)
+
+    def is_linked(self, on: bool) -> Observed:
+        raise Unsupported(OUT_OF_REACH)
+
+    def agent(self) -> Process | None:
+        return None
+
+    def rank(self, number: int) -> Process | None:
+        return None
+
+
+class ExternalNodes:
+    """Every node that a command names. Same methods as ``ProcessLifecycle``."""
+
+    def __init__(self, *unused: object) -> None:
+        """The arguments of ``ProcessLifecycle`` are accepted and ignored."""
+
+    def get(self, name: str) -> ExternalNode:
+        """Raises ValueError for an invalid name."""
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(f"{name!r} is not the name of a node")
+        return ExternalNode(name=name)
+
+    def adopt(self) -> None:
+        """Only leases need a takeover."""
+
+    def reap(self) -> None:
+        """Programs are reaped by the code that started them."""
+
+    def end(self, node: ExternalNode, *rest: object) -> None:
+        raise Unsupported(OUT_OF_REACH)
+
+    start = end

@@ -1,0 +1,198 @@
+"""The primitives of faults on a node's host: its power, link, sshd and engine. Programs perform them; probes observe them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import IO, Any
+
+from ...model.act import Primitive
+from ..oslayer import process_tag
+from ..oslayer.event_loop import Loop
+from .node_protocol import Observed
+
+#: How long a response may take. The kernel of a running host accepts a connection at once.
+RESPONSE_S, LEAST_S = 1.0, 0.1
+CHECK_S = 3.0
+TRIES = 2
+#: How much output of a program is kept as evidence, in characters.
+MAX_OUTPUT = 500
+#: The errors of a connection to a host that is down, and to the socket of an engine that is down.
+ABSENT = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ECONNRESET)
+STOPPED = (errno.ECONNREFUSED, errno.ENOENT)
+
+#: Called with (evidence, problem) of a program. The problem is empty after exit code 0.
+OnFinished = Callable[[dict[str, Any], str], None]
+
+
+def is_of_host(primitive: Primitive) -> bool:
+    """Does it act on the node's host, and not on the node?"""
+    return primitive.kind == "argv" or "of" in primitive.args
+
+
+def why_unsupported(primitive: Primitive) -> str:
+    """Why it cannot be performed; empty if it can."""
+    of = str(primitive.args.get("of", ""))
+    if (primitive.kind, of) not in _OBSERVE:
+        return f"Unsupported: primitive {primitive.kind} of {of or 'nothing'}"
+    run = primitive.args.get("run")
+    if not run or not all(isinstance(part, str) for part in run):
+        return f"{primitive.kind} of {of or 'a host'} needs a program to run"
+    return ""
+
+
+# --- performing: a program from the inventory ---------------------------------------------------------------------------
+
+
+def run_program(loop: Loop, argv: Sequence[str], limit_s: float, then: OnFinished) -> None:
+    """Run a program in its own session and without the process tag, so that its children may outlive the keeper's nodes."""
+    output = tempfile.TemporaryFile()  # noqa: SIM115 closed when the program has ended
+    environment = {name: value for name, value in os.environ.items() if name != process_tag.VARIABLE}
+    try:
+        program = subprocess.Popen(
+            list(argv), stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env=environment
+        )
+    except OSError as error:
+        output.close()
+        then({_command_line(argv): "cannot be run"}, f"{argv[0]}: {error.strerror or error}")
+        return
+    _await(loop, program, output, limit_s, then)
+
+
+def _await(loop: Loop, program: subprocess.Popen[bytes], output: IO[bytes], limit_s: float, then: OnFinished) -> None:
+    """Call ``then`` when the program has ended. It is killed after ``limit_s``."""
+    fd = os.pidfd_open(program.pid)
+    is_late = False
+
+    def expired() -> None:
+        nonlocal is_late
+        is_late = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+
+    timer = loop.call_later(limit_s, expired)
+
+    def ended() -> None:
+        timer.cancel()
+        loop.remove_reader(fd)
+        os.close(fd)
+        code = program.wait()
+        text = _read_tail(output)
+        argv = program.args if isinstance(program.args, list) else [str(program.args)]
+        result = f"exit code {code}: {text}" if text else f"exit code {code}"
+        then({_command_line(argv): result}, _problem(str(argv[0]), code, text, limit_s if is_late else None))
+
+    loop.add_reader(fd, ended)
+
+
+def _command_line(argv: Sequence[str]) -> str:
+    return shlex.join([os.path.basename(argv[0]), *argv[1:]])
+
+
+def _problem(name: str, code: int, output: str, limit_s: float | None) -> str:
+    if limit_s is not None:
+        return f"{name} did not end within {limit_s:g} s"
+    return f"{name} exited with code {code}: {output or 'no output'}" if code else ""
+
+
+def _read_tail(output: IO[bytes]) -> str:
+    with output:
+        size = output.seek(0, os.SEEK_END)
+        output.seek(max(0, size - 4 * MAX_OUTPUT))
+        return output.read().decode(errors="replace").strip()[-MAX_OUTPUT:]
+
+
+# --- observing ----------------------------------------------------------------------------------------------------------
+
+
+def observe(primitive: Primitive) -> Observed:
+    """Does the state that the primitive names hold, seen from this process? Takes ``CHECK_S`` at most."""
+    return _OBSERVE[primitive.kind, str(primitive.args.get("of", ""))](primitive.args)
+
+
+def _observe_network(args: Mapping[str, Any]) -> Observed:
+    """A host is up if its sshd sends a banner, and down if no connection is possible. A booting host is neither.
+
+    A refused connection shows that the host is up and its sshd is down. ``within_s``: the time limit of the observation.
+    """
+    response_s = min(RESPONSE_S, max(LEAST_S, float(args.get("within_s", CHECK_S)) / TRIES))
+    address, expects_down = (str(args["address"]), int(args["port"])), args["state"] in ("off", "down")
+    name = f"{address[0]}:{address[1]}"
+    try:
+        connection = _connect(address, response_s)
+    except ConnectionRefusedError:
+        return expects_down and args["of"] == "ssh", {name: "refuses connections"}
+    except socket.gaierror as error:
+        return None, {name: error.strerror}
+    except OSError as error:
+        return expects_down if _is_absence(error) else None, {name: error.strerror or "does not answer"}
+    with connection:
+        banner = _banner(connection)
+    return not expects_down and banner.startswith("SSH-"), {name: banner or "accepts connections and sends no banner"}
+
+
+def _connect(address: tuple[str, int], response_s: float) -> socket.socket:
+    """Try twice: one lost packet proves nothing."""
+    for _ in range(TRIES - 1):
+        try:
+            return socket.create_connection(address, response_s)
+        except OSError as error:
+            if not _is_absence(error):
+                raise
+    return socket.create_connection(address, response_s)
+
+
+def _is_absence(error: OSError) -> bool:
+    """Does the error concern the remote host, and not this one (no network, no file descriptors)?"""
+    return isinstance(error, TimeoutError) or error.errno in ABSENT
+
+
+def _banner(connection: socket.socket) -> str:
+    try:
+        connection.settimeout(RESPONSE_S)
+        return connection.recv(64).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _observe_engine(args: Mapping[str, Any]) -> Observed:
+    path, status = str(args["socket"]), ""
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(RESPONSE_S)
+            connection.connect(path)
+            connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
+            status = connection.recv(256).decode(errors="replace").partition("\r\n")[0]
+    except OSError as error:
+        is_down = args["state"] == "off" if error.errno in STOPPED else None
+        return is_down, {path: error.strerror or "does not answer"}
+    return args["state"] == "on" and " 200 " in status, {path: status or "sends an empty response"}
+
+
+def _observe_argv(args: Mapping[str, Any]) -> Observed:
+    try:
+        done = subprocess.run(
+            list(args["run"]), stdin=subprocess.DEVNULL, capture_output=True, timeout=CHECK_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return None, {"run": list(args["run"]), "problem": str(error)}
+    output = done.stdout.decode(errors="replace")
+    is_shown = str(args.get("contains", "")) in output and not ("lacks" in args and str(args["lacks"]) in output)
+    shown = {"output": output[-MAX_OUTPUT:]} if {"contains", "lacks"} & args.keys() else {}
+    return done.returncode == 0 and is_shown, {"run": list(args["run"]), "code": done.returncode, **shown}
+
+
+_OBSERVE: Mapping[tuple[str, str], Callable[[Mapping[str, Any]], Observed]] = {
+    ("power", "host"): _observe_network,
+    ("power", "ssh"): _observe_network,
+    ("link", "host"): _observe_network,
+    ("power", "engine"): _observe_engine,
+    ("argv", ""): _observe_argv,
+}

@@ -1,0 +1,233 @@
+"""The primitives of faults on nodes: power, pause, link, signal, limit, file. Each is applied, and each is observed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ...model.act import ENDING_SIGNALS, Primitive
+from ..files import label, plain_files
+from ..oslayer import cgroups, processes
+from ..oslayer.processes import Process
+from .node_protocol import Node, Observed, Unsupported
+
+T = TypeVar("T")
+Arguments = Mapping[str, Any]
+
+AGENT = "agent"
+#: The suffix of a file while a fault has moved it.
+_SET_ASIDE = ".set-aside-by-a-fault"
+_MIB = 1 << 20
+
+
+def check_supported(primitives: Iterable[Primitive], node: Node) -> None:
+    """Raises Unsupported for a primitive that cannot be applied to this node, before any is applied."""
+    for primitive in primitives:
+        _choose(primitive, _APPLY)
+        if primitive.kind == "link" and not node.has_link():
+            raise Unsupported(f"Unsupported: link of {node.name}, which has no link of its own")
+        if primitive.kind == "limit" and (unknown := sorted(_amounts(primitive.args).keys() - cgroups.CONTROLLERS)):
+            raise Unsupported(f"limit: unknown {', '.join(unknown)}; known are {', '.join(cgroups.CONTROLLERS)}")
+        if primitive.kind == "file":
+            _path(primitive.args, node)
+
+
+def perform(primitive: Primitive, node: Node) -> dict[str, Any]:
+    """Perform it; what was done. Idempotent: callers repeat it until the state is reached."""
+    return _choose(primitive, _APPLY)(primitive.args, node)
+
+
+def observe(primitive: Primitive, node: Node) -> Observed:
+    """Do the processes and files show the state that the primitive names?"""
+    return _choose(primitive, _OBSERVE)(primitive.args, node)
+
+
+def _choose(
+    primitive: Primitive, table: Mapping[str, Callable[[Arguments, Node], T]]
+) -> Callable[[Arguments, Node], T]:
+    if primitive.kind not in table:
+        raise Unsupported(
+            f"Unsupported: primitive {primitive.kind} of a node; supported are {', '.join(sorted(table))}"
+        )
+    return table[primitive.kind]
+
+
+# --- power, pause, link, limit ------------------------------------------------------------------------------------------
+
+
+def _power(args: Arguments, node: Node) -> dict[str, Any]:
+    if args["state"] == "on":
+        node.power_on()
+        return {}
+    return node.power_off()
+
+
+def _observe_power(args: Arguments, node: Node) -> Observed:
+    if args["state"] == "on":
+        return node.is_up(), {"up": node.is_up()}
+    left = [process.pid for process in node.processes()]
+    return not left, {"left": left}
+
+
+def _pause(args: Arguments, node: Node) -> dict[str, Any]:
+    return node.pause(args["state"] == "on")
+
+
+def _observe_pause(args: Arguments, node: Node) -> Observed:
+    return node.is_paused(args["state"] == "on")
+
+
+def _link(args: Arguments, node: Node) -> dict[str, Any]:
+    return node.link(args["state"] == "up")
+
+
+def _observe_link(args: Arguments, node: Node) -> Observed:
+    return node.is_linked(args["state"] == "up")
+
+
+def _limit(args: Arguments, node: Node) -> dict[str, Any]:
+    return node.limit(_amounts(args), args["state"] == "on")
+
+
+def _observe_limit(args: Arguments, node: Node) -> Observed:
+    return node.is_limited(_amounts(args), args["state"] == "on")
+
+
+def _amounts(args: Arguments) -> dict[str, int]:
+    return {str(name): int(amount) for name, amount in args.items() if name != "state"}
+
+
+# --- signal -------------------------------------------------------------------------------------------------------------
+
+
+def _target(args: Arguments, node: Node) -> Process | None:
+    """The rank, or the agent, that the signal is for."""
+    return node.agent() if args.get("process") == AGENT else node.rank(int(args["rank"]))
+
+
+def _signal(args: Arguments, node: Node) -> dict[str, Any]:
+    target = _target(args, node)
+    number = signal.Signals[f"SIG{args['signal']}"]
+    return {"signalled": processes.send_signal([target] if target else [], number)}
+
+
+def _observe_signal(args: Arguments, node: Node) -> Observed:
+    target = _target(args, node)
+    state = target.state if target else "gone"
+    reached = {"STOP": state == processes.STOPPED, "CONT": state not in (processes.STOPPED, "gone")}
+    named = {name: args[name] for name in ("rank", "process") if name in args}
+    is_ended = args["signal"] in ENDING_SIGNALS and target is None
+    return reached.get(args["signal"], is_ended), {**named, "state": state}
+
+
+# --- file ---------------------------------------------------------------------------------------------------------------
+
+
+def _path(args: Arguments, node: Node) -> Path:
+    """The file's path. Raises Unsupported for what is not below the node's directory, links included."""
+    path = node.directory / str(args["path"])
+    if (
+        not path.parent.resolve().is_relative_to(node.directory.resolve())
+        or path.name in ("", "..")
+        or path.is_symlink()
+    ):
+        raise Unsupported(f"file: {args['path']} is not in the directory of {node.name}")
+    return path
+
+
+def _file(args: Arguments, node: Node) -> dict[str, Any]:
+    """With ``text`` or ``size_mib`` the file belongs to the fault; otherwise it belongs to the node, and is moved and restored."""
+    path = _path(args, node)
+    moved = path.with_name(path.name + _SET_ASIDE)
+    is_own = "text" in args or "size_mib" in args
+    if args["state"] == "present":
+        if is_own:
+            _create(path, args)
+        elif moved.exists():
+            moved.replace(path)
+    elif is_own:
+        path.unlink(missing_ok=True)
+    elif path.exists():
+        path.replace(moved)
+    return {"path": str(path)}
+
+
+def _create(path: Path, args: Arguments) -> None:
+    """Create a file unless it exists."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        return
+    try:
+        os.write(fd, str(args.get("text", "")).encode())
+        if size_mib := int(args.get("size_mib", 0)):
+            os.posix_fallocate(fd, 0, size_mib * _MIB)
+    finally:
+        os.close(fd)
+
+
+def _observe_file(args: Arguments, node: Node) -> Observed:
+    path = _path(args, node)
+    size = path.stat().st_size if path.exists() else None
+    return (size is not None) is (args["state"] == "present"), {"path": str(path), "size_bytes": size}
+
+
+_APPLY: Mapping[str, Callable[[Arguments, Node], dict[str, Any]]] = {
+    "power": _power,
+    "pause": _pause,
+    "link": _link,
+    "limit": _limit,
+    "signal": _signal,
+    "file": _file,
+}
+_OBSERVE: Mapping[str, Callable[[Arguments, Node], Observed]] = {
+    "power": _observe_power,
+    "pause": _observe_pause,
+    "link": _observe_link,
+    "limit": _observe_limit,
+    "signal": _observe_signal,
+    "file": _observe_file,
+}
+
+
+# --- shared by process nodes and container nodes ----------------------------------------------------------------------
+
+
+def stop_processes(present: list[Process], on: bool) -> dict[str, Any]:
+    """Send SIGSTOP to each of these processes, or (not ``on``) SIGCONT; what was done."""
+    stopped = [process for process in present if process.state == processes.STOPPED]
+    if not on:
+        return {"signalled": processes.send_signal(stopped, signal.SIGCONT)}
+    processes.send_signal(_between_vfork_and_exec(present, stopped), signal.SIGCONT)
+    return {
+        "signalled": processes.send_signal([process for process in present if process not in stopped], signal.SIGSTOP)
+    }
+
+
+def _between_vfork_and_exec(present: list[Process], stopped: list[Process]) -> list[Process]:
+    """Children that were stopped between vfork and exec: their parents cannot stop before the exec."""
+    waiting = {process.pid for process in present if process.state == processes.UNINTERRUPTIBLE}
+    return [process for process in stopped if process.ppid in waiting]
+
+
+def are_stopped(present: list[Process], on: bool) -> tuple[bool, dict[str, Any]]:
+    """Are all of these processes stopped (not ``on``: none of them), with their states."""
+    states = {str(process.pid): process.state for process in present}
+    stopped = [state == processes.STOPPED for state in states.values()]
+    return bool(stopped) and all(stopped) if on else not any(stopped), {"states": states}
+
+
+def rank_process(directory: Path, number: int) -> Process | None:
+    """The living process of a rank, from the record of its agent."""
+    pid, start = rank_identity(directory, number)
+    process = processes.find(pid) if pid else None
+    return process if process and process.start == start and process.state not in processes.EXITED else None
+
+
+def rank_identity(directory: Path, number: int) -> tuple[int, int]:
+    """(pid, start time) of a rank from the record of its agent; (0, 0) if there is none."""
+    pid, start = plain_files.read_json(directory / label.RANKS).get("ranks", {}).get(str(number), (0, 0))
+    return int(pid), int(start)

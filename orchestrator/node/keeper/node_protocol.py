@@ -1,0 +1,69 @@
+"""The protocol of a node under faults: what the primitives of faults need, whatever the node is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from ..oslayer.processes import Process
+
+#: Does a state hold (None: not known yet), and the evidence.
+Observed = tuple[bool | None, dict[str, Any]]
+
+
+class Unsupported(Exception):
+    """A primitive that cannot be applied to this node."""
+
+
+class Node(Protocol):
+    """One node, whether it lives or not: a process group, a container, or a name on another host."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def directory(self) -> Path: ...
+
+    @property
+    def pid(self) -> int:
+        """The pid of its first process on the host; 0 before its first start."""
+
+    def processes(self) -> list[Process]:
+        """All its living processes, the agent included; read anew on each call."""
+
+    def is_up(self) -> bool:
+        """Does its agent take commands?"""
+
+    def power_on(self) -> None:
+        """Start it unless it runs or starts already."""
+
+    def power_off(self) -> dict[str, Any]:
+        """Kill all its processes at once; what was done."""
+
+    def pause(self, on: bool) -> dict[str, Any]:
+        """Stop all its processes, or (not ``on``) continue them; what was done."""
+
+    def is_paused(self, on: bool) -> Observed:
+        """Are all its processes stopped, or (not ``on``) is none stopped?"""
+
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        """Limit all its processes (``cpu_percent``, ``memory_mib``, ``pids``), or lift these limits; what was done."""
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
+        """Do these limits hold for all its processes, or (not ``on``) for none?"""
+
+    def has_link(self) -> bool:
+        """Does it have a link that it shares with no other node?"""
+
+    def link(self, on: bool) -> dict[str, Any]:
+        """Set its link up or down; what was done. Raises Unsupported if it has none."""
+
+    def is_linked(self, on: bool) -> Observed:
+        """Is its link up, or (not ``on``) down?"""
+
+    def agent(self) -> Process | None:
+        """The living process of its agent."""
+
+    def rank(self, number: int) -> Process | None:
+        """The living process of a rank."""

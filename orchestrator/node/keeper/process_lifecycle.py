@@ -1,0 +1,237 @@
+"""Starts, adopts, watches and ends nodes that are process groups: forks their agents, reports exits, kills leftovers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ...model import codec
+from ...model.bed import NodeSpec
+from .. import warm_up
+from ..agent import agent
+from ..files import label, plain_files
+from ..files.inbox import Answer
+from ..oslayer import forks, process_tag, processes
+from ..oslayer.event_loop import Loop
+from . import fabric
+from .process_node import OnEnd, ProcessNode
+
+END_S = 5.0
+RETRY_S = 0.002
+_READY = b"ready\n"
+
+Note = Callable[[str, ProcessNode, Mapping[str, Any]], None]
+
+
+class ProcessLifecycle:
+    """All nodes of a bed on this host. ``note``: writes an event about a node."""
+
+    def __init__(self, loop: Loop, workdir: Path, bed: str, archive: str, note: Note) -> None:
+        self._loop = loop
+        self._directory = workdir / "nodes"
+        self._bed = bed
+        self._tag = process_tag.bed_tag(bed, str(workdir))
+        self._archive = archive
+        self._note = note
+        self._nodes: dict[str, ProcessNode] = {}
+        self._fabric = fabric.Fabric(self._tag, workdir / fabric.HOSTS)
+        #: How many objects the keeper has frozen; agents report it.
+        self._frozen = warm_up.freeze_objects()
+
+    def get(self, name: str) -> ProcessNode:
+        """A node by name; created if unknown. Raises ValueError for an invalid name."""
+        if not name or "/" in name or name.startswith("."):
+            raise ValueError(f"{name!r} is not the name of a node")
+        if name not in self._nodes:
+            self._nodes[name] = ProcessNode(
+                self._loop,
+                name,
+                self._directory / name,
+                prefix=f"{self._tag}/{name}/",
+                switch=self._fabric,
+                start=self.start,
+                orphans=self._orphans,
+            )
+        return self._nodes[name]
+
+    def adopt(self) -> None:
+        """Take over the nodes of an earlier keeper: watch the living, report the exits that it did not report."""
+        forks.become_subreaper()
+        for directory in sorted(self._directory.glob("*")):
+            node = self.get(directory.name)
+            if label.live_label(directory):
+                node.ready = node.adopted = True
+                self._watch(node)
+                if "switch" in node.label and (port := codec.build(NodeSpec, node.wanted).port):
+                    self._fabric.adopt(node.pid, node.label, port)
+            elif node.label and _reported_exit(directory) != node.label.get("incarnation"):
+                node.adopted = True
+                self._exited(node, None)
+
+    def start(self, node: ProcessNode, wanted: Mapping[str, Any], answer: Answer) -> None:
+        """End what is left of the earlier incarnation, then start a new one; answer with its identity when it is ready."""
+        spec = codec.build(NodeSpec, wanted)
+        node.waiting.append(answer)
+        if not node.starting:
+            node.starting = True
+            self.end(node, lambda killed, left: self._fork(node, spec, left))
+
+    def end(self, node: ProcessNode, then: OnEnd) -> None:
+        """Kill every process of a node; then call with the killed pids and the number of processes that are left.
+
+        Concurrent calls share one end: all callers are called in order, before a new incarnation starts.
+        """
+        self._end(node, [*node.ending, then])
+
+    def _end(self, node: ProcessNode, ending: list[OnEnd]) -> None:
+        is_ending, node.ending, node.end_by = bool(node.ending), ending, time.monotonic() + END_S
+        if not is_ending:
+            self._kill_until_ended(node, set())
+
+    def _kill_until_ended(self, node: ProcessNode, killed: set[int]) -> None:
+        living = node.processes()
+        if (living or node.alive) and time.monotonic() <= node.end_by:
+            killed.update(processes.kill(process for process in living if process.pid not in killed))
+            self._loop.call_later(RETRY_S, lambda: self._kill_until_ended(node, killed))
+            return
+        ending, node.ending = node.ending, []
+        for then in ending:
+            then(sorted(killed), len(living))
+
+    def reap(self) -> None:
+        """Reap children that exited: agents, and orphans of nodes whose agent has ended."""
+        while True:
+            try:
+                child = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if child is None or child.si_pid == 0:
+                return
+            node = next((node for node in self._nodes.values() if node.alive and node.pid == child.si_pid), None)
+            if node:
+                code = child.si_status if child.si_code == os.CLD_EXITED else -child.si_status
+                self._exited(node, code)
+            os.waitpid(child.si_pid, 0)
+
+    def _orphans(self) -> set[int]:
+        """Pids of the keeper's children that it did not fork: an agent that has ended left them."""
+        keeper = os.getpid()
+        agents = {node.pid for node in self._nodes.values() if node.alive}
+        return {process.pid for process in processes.descendants(keeper) if process.ppid == keeper} - agents
+
+    def _fork(self, node: ProcessNode, spec: NodeSpec, left: int) -> None:
+        if left:
+            reason = f"{left} processes of an earlier incarnation of {node.name} do not end"
+            self._answer_start(node, "fail", {"reason": reason})
+            return
+        node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            switch = self._fabric.switch(spec.port) if spec.port else -1
+        except OSError as error:
+            self._answer_start(node, "fail", {"reason": f"the switch of the fabric: {error}"})
+            return
+        node_label = self._new_label(node, spec)
+        tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
+        read, write = os.pipe2(os.O_CLOEXEC)
+
+        def body() -> int:
+            os.setsid()
+            process_tag.set_own_tag(tag)
+            forks.redirect_output(node.directory / "agent.log")
+            if spec.port:
+                _connect_to_fabric(self._fabric, spec, tag, write)
+            return agent.main(node.directory, node_label, spec.env, lambda: _report_ready(write))
+
+        pid = forks.fork(self._loop, {write, switch}, body)
+        os.close(write)
+        node.label = {**node_label, "pid": pid, "start": processes.start_time(pid)}
+        self._watch(node)
+        self._loop.add_reader(read, lambda: self._read_report(node, read))
+        self._loop.call_later(node.ready_s, lambda: self._kill_if_starting(node, pid))
+
+    def _new_label(self, node: ProcessNode, spec: NodeSpec) -> dict[str, Any]:
+        """The label of a new incarnation, as far as it is known before the fork."""
+        return {
+            "bed": self._bed,
+            "node": node.name,
+            "spec_hash": spec.hash,
+            "incarnation": secrets.token_hex(4),
+            "ordinal": int(node.label.get("ordinal", 0)) + 1,
+            "agent": self._archive,
+            "frozen": self._frozen,
+            "spec": codec.plain(spec),
+            **({"switch": self._fabric.name()} if spec.port else {}),
+        }
+
+    def _read_report(self, node: ProcessNode, read: int) -> None:
+        self._loop.remove_reader(read)
+        report = os.read(read, 4096)
+        node.ready = report == _READY
+        os.close(read)
+        if node.ready:
+            self._answer_start(node, "ok", node.identity)
+        elif report:
+            self._answer_start(node, "fail", {"reason": report.decode(errors="replace")})
+        else:
+            value = {"reason": "its agent ended while it started", "log": node.log_tail()}
+            self._answer_start(node, "fail", value)
+
+    def _answer_start(self, node: ProcessNode, kind: str, value: Mapping[str, Any]) -> None:
+        waiting, node.waiting, node.starting = node.waiting, [], False
+        for answer in waiting:
+            answer(kind, value)
+
+    def _kill_if_starting(self, node: ProcessNode, pid: int) -> None:
+        if node.starting and node.pid == pid:
+            processes.kill(node.processes())
+
+    def _watch(self, node: ProcessNode) -> None:
+        node.alive = True
+        node.pidfd = os.pidfd_open(node.pid)
+        self._loop.add_reader(node.pidfd, lambda: self._agent_ended(node))
+
+    def _agent_ended(self, node: ProcessNode) -> None:
+        """The pidfd reports the end of an agent. Reaping yields the exit code of a child; that of an adopted agent is lost."""
+        self.reap()
+        if node.alive:
+            self._exited(node, None)
+
+    def _exited(self, node: ProcessNode, code: int | None) -> None:
+        """Report the exit of an agent first; then kill what it left, as the end of a container would, and report the count."""
+        if node.pidfd >= 0:
+            self._loop.remove_reader(node.pidfd)
+            os.close(node.pidfd)
+        node.alive, node.ready, node.pidfd = False, False, -1
+        was_adopted, node.adopted = node.adopted, False
+        self._note("node.exit", node, {"code": code, "pid": node.pid})
+        plain_files.write_json(node.directory / "exit.json", {**node.identity, "code": code})
+
+        def report_end(killed: list[int], left: int) -> None:
+            """The count 0 is not reported for an adopted node: a process without a tag may live on unnoticed."""
+            count = {} if was_adopted and not left else {"left": left}
+            self._note("node.ended", node, {"code": code, "pid": node.pid, "killed": killed, **count})
+
+        self._end(node, [report_end, *node.ending])
+
+
+def _reported_exit(directory: Path) -> Any:
+    """The incarnation whose exit a keeper has reported."""
+    return plain_files.read_json(directory / "exit.json").get("incarnation")
+
+
+def _connect_to_fabric(switch: fabric.Fabric, spec: NodeSpec, tag: str, report: int) -> None:
+    """Connect this process to the switch. Raises OSError, after it reported why the node does not start."""
+    try:
+        switch.connect(spec, tag)
+    except OSError as error:
+        os.write(report, f"its link to the fabric: {error}".encode())
+        raise
+
+
+def _report_ready(fd: int) -> None:
+    os.write(fd, _READY)
+    os.close(fd)

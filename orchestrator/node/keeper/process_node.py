@@ -1,0 +1,146 @@
+"""A node that is a group of processes on this host, forked by the keeper: its state, processes, link and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..files import label, plain_files
+from ..files.inbox import Answer
+from ..oslayer import cgroups, processes
+from ..oslayer.duty_cycle import DutyCycle
+from ..oslayer.event_loop import Loop
+from ..oslayer.processes import Process
+from . import fabric, node_primitives
+from .fabric import Fabric
+from .node_protocol import Observed, Unsupported
+
+READY_S = 20.0
+
+#: Called with (killed pids, number of processes that are left).
+OnEnd = Callable[[list[int], int], None]
+
+
+class ProcessNode:
+    """One node of the bed. ``label``: of its newest incarnation, also when that has ended.
+
+    ``prefix``: of the tags of its processes. ``start``: starts a new incarnation. ``orphans``: pids of the children that the
+    keeper did not fork.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        name: str,
+        directory: Path,
+        *,
+        prefix: str,
+        switch: Fabric,
+        start: Callable[[ProcessNode, Mapping[str, Any], Answer], None],
+        orphans: Callable[[], set[int]],
+    ) -> None:
+        self.name = name
+        self.directory = directory
+        self.label: dict[str, Any] = plain_files.read_json(directory / label.NODE_LABEL)
+        self.alive = False
+        self.ready = False
+        self.starting = False
+        self.waiting: list[Answer] = []
+        #: How long a start may take, in seconds.
+        self.ready_s = READY_S
+        self.pidfd = -1
+        #: Was it forked by an earlier keeper? Then this keeper cannot know its exit code, nor adopt its orphans.
+        self.adopted = False
+        #: Called in order once none of its processes lives; not empty while it is being ended.
+        self.ending: list[OnEnd] = []
+        self.end_by = 0.0
+        self._prefix = prefix
+        self._switch = switch
+        self._start = start
+        self._orphans = orphans
+        self._duty_cycle = DutyCycle(loop, self.processes)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return {field: self.label.get(field) for field in ("incarnation", "ordinal", "pid")}
+
+    @property
+    def pid(self) -> int:
+        return int(self.label.get("pid", 0))
+
+    @property
+    def wanted(self) -> dict[str, Any]:
+        """The NodeSpec of its newest incarnation, as JSON."""
+        return dict(self.label.get("spec", {}))
+
+    def processes(self) -> list[Process]:
+        """The agent and its descendants. After the death of the agent: by process tag and session, and the orphans."""
+        agent = processes.find(self.pid) if self.pid else None
+        if agent and agent.start == self.label["start"] and agent.state not in processes.EXITED:
+            return [agent, *processes.descendants(self.pid)]
+        sessions = processes.live_sessions([(self.pid, self.label["start"])]) if self.pid else set()
+        return processes.select(processes.scan(), self._prefix, sessions | self._orphans())
+
+    def is_up(self) -> bool:
+        return self.alive and self.ready
+
+    def power_on(self) -> None:
+        if not self.alive and not self.starting:
+            self._start(self, self.wanted, lambda kind, value: None)
+
+    def power_off(self) -> dict[str, Any]:
+        return {"killed": processes.kill(self.processes())}
+
+    def pause(self, on: bool) -> dict[str, Any]:
+        if self._duty_cycle.is_active:
+            raise Unsupported(f"{self.name} is slowed by SIGSTOP and SIGCONT; it cannot be paused as well")
+        return node_primitives.stop_processes(self.processes(), on)
+
+    def is_paused(self, on: bool) -> Observed:
+        return node_primitives.are_stopped(self.processes(), on)
+
+    def limit(self, amounts: Mapping[str, int], on: bool) -> dict[str, Any]:
+        """Limit it by a cgroup. If none can be made, ``cpu_percent`` works by alternating SIGSTOP and SIGCONT."""
+        if cgroups.is_available(amounts):
+            cgroup = f"ccbed-{self._prefix.strip('/').replace('/', '-')}"
+            did = cgroups.limit(self.processes(), cgroup, amounts) if on else cgroups.release(cgroup, amounts)
+            return {**did, "by": "cgroup"}
+        if on and (amounts.keys() != {"cpu_percent"} or amounts["cpu_percent"] >= 100):
+            raise Unsupported(f"no cgroup can be made for {self.name}: only cpu_percent below 100 is possible")
+        if on:
+            self._duty_cycle.start(amounts["cpu_percent"])
+        return {"by": "duty cycle", **({} if on else {"continued": self._duty_cycle.stop()})}
+
+    def is_limited(self, amounts: Mapping[str, int], on: bool) -> Observed:
+        if cgroups.is_available(amounts):
+            return cgroups.are_limited(self.processes(), amounts, on)
+        if on and self._duty_cycle.is_active:
+            return self._duty_cycle.is_observed(amounts["cpu_percent"])
+        are_free, evidence = node_primitives.are_stopped(self.processes(), on=False)
+        return are_free is not on, evidence
+
+    def has_link(self) -> bool:
+        return "switch" in self.label
+
+    def link(self, on: bool) -> dict[str, Any]:
+        self._switch.set_port(self.name, on=on)
+        return {"link": "up" if on else "down"}
+
+    def is_linked(self, on: bool) -> Observed:
+        if not self.alive:
+            return not on, {"eth0": "gone"}
+        is_up = fabric.has_link(self.pid)
+        return is_up is on, {"eth0": "has a link" if is_up else "has no link"}
+
+    def agent(self) -> Process | None:
+        return next((process for process in self.processes() if process.pid == self.pid), None)
+
+    def rank(self, number: int) -> Process | None:
+        return node_primitives.rank_process(self.directory, number)
+
+    def log_tail(self) -> str:
+        try:
+            return plain_files.read_tail(self.directory / "agent.log", 2000).decode(errors="replace")
+        except OSError:
+            return ""
