@@ -26,8 +26,8 @@ INVENTORY = """all:
 #: A process that was warmed up as a keeper is, and a fork of it that uses the GPU.
 FORKED = """
 import os, sys
-from orchestrator.node import warm_up as warmth
-warmth.load()
+from orchestrator.node import warm_up
+warm_up.import_modules()
 pid = os.fork()
 if pid == 0:
     import torch

@@ -38,5 +38,5 @@ def test_what_is_no_frame_is_refused(stream: bytes) -> None:
 
 
 def test_a_header_without_end_is_refused() -> None:
-    with pytest.raises(ValueError, match="no header"):
+    with pytest.raises(ValueError, match="without a header"):
         list(frames.Decoder().feed(b"x" * (frames.LINE + 1)))

@@ -144,10 +144,12 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 HOLDER = """
 import os, sys
 from pathlib import Path
-from orchestrator.node.files import label; from orchestrator.node.oslayer import processes
-at = Path(sys.argv[1])
-label.take(at)
-label.write(at / label.NODE, {"pid": os.getpid(), "start": processes.start_of(os.getpid()), "boot": label.boot_id()})
+from orchestrator.node.files import label, plain_files; from orchestrator.node.oslayer import host_facts, processes
+at, pid = Path(sys.argv[1]), os.getpid()
+label.take_lock(at)
+plain_files.write_json(
+    at / label.NODE_LABEL, {"pid": pid, "start": processes.start_time(pid), "boot": host_facts.boot_id()}
+)
 child = os.fork()
 if child == 0:
     sys.stdin.read()

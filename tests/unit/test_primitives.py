@@ -132,7 +132,7 @@ def test_a_file_outside_of_the_node_is_refused_before_anything_is_done(node: Any
 
 def test_an_unknown_limit_is_refused_with_those_that_exist(node: Any) -> None:
     limit = Primitive(kind="limit", args={"state": "on", "disk": 1})
-    with pytest.raises(Unsupported, match="unknown disk; it has cpu_percent, memory_mib, pids"):
+    with pytest.raises(Unsupported, match="unknown disk; known are cpu_percent, memory_mib, pids"):
         node_primitives.check_supported([limit], node)
 
 

@@ -32,9 +32,9 @@ class Sent:
                 os.pwrite(file.fileno(), data, at)
         os.utime(self.path, (second, second))
 
-    def send(self, *, sure: bool = False) -> int:
+    def send(self, *, is_final: bool = False) -> int:
         """Look, and send all; how many frames it took."""
-        self.tails.poll(is_final=sure)
+        self.tails.poll(is_final=is_final)
         before = self.frames
         while frame := self.tails.take(events=True) or self.tails.take(events=False):
             header, data = frame
@@ -53,13 +53,13 @@ def sent(tmp_path: Path) -> Sent:
 
 
 @pytest.mark.parametrize("anew", [b"SAME size", b"less", b"", b"longer than what was there"])
-@pytest.mark.parametrize("sure", [False, True])
-def test_a_file_that_was_written_anew_in_place_is_sent_anew(sent: Sent, anew: bytes, sure: bool) -> None:
+@pytest.mark.parametrize("is_final", [False, True])
+def test_a_file_that_was_written_anew_in_place_is_sent_anew(sent: Sent, anew: bytes, is_final: bool) -> None:
     sent.write(b"same size", 1)
     sent.send()
     sent.write(anew, 2)
-    sent.send(is_final=sure)
-    sent.send(is_final=sure)
+    sent.send(is_final=is_final)
+    sent.send(is_final=is_final)
     assert sent.has[LOG] == anew
 
 

@@ -84,7 +84,7 @@ def test_an_injection_that_lay_in_the_inbox_of_a_dead_keeper_is_not_made_by_the_
     made._take_commands()
     told = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
     (answer,) = (one for one in told if one.get("key") == ACT.key)
-    assert (answer["type"], "of use for 10 s" in answer["value"]["reason"]) == ("fail", True)
+    assert (answer["type"], "its deadline is 10 s" in answer["value"]["reason"]) == ("fail", True)
     assert list((tmp_path / "keeper/inbox").iterdir()) == []
 
 

@@ -14,16 +14,16 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys
 import torch
-from orchestrator.node import warm_up as warmth
+from orchestrator.node import warm_up
 seen = []
 asked = torch.cuda.is_available
 def ask():
     seen.append((os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK")))
     return asked()
 torch.cuda.is_available = ask
-exercise = warmth._exercise
-warmth._exercise = lambda: (torch.cuda.is_available(), exercise())
-warmth.load()
+exercise = warm_up._exercise
+warm_up._exercise = lambda: (torch.cuda.is_available(), exercise())
+warm_up.import_modules()
 print(set(seen), os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
 print(torch.cuda.is_initialized())
 """

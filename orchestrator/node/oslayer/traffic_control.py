@@ -49,7 +49,7 @@ def uplink_commands(link: LinkSpec) -> list[str]:
 
 def cable_commands(port: str, address: str, switch_fd: int) -> list[str]:
     """For ``ip`` in a new node's namespace: a link whose other end is ``port`` in the switch's namespace."""
-    peer = f"peer name {port_commands} netns /proc/self/fd/{switch_fd}"
+    peer = f"peer name {port} netns /proc/self/fd/{switch_fd}"
     return [f"link add eth0 address {mac_address(address)} type veth {peer}"]
 
 
