@@ -13,15 +13,10 @@ from ..model.act import Act
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
 from ..model.event import Command
-from ..node.files import inbox, label
-from ..node.keeper import external_nodes
-from ..node.keeper import launch
-from ..node.keeper import lease_records
-from ..node.oslayer import process_tag
+from ..node.files import inbox, label, plain_files
+from ..node.keeper import external_nodes, launch, lease_records
 from . import archive
 from .bed_commands import BED
-from ..node.files import label
-from ..node.files import plain_files
 
 EVENTS = "events.jsonl"
 
@@ -43,7 +38,9 @@ def perform(bed: BedSpec, run: str, command: Command) -> None:
         (_keeper(bed) / part).mkdir(mode=0o700, parents=True, exist_ok=True)
     path, digest = archive.place(Path(bed.workdir) / "agent")
     try:
-        launch.ensure_keeper(_directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_nodes.OUTSIDE))
+        launch.ensure_keeper(
+            _directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_nodes.OUTSIDE)
+        )
     except RuntimeError as error:
         first, *rest = str(error).splitlines()
         raise InfrastructureError(f"bed {bed.name}: outside of its hosts {first}", *rest) from None
@@ -70,10 +67,11 @@ def _give_back(bed: BedSpec) -> None:
     """Heal what is in force, all at once."""
     orders = [
         Command(
-            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease_records.id}", node=lease_records.node,
-            value={"id": lease_records.id, "fault": lease_records.fault, "act": codec.plain(lease_records.act)}, deadline_s=lease_records.act.limit_s + 5.0,
+            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease.id}", node=lease.node,
+            value={"id": lease.id, "fault": lease.fault, "act": codec.plain(lease.act)},
+            deadline_s=lease.act.limit_s + 5.0,
         )
-        for lease_records in lease_records.Leases(_keeper(bed) / "leases").all()
+        for lease in lease_records.Leases(_keeper(bed) / "leases").all()
     ]  # fmt: skip
     for order in orders:
         perform(bed, BED, order)

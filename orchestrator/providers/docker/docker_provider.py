@@ -20,7 +20,7 @@ from ...model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeState, Node
 from ...model.errors import KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched
-from ...node.files import inbox, label
+from ...node.files import inbox, label, plain_files
 from ...node.oslayer import process_tag
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, external_keeper, host_problems, owners, sites
@@ -29,8 +29,6 @@ from ..event_reader import Follower
 from ..preflight import site_prober
 from ..sites import Site
 from . import bed_leftovers, engines, site_connections
-from ...node.files import label
-from ...node.files import plain_files
 
 if TYPE_CHECKING:
     import docker

@@ -14,17 +14,14 @@ from ...model.errors import InfrastructureError, KeeperGoneError
 from ...model.event import Command, Event
 from ...model.provider import Cursors, Fetched
 from ...node.files import inbox, label
-from ...node.hostlink import host_operations
-from ...node.hostlink import prunable_files
+from ...node.hostlink import host_operations, prunable_files
 from ...node.keeper import launch
-from ...node.oslayer import process_tag
 from ...node.oslayer import processes
 from ...node.warm_up import HUGE_PAGES
 from .. import archive, files, sites
 from ..event_reader import Follower
 from ..preflight import site_prober
 from . import fabric, process_status
-from ...node.files import label
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")

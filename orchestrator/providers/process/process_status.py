@@ -7,14 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from ...model.bed import BedSpec, BedStatus, NodeState, NodeStatus
-from ...node.files import label
+from ...node.files import label, plain_files
 from ...node.keeper import lease_records
-from ...node.oslayer import process_tag
-from ...node.oslayer import processes
+from ...node.oslayer import host_facts, process_tag, processes
 from ...node.oslayer.processes import Process
-from ...node.files import label
-from ...node.files import plain_files
-from ...node.oslayer import host_facts
 
 
 def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
@@ -37,13 +33,20 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
 def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
     """All processes of a bed, whoever of keeper and agents still lives."""
     workdir = Path(bed.workdir)
-    directories = [(workdir / label.KEEPER_DIR, label.KEEPER_LABEL), *((d, label.NODE_LABEL) for d in (workdir / "nodes").glob("*"))]
-    labels = [content for content in (plain_files.read_json(directory / name) for directory, name in directories) if content]
+    directories = [
+        (workdir / label.KEEPER_DIR, label.KEEPER_LABEL),
+        *((d, label.NODE_LABEL) for d in (workdir / "nodes").glob("*")),
+    ]
+    labels = [
+        content for content in (plain_files.read_json(directory / name) for directory, name in directories) if content
+    ]
     identities = [
         (content.get("pid"), content.get("start")) for content in labels if content.get("boot") == host_facts.boot_id()
     ]
     leaders = [(pid, start) for pid, start in identities if isinstance(pid, int) and isinstance(start, int)]
-    return processes.select(everyone, f"{process_tag.bed_tag(bed.name, bed.workdir)}/", processes.live_sessions(leaders))
+    return processes.select(
+        everyone, f"{process_tag.bed_tag(bed.name, bed.workdir)}/", processes.live_sessions(leaders)
+    )
 
 
 def _names(workdir: Path, wanted: list[str]) -> list[str]:
