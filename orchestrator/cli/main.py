@@ -1,4 +1,4 @@
-"""The entry point: verbs are loaded when they are called, errors are told in one way, exit codes follow the design."""
+"""The entry point: load the verb that is called, print every error in one format, return the exit code."""
 
 from __future__ import annotations
 
@@ -20,23 +20,32 @@ from ..model import errors
 from .inputs import session as sessions
 from .render import terminal
 
-#: In the order of a bed's and a run's life, as ``--help`` shows them.
+#: In the order of the life of beds and runs, as ``--help`` shows them.
 VERBS = (
     "up", "down", "status", "plan", "run", "resume", "watch",
     "logs", "exec", "check", "report", "compare", "bundle", "size", "list", "heal", "prune", "doctor", "image",
 )  # fmt: skip
-#: What a machine may refuse: no defect of ours.
-_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE, errno.EIO)
-#: A path that cannot exist.
-_NAMES = (errno.ENAMETOOLONG, errno.ELOOP)
-#: A signal's death as a shell tells it: 128 + SIGPIPE.
-_PIPE = 141
-#: So much is let lie before it is looked through for cycles: while modules are loaded there are none to be found.
-_LITTER = 20_000
+#: Errors of the machine, not of ccbed.
+_MACHINE_ERRORS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EIO,
+)
+#: Errors of a path that cannot exist.
+_PATH_ERRORS = (errno.ENAMETOOLONG, errno.ELOOP)
+#: The exit code of a shell after SIGPIPE: 128 + 13.
+_BROKEN_PIPE = 141
+#: Allocations before the garbage collector runs: loading modules makes no cycles.
+_GC_THRESHOLD = 20_000
 
 
 class Verbs(click.Group):
-    """Reads a verb's module only when the verb is called; its line of help is the first line of the file."""
+    """Imports the module of a verb only when the verb is called. Its help line is the first line of the file."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -55,21 +64,21 @@ class Verbs(click.Group):
         if args and args[0] not in VERBS and not args[0].startswith("-"):
             from ..core.spec import values
 
-            ctx.fail(f"no verb {args[0]}; {values.nearest(args[0], VERBS)}")
+            ctx.fail(f"unknown verb {args[0]}; {values.nearest(args[0], VERBS)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        here = Path(__file__).parent / "verbs"
+        folder = Path(__file__).parent / "verbs"
         with formatter.section("Verbs"):
-            formatter.write_dl([(verb, _summary(here / f"{_stem(verb)}.py")) for verb in VERBS])
+            formatter.write_dl([(verb, _summary(folder / f"{_stem(verb)}.py")) for verb in VERBS])
 
 
 def main() -> NoReturn:
-    """The program ``ccbed``. It leaves at once with its exit code: all is written and closed, the kernel takes the rest."""
-    gc.set_threshold(_LITTER)
+    """Run the program ``ccbed``. It exits without the interpreter's shutdown: all files are closed by then."""
+    gc.set_threshold(_GC_THRESHOLD)
     try:
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # before there is a session to report it
+    except KeyboardInterrupt:  # before the session exists
         code = errors.EXIT_INTERRUPTED
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
@@ -77,19 +86,19 @@ def main() -> NoReturn:
     os._exit(code)
 
 
-def run(args: Sequence[str], given: sessions.Session | None = None) -> int:
-    """Carry out a command line. ``given``: the session of a test instead of this process's own."""
+def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
+    """Execute a command line and return the exit code. ``session``: that of a test; default: this process's own."""
     from ..store import beds
 
-    session = given or sessions.Session(state=beds.state_dir(), terminal=terminal.standard())
+    session = session or sessions.Session(state=beds.state_dir(), terminal=terminal.standard())
     session.argv = tuple(args)
-    session.umask = os.umask(0o077)  # what ccbed writes is its user's alone
+    session.umask = os.umask(0o077)  # only the user may read what ccbed writes
     try:
         code = _group().main(list(args), prog_name="ccbed", standalone_mode=False, obj=session)
         return code if isinstance(code, int) else errors.EXIT_PASS
     except BrokenPipeError:
         _silence()
-        return _PIPE
+        return _BROKEN_PIPE
     except (KeyboardInterrupt, click.Abort):
         session.terminal.error(["interrupted"])
         return errors.EXIT_INTERRUPTED
@@ -110,20 +119,22 @@ def _explain(error: Exception, session: sessions.Session) -> int:
             [error.format_message()], f"{context.command_path} --help" if context else "ccbed --help"
         )
         return errors.EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in _NAMES:
+    if isinstance(error, OSError) and error.errno in _PATH_ERRORS:
         session.terminal.error([f"{str(error.filename)[:100]}: {error.strerror}"], "ccbed --help")
         return errors.EXIT_USAGE
-    if isinstance(error, OSError) and error.errno in _OUTSIDE:
+    if isinstance(error, OSError) and error.errno in _MACHINE_ERRORS:
         session.terminal.error(
-            [f"{error.filename or 'a file of ccbed'}: {error.strerror}"], "free space or give access, then again"
+            [f"{error.filename or 'a file of ccbed'}: {error.strerror}"], "free space or give access, then try again"
         )
         return errors.EXIT_INFRASTRUCTURE
-    place = _save(session.state)
-    session.terminal.error([f"a defect of ccbed: {type(error).__name__}: {error}"], f"the traceback is in {place}")
+    traceback_file = _save_traceback(session.state)
+    session.terminal.error(
+        [f"internal error of ccbed: {type(error).__name__}: {error}"], f"the traceback is in {traceback_file}"
+    )
     return errors.EXIT_INFRASTRUCTURE
 
 
-def _save(state: Path) -> str:
+def _save_traceback(state: Path) -> str:
     from ..core.spec import redact
 
     text = traceback.format_exc()
@@ -137,7 +148,7 @@ def _save(state: Path) -> str:
 
 
 def _silence() -> None:
-    """Nobody reads our output any more; keep the interpreter from saying so at exit."""
+    """Discard the output: its reader is gone, and the interpreter would report that at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -146,7 +157,7 @@ def _group() -> click.Group:
     return Verbs(
         name="ccbed",
         callback=callback,
-        help="A cluster test-bed that breaks nodes on purpose and proves that training came back.",
+        help="A cluster test-bed: it injects faults into nodes and verifies that training recovers.",
         epilog="Start with: ccbed up inventories/local.yml",
         context_settings={"auto_envvar_prefix": "CCBED", "help_option_names": ["-h", "--help"]},
         params=[
@@ -154,7 +165,7 @@ def _group() -> click.Group:
                 ["--plugins"],
                 multiple=True,
                 type=click.Path(path_type=Path),
-                help="A folder with faults/, checkers/, workloads/ … of your own.",
+                help="A folder with your own faults/, checkers/, workloads/, …",
             ),
             click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version),
         ],

@@ -15,9 +15,10 @@ from ..model.errors import EXIT_INTERRUPTED, PRECEDENCE, CcbedError, Interrupted
 from ..model.launch import Request, Result
 from ..model.trial import Trial
 from ..store import secrets
-from .inputs import beds, missing_libraries, trials
+from .inputs import beds, trials
 from .inputs.session import Session
 from .render import live, summary
+from .render.terminal import short_path
 from .verbs import prune
 
 
@@ -31,7 +32,7 @@ def run(session: Session, source: trials.Source, options: Mapping[str, Any]) -> 
     if bed is None:
         raise missing_bed or RuntimeError("neither a bed nor the reason why there is none")
     trials.require_nodes(source, trial, bed, session.catalogue)
-    trial = missing_libraries.available(session.terminal, trial, bed)
+    trial = trials.without_missing_libraries(session.terminal, trial, bed)
     if options["dry_run"]:
         return _dry_run(session, trial, bed, data_dir, as_json=options["as_json"])
     once = functools.partial(_run_once, session, source, trial, redaction, bed, data_dir, options)
@@ -87,7 +88,7 @@ def _data_dir(option: Path | None, bed: BedSpec | None) -> str | None:
     """Raises UsageError where the nodes are on this machine and the directory does not exist."""
     path = str(option.resolve()) if option else bed.data_dir if bed else None
     if path and bed and bed.provider == "process" and not Path(path).is_dir():
-        where = "--data-dir" if option else f"{beds.shown(bed.inventory)}: ccbed_data_dir"
+        where = "--data-dir" if option else f"{short_path(bed.inventory)}: ccbed_data_dir"
         raise UsageError(f"{where}: no such directory (got {path})", hint="name the directory that holds the data set")
     return path
 

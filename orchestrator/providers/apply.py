@@ -171,6 +171,6 @@ def _refusal(bed: BedSpec, failed: Sequence[tuple[str, str]]) -> InfrastructureE
     return InfrastructureError(
         *problems,
         hint="\n".join(
-            dict.fromkeys([*hints, f"to go on: ccbed up {bed.inventory}     nodes that are ready are kept"])
+            dict.fromkeys([*hints, f"to continue: ccbed up {bed.inventory}     nodes that are ready are kept"])
         ),
     )

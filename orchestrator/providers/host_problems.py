@@ -97,4 +97,4 @@ def absent(host: HostSpec, images: Sequence[str]) -> EngineProblem:
 
 
 def _again(bed: BedSpec) -> str:
-    return f"to go on: ccbed up {bed.inventory}"
+    return f"to continue: ccbed up {bed.inventory}"

@@ -79,7 +79,7 @@ def ccbed(folder: Path, *args: str) -> tuple[int, str]:
 
 
 def judged(text: str, code: int, allowed: tuple[int, ...], what: object) -> None:
-    assert "a defect of ccbed" not in text, f"{what}\n{text}"
+    assert "internal error of ccbed" not in text, f"{what}\n{text}"
     assert "Traceback" not in text, f"{what}\n{text}"
     assert code in allowed, f"exit {code}: {what}\n{text}"
     assert not [character for character in text if ord(character) < 32 and character not in "\n\t"], f"{what}\n{text!r}"
@@ -250,4 +250,4 @@ def test_odd_command_lines_as_processes(tmp_path: Path, words: str) -> None:
     )  # fmt: skip
     text = (done.stdout + done.stderr).decode(errors="replace")
     assert done.returncode in (0, 3), text
-    assert "a defect of ccbed" not in text and "Traceback" not in text
+    assert "internal error of ccbed" not in text and "Traceback" not in text

@@ -65,7 +65,7 @@ def test_a_hostile_bundle_is_answered_with_its_place(
     prepare(hostile, directory)
     code, output, seconds, size = measured(tmp_path, "check", str(directory))
     tally(f"hostile: {hostile.name}: exit {code}, {seconds:.1f} s, {size / 1024**2:.0f} MiB")
-    assert "a defect of ccbed" not in output, output
+    assert "internal error of ccbed" not in output, output
     assert code in hostile.codes, output
     assert output.strip(), "an exit code without a word"
     assert not control_characters(output), repr(output)
@@ -74,7 +74,7 @@ def test_a_hostile_bundle_is_answered_with_its_place(
     for verb in VERBS:
         words = verb.replace("X", str(directory)).replace("D", str(directory.parent)).split(" ")
         code, output = within(60.0, lambda words=words: in_process(tmp_path, *words))  # type: ignore[misc]
-        assert "a defect of ccbed" not in output, f"{verb}: {output}"
+        assert "internal error of ccbed" not in output, f"{verb}: {output}"
         assert code in (0, 1, 2, 3, 4), f"{verb}: {output}"
         assert not control_characters(output), f"{verb}: {output!r}"
 

@@ -240,7 +240,7 @@ def test_a_script_that_fails_is_a_finding_that_names_the_cause(bed: Bed, tmp_pat
     code, output = bed.ccbed("run", str(tmp_path / "job.py"), "--runs-dir", str(tmp_path / "runs"))
     assert code == 1
     assert cause in output
-    assert "a defect of ccbed" not in output
+    assert "internal error of ccbed" not in output
     assert untouched(bed)
 
 
@@ -307,7 +307,7 @@ def test_a_torn_bundle_proves_nothing_and_says_where(
         assert code in (2, 3), verb
         assert reason in output, verb
         assert "next: " in output, verb
-        assert "a defect of ccbed" not in output
+        assert "internal error of ccbed" not in output
 
 
 def test_a_torn_archive_is_no_bundle(bed: Bed, sealed: Ran, tmp_path: Path) -> None:

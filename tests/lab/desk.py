@@ -39,7 +39,7 @@ class CommandResult:
         """A line for each of these hosts and none besides, in this order, with these words; no defect."""
         assert [line.split(":")[0] for line in self.errors] == [f"host {host}" for host in hosts], self.text
         assert all(words in line for line in self.errors), self.text
-        assert "defect" not in self.text
+        assert "internal error" not in self.text
 
 
 @dataclass(frozen=True, kw_only=True)

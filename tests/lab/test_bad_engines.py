@@ -76,7 +76,7 @@ def test_an_engine_that_is_too_old(desk: Desk) -> None:
         assert up.code == EXIT_INFRASTRUCTURE
         up.assert_every_host("engine 19.03.5 is too old, 20.10 or newer is needed", ("h2",))
         assert "next: h2: upgrade Docker" in up.text
-        assert "h1 h3 are ready and kept; to go on: ccbed up" in up.text
+        assert "h1 h3 are ready and kept; to continue: ccbed up" in up.text
         unprepared = desk.ccbed("up", inventory, "--no-prepare")
         unprepared.assert_every_host(
             "the container engine is too old (its API is 1.40): install Docker 20.10 or newer", ("h2",)
@@ -131,7 +131,7 @@ def test_a_user_who_may_not_use_the_engine(desk: Desk) -> None:
         assert up.code == EXIT_INFRASTRUCTURE
         up.assert_every_host("group docker: ", ("h2",))
         assert "nobody may not become root" in up.text or "there is no sudo, and nobody is not root" in up.text
-        assert "next: h1 h3 are ready and kept; to go on: ccbed up" in up.text
+        assert "next: h1 h3 are ready and kept; to continue: ccbed up" in up.text
         unprepared = desk.ccbed("up", inventory, "--no-prepare")
         unprepared.assert_every_host("permission denied: add the user to the group that owns it", ("h2",))
     desk.nothing_there()
@@ -196,7 +196,7 @@ def test_an_engine_whose_disk_is_full(desk: Desk) -> None:
         assert up.code == EXIT_INFRASTRUCTURE
         up.assert_every_host("load: its disk is full", ("h3",))
         assert "next: h3: free space on h3: df -h there, docker system prune" in up.text
-        assert "next: h1 h2 are ready and kept; to go on: ccbed up" in up.text
+        assert "next: h1 h2 are ready and kept; to continue: ccbed up" in up.text
         assert ".tar" not in desk.inside("h3", "ls", "/var/lib/ccbed/bad")
     desk.nothing_there(("h1", "h2"))
 

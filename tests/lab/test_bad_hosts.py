@@ -67,7 +67,7 @@ def test_a_host_without_power_before_and_after_preparation(desk: Desk) -> None:
         first = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert first.code == EXIT_INFRASTRUCTURE
         first.assert_every_host("see the host's power", ("h2",))
-        assert "h1 h3 are ready and kept; to go on: ccbed up" in first.text
+        assert "h1 h3 are ready and kept; to continue: ccbed up" in first.text
         second = desk.ccbed("up", inventory)
         second.assert_every_host("see the host's power", ("h2",))
         desk.nothing_there(("h1", "h3"))
@@ -99,7 +99,7 @@ def test_a_bed_of_which_one_host_is_away(desk: Desk) -> None:
         down = desk.ccbed("down", "bad")
         assert down.code == EXIT_INFRASTRUCTURE
         down.assert_every_host("see the host's power", ("h2",))
-        assert "h1 h3 ended; once it is back: ccbed down bad" in down.text
+        assert "h1 h3 ended; once the host is back: ccbed down bad" in down.text
         assert desk.containers("h1") == desk.containers("h3") == []
     assert desk.containers("h2") != []
     assert desk.ccbed("down", "bad").code == EXIT_PASS
@@ -111,7 +111,7 @@ def test_a_host_that_never_comes_back_is_given_up(desk: Desk) -> None:
     with desk.off("h2"):
         down = desk.ccbed("down", "bad", "--abandon")
         assert down.code == EXIT_PASS, down.text
-        assert "warning: h2: given up" in down.text
+        assert "warning: h2: abandoned" in down.text
         desk.nothing_there(("h1", "h3"))
     second = desk.up(desk.inventory())
     assert "4 of 4 warm" in second.text, "what was left there is replaced"
@@ -173,7 +173,7 @@ def test_each_host_with_something_else_wrong_is_told_at_once(desk: Desk, tmp_pat
     up.assert_every_host("")
     wanted = ("add the public key to authorized_keys", "cannot be reached", "neither here nor there")
     assert all(words in line for words, line in zip(wanted, up.errors, strict=True)), up.text
-    assert "to go on: ccbed up" in up.text
+    assert "to continue: ccbed up" in up.text
     desk.nothing_there()
 
 
@@ -191,7 +191,7 @@ def test_a_host_that_is_lost_in_the_middle_of_up_leaves_the_others_and_up_goes_o
     assert output.code == EXIT_INFRASTRUCTURE, output.text
     assert [line.split(":")[0] for line in output.errors] == ["node n1"], output.text
     assert "its host h2 was lost" in output.text
-    assert "next: to go on: ccbed up" in output.text
+    assert "next: to continue: ccbed up" in output.text
     desk.on("h2")
     second = desk.up(inventory)
     assert "plan: 1 to create" in second.text, "the others were kept"

@@ -25,4 +25,4 @@ def test_nodes_of_an_engine_are_told_in_plain_words_and_each_fix_once() -> None:
 def test_nodes_that_are_processes_have_their_keepers_log() -> None:
     found = apply._refusal(beds.local(), [("n0", "no space left on device")])
     assert found.problems == ("node n0: no space left on device",)
-    assert found.hint == "ccbed logs local/keeper\nto go on: ccbed up local.yml     nodes that are ready are kept"
+    assert found.hint == "ccbed logs local/keeper\nto continue: ccbed up local.yml     nodes that are ready are kept"

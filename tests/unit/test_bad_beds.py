@@ -97,12 +97,12 @@ def test_a_damaged_bed_file_is_named(state: Path) -> None:
         ("run dp-ring --ranks-per-node 100000", "--ranks-per-node: must be <= 256"),
         ("run dp-ring --batch x", "--batch: must be a whole number (got x)"),
         ("run dp-ring --recovery frob", "--recovery: unknown policy; known: auto, none, restart, spare (got frob)"),
-        ("run dp-ring --at 10s", "--at goes with --fail-node"),
+        ("run dp-ring --at 10s", "--at needs --fail-node"),
         ("run dp-ring --fail-node 2 --at step=", "at.step: must be a whole number"),
         ("run dp-ring --frob", "No such option"),
         ("run dp-rong", "no trial dp-rong; did you mean dp-ring?"),
         ("run nowhere.yml", "nowhere.yml: cannot be read: No such file or directory"),
-        ("frob", "no verb frob"),
+        ("frob", "unknown verb frob"),
         ("check", "no run yet"),
         ("check /nowhere", "no run /nowhere"),
         ("bundle verify /nowhere.tar.gz", "no run /nowhere.tar.gz"),
@@ -127,5 +127,5 @@ def test_a_disk_that_refuses_is_no_defect_of_ours(state: Path, monkeypatch: pyte
     code, said = ccbed(state, "status")
     assert (code, said) == (
         4,
-        "error: /some/where: No space left on device\nnext: free space or give access, then again\n",
+        "error: /some/where: No space left on device\nnext: free space or give access, then try again\n",
     )

@@ -82,9 +82,9 @@ def test_down_names_what_it_ended_in_order(ccbed: Desk) -> None:
     ccbed.bed.nodes = {name: ccbed.bed.nodes[name] for name in names}
     assert ccbed("down", "local") == 0
     assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
-    assert down._who([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the keeper)"
-    assert down._who([NodeStatus(name="n1", state="warm")], 4) == " (n1 and 3 more)"
-    assert down._who([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 keepers)"
+    assert down._names([NodeStatus(name=f"n{i}", state="warm") for i in (10, 2)], 3) == " (n2 n10 and the keeper)"
+    assert down._names([NodeStatus(name="n1", state="warm")], 4) == " (n1 and 3 more)"
+    assert down._names([NodeStatus(name="n1", state="warm")], 4, hosts=3) == " (n1 and 3 keepers)"
 
 
 def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
@@ -160,7 +160,7 @@ def test_down_ends_the_bed_also_when_its_file_is_gone(ccbed: Desk) -> None:
     (ccbed.root / "state/beds/local.json").unlink()
     (ccbed.root / "state/beds/local/nodes").mkdir(parents=True)
     assert ccbed("status") == 0
-    assert "its bed file is gone; end it with: ccbed down local" in ccbed.out
+    assert "its bed file is missing; end it with: ccbed down local" in ccbed.out
     assert ccbed("down", "local") == 0
     assert "5 processes ended (n0 n1 n2 n3 n4), none is left" in ccbed.out
     assert ccbed.bed.nodes == {}
@@ -219,11 +219,11 @@ def test_the_mistakes_of_a_trial_are_told_before_those_of_the_bed(ccbed: Desk) -
         (("run", "dp-ring", "--bach", "3"), "No such option '--bach'"),
         (("run", "dp-rin"), "no trial dp-rin; did you mean dp-ring?"),
         (("run",), "Missing argument"),
-        (("run", "dp-ring", "--at", "10s"), "--at goes with --fail-node"),
-        (("run", "dp-ring", *["--fail-node", "1"] * 3, *["--at", "10s"] * 2), "one per --fail-node (got 2 for 3)"),
+        (("run", "dp-ring", "--at", "10s"), "--at needs --fail-node"),
+        (("run", "dp-ring", *["--fail-node", "1"] * 3, *["--at", "10s"] * 2), "once per --fail-node (got 2 for 3)"),
         (("run", "dp-ring", "--", "x"), "takes no arguments of its own (got x)"),
         (("run", "nothing.py"), "nothing.py: cannot be read: No such file or directory"),
-        (("upp",), "no verb upp; did you mean up?"),
+        (("upp",), "unknown verb upp; did you mean up?"),
         (("up",), "Missing argument 'INVENTORY'"),
         (("up", "nothing.yml"), "nothing.yml: cannot be read"),
         (("status", "lab"), "no bed lab is up; up: none"),
@@ -334,14 +334,14 @@ def test_help_shows_what_the_trial_sets_with_its_meaning(ccbed: Desk, capsys: py
         ("dp-ring --at 10s", "ccbed run dp-ring --fail-node 2 --at 10s"),
         (
             "dp-ring --nodes 7",
-            "ccbed run dp-ring --nodes 4\nnext: or ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml",
+            "ccbed run dp-ring --nodes 4\nnext: or raise ccbed_nodes in local.yml, then: ccbed up local.yml",
         ),
         (
             "l.yml",
-            "ccbed run l.yml --nodes 4\nnext: or ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml",
+            "ccbed run l.yml --nodes 4\nnext: or raise ccbed_nodes in local.yml, then: ccbed up local.yml",
         ),
-        ("g.yml", "ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml"),
-        ("f.yml", "ask for more in local.yml (ccbed_nodes) and: ccbed up local.yml"),
+        ("g.yml", "raise ccbed_nodes in local.yml, then: ccbed up local.yml"),
+        ("f.yml", "raise ccbed_nodes in local.yml, then: ccbed up local.yml"),
     ],
 )
 def test_what_to_do_next_is_said_of_this_very_trial(ccbed: Desk, args: str, hint: str) -> None:
@@ -402,7 +402,7 @@ def test_a_run_that_is_driven_is_not_healed(ccbed: Desk) -> None:
     with store.run_lock(workdir, "r", ccbed.root / "runs/r"):
         store.begin_run(workdir, "r", ccbed.root / "runs/r")
         assert ccbed("heal") == 3
-    assert "run r goes on, driven by pid" in ccbed.err
+    assert "run r is being driven by pid" in ccbed.err
 
 
 def test_a_defect_is_one_line_and_its_traceback_is_kept(ccbed: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +411,7 @@ def test_a_defect_is_one_line_and_its_traceback_is_kept(ccbed: Desk, monkeypatch
 
     monkeypatch.setattr(ccbed.bed, "observe", broken)
     assert ccbed("up", "local.yml") == 4
-    assert "error: a defect of ccbed: ZeroDivisionError: oh" in ccbed.err
+    assert "error: internal error of ccbed: ZeroDivisionError: oh" in ccbed.err
     (crash,) = (ccbed.root / "state").glob("crash-*.txt")
     assert "Traceback" in crash.read_text()
 

@@ -164,9 +164,9 @@ def test_a_trace_becomes_a_trial(size: Desk) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("", "say one of --model and --trace"),
-        ("--model mnist-mlp --trace x", "say one of --model and --trace"),
-        ("--model mnist-lmp", "unknown model mnist-lmp; did you mean mnist-mlp? (a module of yours: module:factory)"),
+        ("", "give one of --model and --trace"),
+        ("--model mnist-mlp --trace x", "give one of --model and --trace"),
+        ("--model mnist-lmp", "unknown model mnist-lmp; did you mean mnist-mlp? (your own module: module:factory)"),
         ("--model mnist-mlp --layers 3", "--layers: not with --model mnist-mlp"),
         ("--model mnist-mlp --strategy tp", "--batch: is missing"),
         ("--model mnist-mlp --dataset 60000", "--batch: is missing: --dataset is counted in batches"),
@@ -193,7 +193,7 @@ def test_what_it_refuses(size: Desk, line: str, problem: str) -> None:
     (size.root / "bare").mkdir()
     assert size(line) == 3
     assert problem in size.err
-    assert "defect" not in size.err
+    assert "internal error" not in size.err
     assert "\nnext: " in size.err, "what to do about it"
 
 
@@ -201,7 +201,10 @@ def test_a_file_with_another_content_is_not_written_over(size: Desk) -> None:
     line = "--model mnist-mlp --batch 8192 --dataset 60000 --strategy dp --emit mine.yml"
     (size.root / "mine.yml").write_text("precious")
     assert size(line) == 3
-    assert size.err == "error: --emit mine.yml: is there with another content\nnext: --force, or another name\n"
+    assert (
+        size.err
+        == "error: --emit mine.yml: exists with another content\nnext: overwrite it with --force, or give another name\n"
+    )
     assert (size.out, (size.root / "mine.yml").read_text()) == ("", "precious")
     assert size(f"{line} --force") == 0
     made = (size.root / "mine.yml").read_text()
@@ -217,8 +220,8 @@ def test_an_emitted_trial_recovers_from_nothing_as_the_shipped_ones(size: Desk) 
 @pytest.mark.parametrize(
     ("spec", "hint"),
     [
-        ("nothing:here", "next: see it alone: python -c 'from nothing import here; here()'"),
-        ("a/net.py:make", "next: a module is named without .py: --model a.net:make"),
+        ("nothing:here", "next: print the traceback: python -c 'from nothing import here; here()'"),
+        ("a/net.py:make", "next: name the module without .py: --model a.net:make"),
     ],
 )
 def test_a_module_that_cannot_be_had_is_told_with_a_line_that_shows_why(size: Desk, spec: str, hint: str) -> None:

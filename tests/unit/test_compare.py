@@ -177,7 +177,7 @@ def test_a_case_that_one_run_lacks_is_a_finding(tmp_path: Path) -> None:
 def test_a_limit_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     code, _, err = told("compare", "x", "y", f"--fail-over={text}")
     assert code == EXIT_USAGE
-    assert "--fail-over: must be a part such as 5%" in err
+    assert "--fail-over: must be a share such as 5%" in err
 
 
 def test_runs_without_anything_in_common_are_refused(tmp_path: Path) -> None:

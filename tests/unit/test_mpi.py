@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from orchestrator.cli.inputs import missing_libraries
+from orchestrator.cli.inputs import trials
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.trial import Trial
@@ -166,7 +166,7 @@ def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -
     told: Any = Told()
     bed = replace(beds.local(), hosts=(HostSpec(name="h1", connection=connection),))
     trial = Trial(name="t", workload="collective", params={"algorithm": list(algorithms), "sizes": ["1K"]})
-    return missing_libraries.available(told, trial, bed), told.warnings
+    return trials.without_missing_libraries(told, trial, bed), told.warnings
 
 
 def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_left(

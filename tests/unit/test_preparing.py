@@ -101,7 +101,7 @@ def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansi
         prepared_hosts.ready(session, bed())
     assert found.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
     assert found.value.hint.splitlines()[0] == "h2: start sshd there, or set ansible_port"
-    assert found.value.hint.splitlines()[1].startswith("h1 is ready and kept; to go on: ccbed up ")
+    assert found.value.hint.splitlines()[1].startswith("h1 is ready and kept; to continue: ccbed up ")
     assert "  prepare     h2  look not reached" in said(session)
     ansible.failing = {}
     prepared_hosts.ready(session, bed())
@@ -115,7 +115,7 @@ def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_p
     with pytest.raises(InfrastructureError) as refused:
         prepared_hosts.ready(session, bed())
     assert list(refused.value.problems) == ["host h2: root@h2 does not answer within 4 s; see the host's power"]
-    assert refused.value.hint.startswith("h1 is ready and kept; to go on: ccbed up")
+    assert refused.value.hint.startswith("h1 is ready and kept; to continue: ccbed up")
     assert [list(play.hosts) for play in ansible.played] == [["h1"]]
 
 

@@ -98,7 +98,7 @@ def test_what_is_missing_is_said(directory: Path, key: Path, allowed: Path, tmp_
         ("verify", directory, "--signer", "ada@example.org"),
     ):
         code, text = ccbed(*arguments)
-        assert (code, "defect" in text) == (3, False)
+        assert (code, "internal error" in text) == (3, False)
 
 
 def test_without_ssh_keygen_the_error_says_what_to_install(

@@ -78,7 +78,7 @@ def test_a_bed_whose_secrets_are_lost_is_not_used(tmp_path: Path) -> None:
     store.write(tmp_path, bed())
     (tmp_path / "beds" / "local.vault").unlink()
     session = Session(state=tmp_path, terminal=terminal.standard())
-    with pytest.raises(InfrastructureError, match="the values out of its inventory's vault are lost"):
+    with pytest.raises(InfrastructureError, match="the values from its inventory's vault are lost"):
         cli_beds.choose(session, "local")
 
 

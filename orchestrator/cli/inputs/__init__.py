@@ -1,1 +1,1 @@
-"""From the command line to values: beds, trials, options and prefetching."""
+"""From the command line to values: sessions, beds, trials, options, sizes, prepared hosts."""

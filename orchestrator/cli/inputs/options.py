@@ -1,4 +1,4 @@
-"""Options that several verbs share."""
+"""The options that several verbs share."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _CONTEXT: dict[str, Any] = {"help_option_names": ["-h", "--help"]}
 
 
 Decorator = Callable[[Callable[..., Any]], click.Command]
-Added = Callable[[Callable[..., Any]], Callable[..., Any]]
+Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def command(**extra: Any) -> Decorator:
-    """``click.command`` with -h, and CCBED_<OPTION> for each option."""
+    """Return ``click.command`` with -h, and an environment variable CCBED_<OPTION> for every option."""
     return click.command(context_settings={**_CONTEXT, "auto_envvar_prefix": "CCBED"}, **extra)
 
 
@@ -27,43 +27,47 @@ def runs_dir(function: Callable[..., Any]) -> Callable[..., Any]:
         type=click.Path(path_type=Path, file_okay=False),
         default=Path("runs"),
         show_default=True,
-        help="Where the bundles of runs are.",
+        help="The directory of the runs' bundles.",
     )(function)
 
 
 def as_json(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--json", "as_json", is_flag=True, help="For programs: JSON on stdout.")(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")(function)
 
 
 def bed(function: Callable[..., Any]) -> Callable[..., Any]:
-    return click.option("--bed", default=None, help="The bed, where several are up.")(function)
+    return click.option("--bed", default=None, help="The bed, if several are up.")(function)
 
 
-def force(text: str) -> Added:
+def force(text: str) -> Wrapper:
     return click.option("--force", is_flag=True, help=text)
 
 
 def vault(function: Callable[..., Any]) -> Callable[..., Any]:
-    """How to open the inventory's vault. The session keeps it; the verb is not handed it."""
+    """Add the options for the inventory's vault; their values go to the session, not to the verb."""
     files = click.option(
         "--vault-password-file",
         multiple=True,
         type=click.Path(),
         expose_value=False,
         callback=_vault_files,
-        help="Holds the password of the inventory's vault, or prints it.",
+        help="A file with the password of the inventory's vault, or a program that prints it.",
     )
-    ask = click.option(
-        "--ask-vault-pass", is_flag=True, expose_value=False, callback=_vault_asked, help="Ask for that password."
+    prompt = click.option(
+        "--ask-vault-pass",
+        is_flag=True,
+        expose_value=False,
+        callback=_vault_prompt,
+        help="Prompt for the password of the vault.",
     )
-    return files(ask(function))
+    return files(prompt(function))
 
 
 def _vault_files(ctx: click.Context, _param: click.Parameter, value: tuple[str, ...]) -> None:
     ctx.obj.vault = dataclasses.replace(ctx.obj.vault, files=value)
 
 
-def _vault_asked(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+def _vault_prompt(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         password = click.prompt("Vault password", hide_input=True, err=True)
         ctx.obj.vault = dataclasses.replace(ctx.obj.vault, password=password)

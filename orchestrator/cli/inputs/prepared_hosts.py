@@ -1,15 +1,15 @@
-"""Hosts prepared before a bed is looked at: only those that changed, told per host and task, failures with what to do."""
+"""Prepare the hosts of a bed: only those that changed, with a line per host and task, and a hint for every failure."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from ...model.bed import BedSpec, BedStatus
 from ...model.errors import InfrastructureError, UnpreparedError
-from . import beds
+from ..render.terminal import short_list, short_path
 from .session import Session
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedSpec:
-    """The bed with its hosts prepared. ``wanted``: True prepares all of them, False none. Raises InfrastructureError.
+    """Prepare the hosts and return the bed. ``wanted``: True prepares all hosts, False none. Raises InfrastructureError.
 
-    What an emulated fabric needs of this machine is looked for.
+    For an emulated fabric, check what it needs on this machine.
     """
     if bed.fabric:
         from ...providers.process import fabric
@@ -40,7 +40,7 @@ def ready(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> BedS
 
 
 def due(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> tuple[Due, ...]:
-    """The hosts that would be prepared, and why."""
+    """Return the hosts that `up` would prepare, and why."""
     if not _remote(bed) or wanted is False:
         return ()
     from ...prepare import hosts as preparation
@@ -49,38 +49,38 @@ def due(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> tuple[
 
 
 def plan(session: Session, bed: BedSpec, *, wanted: bool | None = None) -> None:
-    """Say which hosts would be prepared, and why."""
-    tell(session, due(session, bed, wanted=wanted))
+    """Print which hosts `up` would prepare, and why."""
+    show_due(session, due(session, bed, wanted=wanted))
 
 
-def tell(session: Session, found: Sequence[Due]) -> None:
-    """A line for each reason."""
-    for reason in dict.fromkeys(one.reason for one in found):
-        hosts = names(one.host for one in found if one.reason == reason)
+def show_due(session: Session, due_hosts: Sequence[Due]) -> None:
+    """Print a line for each reason."""
+    for reason in dict.fromkeys(host.reason for host in due_hosts):
+        hosts = short_list(host.host for host in due_hosts if host.reason == reason)
         session.terminal.line(f"prepare: {hosts} ({reason})")
 
 
-def lost(session: Session, bed: BedSpec, status: BedStatus, away: Collection[str] = ()) -> tuple[Due, ...]:
-    """The hosts that were prepared and are not so any more. ``away``: those that are there and cannot say it."""
+def lost(session: Session, bed: BedSpec, status: BedStatus, silent: Collection[str] = ()) -> tuple[Due, ...]:
+    """Return the hosts that lost their preparation. ``silent``: hosts that are reached, but report no status."""
     if not _remote(bed):
         return ()
     from ...prepare import hosts as preparation
 
-    return preparation.lost(session.state, bed, {host.name: host.stamp for host in status.hosts}, away)
+    return preparation.lost(session.state, bed, {host.name: host.stamp for host in status.hosts}, silent)
 
 
 def forget(session: Session, bed: BedSpec, lost: Sequence[Due]) -> None:
-    """They are prepared again."""
+    """Forget that hosts are prepared, so that they are prepared again."""
     from ...prepare import hosts as preparation
 
-    for reason in dict.fromkeys(one.reason for one in lost):
-        hosts = names(one.host for one in lost if one.reason == reason)
+    for reason in dict.fromkeys(host.reason for host in lost):
+        hosts = short_list(host.host for host in lost if host.reason == reason)
         session.terminal.warn(f"{hosts}: {reason}: prepared again")
-    preparation.forget(session.state, bed, [one.host for one in lost])
+    preparation.forget(session.state, bed, [host.host for host in lost])
 
 
-def again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:
-    """Hosts that lost what they had been prepared with. Raises InfrastructureError, the one that was met for other hosts."""
+def prepare_again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:
+    """Prepare hosts again that lack something. Raises ``lacking`` where it has errors of other hosts as well."""
     from ...prepare import hosts as preparation
 
     if len(lacking.problems) > len(lacking.hosts):
@@ -92,21 +92,21 @@ def again(session: Session, bed: BedSpec, lacking: UnpreparedError) -> None:
     session.terminal.line()
 
 
-def counted(bed: BedSpec) -> str:
-    """``1 host``, ``3 hosts``."""
+def count_hosts(bed: BedSpec) -> str:
+    """Return ``1 host``, ``3 hosts``."""
     return f"{len(bed.hosts)} host" + ("s" if len(bed.hosts) != 1 else "")
 
 
 def reset(session: Session, bed: BedSpec, *, force: bool = False) -> None:
-    """Undo what is left on the hosts. Raises InfrastructureError, OwnedError for what is another's unless forced."""
+    """Undo the preparation of the hosts. Raises InfrastructureError; OwnedError for another owner's files, unless forced."""
     if not _remote(bed):
         return
     from ...prepare import hosts as preparation
 
-    told = _teller(session, "reset", {})
-    outcome = preparation.reset(session.state, bed, session.vault, told, force=force)
-    _raise(outcome, "undone", f"ccbed down {beds.shown(bed.inventory)} --reset")
-    session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are gone")
+    show = _progress(session, "reset", {})
+    outcome = preparation.reset(session.state, bed, session.vault, show, force=force)
+    _raise(outcome, "undone", f"ccbed down {short_path(bed.inventory)} --reset")
+    session.terminal.line(f"  reset       {' '.join(outcome.ready)}: containers and {bed.hostdir} are removed")
 
 
 def _remote(bed: BedSpec) -> bool:
@@ -118,23 +118,23 @@ def _prepare(session: Session, work: preparation.Work) -> None:
 
     began = time.monotonic()
     warned: dict[str, list[str]] = {}
-    told = _teller(session, "prepare", warned)
-    outcome = preparation.prepare(session.state, work, session.vault, told)
+    show = _progress(session, "prepare", warned)
+    outcome = preparation.prepare(session.state, work, session.vault, show)
     if outcome.ready:
         took = f"{time.monotonic() - began:.1f} s"
         changed = f"{outcome.changed} changed" if outcome.changed else "nothing to change"
-        session.terminal.line(f"  prepare     {names(outcome.ready)} ready, {changed}{'':<10} {took}")
-    for said, warners in warned.items():
-        session.terminal.warn(f"{names(one.host for one in work.due if one.host in warners)}: {said}")
-    _raise(outcome, "ready and kept", f"ccbed up {beds.shown(work.bed.inventory)}")
+        session.terminal.line(f"  prepare     {short_list(outcome.ready)} ready, {changed}{'':<10} {took}")
+    for warning, hosts in warned.items():
+        session.terminal.warn(f"{short_list(due.host for due in work.due if due.host in hosts)}: {warning}")
+    _raise(outcome, "ready and kept", f"ccbed up {short_path(work.bed.inventory)}")
 
 
-def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playbook_runs.Told:
-    """A line for what changes or fails; what is as it should be passes by in the last line; warnings come together."""
+def _progress(session: Session, what: str, warned: dict[str, list[str]]) -> playbook_runs.Told:
+    """Return a function that prints tasks that change or fail; others show in the last line, warnings are collected."""
     terminal = session.terminal
     words = {"changed": "changed", "unreachable": "not reached"}
 
-    def told(step: playbook_runs.Step) -> None:
+    def show(step: playbook_runs.Step) -> None:
         head = f"  {what:<11} {step.host}  {step.task}"
         if step.state == "warn":
             warned.setdefault(step.said, []).append(step.host)
@@ -143,30 +143,25 @@ def _teller(session: Session, what: str, warned: dict[str, list[str]]) -> playbo
         else:
             terminal.status(f"{head} {step.state}")
 
-    return told
+    return show
 
 
-def _raise(outcome: preparation.Outcome, others: str, again: str) -> None:
+def _raise(outcome: preparation.Outcome, state: str, command: str) -> None:
+    """Raises InfrastructureError with the failures of the hosts. ``state``: of the other hosts; ``command``: the next step."""
     if not outcome.failures:
         return
-    lines = [f"host {host}: {f'{task}: ' if task else ''}{one.text}" for host, task, one in outcome.failures]
+    lines = [f"host {host}: {f'{task}: ' if task else ''}{failure.text}" for host, task, failure in outcome.failures]
     verb = "is" if len(outcome.ready) == 1 else "are"
-    kept = f"{names(outcome.ready)} {verb} {others}; " if outcome.ready else ""
+    done = f"{short_list(outcome.ready)} {verb} {state}; " if outcome.ready else ""
     fixes: dict[str, list[str]] = {}
-    for host, _, one in outcome.failures:
-        fixes.setdefault(one.fix, []).append(host)
-    told = [f"{names(hosts)}: {fix}" for fix, hosts in fixes.items() if fix]
-    raise InfrastructureError(*lines, hint="\n".join([*told, f"{kept}to go on: {again}"]))
-
-
-def names(hosts: Iterable[str]) -> str:
-    """``h1 h2 h3``; long rows keep their ends."""
-    found = list(hosts)
-    return " ".join(found) if len(found) <= 8 else f"{' '.join(found[:3])} … {found[-1]} ({len(found)})"
+    for host, _, failure in outcome.failures:
+        fixes.setdefault(failure.fix, []).append(host)
+    hints = [f"{short_list(hosts)}: {fix}" for fix, hosts in fixes.items() if fix]
+    raise InfrastructureError(*lines, hint="\n".join([*hints, f"{done}to continue: {command}"]))
 
 
 def _with_pythons(session: Session, bed: BedSpec) -> BedSpec:
-    """Where the inventory names no interpreter, the one that preparation found."""
+    """Add the interpreter that preparation found, where the inventory names none."""
     from ...prepare import hosts as preparation
 
     known = preparation.python(session.state, bed)

@@ -1,4 +1,4 @@
-"""What every verb is handed: the terminal, the directories, the providers. Nothing here is global."""
+"""The session of one invocation, which every verb gets: terminal, directories, providers."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 
 def process_provider(state: Path) -> Provider:
-    """The nodes of this machine."""
+    """Return the provider of process nodes."""
     from ...providers.process import process_provider as process
 
     return process.ProcessProvider(state)
 
 
 def docker_provider(state: Path) -> Provider:
-    """The containers of one engine or of several hosts."""
+    """Return the provider of container nodes, on this machine or on hosts."""
     from ...providers.docker import docker_provider as docker
 
     return docker.DockerProvider(state)
 
 
 def agent_hash() -> str:
-    """The hash of the agent archive that this version would start."""
+    """Return the hash of this version's agent archive."""
     from ...providers import archive
 
     return archive.agent_hash()
 
 
 def launch(request: Request) -> Result:
-    """The life of a run."""
+    """Run a trial, or resume a run."""
     from ...run import lifecycle
 
     return lifecycle.launch(request)
@@ -49,9 +49,9 @@ def launch(request: Request) -> Result:
 
 @dataclass(kw_only=True)
 class Session:
-    """One invocation. ``providers``: kind of provider -> what opens it, given the state directory.
+    """One invocation. ``providers``: kind of provider -> function of the state directory that opens it.
 
-    ``umask``: the user's own, for what the user's programs write.
+    ``umask``: that of the user, for the files of the user's programs.
     """
 
     state: Path
@@ -85,18 +85,18 @@ class Session:
         return self._opened[-1]
 
     def close(self) -> None:
-        """Let go of the hosts."""
+        """Disconnect the hosts."""
         for provider in self._opened:
             provider.close()
 
     def took(self) -> str:
-        """How long this invocation has taken, for people."""
+        """Return how long this invocation has taken."""
         seconds = time.monotonic() - self.began
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
 
     @cached_property
     def catalogue(self) -> Catalogue:
-        """Raises UsageError for a plugin folder that is not there."""
+        """All plugins. Raises UsageError for a plugin folder that does not exist."""
         from ... import plugins
 
         return plugins.discover(self.plugins)

@@ -1,4 +1,4 @@
-"""The options of `size`: of the model, of how it is spread, and of what bounds it."""
+"""The options of `size`: the model, the layout over GPUs, and the limits."""
 
 from __future__ import annotations
 
@@ -15,73 +15,76 @@ Function = Callable[..., Any]
 
 
 def model(function: Function) -> Function:
-    """--model or --trace, a transformer's figures, the type of the parameters."""
+    """Add --model and --trace, the figures of a transformer, the type of the parameters."""
     names = ", ".join(transformers.PRESETS)
     styles = "gpt: biases, learned positions, tied output; llama: none of these, gated."
     counts = (
-        ("--layers", "Of a transformer; the next options are its figures too."), ("--hidden", None), ("--heads", None),
+        ("--layers", "Layers of a transformer; the next options describe it too."), ("--hidden", None), ("--heads", None),
         ("--kv-heads", "[default: as many as heads]"), ("--ffn", "[default: 4 x hidden]"), ("--vocabulary", "[default: 50257]"),
-        ("--sequence", "[default: 1024]"), ("--experts", None), ("--topk", "Experts of each token.  [default: 2]"),
+        ("--sequence", "[default: 1024]"), ("--experts", None), ("--topk", "Experts per token.  [default: 2]"),
     )  # fmt: skip
-    found = [
+    added = [
         click.option("--model", "model_name", help=f"mnist-mlp, transformer, module:factory, or one of {names}."),
         click.option(
             "--trace",
             type=click.Path(path_type=Path),
-            help="A trace instead: PARAM or Chakra JSON, a file or a folder of rank-N.json.",
+            help="A trace in place of a model: PARAM or Chakra JSON, a file or a folder of rank-N.json.",
         ),
         *(click.option(name, type=_COUNT, help=text) for name, text in counts),
         click.option("--style", type=click.Choice(tuple(transformers.STYLES)), help=styles),
         click.option("--dtype", help="float32, bfloat16, float16 or float64."),
-        click.option("--input", "input_shape", help="Shape of one sample of a module: 3x224x224, 1024:int64."),
+        click.option("--input", "input_shape", help="Shape of one sample, for module:factory: 3x224x224, 1024:int64."),
     ]
-    return _all(found, function)
+    return _add(added, function)
 
 
-def spread(function: Function) -> Function:
-    """The strategy, its sizes, and the batch."""
-    found = [
+def distribution(function: Function) -> Function:
+    """Add the strategy, its sizes, and the batch."""
+    added = [
         click.option(
             "--strategy",
             type=click.Choice(layout.STRATEGIES),
             default="dp",
             show_default=True,
-            help="How the model and the batch are spread.",
+            help="How the model and the batch are distributed.",
         ),
-        click.option("--gpus", type=_COUNT, help="Ranks in all.  [default: 4]"),
-        click.option("--batch", type=_COUNT, help="Samples of a step on all GPUs; a transformer's are sequences."),
-        click.option("--dataset", type=_COUNT, help="Samples of an epoch: gives the number of trials."),
+        click.option("--gpus", type=_COUNT, help="Number of ranks.  [default: 4]"),
+        click.option("--batch", type=_COUNT, help="Samples per step on all GPUs; for a transformer, sequences."),
+        click.option("--dataset", type=_COUNT, help="Samples per epoch: determines the number of steps."),
         click.option("--epochs", type=_COUNT, default=1, show_default=True),
-        click.option("--shares", help="An uneven split of every batch: .25,.25,.10,.4"),
+        click.option("--shares", help="An uneven split of the batch: .25,.25,.10,.4"),
         click.option("--tp", type=_COUNT, help="Tensor-parallel size (hybrid)."),
         click.option("--pp", type=_COUNT, help="Pipeline stages (hybrid)."),
-        click.option("--ep", type=_COUNT, help="Ranks that share out the experts, within the data-parallel ones."),
+        click.option("--ep", type=_COUNT, help="Expert-parallel size, within the data-parallel ranks."),
         click.option(
             "--zero",
             type=click.IntRange(0, 3),
-            help="Sharded: 1 optimizer state, 2 and gradients, 3 and parameters.  [default: 3 with fsdp]",
+            help="Shard 1 optimizer state, 2 gradients as well, 3 parameters as well.  [default: 3 with fsdp]",
         ),
-        click.option("--microbatches", type=_COUNT, help="Of one replica's batch.  [default: as many as stages]"),
+        click.option(
+            "--microbatches", type=_COUNT, help="Microbatches of one replica's batch.  [default: the number of stages]"
+        ),
         click.option("--sequence-parallel", is_flag=True, help="Tensor parallelism by all-gather and reduce-scatter."),
         click.option(
             "--recompute",
             type=click.Choice(layout.RECOMPUTE),
             default="none",
             show_default=True,
-            help="Computed again: selective: attention's matrices, as FlashAttention does; full: whole blocks.",
+            help="What the backward pass recomputes; selective: attention's matrices, as FlashAttention; full: whole blocks.",
         ),
     ]
-    return _all(found, function)
+    return _add(added, function)
 
 
 def bounds(function: Function) -> Function:
-    """Optimizer, memory, link, algorithm, and where a trial is written."""
-    found = [
+    """Add the optimizer, memory, link, algorithm, and the file of a trial."""
+    added = [
         click.option("--optimizer", type=click.Choice(tuple(memory.OPTIMIZERS)), default="adam", show_default=True),
         click.option("--link", help="Rate and latency of a link: 100mbit,50us"),
         click.option("--gpu-memory", help="Memory of a GPU: 80g (10^9 bytes), 80GiB."),
         click.option(
-            "--algorithm", help="Whose cost is taken: a file of algorithms/, auto.  [default: ring where it can]"
+            "--algorithm",
+            help="The algorithm whose cost counts: a file of algorithms/, auto.  [default: ring if possible]",
         ),
         click.option(
             "--emit",
@@ -89,11 +92,11 @@ def bounds(function: Function) -> Function:
             help="Write a trial that replays the collectives.",
         ),
     ]
-    return _all(found, function)
+    return _add(added, function)
 
 
-def _all(found: Sequence[Callable[[Function], Function]], function: Function) -> Function:
-    """In the order in which the help shows them."""
-    for one in reversed(found):
-        function = one(function)
+def _add(added: Sequence[Callable[[Function], Function]], function: Function) -> Function:
+    """Add options in the order of the help."""
+    for option in reversed(added):
+        function = option(function)
     return function

@@ -1,9 +1,14 @@
-"""The options of `size` -> the question that the core answers, or all their mistakes at once."""
+"""Convert the options of `size` to a sizing, or report all their errors at once."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ...core.sizing import answer as answers
@@ -12,39 +17,41 @@ from ...core.sizing.described import Model, Shape
 from ...core.spec import values
 from ...model import algorithm as algorithms
 from ...model.errors import UsageError
-from . import torch_modules as children
 
 _SHAPE = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence", "experts", "topk")
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(?:b)?", re.IGNORECASE)
 _TRACED = ("gpus", "algorithm")
 _DEFAULT_GPUS = 4
+_TIMEOUT_S = 180.0
+#: The directory of the package ``orchestrator``.
+_PACKAGE = Path(__file__).parents[3]
 
 
-def answer(asked: Mapping[str, Any], found: Mapping[str, Any]) -> answers.Answer:
-    """``found``: the modules of the algorithms by name. Raises UsageError."""
+def answer(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> answers.Answer:
+    """Compute the sizing. ``algorithm_modules``: those of the algorithms by name. Raises UsageError."""
     problems: list[str] = []
     parts: dict[str, Any] = {}
     for name, make in (
         ("link", _link),
         ("limit", _limit),
         ("shares", _shares),
-        ("prices", lambda one: _prices(one, found)),
+        ("prices", lambda values: _prices(values, algorithm_modules)),
     ):
         try:
-            parts[name] = make(asked)
+            parts[name] = make(options)
         except ValueError as error:
             problems += str(error).splitlines()
-    model = _try(problems, lambda: _model(asked))
-    arranged = _try(problems, lambda: _layout(asked, model)) if model else None
+    model = _try(problems, lambda: _model(options))
+    arranged = _try(problems, lambda: _layout(options, model)) if model else None
     if problems or model is None or arranged is None:
         raise UsageError(*problems, hint="ccbed size --help")
     question = answers.Question(
         model=model,
         layout=arranged,
-        optimizer=memory.OPTIMIZERS[asked["optimizer"]],
-        batch=asked["batch"],
-        dataset=asked["dataset"],
-        epochs=asked["epochs"],
+        optimizer=memory.OPTIMIZERS[options["optimizer"]],
+        batch=options["batch"],
+        dataset=options["dataset"],
+        epochs=options["epochs"],
         shares=parts["shares"],
         link=parts["link"],
         limit=parts["limit"],
@@ -55,29 +62,29 @@ def answer(asked: Mapping[str, Any], found: Mapping[str, Any]) -> answers.Answer
         raise UsageError(*str(error).splitlines(), hint="ccbed size --help") from None
 
 
-def only_traced(asked: Mapping[str, Any]) -> None:
-    """Raises UsageError for an option that says nothing about a trace, except one that has its default."""
+def only_traced(options: Mapping[str, Any]) -> None:
+    """Raises UsageError for an option that does not apply to a trace, except one that has its default."""
     named = [name for name in ("model_name", "batch", "dataset", "shares", "link", "gpu_memory", "input_shape", "dtype", "tp", "pp",
-                               "ep", "zero", "microbatches", "style", *_SHAPE) if asked[name] is not None]  # fmt: skip
+                               "ep", "zero", "microbatches", "style", *_SHAPE) if options[name] is not None]  # fmt: skip
     if named:
         raise UsageError(
-            *(f"--{_option(name)}: not with --trace: the trace says what was" for name in named),
-            hint="leave it out; with --trace go --gpus, --algorithm, --emit and --json",
+            *(f"--{_option(name)}: not with --trace, which determines it" for name in named),
+            hint="omit it; the options of --trace are --gpus, --algorithm, --emit and --json",
         )
 
 
-def chooser(found: Mapping[str, Any], wanted: str | None) -> matching.Algorithms:
-    """Which algorithm replays an operation of a trace. Raises UsageError."""
+def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> matching.Algorithms:
+    """Return the function that chooses the algorithm for an operation of a trace. Raises UsageError."""
     try:
-        prices = pricing.Prices(found, wanted)
+        prices = pricing.Prices(algorithm_modules, name)
     except ValueError as error:
         raise UsageError(*str(error).splitlines(), hint="ccbed list algorithms") from None
 
     def choose(operation: str, ranks: int) -> str:
-        one = traffic.Collective(
+        collective = traffic.Collective(
             operation=operation, size=1, count=1, axis="", groups=(tuple(range(ranks)),), what="", source="", dtype=""
         )
-        price = prices.of(one, None)
+        price = prices.of(collective, None)
         return price.algorithm if price else algorithms.LIBRARY
 
     return choose
@@ -95,17 +102,17 @@ def _option(name: str) -> str:
     return {"model_name": "model", "input_shape": "input"}.get(name, name).replace("_", "-")
 
 
-def _link(asked: Mapping[str, Any]) -> pricing.Link | None:
-    return pricing.link(asked["link"]) if asked["link"] else None
+def _link(options: Mapping[str, Any]) -> pricing.Link | None:
+    return pricing.link(options["link"]) if options["link"] else None
 
 
-def _prices(asked: Mapping[str, Any], found: Mapping[str, Any]) -> pricing.Prices:
-    return pricing.Prices(found, asked["algorithm"])
+def _prices(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> pricing.Prices:
+    return pricing.Prices(algorithm_modules, options["algorithm"])
 
 
-def _limit(asked: Mapping[str, Any]) -> int | None:
-    """``80g``: 80 x 10^9 bytes, as a card's memory is named; ``80GiB``: x 2^30. Raises ValueError."""
-    text = asked["gpu_memory"]
+def _limit(options: Mapping[str, Any]) -> int | None:
+    """Return bytes: ``80g`` is 80 x 10^9, as the memory of a GPU is named; ``80GiB`` is 80 x 2^30. Raises ValueError."""
+    text = options["gpu_memory"]
     if text is None:
         return None
     match = _MEMORY.fullmatch(text.strip())
@@ -116,43 +123,43 @@ def _limit(asked: Mapping[str, Any]) -> int | None:
     return round(float(match[1]) * float(unit) ** power)
 
 
-def _shares(asked: Mapping[str, Any]) -> tuple[float, ...]:
-    text = asked["shares"]
+def _shares(options: Mapping[str, Any]) -> tuple[float, ...]:
+    text = options["shares"]
     try:
-        return tuple(float(one) for one in text.strip("[] ").split(",")) if text else ()
+        return tuple(float(part) for part in text.strip("[] ").split(",")) if text else ()
     except ValueError:
         raise ValueError(f"--shares: must be numbers such as .25,.25,.10,.4 (got {text!r})") from None
 
 
-def _layout(asked: Mapping[str, Any], model: Model) -> layout.Layout:
-    given = {name: asked[name] for name in ("tp", "pp", "ep", "zero", "microbatches")}
+def _layout(options: Mapping[str, Any], model: Model) -> layout.Layout:
+    sizes = {name: options[name] for name in ("tp", "pp", "ep", "zero", "microbatches")}
     return layout.arrange(
-        asked["strategy"], asked["gpus"] or _DEFAULT_GPUS, given, model,
-        sequence_parallel=asked["sequence_parallel"], recompute=asked["recompute"],
+        options["strategy"], options["gpus"] or _DEFAULT_GPUS, sizes, model,
+        sequence_parallel=options["sequence_parallel"], recompute=options["recompute"],
     )  # fmt: skip
 
 
-def _model(asked: Mapping[str, Any]) -> Model:
+def _model(options: Mapping[str, Any]) -> Model:
     """Raises ValueError, a line per problem."""
-    name, dtype = asked["model_name"], asked["dtype"]
-    changes = {key: asked[key] for key in _SHAPE if asked[key] is not None}
+    name, dtype = options["model_name"], options["dtype"]
+    changes = {key: options[key] for key in _SHAPE if options[key] is not None}
     if dtype is not None and dtype not in _FLOATS:
         raise ValueError(f"--dtype: must be one of {', '.join(_FLOATS)} (got {dtype!r})")
     if name == "transformer":
-        return _transformer(changes, asked["style"] or "gpt", dtype or "bfloat16")
-    foreign = [*(() if name in transformers.PRESETS else changes), *(["style"] if asked["style"] else [])]
-    if asked["input_shape"] and ":" not in name:
+        return _transformer(changes, options["style"] or "gpt", dtype or "bfloat16")
+    foreign = [*(() if name in transformers.PRESETS else changes), *(["style"] if options["style"] else [])]
+    if options["input_shape"] and ":" not in name:
         foreign.append("input_shape")
     if foreign:
         raise ValueError("\n".join(f"--{_option(key)}: not with --model {name}" for key in foreign))
     if name in transformers.PRESETS:
         return _checked(transformers.preset(name, dtype, changes))
     if ":" in name:
-        return modules.build(children.facts(name, asked["input_shape"], dtype))
+        return modules.build(_module_facts(name, options["input_shape"], dtype))
     if name != "mnist-mlp":
         known = ("mnist-mlp", "transformer", *transformers.PRESETS)
         raise ValueError(
-            f"--model: unknown model {name}; {values.nearest(name, known)} (a module of yours: module:factory)"
+            f"--model: unknown model {name}; {values.nearest(name, known)} (your own module: module:factory)"
         )
     if dtype not in (None, "float32"):
         raise ValueError("--dtype: mnist-mlp is float32")
@@ -186,3 +193,39 @@ def _checked(model: Model) -> Model:
     if wrong:
         raise ValueError("\n".join(wrong))
     return model
+
+
+def _module_facts(spec: str, shape: str | None, dtype: str | None) -> dict[str, Any]:
+    """Describe a user's torch module; a child process imports it, so that torch stays out of this process.
+
+    ``spec``: module:factory, relative to the current directory. Raises UsageError in one line.
+    """
+    argv = [sys.executable, "-m", "orchestrator.rank.reference_models.module_facts", spec, shape or "", dtype or ""]
+    path = os.pathsep.join([str(_PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    try:
+        done = subprocess.run(
+            argv,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+    except subprocess.TimeoutExpired:
+        raise UsageError(f"--model {spec}: was not created within {_TIMEOUT_S:.0f} s") from None
+    try:
+        facts: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise UsageError(f"--model {spec}: ended with exit code {done.returncode}: {last[:300]}") from None
+    if "error" in facts:
+        raise UsageError(facts["error"], hint=_hint(spec))
+    return facts
+
+
+def _hint(spec: str) -> str:
+    """Return how to name the module, or the command that prints the traceback of the error."""
+    module, _, factory = spec.partition(":")
+    if module.endswith(".py"):
+        return f"name the module without .py: --model {module.removesuffix('.py').replace('/', '.')}:{factory}"
+    return f"print the traceback: python -c 'from {module} import {factory}; {factory}()'"

@@ -1,4 +1,4 @@
-"""From the command line of `run` to a document: a built-in trial, a trial's file, or a script of the user."""
+"""Read the trial of `run`: a built-in trial, a file, or a script; apply the options, and describe it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import click
 from ...core.spec import parameter_docs, parse_faults, parse_trial, redact, source_positions, trial_draft, values
 from ...model import codec
 from ...model.bed import BedSpec
-from ...model.errors import UsageError
+from ...model.errors import InfrastructureError, UsageError
 from ...model.plan import Plan
 from ...model.plugin import Catalogue
 from ...model.trial import Trial
 from ...store import bundle, paths
-from . import beds
+from ..render.terminal import Terminal, short_path
 
 SCRIPT = "script"
-#: Parameters of the script workload that the command line sets by place, not by option.
-_BY_PLACE = {SCRIPT: ("file", "args", "cwd")}
+#: Parameters of the script workload that arguments set, not options.
+_POSITIONAL = {SCRIPT: ("file", "args", "cwd")}
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 #: Bytes of a trial or script.
 _LARGEST = 16 * 1024 * 1024
@@ -29,9 +29,9 @@ _LARGEST = 16 * 1024 * 1024
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """``label``: how errors name it; ``inputs``: the user's files that go into the bundle.
+    """A trial as the user gives it. ``label``: its name in errors; ``inputs``: the user's files for the bundle.
 
-    ``args``: what follows ``--``, where it replaces the arguments of a trial's script.
+    ``args``: the arguments after ``--``, where they replace those of a trial's script.
     ``secret_names``: options and variables that were redacted when this trial was recorded.
     """
 
@@ -47,9 +47,9 @@ class Source:
 
     @property
     def params(self) -> Mapping[str, Any]:
-        """What the trial itself sets."""
-        found = self.document.content.get("params") if isinstance(self.document.content, dict) else None
-        return found if isinstance(found, dict) else {}
+        """The parameters that the trial itself sets."""
+        params = self.document.content.get("params") if isinstance(self.document.content, dict) else None
+        return params if isinstance(params, dict) else {}
 
     @property
     def is_script(self) -> bool:
@@ -57,7 +57,7 @@ class Source:
 
 
 def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
-    """Raises UsageError for what is neither a built-in trial nor a readable file of one."""
+    """Read a trial. Raises UsageError for a name that is neither a built-in trial nor a readable file."""
     if name in catalogue.trials:
         return _yaml(Path(catalogue.trials[name]), f"{name}.yml", name)
     path = Path(name)
@@ -74,14 +74,14 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
 
 
 def _recorded_secrets(source: Source, directory: Path) -> tuple[str, ...]:
-    """What was redacted in the trial, and what the plan beside it calls secret."""
+    """Return the options that were redacted in the trial, and the secret names of the plan beside it."""
     try:
         plan = paths.document(directory, bundle.PLAN)
     except (paths.TornBundleError, OSError):
         plan = {}
     names = plan.get("secret_names") if isinstance(plan, dict) else ()
-    named = names if isinstance(names, list) else ()
-    return tuple(dict.fromkeys((*redact.redacted_options(source.params), *map(str, named))))
+    listed = names if isinstance(names, list) else ()
+    return tuple(dict.fromkeys((*redact.redacted_options(source.params), *map(str, listed))))
 
 
 def name_among(words: Sequence[str], catalogue: Catalogue) -> str | None:
@@ -92,31 +92,32 @@ def name_among(words: Sequence[str], catalogue: Catalogue) -> str | None:
 
 
 def workload_options(source: Source, catalogue: Catalogue, taken: Iterable[str]) -> list[click.Option]:
-    """One option per field of the workload's Params, with its meaning and what the trial sets; those of `run` itself win."""
+    """Return an option per field of the workload's Params, with the trial's value as default; options of `run` win."""
     workload = source.workload
     if workload not in catalogue.workloads:
         return []
     names = set(taken)
     cls = catalogue.workloads[workload].module.Params
-    told, kinds, found = parameter_docs.read_meanings(cls), parameter_docs.placeholders(cls), []
+    meanings, kinds = parameter_docs.read_meanings(cls), parameter_docs.placeholders(cls)
+    added = []
     for field in fields(cls):
         flag = f"--{field.name.strip('_').replace('_', '-')}"
-        if flag in names or field.name in _BY_PLACE.get(workload, ()):
+        if flag in names or field.name in _POSITIONAL.get(workload, ()):
             continue
         value = parameter_docs.format_value(source.params.get(field.name, field.default))
-        text = told.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
+        text = meanings.get(field.name, f"of workload {workload}") + (f"  [default: {value}]" if value else "")
         variable = f"CCBED_{field.name.strip('_').upper()}"
-        found.append(
+        added.append(
             click.Option(
                 [flag, f"param_{field.name}"], default=None, help=text, envvar=variable, metavar=kinds[field.name]
             )
         )
-    return found
+    return added
 
 
-def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[trial_draft.Override]:
-    """The options of `run`, each for its place in the trial. ``name``: what the user calls it."""
-    places = {
+def overrides(name: str, options: Mapping[str, Any], workload_values: Mapping[str, str]) -> list[trial_draft.Override]:
+    """Convert the options of `run` to values in the trial. ``name``: the trial as the user names it."""
+    paths_by_option = {
         "nodes": ("world", "nodes"),
         "ranks_per_node": ("world", "ranks_per_node"),
         "backend": ("world", "backend"),
@@ -125,19 +126,19 @@ def overrides(name: str, given: Mapping[str, Any], workload_values: Mapping[str,
         "seed": ("seed",),
         "wall": ("liveness", "wall_s"),
     }
-    found = [
-        trial_draft.Override(path=place, content=given[name], source=f"--{name.replace('_', '-')}")
-        for name, place in places.items()
-        if given.get(name) is not None
+    overridden = [
+        trial_draft.Override(path=path, content=options[option], source=f"--{option.replace('_', '-')}")
+        for option, path in paths_by_option.items()
+        if options.get(option) is not None
     ]
-    for name, value in workload_values.items():
-        option = f"--{name.strip('_').replace('_', '-')}"
-        found.append(trial_draft.Override(path=("params", name), content=value, source=option))
-    return [*found, *_faults(name, given.get("fail_node") or (), given.get("at") or ())]
+    for param, value in workload_values.items():
+        flag = f"--{param.strip('_').replace('_', '-')}"
+        overridden.append(trial_draft.Override(path=("params", param), content=value, source=flag))
+    return [*overridden, *_faults(name, options.get("fail_node") or (), options.get("at") or ())]
 
 
 def implied_checks(document: source_positions.Document, fail_node: Sequence[str]) -> list[trial_draft.Override]:
-    """A node that is killed on purpose must be detected in time, unless the trial says more about that itself."""
+    """Require that a node killed by --fail-node is detected in time, unless the trial has that check."""
     checks = document.content.get("checks") or ()
     if not fail_node or any("detected-within" in check for check in checks if isinstance(check, str | dict)):
         return []
@@ -147,7 +148,7 @@ def implied_checks(document: source_positions.Document, fail_node: Sequence[str]
 
 
 def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:
-    """Raises UsageError where the bed has too few nodes; fewer ranks are only suggested where the trial can do with them."""
+    """Raises UsageError where the bed has too few nodes; the hint suggests fewer only where the trial allows that."""
     count = sum(node.role == "node" for node in bed.nodes)
     if trial.world.nodes <= count:
         return
@@ -155,10 +156,10 @@ def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalog
     fewer = replace(trial.world, nodes=count)
     params = codec.build(module.Params, dict(trial.params))
     unfit = [*module.fits(params, fewer.size)] if hasattr(module, "fits") else []
-    held = [fault for fault in trial.faults if isinstance(fault.node, int) and fault.node >= count]
-    where = beds.shown(bed.inventory)
-    more = f"ask for more in {where} (ccbed_nodes) and: ccbed up {where}"
-    less = [] if unfit or held or not count else [f"ccbed run {source.document.name} --nodes {count}"]
+    unplaced = [fault for fault in trial.faults if isinstance(fault.node, int) and fault.node >= count]
+    where = short_path(bed.inventory)
+    more = f"raise ccbed_nodes in {where}, then: ccbed up {where}"
+    less = [] if unfit or unplaced or not count else [f"ccbed run {source.document.name} --nodes {count}"]
     raise UsageError(
         f"trial {trial.name} needs {trial.world.nodes} nodes; bed {bed.name} has {count} (spares are never counted)",
         hint="\n".join([*less, f"or {more}" if less else more]),
@@ -166,12 +167,12 @@ def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalog
 
 
 def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[trial_draft.Override]:
-    """One crash-node per --fail-node. ``at``: none, one trigger for all of them, or one for each, in order."""
+    """Return a crash-node per --fail-node. ``at``: no trigger, one for all of them, or one per node, in order."""
     if at and not nodes:
-        raise UsageError("--at goes with --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at[0]}")
+        raise UsageError("--at needs --fail-node", hint=f"ccbed run {name} --fail-node 2 --at {at[0]}")
     if len(at) not in (0, 1, len(nodes)):
         raise UsageError(
-            f"--at: needs one for all, or one per --fail-node (got {len(at)} for {len(nodes)})",
+            f"--at: give it once for all, or once per --fail-node (got {len(at)} for {len(nodes)})",
             hint=f"ccbed run {name} --fail-node 1 --at step=20 --fail-node 2 --at step=40",
         )
     triggers = [{"at": at[index % len(at)]} if at else {} for index in range(len(nodes))]
@@ -186,8 +187,47 @@ def _faults(name: str, nodes: Sequence[str], at: Sequence[str]) -> list[trial_dr
     ]
 
 
+def without_missing_libraries(terminal: Terminal, trial: Trial, bed: BedSpec) -> Trial:
+    """Remove the algorithms whose library this machine lacks. Raises InfrastructureError where none would be left.
+
+    Only for process nodes, which use this machine's libraries; other nodes report a missing library themselves.
+    """
+    if bed.provider != "process" or any(host.connection != "local" for host in bed.hosts):
+        return trial
+    algorithms = _open_mpi_algorithms(trial)
+    if not algorithms:
+        return trial
+    from ...rank.open_mpi import installed
+
+    try:
+        installed.find()
+    except installed.Missing as missing:
+        return _without(terminal, trial, algorithms, str(missing))
+    return trial
+
+
+def _open_mpi_algorithms(trial: Trial) -> tuple[str, ...]:
+    chosen = trial.params.get("algorithm") or ()
+    chosen = [chosen] if isinstance(chosen, str) else chosen
+    replayed = [str(item.get("algorithm", "")) for item in trial.params.get("items") or ()]
+    if not (chosen or replayed):
+        return ()
+    from ...rank.open_mpi import names
+
+    return tuple(dict.fromkeys(name for name in (*chosen, *replayed) if names.meant(name)))
+
+
+def _without(terminal: Terminal, trial: Trial, skipped: tuple[str, ...], reason: str) -> Trial:
+    chosen = trial.params.get("algorithm") or ()
+    rest = [] if isinstance(chosen, str) else [name for name in chosen if name not in skipped]
+    if not rest:
+        raise InfrastructureError(f"{', '.join(skipped)}: {reason}")
+    terminal.warn(f"{', '.join(skipped)} skipped: {reason}")
+    return replace(trial, params={**trial.params, "algorithm": rest})
+
+
 def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
-    """The lines at the head of a run: the trial and its faults."""
+    """Yield the first lines of a run: the trial and its faults."""
     params = trial.params
     picked = [str(params[name]) for name in ("model",) if params.get(name)]
     if isinstance(params.get("algorithm"), str):
@@ -204,22 +244,22 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     steps += [f"batch {params['batch']}"] if "batch" in params else []
     steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
     seed = "" if trial.workload == SCRIPT else f"seed {trial.seed}"
-    told = " · ".join(part for part in (*picked, world, ", ".join(steps), seed) if part)
-    yield f"trial  {trial.name}: {told}"
+    text = " · ".join(part for part in (*picked, world, ", ".join(steps), seed) if part)
+    yield f"trial  {trial.name}: {text}"
     for fault in trial.faults:
         where = f"node {fault.node}" if isinstance(fault.node, int) else fault.node
         yield f"fault  {fault.fault} {where} {_when(fault.at)}"
 
 
 def notes(trial: Trial, catalogue: Catalogue) -> Iterable[str]:
-    """What the workload says of its values before it begins."""
+    """Yield the notes of the workload about its parameters."""
     module: Any = catalogue.workloads[trial.workload].module
     if hasattr(module, "notes"):
         yield from (f"note   {text}" for text in module.notes(codec.build(module.Params, dict(trial.params))))
 
 
 def planned(trial: Trial, plan: Plan) -> Iterable[str]:
-    """The lines of a dry run: what was decided beyond the trial's own words."""
+    """Yield the lines of a dry run: what the plan decides beyond the trial."""
     threads = f"{plan.threads} thread{'s' * (plan.threads != 1)} each"
     yield f"ranks  {plan.backend}, {threads} · recovery {', '.join(plan.policy)}"
     if plan.data:
@@ -227,9 +267,9 @@ def planned(trial: Trial, plan: Plan) -> Iterable[str]:
     for fault in trial.faults:
         node = plan.slots[fault.node] if isinstance(fault.node, int) else fault.node
         act = plan.acts[fault.id][node]
-        done = ", ".join(" ".join([one.kind, *map(str, one.args.values())]) for one in act.inject)
-        yield f"act    {fault.id} on {node}: {done} · heals by itself after {act.lease_s:g} s"
-    yield "nothing was started     every value of trial and plan: --json"
+        steps = ", ".join(" ".join([step.kind, *map(str, step.args.values())]) for step in act.inject)
+        yield f"act    {fault.id} on {node}: {steps} · the lease expires after {act.lease_s:g} s"
+    yield "nothing was started     all values of trial and plan: --json"
 
 
 def _when(at: Any) -> str:

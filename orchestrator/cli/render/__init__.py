@@ -1,1 +1,1 @@
-"""What the terminal shows: bed, live run, summary and tables."""
+"""The output on the terminal: beds, live runs, summaries, tables, sizes."""

@@ -1,19 +1,26 @@
-"""How a bed and the plan of a bed look on the terminal."""
+"""Beds on the terminal: plan, nodes, the progress of `up`, and what is left running after it fails."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 
+from ...core.bed import links
 from ...core.bed.diff import AS_WANTED
 from ...model.bed import BedSpec, BedStatus, Change, Diff
-from .terminal import Terminal
+from ...model.errors import CcbedError, Interrupted, UnreachedError
+from ...model.provider import Provider
+from .terminal import Terminal, short_list
 
-_MARKS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
+_CONTAINERS = "docker"
+_RUNNING = ("warm", "busy", "paused", "starting")
+_SIGNS = {"create": "+", "replace": "~", "remove": "-", "keep": "="}
 
 
 def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
-    """The changes with their reasons; nodes with the same reason share a line."""
+    """Print the changes with their reasons; nodes with the same reason share a line."""
     departed = [change for change in diff.departed if change.action == "remove"]
     create, change, remove = (len(diff.of(action)) for action in ("create", "replace", "remove"))
     remove += len(departed)
@@ -21,23 +28,23 @@ def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     changes = [change for change in diff.changes if change.action != "keep" or change.reason != AS_WANTED] + departed
     width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("keeper") if diff.keeper else 0])
     if diff.keeper:
-        terminal.line(f"  {_MARKS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
+        terminal.line(f"  {_SIGNS[diff.keeper.action]} {'keeper':<{width}}          {diff.keeper.reason}")
     for names, action, role, reason in _groups(bed, changes):
-        terminal.line(f"  {_MARKS[action]} {names:<{width}}   {role:<5}  {reason}")
+        terminal.line(f"  {_SIGNS[action]} {names:<{width}}   {role:<5}  {reason}")
 
 
 def away(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
-    """The nodes on hosts that left the inventory and are not reached, which are kept on record."""
+    """Warn of nodes on hosts that left the inventory and cannot be reached; they stay on record."""
     reasons = {change.reason: change for change in diff.departed if change.action == "keep"}
     for reason in reasons:
         names = " ".join(change.node for change in diff.departed if change.reason == reason)
         terminal.warn(
-            f"{names}: {reason}; once it is back: ccbed up; or give it up with the bed: ccbed down {bed.name} --abandon"
+            f"{names}: {reason}; once the host is back: ccbed up; to abandon it: ccbed down {bed.name} --abandon"
         )
 
 
 def count(bed: BedSpec, status: BedStatus) -> str:
-    """``5 of 5 warm``, or how many are in each state: ``4 busy, 1 warm``."""
+    """Return ``5 of 5 warm``, or how many nodes are in each state: ``4 busy, 1 warm``."""
     states = Counter(status.node(node.name).state for node in bed.nodes)
     if set(states) <= {"warm"}:
         return f"{len(bed.nodes)} of {len(bed.nodes)} warm"
@@ -45,14 +52,14 @@ def count(bed: BedSpec, status: BedStatus) -> str:
 
 
 def keeper(bed: BedSpec, status: BedStatus) -> str:
-    """On one host its pid; on several that it is on all, or not."""
+    """Describe the keeper: its pid on one host; on several hosts, whether every host has one."""
     if len(bed.hosts) < 2:
         return f"keeper pid {status.keeper_pid}" if status.keeper_pid else "no keeper"
-    return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else "not a keeper on every host"
+    return f"keepers on {len(bed.hosts)} hosts" if status.keeper_pid else "some hosts have no keeper"
 
 
 def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
-    """One line per node."""
+    """Print one line per node."""
     known = {node.name for node in bed.nodes}
     names = [node.name for node in bed.nodes] + [node.name for node in status.nodes if node.name not in known]
     terminal.table(
@@ -61,13 +68,93 @@ def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
     )
 
 
+def headline(bed: BedSpec, status: BedStatus) -> str:
+    """Return one line: provider, machine or hosts, versions."""
+    parts = _containers(bed, status) if bed.provider == _CONTAINERS else _processes(bed)
+    return " · ".join((f"bed {bed.name}", f"{bed.provider} provider", *parts))
+
+
+def starting_keeper(bed: BedSpec) -> str:
+    """Return the line that is shown until the keepers are ready."""
+    return "  keeper      " + ("starts …" if bed.provider == _CONTAINERS else "imports torch …")
+
+
+def started_keepers(bed: BedSpec, status: BedStatus, seconds: float) -> Iterator[str]:
+    """Yield a line for each keeper. Only the keeper of processes imports torch."""
+    if bed.provider != _CONTAINERS:
+        yield f"  keeper      torch imported once              {seconds:.2f} s   pid {status.keeper_pid}"
+        return
+    for index, host in enumerate(status.hosts):
+        took = f"{seconds:.2f} s" if index == 0 else ""
+        yield f"  keeper      {host.name:<28} {took:>9}   pid {host.keeper_pid}"
+
+
+def _containers(bed: BedSpec, status: BedStatus) -> Iterator[str]:
+    images = dict.fromkeys(node.container.image for node in bed.nodes if node.container)
+    engines = dict.fromkeys(host.engine for host in status.hosts if host.engine)
+    yield _hosts([host.name for host in bed.hosts]) + (f" (engine {', '.join(engines)})" if engines else "")
+    yield f"image {', '.join(images)}"
+    yield "a private network" if bed.network == "private" else "the network of the hosts"
+    if gpus := sum(node.gpus for node in bed.nodes if node.gpus > 0):
+        yield f"{gpus} GPUs"
+
+
+def _processes(bed: BedSpec) -> Iterator[str]:
+    from ...store import fingerprint
+
+    gpus = sum(node.gpus for node in bed.nodes)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    cores = len(os.sched_getaffinity(0))
+    yield f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
+    yield f"torch {fingerprint.version('torch').partition('+')[0]}"
+    if bed.fabric:
+        yield f"a fabric of namespaces, {links.text(bed.link)}"
+
+
+@contextmanager
+def reporting_processes(bed: BedSpec, provider: Provider) -> Iterator[None]:
+    """Add what is left running to an error, and to Ctrl-C."""
+    try:
+        yield
+    except CcbedError as error:
+        error.hint = "\n".join(filter(None, (error.hint, left_running(bed, provider))))
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "up was interrupted", hint=f"to continue: ccbed up {bed.inventory}\n{left_running(bed, provider)}"
+        ) from None
+
+
+def left_running(bed: BedSpec, provider: Provider) -> str:
+    """Return one line: what is left running, nothing, or not known."""
+    unknown = ""
+    try:
+        status = provider.observe(bed)
+    except UnreachedError as error:
+        status, unknown = error.status, f"; not known of {', '.join(error.hosts)}"
+    except (CcbedError, OSError, ValueError, RuntimeError):
+        return f"left running: not known; to remove it: ccbed down {bed.name}"
+    running = _running(status)
+    if not running and not unknown:
+        return f"nothing of bed {bed.name} is left running"
+    return f"left running: {', '.join(running) or 'nothing'}{unknown}; to remove it: ccbed down {bed.name}"
+
+
+def _running(status: BedStatus) -> list[str]:
+    keepers = [f"the keeper of {host.name}" for host in status.hosts if host.keeper_pid]
+    if not status.hosts and status.keeper_pid:
+        keepers = ["the keeper"]
+    nodes = [node.name for node in status.nodes if node.state in _RUNNING]
+    return [*keepers, *([f"{'nodes' if len(nodes) > 1 else 'node'} {' '.join(nodes)}"] if nodes else [])]
+
+
 def _row(terminal: Terminal, name: str, bed: BedSpec, status: BedStatus, wanted: bool) -> tuple[str, ...]:
-    found = status.node(name)
+    node = status.node(name)
     role = bed.node(name).role if wanted else "-"
-    said = found.reason and found.state != "unreachable"  # its host's reason is told once
-    state = f"{found.state} ({found.reason})" if said else found.state
-    memory = f"{found.own_mib:.0f} / {found.shared_mib:.0f} MiB" if found.pid else "-"
-    return (name, role, state, found.spec_hash[:6] or "-", str(found.pid or "-"), memory)
+    has_reason = node.reason and node.state != "unreachable"  # the reason of an unreachable host is printed once
+    state = f"{node.state} ({node.reason})" if has_reason else node.state
+    memory = f"{node.own_mib:.0f} / {node.shared_mib:.0f} MiB" if node.pid else "-"
+    return (name, role, state, node.spec_hash[:6] or "-", str(node.pid or "-"), memory)
 
 
 def _groups(bed: BedSpec, changes: list[Change]) -> Iterator[tuple[str, str, str, str]]:
@@ -77,9 +164,8 @@ def _groups(bed: BedSpec, changes: list[Change]) -> Iterator[tuple[str, str, str
         key = (change.action, roles.get(change.node, "node"), change.reason)
         grouped.setdefault(key, []).append(change.node)
     for (action, role, reason), names in grouped.items():
-        yield _short(names), action, role, reason
+        yield short_list(names), action, role, reason
 
 
-def _short(names: list[str]) -> str:
-    """``n0 n1 n2``; long rows keep their ends."""
-    return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:3])} … {names[-1]} ({len(names)})"
+def _hosts(names: list[str]) -> str:
+    return " ".join(names) if len(names) <= 4 else f"{names[0]} … {names[-1]} ({len(names)} hosts)"

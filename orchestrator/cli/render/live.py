@@ -8,9 +8,8 @@ from pathlib import Path
 
 from ...model.event import Event
 from ...model.trial import Trial
-from ..inputs import beds
 from . import run_lines
-from .terminal import Terminal
+from .terminal import Terminal, short_path
 
 #: Seconds between two lines of progress where the last line cannot be rewritten.
 EVERY_S = 10.0
@@ -45,9 +44,9 @@ class Printer:
     def directory(self, path: str) -> None:
         """Print where the run, or its twin, is recorded."""
         if "-twin-" in Path(path).name:
-            self.head([f"twin   {beds.shown(path)}: the same trial without faults, run once to compare with"])
+            self.head([f"twin   {short_path(path)}: the same trial without faults, run once to compare with"])
         else:
-            self.head([f"run    {beds.shown(path)}"])
+            self.head([f"run    {short_path(path)}"])
 
     def replay(self, events: Iterable[Event]) -> None:
         """Read events that another process has printed: later lines may refer to them."""

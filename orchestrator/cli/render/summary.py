@@ -16,9 +16,8 @@ from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
 from ...store import bundle
-from ..inputs import beds
 from ..inputs.session import Session
-from .terminal import Terminal
+from .terminal import Terminal, run_path
 
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
@@ -111,7 +110,7 @@ def _unloaded(session: Session, directory: Path) -> Iterator[str]:
     from ... import plugins
 
     if missing := plugins.unloaded(directory / bundle.PLUGINS, session.catalogue):
-        where = f"--plugins {beds.run_shown(directory)}/{bundle.PLUGINS}"
+        where = f"--plugins {run_path(directory)}/{bundle.PLUGINS}"
         yield f"note      plugins of this run that are not loaded: {', '.join(missing)} ({where})"
 
 
@@ -229,13 +228,13 @@ def _failed(directory: Path) -> list[str]:
 def _broken(directory: Path) -> Iterator[str]:
     """The verdicts stand without them; that they are missing is said."""
     for name in _failed(directory):
-        where = beds.run_shown(directory)
+        where = run_path(directory)
         yield f"report    {name} could not be written (a defect); why: {where}/{bundle.REPORT}/{name}{_FAILED}"
 
 
 def _next(result: Result) -> Iterator[str]:
     directory = Path(result.directory)
-    where = beds.run_shown(directory)
+    where = run_path(directory)
     ccbed = f"ccbed --plugins {where}/{bundle.PLUGINS}" if (directory / bundle.PLUGINS).is_dir() else "ccbed"
     if result.code == 130 and not bundle.is_sealed(directory):
         yield f"next      {ccbed} resume {where}"

@@ -1,16 +1,18 @@
-"""Lines, tables and errors: coloured on a terminal, plain text off it."""
+"""Print lines, tables and errors: with colours on a terminal, as plain text elsewhere."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import secrets
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 from ...model import codec, vaulted
-from . import printable
 
 _STYLES: dict[str, dict[str, Any]] = {
     "PASS": {"fg": "green", "bold": True},
@@ -23,7 +25,12 @@ _STYLES: dict[str, dict[str, Any]] = {
     "dim": {"dim": True},
     "head": {"bold": True},
 }
-#: Cells of tables that say how something is.
+#: Control characters but the new line and the tab, what changes the direction of text, and halves of a surrogate pair.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+#: Delimits the styled parts of a line until it is printed; no foreign text can contain it.
+_NONCE = secrets.token_hex(8)
+_DELIMITER = re.compile(rf"\x00{_NONCE}:(\w*);")
+#: Cells of tables that name a state or an outcome.
 _CELLS = {
     "warm": "green", "busy": "cyan", "paused": "yellow", "starting": "yellow", "dead": "red", "absent": "red", "unreachable": "red",
     "pass": "green", "fail": "red", "unknown": "yellow",
@@ -32,10 +39,7 @@ _CELLS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Terminal:
-    """``colour``: only where a person looks at it; ``live``: a last line may be rewritten in place.
-
-    ``secrets``: values out of a vault, which are never printed.
-    """
+    """``colour``: on a terminal; ``live``: the last line may be rewritten. ``secrets``: values from a vault, never printed."""
 
     out: TextIO
     err: TextIO
@@ -44,12 +48,12 @@ class Terminal:
     secrets: set[str] = field(default_factory=set)
 
     def hidden(self, value: Any) -> Any:
-        """A text or JSON value without the values out of a vault."""
+        """Remove the values from a vault out of a text or JSON value."""
         return vaulted.hide(value, tuple(self.secrets))
 
     def shown(self, text: str) -> str:
-        """A text as it is printed: no control characters of others, no values out of a vault."""
-        return printable.shown(self.hidden(text), _STYLES)
+        """Return a text as it is printed: without foreign control characters and values from a vault."""
+        return _printed(self.hidden(text), _STYLES)
 
     def line(self, text: str = "") -> None:
         self.clear()
@@ -62,13 +66,13 @@ class Terminal:
         self.out.flush()
 
     def block(self, text: str) -> None:
-        """A part of a text that others wrote, such as a log."""
+        """Print a part of a foreign text, such as a log."""
         self.out.write(self.shown(text))
 
     def status(self, text: str) -> None:
-        """A line that the next one replaces; nothing off a terminal."""
+        """Print a line that the next one replaces; only on a terminal."""
         if self.live:
-            line = " ".join(printable.clean(self.hidden(text)).split("\n"))
+            line = " ".join(clean(self.hidden(text)).split("\n"))
             self.out.write(f"\r\x1b[2K{line[: _width() - 1]}")
             self.out.flush()
 
@@ -77,15 +81,15 @@ class Terminal:
             self.out.write("\r\x1b[2K")
 
     def style(self, text: str, name: str) -> str:
-        return printable.styled(text, name) if self.colour and name in _STYLES else text
+        return _styled(text, name) if self.colour and name in _STYLES else text
 
     def json(self, value: Any) -> None:
-        """A dataclass or JSON value, for programs."""
+        """Print a dataclass or JSON value, for programs."""
         self.out.write(json.dumps(self.hidden(codec.plain(value)), indent=1) + "\n")
         self.out.flush()
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], indent: str = "  ") -> None:
-        """Columns as wide as their content; numbers to the right."""
+        """Print columns as wide as their content, numbers aligned to the right."""
         body = [[self.shown(str(cell)) for cell in row] for row in rows]
         right = [bool(body) and all(_number(row[column]) for row in body) for column in range(len(head))]
         self.clear()
@@ -94,7 +98,7 @@ class Terminal:
         self.out.flush()
 
     def _rich_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
-        """For people: rich folds what does not fit, states and outcomes have their colours."""
+        """Print with rich: long cells are folded, states and outcomes have colours."""
         from rich.console import Console
         from rich.padding import Padding
         from rich.table import Table
@@ -109,19 +113,19 @@ class Terminal:
         console.print(Padding(table, (0, 0, 0, len(indent)), expand=False))
 
     def _plain_table(self, head: Sequence[str], body: list[list[str]], right: list[bool], indent: str) -> None:
-        """For programs and logs: the same text whatever the width."""
+        """Print text that does not depend on the width of the terminal."""
         widths = [max(len(row[column]) for row in [list(head), *body]) for column in range(len(head))]
         for row in [list(head), *body]:
             cells = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(row, widths, right, strict=True))
             self.out.write((indent + "  ".join(cells)).rstrip() + "\n")
 
     def error(self, problems: Iterable[str], hint: str = "") -> None:
-        """``error:`` for each problem and ``next:`` for what to do, on stderr."""
+        """Print ``error:`` and each problem, then ``next:`` and the hint, on stderr."""
         self.clear()
         for problem in problems:
-            for text in printable.clean(self.hidden(problem)).split("\n"):
+            for text in clean(self.hidden(problem)).split("\n"):
                 self.err.write(self.shown(f"{self.style('error:', 'bad')} {text}\n"))
-        for text in printable.clean(self.hidden(hint)).splitlines():
+        for text in clean(self.hidden(hint)).splitlines():
             self.err.write(self.shown(f"{self.style('next:', 'head')} {text}\n"))
         self.err.flush()
 
@@ -132,7 +136,7 @@ class Terminal:
 
 
 def standard() -> Terminal:
-    """stdout and stderr of this process. ``NO_COLOR`` is honoured."""
+    """Return a terminal of stdout and stderr; ``NO_COLOR`` switches colours off."""
     tty = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     return Terminal(out=sys.stdout, err=sys.stderr, colour=tty and not os.environ.get("NO_COLOR"), live=tty)
 
@@ -164,3 +168,47 @@ def _width() -> int:
         return os.get_terminal_size().columns
     except OSError:
         return 80
+
+
+def short_list(names: Iterable[str]) -> str:
+    """``n0 n1 n2``; a long list keeps its ends."""
+    names = list(names)
+    return " ".join(names) if len(names) <= 8 else f"{' '.join(names[:3])} … {names[-1]} ({len(names)})"
+
+
+def short_path(path: str | Path) -> str:
+    """Return a path relative to the current directory where it is below that, else unchanged."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative
+
+
+def run_path(directory: Path) -> str:
+    """Return the short path of a run, as ``…/latest`` while it is the latest."""
+    latest = directory.parent / "latest"
+    return short_path(latest if latest.resolve() == directory.resolve() else directory)
+
+
+def clean(text: str) -> str:
+    """Replace control characters: a carriage return by a new line, any other by its escape such as ``\\x1b``."""
+    return _CONTROL.sub(_visible, text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _styled(text: str, name: str) -> str:
+    """Return ``text`` in the style ``name``, for ``_printed``."""
+    return f"\x00{_NONCE}:{name};{text}\x00{_NONCE}:;"
+
+
+def _printed(text: str, styles: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a line for the terminal: cleaned, with the escape sequences of ``_styled`` parts."""
+    parts = _DELIMITER.split(text)
+    if len(parts) == 1:
+        return clean(text)
+    import click
+
+    codes = {name: click.style("", reset=False, **style) for name, style in styles.items()} | {"": "\x1b[0m"}
+    return "".join(clean(part) if index % 2 == 0 else codes[part] for index, part in enumerate(parts))
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return "\ufffd" if 0xD800 <= code <= 0xDFFF else f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}"

@@ -1,4 +1,4 @@
-"""Carry a run's bundle elsewhere, sign it, and verify it there."""
+"""Export a run's bundle, sign it, and verify it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ...model.errors import EXIT_UNKNOWN, UsageError
 from ...store import bundle as store
 from ...store import export as archives
 from ...store import index, paths, seal, signing
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
+from ..render.terminal import short_path
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "CCBED"})
 def command() -> None:
-    """Carry a run's bundle elsewhere, sign it, and verify it there."""
+    """Export a run's bundle, sign it, and verify it."""
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
@@ -34,17 +35,23 @@ def export(session: Session, run: str, output: Path | None, runs_dir: Path) -> i
     size = target.stat().st_size / 1024**2
     sealed = "" if store.is_sealed(directory) else "; the run has not ended, so it is not sealed"
     session.terminal.line(
-        f"{beds.shown(target)}: {count} files, {size:.1f} MiB{sealed}     verify: ccbed bundle verify {target}"
+        f"{short_path(target)}: {count} files, {size:.1f} MiB{sealed}     verify: ccbed bundle verify {target}"
     )
     return 0
 
 
 @command.command(context_settings={"auto_envvar_prefix": "CCBED"})
 @click.argument("run", metavar="RUN|ARCHIVE")
-@click.option("--allowed-signers", type=click.Path(path_type=Path), help="Who may have signed it: see ssh-keygen(1).")
-@click.option("--signer", default="", metavar="NAME", help="Only this one of the allowed signers counts.")
 @click.option(
-    "--bed-key", "keys", type=click.Path(path_type=Path), multiple=True, help="A keeper's key: did it write its events?"
+    "--allowed-signers", type=click.Path(path_type=Path), help="The keys that may have signed it: see ssh-keygen(1)."
+)
+@click.option("--signer", default="", metavar="NAME", help="Accept only this one of the allowed signers.")
+@click.option(
+    "--bed-key",
+    "keys",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="A keeper's key: verify that it wrote its events.",
 )
 @options.runs_dir
 @options.as_json
@@ -58,9 +65,9 @@ def verify(
     runs_dir: Path,
     as_json: bool,
 ) -> int:
-    """Compare every file of RUN, or of an exported archive, with its seal, and its signatures with the keys given."""
+    """Compare every file of RUN, or of an exported archive, with its seal, and its signatures with the keys."""
     if signer and allowed_signers is None:
-        raise UsageError("--signer needs --allowed-signers FILE", hint="a line for each: NAME ssh-ed25519 AAAA…")
+        raise UsageError("--signer needs --allowed-signers FILE", hint="one line per signer: NAME ssh-ed25519 AAAA…")
     if Path(run).is_file():
         with archives.unpacked(Path(run)) as directory:
             problems, name = _verified(directory, allowed_signers, signer, keys)
@@ -73,18 +80,18 @@ def verify(
     if as_json:
         session.terminal.json({"run": run, "ok": not problems, "problems": list(problems), "signer": name})
     elif problems:
-        session.terminal.error(problems, "take the bundle from where it was made")
+        session.terminal.error(problems, "copy the bundle again from where it was made")
     else:
         unchecked = "; its signature was not checked: give --allowed-signers FILE" if has_signature else ""
         signed = f", and {name} signed it" if name else unchecked
-        session.terminal.line(f"{run}: every file is as it was sealed{signed}")
+        session.terminal.line(f"{run}: every file matches its seal{signed}")
     return EXIT_UNKNOWN if problems else 0
 
 
 def _verified(
     directory: Path, allowed: Path | None, signer: str, keys: tuple[Path, ...]
 ) -> tuple[tuple[str, ...], str | None]:
-    """Problems, and who signed the evidence, where that was asked for."""
+    """Return the problems, and the signer where allowed signers are given."""
     problems = seal.verify(directory)
     try:
         problems += signing.unsigned_events(directory, keys) if keys and not problems else ()
@@ -101,12 +108,12 @@ def _verified(
 @options.runs_dir
 @click.pass_obj
 def sign(session: Session, run: str, key: Path, runs_dir: Path) -> int:
-    """Sign the sealed evidence of RUN with an SSH key: nobody without the key can seal it again unnoticed."""
+    """Sign the sealed evidence of RUN with an SSH key: without the key it cannot be changed and sealed again unnoticed."""
     directory = index.resolve(run, runs_dir)
     if not store.is_sealed(directory):
-        raise UsageError(f"{beds.shown(directory)}: the run is not sealed yet", hint=f"ccbed resume {run}")
+        raise UsageError(f"{short_path(directory)}: the run is not sealed yet", hint=f"ccbed resume {run}")
     signature = signing.sign(directory, key.expanduser())
     session.terminal.line(
-        f"{beds.shown(signature)}: signed     verify: ccbed bundle verify {run} --allowed-signers FILE"
+        f"{short_path(signature)}: signed     verify: ccbed bundle verify {run} --allowed-signers FILE"
     )
     return 0

@@ -11,9 +11,10 @@ from ...model.errors import InfrastructureError
 from ...model.events import RunEnd
 from ...run import judging
 from ...store import bundle, index, paths, seal
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
 from ..render import summary
+from ..render.terminal import short_path
 
 
 @options.command()
@@ -62,7 +63,7 @@ def verify(directory: Path) -> None:
 
 def _unsealed(directory: Path) -> NoReturn:
     """Raises what fits: the run goes on, or it has ended and its seal is gone."""
-    where = beds.shown(directory)
+    where = short_path(directory)
     if bundle.read_history(directory).last(RunEnd):
         hint = (
             f"if it was interrupted while it sealed: ccbed resume {where}; else take the bundle from where it was made"

@@ -1,4 +1,4 @@
-"""Compare two runs: the same cases or steps side by side, slower, faster, or no difference."""
+"""Compare two runs: each case or step is slower, faster, or not different."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...store import bundle, index
 from ...views import comparison
 from ...views.collectives import phrases
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
+from ..render.terminal import short_path
 from . import check
 
-#: So many differences between the surroundings are told.
-_TOLD = 12
+#: Differences between the environments of the runs that are printed.
+_MOST_DIFFERENCES = 12
 
 
 def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> float | None:
@@ -31,7 +32,7 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
     except ValueError:
         value = math.nan
     if not 0 <= value < math.inf:
-        raise UsageError(f"--fail-over: must be a part such as 5% or 0.05 (got {text!r})")
+        raise UsageError(f"--fail-over: must be a share such as 5% or 0.05 (got {text!r})")
     return value
 
 
@@ -41,8 +42,9 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @click.option(
     "--fail-over",
     callback=_limit,
-    metavar="PART",
-    help="Exit 1 where something got slower by more, its whole interval, or is missing: 5%. Exit 2 with too few samples.",
+    metavar="SHARE",
+    help="Exit 1 where the whole interval of a change is slower than this, such as 5%, or a case is missing."
+    " Exit 2 with too few samples.",
 )
 @options.runs_dir
 @options.as_json
@@ -52,58 +54,58 @@ def command(session: Session, before: str, after: str, fail_over: float | None, 
     first, second = (index.resolve(handle, runs_dir) for handle in (before, after))
     for directory in (first, second):
         check.verify(directory)
-    found = comparison.compare(bundle.load(first), bundle.load(second))
-    if not found.rows:
+    compared = comparison.compare(bundle.load(first), bundle.load(second))
+    if not compared.rows:
         raise UsageError(
-            f"{beds.shown(first)} and {beds.shown(second)} have no case and no step in common",
+            f"{short_path(first)} and {short_path(second)} have no case and no step in common",
             hint="compare runs of one kind of trial, with the same sizes and algorithms",
         )
-    judged = fail_over is not None
-    late = [row.what for row in found.rows if fail_over is not None and row.slower_than(fail_over)]
-    missing = [f"{what} (only in {which})" for which, what in found.only] if judged else []
-    undecided = [row.what for row in found.rows if judged and row.undecided]
+    has_limit = fail_over is not None
+    late = [row.what for row in compared.rows if fail_over is not None and row.slower_than(fail_over)]
+    missing = [f"{what} (only in {which})" for which, what in compared.only] if has_limit else []
+    undecided = [row.what for row in compared.rows if has_limit and row.undecided]
     code = EXIT_FINDING if late or missing else EXIT_UNKNOWN if undecided else EXIT_PASS
     if as_json:
-        document = {**_document(found), "failed": [*late, *missing], "undecided": undecided, "exit": code}
+        document = {**_document(compared), "failed": [*late, *missing], "undecided": undecided, "exit": code}
         session.terminal.json({"a": str(first), "b": str(second), **document})
         return code
-    _show(session, found, first, second)
+    _show(session, compared, first, second)
     if fail_over is not None:
         limit = f"{fail_over:.3g}" if fail_over >= 10 else f"{fail_over * 100:.3g} %"
         name = {EXIT_FINDING: "FAIL", EXIT_UNKNOWN: "UNKNOWN"}.get(code, "PASS")
         word = session.terminal.style(f"{name:<9}", name)
-        text = f"{len(late)} of {len(found.rows)} slower by more than {limit}"
+        text = f"{len(late)} of {len(compared.rows)} slower by more than {limit}"
         text += f"; {len(missing)} missing on one side" if missing else ""
         if undecided:
-            text += f"; {len(undecided)} undecided: needs {found.least_samples} or more iterations of each run"
+            text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
         session.terminal.line(f"{word} {text}     exit {code}")
     return code
 
 
-def _show(session: Session, found: comparison.Comparison, first: Path, second: Path) -> None:
+def _show(session: Session, compared: comparison.Comparison, first: Path, second: Path) -> None:
     terminal = session.terminal
-    terminal.lines([f"A  {beds.shown(first)}", f"B  {beds.shown(second)}"])
-    what = f"p50 over {phrases.OVER.get(found.over, found.over)}" if found.over else "p50 of"
+    terminal.lines([f"A  {short_path(first)}", f"B  {short_path(second)}"])
+    what = f"p50 over {phrases.OVER.get(compared.over, compared.over)}" if compared.over else "p50 of"
     terminal.table(
-        (what, "A ms", "B ms", "change", "95 % for all", "noise", "n", "verdict"), [_row(row) for row in found.rows]
+        (what, "A ms", "B ms", "change", "95 % for all", "noise", "n", "verdict"), [_row(row) for row in compared.rows]
     )
     terminal.line(
-        "note      slower or faster: the interval leaves out 0, and the change is more than the noise, which is what the"
-        f" halves of either run differ by, {comparison.MARGIN:.0%} at least"
+        "note      slower or faster: the interval excludes 0, and the change exceeds the noise: the difference between the"
+        f" halves of either run, {comparison.MARGIN:.0%} at least"
     )
-    if found.losses:
-        same, both, differs = found.losses
+    if compared.losses:
+        same, both, differs = compared.losses
         text = "equal" if differs is None else f"different from step {differs} on; equal"
         terminal.line(f"loss      {text} at {same} of {both} steps")
-    terminal.lines(f"only {which}    {what}" for which, what in found.only)
-    for name, a, b in found.differences[:_TOLD]:
+    terminal.lines(f"only {which}    {what}" for which, what in compared.only)
+    for name, a, b in compared.differences[:_MOST_DIFFERENCES]:
         terminal.line(f"differs   {name}: {a} | {b}")
-    if len(found.differences) > _TOLD:
-        terminal.line(f"          … {len(found.differences) - _TOLD} more: --json")
+    if len(compared.differences) > _MOST_DIFFERENCES:
+        terminal.line(f"          … {len(compared.differences) - _MOST_DIFFERENCES} more: --json")
 
 
 def _row(row: comparison.Compared) -> tuple[str, ...]:
-    interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples apart"
+    interval = f"{row.change.low:+.1%} to {row.change.high:+.1%}" if row.change else "too few samples"
     noise = f"{row.noise:.1%}" if row.change else "-"
     count = f"{row.counts[0]}, {row.counts[1]}"
     change = f"{row.relative:+.1%}" if math.isfinite(row.relative) else "-"
@@ -111,6 +113,6 @@ def _row(row: comparison.Compared) -> tuple[str, ...]:
     return row.what, before, after, change, interval, noise, count, row.verdict
 
 
-def _document(found: comparison.Comparison) -> dict[str, Any]:
-    document: dict[str, Any] = codec.plain(found)
+def _document(compared: comparison.Comparison) -> dict[str, Any]:
+    document: dict[str, Any] = codec.plain(compared)
     return document

@@ -1,4 +1,4 @@
-"""What each host of an inventory lacks, with the fix; all hosts at once, reading only."""
+"""Check what each host of an inventory lacks, and print the fix; all hosts at once, nothing is changed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import click
 from ...model import codec
 from ...model.bed import BedSpec
 from ...model.errors import EXIT_INFRASTRUCTURE, EXIT_PASS
-from ..inputs import beds, options, prepared_hosts
+from ..inputs import beds, options
 from ..inputs.session import Session
+from ..render.terminal import short_list, short_path
 
 if TYPE_CHECKING:
     from ...model.requirements import Requirement
@@ -24,54 +25,56 @@ if TYPE_CHECKING:
 @options.vault
 @click.pass_obj
 def command(session: Session, inventory: Path, as_json: bool) -> int:
-    """What each host of INVENTORY lacks, with the fix. Changes nothing."""
+    """Check what each host of INVENTORY lacks, and print the fix. Changes nothing."""
     from ...prepare import host_checks
 
     bed = beds.wanted(session, inventory)
-    session.terminal.status(f"  looking at {len(bed.hosts) or 1} hosts …")
-    found = host_checks.examine(bed)
-    lacking = [host for host, findings in found.items() if any(one.outcome == "fail" for one in findings)]
+    session.terminal.status(f"  checking {len(bed.hosts) or 1} hosts …")
+    findings = host_checks.examine(bed)
+    lacking = [host for host, listed in findings.items() if any(finding.outcome == "fail" for finding in listed)]
     if as_json:
-        session.terminal.json(_json(bed, found, lacking))
+        session.terminal.json(_json(bed, findings, lacking))
     else:
-        _tell(session, bed, found, lacking)
+        _show(session, bed, findings, lacking)
     return EXIT_INFRASTRUCTURE if lacking else EXIT_PASS
 
 
-def _json(bed: BedSpec, found: Mapping[str, Sequence[Requirement]], lacking: Sequence[str]) -> dict[str, object]:
-    hosts = {host: [codec.plain(one) for one in findings] for host, findings in found.items()}
+def _json(bed: BedSpec, findings: Mapping[str, Sequence[Requirement]], lacking: Sequence[str]) -> dict[str, object]:
+    hosts = {host: [codec.plain(finding) for finding in listed] for host, listed in findings.items()}
     return {"bed": bed.name, "provider": bed.provider, "lacking": list(lacking), "hosts": hosts}
 
 
-def _tell(session: Session, bed: BedSpec, found: Mapping[str, Sequence[Requirement]], lacking: Sequence[str]) -> None:
-    """A line per host with what is fine; then a line per finding, with its hosts and the fix."""
+def _show(
+    session: Session, bed: BedSpec, findings: Mapping[str, Sequence[Requirement]], lacking: Sequence[str]
+) -> None:
+    """Print a line per host with the checks that pass; then a line per finding, with its hosts and the fix."""
     terminal = session.terminal
-    width = max(len(host) for host in found)
-    for host, findings in found.items():
-        fine = " · ".join(f"{one.name} {one.text}" for one in findings if one.outcome == "ok")
-        terminal.line(f"  {host:<{width}}  {fine or '-'}")
-    for finding, hosts in _grouped(found):
+    width = max(len(host) for host in findings)
+    for host, listed in findings.items():
+        passed = " · ".join(f"{finding.name} {finding.text}" for finding in listed if finding.outcome == "ok")
+        terminal.line(f"  {host:<{width}}  {passed or '-'}")
+    for finding, hosts in _grouped(findings):
         word = "lacks" if finding.outcome == "fail" else "note"
         fix = f"; fix: {finding.fix}" if finding.fix else ""
         head = terminal.style(f"  {word:<5}", "bad" if finding.outcome == "fail" else "warn")
-        terminal.line(f"{head}  {prepared_hosts.names(hosts)}: {finding.name}: {finding.text}{fix}")
+        terminal.line(f"{head}  {short_list(hosts)}: {finding.name}: {finding.text}{fix}")
     if lacking:
-        count = f"{len(lacking)} of {_hosts(len(found))}"
+        count = f"{len(lacking)} of {_hosts(len(findings))}"
         terminal.line(f"bed {bed.name}: something is lacking on {count} ({session.took()})")
     else:
-        again = f"ccbed up {beds.shown(bed.inventory)}"
+        command = f"ccbed up {short_path(bed.inventory)}"
         terminal.line(
-            f"bed {bed.name}: nothing is lacking on {_hosts(len(found))} ({session.took()})     next: {again}"
+            f"bed {bed.name}: nothing is lacking on {_hosts(len(findings))} ({session.took()})     next: {command}"
         )
 
 
-def _grouped(found: Mapping[str, Sequence[Requirement]]) -> list[tuple[Requirement, list[str]]]:
-    """What is not fine with the hosts it is found on: what lacks first."""
+def _grouped(findings: Mapping[str, Sequence[Requirement]]) -> list[tuple[Requirement, list[str]]]:
+    """Group the findings that are not ok by host: what lacks comes first."""
     grouped: dict[Requirement, list[str]] = {}
-    for host, findings in found.items():
-        for one in findings:
-            if one.outcome != "ok":
-                grouped.setdefault(one, []).append(host)
+    for host, listed in findings.items():
+        for finding in listed:
+            if finding.outcome != "ok":
+                grouped.setdefault(finding, []).append(host)
     return sorted(grouped.items(), key=lambda item: item[0].outcome)
 
 

@@ -16,6 +16,7 @@ from ...model.provider import Provider
 from ...store import index
 from ..inputs import beds
 from ..inputs.session import Session
+from ..render.terminal import short_path
 
 _STOP_S = 5.0
 _FOREVER_S = 86_400.0
@@ -48,7 +49,7 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     found = provider.observe(bed).node(name)
     if found.state not in ("warm", "busy"):
         raise InfrastructureError(
-            f"node {bed.name}/{name} is {found.state}", hint=f"ccbed up {beds.shown(bed.inventory)}"
+            f"node {bed.name}/{name} is {found.state}", hint=f"ccbed up {short_path(bed.inventory)}"
         )
     directory = Path(bed.hostdir or bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)

@@ -1,4 +1,4 @@
-"""Undo what an abandoned run left: faults, leases, gangs; the run is closed and the bed as `up` left it."""
+"""Heal the faults of a run whose orchestrator is gone, stop its gang, and close the run."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from ...store import bundle, paths
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render import live
+from ..render.terminal import short_path
 
 
 @options.command()
 @click.argument("bed", required=False)
 @click.pass_obj
 def command(session: Session, bed: str | None) -> int:
-    """Heal the faults that are left on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
+    """Heal the faults on BED, stop the gang of a run whose orchestrator is gone, and close that run."""
     spec = beds.choose(session, bed)
     with store.lock(session.state, spec.name):
         _settle(session, spec)
         run = store.open_run(Path(spec.workdir), time.time())
         if run and run.driver:
             raise UsageError(
-                f"bed {spec.name}: run {run.run} goes on, driven by pid {run.driver}",
-                hint=f"interrupt it there (Ctrl-C), or watch it: ccbed watch {beds.shown(run.directory)}",
+                f"bed {spec.name}: run {run.run} is being driven by pid {run.driver}",
+                hint=f"interrupt that process (Ctrl-C), or watch the run: ccbed watch {short_path(run.directory)}",
             )
         return _heal(session, spec, run)
 
@@ -59,14 +60,14 @@ def _heal(session: Session, bed: BedSpec, run: store.OpenRun | None) -> int:
 
 
 def _end_run(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun) -> None:
-    """By its own history where that can be read and written; else by what is found on the nodes."""
+    """Close the run by its history; where that cannot be read or written, heal what the nodes report."""
     directory = Path(run.directory)
     try:
         _abandon(session, bed, provider, directory)
-        session.terminal.line(f"  run {run.run} is closed; its bundle is sealed as it is: {beds.shown(directory)}")
+        session.terminal.line(f"  run {run.run} is closed; its bundle is sealed as it is: {short_path(directory)}")
     except (CcbedError, OSError) as error:
         _mend(session, bed, provider, run)
-        session.terminal.warn(f"{error}; its bundle is left as it is, not sealed")
+        session.terminal.warn(f"{error}; its bundle stays as it is, not sealed")
         session.terminal.line(f"  run {run.run} is abandoned")
     store.end_run(Path(bed.workdir), run.run)
 
@@ -95,20 +96,20 @@ def _abandon(session: Session, bed: BedSpec, provider: Provider, directory: Path
 
 
 def _mend(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun | None) -> tuple[str, ...]:
-    """What was healed, stopped and started. Raises InfrastructureError for what could not be."""
+    """Return what was healed, stopped and started. Raises InfrastructureError for what could not be."""
     from ...providers import heal
 
-    known = _known(Path(run.directory)) if run else History()
-    mended = heal.mend(provider, bed, run.run if run else "no run", known, secrets.token_hex(3))
+    history = _history(Path(run.directory)) if run else History()
+    mended = heal.mend(provider, bed, run.run if run else "no run", history, secrets.token_hex(3))
     session.terminal.lines(f"  {line}" for line in mended.done)
     if mended.problems:
-        again = f"ccbed down {bed.name} --force, then: ccbed up {beds.shown(bed.inventory)}"
-        raise InfrastructureError(*mended.problems, hint=again)
+        hint = f"ccbed down {bed.name} --force, then: ccbed up {short_path(bed.inventory)}"
+        raise InfrastructureError(*mended.problems, hint=hint)
     return mended.done
 
 
-def _known(directory: Path) -> History:
-    """The run's history; nothing where it is gone or damaged: then leases heal what it would tell of."""
+def _history(directory: Path) -> History:
+    """Return the run's history; empty where it is missing or damaged: then leases heal its faults."""
     try:
         return bundle.read_history(directory)
     except paths.TornBundleError:

@@ -1,4 +1,4 @@
-"""Build the image that nodes of containers run, or list those that were built here."""
+"""Build the image of container nodes, or list the images that were built here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..inputs.session import Session
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def command() -> None:
-    """Build the image that nodes of containers run, or list those that were built here."""
+    """Build the image of container nodes, or list the images that were built here."""
 
 
 @command.command("build")
@@ -33,25 +33,25 @@ def command() -> None:
 def build(
     session: Session, kind: Any, base: str | None, tag: str | None, wheelhouse: Path | None, as_json: bool
 ) -> int:
-    """Build it, unless it is there as wanted. TORCH_INDEX names pip's index of the CPU build of torch."""
+    """Build the image, unless it is up to date. TORCH_INDEX names pip's index of the CPU build of torch."""
     from ...providers.node_images import image_build
 
     recipe = image_build.Recipe(folder=_folder(), cache=_cache(), kind=kind, base=base, tag=tag, wheels=wheelhouse)
     terminal = session.terminal
 
-    def say(text: str) -> None:
+    def show(text: str) -> None:
         if as_json or text.startswith("Step "):
             terminal.status(text) if not as_json else None
         else:
             terminal.line(text)
 
-    built = image_build.build(image_build.connect(), recipe, os.environ, say)
+    built = image_build.build(image_build.connect(), recipe, os.environ, show)
     if as_json:
         terminal.json(built)
     elif built.fresh:
         terminal.line(f"{built.name} built: {built.bytes / 1e6:.0f} MB, id {built.id[7:19]}")
     else:
-        terminal.line(f"nothing to build: {built.name} is there (id {built.id[7:19]})")
+        terminal.line(f"nothing to build: {built.name} is up to date (id {built.id[7:19]})")
     return 0
 
 
@@ -59,7 +59,7 @@ def build(
 @options.as_json
 @click.pass_obj
 def listed(session: Session, as_json: bool) -> int:
-    """Images on this machine's engine that were built by ccbed."""
+    """List the images on this machine's engine that ccbed built."""
     from ...providers.node_images import image_build
 
     images = list(image_build.listed(image_build.connect()))

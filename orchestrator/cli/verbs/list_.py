@@ -16,6 +16,7 @@ from ...store import beds as store
 from ...store import index
 from ..inputs import beds, options
 from ..inputs.session import Session
+from ..render.terminal import short_path
 
 _WHAT = (*sorted(KINDS), "trials", "runs", "beds")
 
@@ -26,13 +27,13 @@ _WHAT = (*sorted(KINDS), "trials", "runs", "beds")
 @options.as_json
 @click.pass_obj
 def command(session: Session, what: str | None, runs_dir: Path, as_json: bool) -> int:
-    """List what there is: faults, checkers, algorithms, workloads, reports, trials, runs or beds; without WHAT all plugins."""
+    """List faults, checkers, algorithms, workloads, reports, trials, runs or beds; without WHAT all plugins."""
     kinds = (what,) if what else tuple(kind for kind in _WHAT if kind not in ("runs", "beds"))
-    found = {kind: _rows(session, kind, runs_dir) for kind in kinds}
+    rows_by_kind = {kind: _rows(session, kind, runs_dir) for kind in kinds}
     if as_json:
-        session.terminal.json(found[what] if what else found)
+        session.terminal.json(rows_by_kind[what] if what else rows_by_kind)
         return 0
-    for kind, rows in found.items():
+    for kind, rows in rows_by_kind.items():
         _show(session, kind, rows, titled=what is None)
     return 0
 
@@ -52,7 +53,7 @@ def _rows(session: Session, kind: str, runs_dir: Path) -> list[dict[str, Any]]:
 def _bed(session: Session, name: str) -> dict[str, Any]:
     bed = beds.read(session, name)
     nodes = len(bed.nodes) if bed else 0
-    return {"name": name, "nodes": nodes, "inventory": beds.shown(bed.inventory) if bed else ""}
+    return {"name": name, "nodes": nodes, "inventory": short_path(bed.inventory) if bed else ""}
 
 
 def _plugin(folder: Mapping[str, Plugin], name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Show what the ranks of a run, or the agent of a node, have written."""
+"""Show the output of a run's ranks, or the log of a node's agent or of the keeper."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from ..inputs import beds, options
 from ..inputs.session import Session
 
 _RANK = re.compile(r"i(?P<ordinal>\d+)-e(?P<epoch>\d+)/rank-(?P<rank>\d+)\.log")
-_LOOK_S = 0.1
+_POLL_S = 0.1
 _BLOCK = 1 << 16
-#: Bytes at the end of a log in which the last lines are looked for.
+#: Bytes at the end of a log that are searched for the last lines.
 _TAIL = 16 << 20
 
 
@@ -33,16 +33,21 @@ class _Log:
 
     @property
     def title(self) -> str:
-        return f"{self.node} rank {self.rank} epoch {self.epoch}" if self.rank >= 0 else self.node
+        return f"{self.node} rank {self.rank} attempt {self.epoch}" if self.rank >= 0 else self.node
 
 
 @options.command()
 @click.argument("what", default="latest", metavar="[RUN|BED/NODE|BED/keeper]")
 @click.option("--rank", type=click.IntRange(min=0), default=None, help="Only this rank.")
-@click.option("--epoch", type=click.IntRange(min=0), default=None, help="Only this epoch.")
+@click.option(
+    "--epoch",
+    type=click.IntRange(min=0),
+    default=None,
+    help="Only this attempt, the start of the gang: 0 is the first.",
+)
 @click.option("--node", default=None, help="Only this node.")
-@click.option("-n", "--lines", type=click.IntRange(min=1), default=None, help="Only so many of the last lines of each.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as they grow.")
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=None, help="Only the last N lines of each log.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines as they are written.")
 @options.runs_dir
 @click.pass_obj
 def command(
@@ -58,19 +63,21 @@ def command(
     """Show the output of a run's ranks, or the log of a node's agent or of the keeper."""
     handle = index.node(what)
     if handle and not (Path(what) / bundle.TRIAL).is_file() and handle[0] != "runs":
-        found = [_of_bed(session, *handle)]
+        logs = [_of_bed(session, *handle)]
     else:
-        found = _of_run(session, index.resolve(what, runs_dir))
-    wanted = [log for log in found if _is(log.rank, rank) and _is(log.epoch, epoch) and node in (None, log.node)]
+        logs = _of_run(session, index.resolve(what, runs_dir))
+    wanted = [
+        log for log in logs if _matches(log.rank, rank) and _matches(log.epoch, epoch) and node in (None, log.node)
+    ]
     if not wanted:
         raise UsageError(
-            f"{what}: no such log", hint=f"there are: {', '.join(log.title for log in found) or 'none yet'}"
+            f"{what}: no such log", hint=f"logs of this run: {', '.join(log.title for log in logs) or 'none yet'}"
         )
     _print(session, wanted, lines, follow)
     return 0
 
 
-def _is(value: int, wanted: int | None) -> bool:
+def _matches(value: int, wanted: int | None) -> bool:
     return wanted is None or value == wanted
 
 
@@ -85,13 +92,13 @@ def _of_bed(session: Session, bed: str, name: str) -> _Log:
 
 
 def _keepers(spec: BedSpec) -> list[str]:
-    """One for the bed, or one for each host that is elsewhere."""
-    elsewhere = [f"keeper-{host.name}" for host in spec.hosts if host.connection == "ssh"]
-    return elsewhere or ["keeper"]
+    """Return the name of the bed's keeper, or of the keeper of each remote host."""
+    remote = [f"keeper-{host.name}" for host in spec.hosts if host.connection == "ssh"]
+    return remote or ["keeper"]
 
 
 def _of_run(session: Session, directory: Path) -> list[_Log]:
-    """From the bundle once it was gathered, before that from the nodes' own directories."""
+    """List the logs in the bundle; before they are gathered, in the directories of the nodes."""
     gathered = list(_ranks(directory / "nodes", ""))
     if gathered:
         return gathered
@@ -121,7 +128,7 @@ def _print(session: Session, logs: list[_Log], lines: int | None, follow: bool) 
         session.terminal.out.flush()
         if not follow:
             return
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
 def _read(log: _Log, offsets: dict[_Log, int]) -> Iterator[str]:
@@ -135,16 +142,16 @@ def _read(log: _Log, offsets: dict[_Log, int]) -> Iterator[str]:
 
 
 def _start(path: Path, lines: int | None) -> int:
-    """Where the last ``lines`` lines begin."""
+    """Return the offset of the last ``lines`` lines."""
     if lines is None or not path.exists():
         return 0
     with path.open("rb") as source:
         size = source.seek(0, os.SEEK_END)
         start = source.seek(max(0, size - _TAIL))
         content = source.read(_TAIL)
-    place = len(content) - 1 if content.endswith(b"\n") else len(content)
+    index = len(content) - 1 if content.endswith(b"\n") else len(content)
     for _ in range(lines):
-        place = content.rfind(b"\n", 0, max(place, 0))
-        if place < 0:
+        index = content.rfind(b"\n", 0, max(index, 0))
+        if index < 0:
             return start
-    return start + place + 1
+    return start + index + 1

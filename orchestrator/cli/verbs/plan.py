@@ -10,6 +10,7 @@ from ...model import codec
 from ..inputs import beds, options, prepared_hosts
 from ..inputs.session import Session
 from ..render import bed_view
+from ..render.terminal import short_path
 from .up import compare
 
 
@@ -26,7 +27,7 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
         prepared_hosts.plan(session, bed)
     _, diff, _ = compare(session, bed)
     if as_json:
-        plan = {"prepare": [codec.plain(one) for one in due], "diff": codec.plain(diff)}
+        plan = {"prepare": [codec.plain(host) for host in due], "diff": codec.plain(diff)}
         session.terminal.json({"bed": codec.plain(bed), **plan, "empty": diff.empty and not due})
         return 0
     bed_view.away(session.terminal, bed, diff)
@@ -34,5 +35,5 @@ def command(session: Session, inventory: Path, as_json: bool) -> int:
         session.terminal.line(f"bed {bed.name}: nothing to change")
     else:
         bed_view.plan(session.terminal, bed, diff)
-        session.terminal.line(f"to do it: ccbed up {beds.shown(inventory)}")
+        session.terminal.line(f"to do it: ccbed up {short_path(inventory)}")
     return 0

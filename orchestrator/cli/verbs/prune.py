@@ -1,4 +1,4 @@
-"""Remove what ended runs have left: files and checkpoints on nodes, payloads, cached twins; bundles when asked."""
+"""Remove leftovers of ended runs: files and checkpoints on nodes, payloads, cached twins; with --runs bundles."""
 
 from __future__ import annotations
 
@@ -28,9 +28,17 @@ _DAY = 86_400.0
 
 @options.command()
 @click.argument("bed", required=False)
-@click.option("--dry-run", is_flag=True, help="Print what would be removed and what is kept, and stop.")
-@click.option("--older-than", default="7d", show_default=True, metavar="TIME", help="Remove what is older: 7d, 12h.")
-@click.option("--keep-size", default="20g", show_default=True, metavar="SIZE", help="Keep so much in each place.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed and what would stay, and stop.")
+@click.option(
+    "--older-than", default="7d", show_default=True, metavar="TIME", help="Remove leftovers that are older: 7d, 12h."
+)
+@click.option(
+    "--keep-size",
+    default="20g",
+    show_default=True,
+    metavar="SIZE",
+    help="Keep this much on each host and in each directory.",
+)
 @click.option("--runs", is_flag=True, help="Also remove sealed bundles and closed runs of the runs directory.")
 @options.runs_dir
 @options.as_json
@@ -39,9 +47,9 @@ def command(
     session: Session, bed: str | None, dry_run: bool, older_than: str, keep_size: str, runs: bool, runs_dir: Path,
     as_json: bool,
 ) -> int:  # fmt: skip
-    """Remove what ended runs have left on BED (all beds without one), in the state directory, and beside runs.
+    """Remove the leftovers of ended runs on BED (without BED: on all beds), in the state directory, and beside runs.
 
-    Never removed: what an open run needs, and, without --runs, any run.
+    Files that an open run needs stay; without --runs every run stays.
     """
     from ...run.pruning import Limits
 
@@ -55,7 +63,7 @@ def command(
 
 
 def automatic(session: Session, bed: BedSpec, runs_dir: Path | None = None, *, quiet: bool = False) -> None:
-    """After `up`, and after a run on this machine: by the stated limits, and told only where something was removed."""
+    """Prune by the default limits after `up`, and after a run on this machine; print only what was removed."""
     from ...run.pruning import Limits
 
     report = prune(session, (bed,), Limits(age=age, size=size), runs_dir)
@@ -68,45 +76,45 @@ def prune(
     session: Session, beds: Iterable[BedSpec], limits: Limits, runs_dir: Path | None = None, *, runs: bool = False,
     dry_run: bool = False,
 ) -> Report:  # fmt: skip
-    """What was removed, or in a dry run would be."""
+    """Return what was removed, or in a dry run would be removed."""
     from ...run import pruning
     from ...store import leftovers
 
     report, now = pruning.Report(), time.time()
     for bed in beds:
         pruning.prune_bed(report, bed, session.provider(bed), limits, dry_run=dry_run)
-    found = [*leftovers.of_state(session.state, now)]
+    local = [*leftovers.of_state(session.state, now)]
     if runs_dir is not None:
-        found += leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=runs)
-    pruning.prune_local(report, found, limits, dry_run=dry_run)
+        local += leftovers.of_runs(runs_dir, now, _open_runs(session), bundles=runs)
+    pruning.prune_local(report, local, limits, dry_run=dry_run)
     return report
 
 
-def kept(bed: BedSpec, provider: Provider) -> dict[str, int] | None:
-    """``{count, size_bytes}`` of what ended runs have left on a bed; None where that is not known."""
+def count_leftovers(bed: BedSpec, provider: Provider) -> dict[str, int] | None:
+    """Return ``{count, size_bytes}`` of the leftovers of ended runs on a bed; None where they are not known."""
     from ...run import pruning
 
     try:
-        found = pruning.of_bed(bed, provider)
+        listed = pruning.of_bed(bed, provider)
     except (CcbedError, OSError, ValueError, RuntimeError):
         return None
-    return {"count": len(found), "size_bytes": sum(leftover.size_bytes for leftover in found)}
+    return {"count": len(listed), "size_bytes": sum(leftover.size_bytes for leftover in listed)}
 
 
 def _beds(session: Session, name: str | None) -> tuple[BedSpec, ...]:
     specs = (store.read(session.state, known) for known in ((name,) if name else store.names(session.state)))
-    found = tuple(spec for spec in specs if spec is not None)
-    if name and not found:
+    beds = tuple(spec for spec in specs if spec is not None)
+    if name and not beds:
         raise UsageError(
             f"no bed {name} is up; {values.nearest(name, store.names(session.state))}", hint="ccbed status"
         )
-    return found
+    return beds
 
 
 def _open_runs(session: Session) -> set[str]:
     specs = (store.read(session.state, name) for name in store.names(session.state))
-    found = (store.open_run(Path(spec.workdir)) for spec in specs if spec is not None)
-    return {name for run in found if run is not None for name in run.names}
+    runs = (store.open_run(Path(spec.workdir)) for spec in specs if spec is not None)
+    return {name for run in runs if run is not None for name in run.names}
 
 
 def _older_than(text: str) -> float:
@@ -134,9 +142,9 @@ def _show(session: Session, report: Report, *, dry_run: bool) -> None:
     for problem in report.problems:
         session.terminal.warn(problem)
     count, total = _sum(removal.leftover for removal in report.removed)
-    left, rest = _sum(report.kept)
+    kept, rest = _sum(report.kept)
     verb = "would be removed" if dry_run else "removed"
-    session.terminal.line(f"{count} leftovers, {total}, {verb}; {left}, {rest}, kept")
+    session.terminal.line(f"{count} leftovers, {total}, {verb}; {kept}, {rest}, kept")
 
 
 def _row(leftover: limits_of.Leftover, reason: str) -> str:
@@ -144,6 +152,6 @@ def _row(leftover: limits_of.Leftover, reason: str) -> str:
     return f"  {columns}  {leftover.place}: {reason}"
 
 
-def _sum(found: Iterable[limits_of.Leftover]) -> tuple[int, str]:
-    sizes = [leftover.size_bytes for leftover in found]
+def _sum(leftovers: Iterable[limits_of.Leftover]) -> tuple[int, str]:
+    sizes = [leftover.size_bytes for leftover in leftovers]
     return len(sizes), size(sum(sizes))

@@ -9,9 +9,10 @@ import click
 from ...model.errors import EXIT_UNKNOWN, CcbedError, UsageError
 from ...run import judging
 from ...store import bundle, index
-from ..inputs import beds, options
+from ..inputs import options
 from ..inputs.session import Session
 from ..render import collective
+from ..render.terminal import run_path, short_path
 from . import check
 
 
@@ -35,28 +36,28 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool, table: bo
         return _table(session, directory, as_json=as_json)
     result = judging.conclude(session.catalogue, directory)
     if result.unsaved:
-        where = beds.run_shown(directory)
+        where = run_path(directory)
         raise UnjudgedError(
-            f"{where}: the report is left as it is: not judged now: {', '.join(result.unsaved)}",
+            f"{where}: the report stays as it is; checks that cannot be judged here: {', '.join(result.unsaved)}",
             hint=f"ccbed --plugins {where}/{bundle.PLUGINS} report {where}",
         )
     files = sorted(file for file in (directory / bundle.REPORT).rglob("*") if file.is_file())
     if as_json:
         session.terminal.json({"directory": str(directory), "files": [str(file) for file in files]})
         return 0
-    session.terminal.lines(beds.shown(file) for file in files)
+    session.terminal.lines(short_path(file) for file in files)
     return 0
 
 
 def _table(session: Session, directory: Path, *, as_json: bool) -> int:
-    one = bundle.load(directory)
+    loaded = bundle.load(directory)
     if as_json:
-        session.terminal.json(collective.document(one))
+        session.terminal.json(collective.document(loaded))
         return 0
-    told = list(collective.lines(one, directory, whole=True))
-    if not told:
+    lines = list(collective.lines(loaded, directory, whole=True))
+    if not lines:
         raise UsageError(
-            f"{beds.shown(directory)}: no collectives were measured in this run", hint="ccbed run allreduce"
+            f"{short_path(directory)}: no collectives were measured in this run", hint="ccbed run allreduce"
         )
-    session.terminal.lines(told)
+    session.terminal.lines(lines)
     return 0

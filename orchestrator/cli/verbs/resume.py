@@ -15,6 +15,7 @@ from ...store import bundle, index, paths
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render import live, summary
+from ..render.terminal import short_path
 from . import check
 
 
@@ -30,8 +31,8 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     end = history.last(RunEnd)
     if end is not None and end.data.outcome == "interrupted":
         raise UsageError(
-            f"{beds.shown(directory)}: the run was given up: {end.data.reason}",
-            hint=f"again: ccbed run {beds.shown(directory)}/trial.json",
+            f"{short_path(directory)}: the run was given up: {end.data.reason}",
+            hint=f"again: ccbed run {short_path(directory)}/trial.json",
         )
     trial = bundle.load_trial(directory)
     plan = bundle.load_plan(directory)
@@ -81,7 +82,7 @@ def _asked_for(directory: Path) -> Path:
     asked = directory.parent / Path(str(origin)).name
     if bundle.stage(asked) == "none":
         raise UsageError(
-            f"{beds.shown(directory)}: the twin of {origin}, which is not there any more",
-            hint=f"judge the twin itself: ccbed check {beds.shown(directory)}",
+            f"{short_path(directory)}: the twin of {origin}, which is not there any more",
+            hint=f"judge the twin itself: ccbed check {short_path(directory)}",
         )
     return asked

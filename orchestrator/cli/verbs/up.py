@@ -19,7 +19,8 @@ from ...model.provider import Provider
 from ...store import beds as store
 from ..inputs import beds, options, prepared_hosts
 from ..inputs.session import Session
-from ..render import bed_view, headline, remaining
+from ..render import bed_view
+from ..render.terminal import short_list, short_path
 from . import prune
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
         prepared_hosts.plan(session, bed, wanted=prepare)
         status, diff, _ = compare(session, bed)
         if prepare is None:
-            prepared_hosts.tell(session, prepared_hosts.lost(session, bed, status))
+            prepared_hosts.show_due(session, prepared_hosts.lost(session, bed, status))
         bed_view.plan(session.terminal, bed, diff)
         return 0
     code = up(session, bed, force=force, prepare=prepare)
@@ -67,7 +68,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
             beds.refuse_open(session, bed, "up has changes to make and")
         store.write(session.state, bed)
         store.doubt(session.state, bed.name)
-        with remaining.told(bed, provider):
+        with bed_view.reporting_processes(bed, provider):
             _change(session, bed, status, diff, provider, mend=prepare is not False)
     return 0
 
@@ -119,7 +120,7 @@ def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
         if was != now:
             raise UsageError(
                 f"bed {bed.name} is up in {was}; the inventory now says {now}",
-                hint=f"ccbed down {bed.name}, then: ccbed up {beds.shown(bed.inventory)}",
+                hint=f"ccbed down {bed.name}, then: ccbed up {short_path(bed.inventory)}",
             )
 
 
@@ -138,7 +139,7 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     from ...providers import apply
 
     terminal = session.terminal
-    terminal.line(headline.of(bed, status))
+    terminal.line(bed_view.headline(bed, status))
     bed_view.plan(terminal, bed, diff)
     count = len(diff.of("create")) + len(diff.of("replace"))
     ready: list[str] = []
@@ -150,18 +151,20 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
 
     def prepared(seconds: float) -> None:
         if diff.keeper and len(bed.hosts) > 1:
-            terminal.line(f"  keepers     {len(bed.hosts)} of {prepared_hosts.counted(bed)}{'':<20} {seconds:.2f} s")
+            terminal.line(
+                f"  keepers     {len(bed.hosts)} of {prepared_hosts.count_hosts(bed)}{'':<20} {seconds:.2f} s"
+            )
         elif diff.keeper:
-            terminal.lines(headline.keepers(bed, provider.observe(bed), seconds))
+            terminal.lines(bed_view.started_keepers(bed, provider.observe(bed), seconds))
 
-    terminal.status(headline.preparing(bed))
+    terminal.status(bed_view.starting_keeper(bed))
     work = functools.partial(apply.apply, provider, bed, diff, heard=heard, prepared=prepared)
     try:
         done = work(token=secrets.token_hex(3))
     except UnpreparedError as error:
         if not mend:
             raise
-        prepared_hosts.again(session, bed, error)
+        prepared_hosts.prepare_again(session, bed, error)
         done = work(token=secrets.token_hex(3))
     _clear(session, bed, diff, provider)
     status = provider.observe(bed)
@@ -180,7 +183,7 @@ def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> No
         return
     ended = provider.retire_hosts(bed, hosts)
     store.write(session.state, departed.remembered(bed, _departed(provider, bed)))
-    listed = prepared_hosts.names(host.name for host in hosts)
+    listed = short_list(host.name for host in hosts)
     session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, nothing is left")
 
 

@@ -17,6 +17,7 @@ from ...store import bundle, index, seal
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render import live, summary
+from ..render.terminal import short_path
 from . import check
 
 _LOOK_S = 0.1
@@ -35,13 +36,13 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
     if bundle.is_sealed(directory):
         check.verify(directory)
     trial, plan = bundle.load_trial(directory), bundle.load_plan(directory)
-    session.terminal.line(f"run    {beds.shown(directory)}")
+    session.terminal.line(f"run    {short_path(directory)}")
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")
     for event in _events(directory, until, lambda: _driven(session, plan)):
         printer.event(event)
     if not _judged(directory, until):
-        session.terminal.line(f"still open     go on: ccbed watch {beds.shown(directory)}")
+        session.terminal.line(f"still open     go on: ccbed watch {short_path(directory)}")
         return 0
     return summary.show(session, summary.saved(directory))
 
@@ -64,8 +65,8 @@ def _events(directory: Path, until: float, driven: Callable[[], bool]) -> Iterat
             return
         if not alive:
             raise InfrastructureError(
-                f"{beds.shown(directory)}: the run has not ended, and nobody drives it",
-                hint=f"go on: ccbed resume {beds.shown(directory)}",
+                f"{short_path(directory)}: the run has not ended, and nobody drives it",
+                hint=f"go on: ccbed resume {short_path(directory)}",
             )
         time.sleep(_LOOK_S)
 
