@@ -1,1 +1,1 @@
-"""Workloads: one file each. torch is imported inside their functions, so that the orchestrator can read them without it."""
+"""Workloads: one file each. Their functions import torch, so that the orchestrator can read the files without it."""

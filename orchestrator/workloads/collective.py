@@ -1,4 +1,4 @@
-"""Collectives over sizes, algorithms, dtypes and operators, timed and verified: the fabric against its physical limit."""
+"""Measures and verifies collectives over sizes, algorithms, dtypes and operators."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("results-exact", "times-possible", "no-step-lost", "no-hang")
 PHASES: tuple[str, ...] = ("collective",)
-#: What an item calls what the user sets here.
+#: Fields of an item -> the parameters of this workload that set them.
 _NAMES = {"bytes": "sizes", "trials": "iterations"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(settings.Measuring):
-    """What is measured: every combination of size, dtype, operator and algorithm; algorithms take turns, iteration by iteration.
+    """Measures every combination of size, dtype, operator and algorithm; algorithms alternate from iteration to iteration.
 
     operation      all-reduce | all-gather | reduce-scatter | broadcast | reduce | gather | scatter | all-to-all | send-recv | barrier
-    algorithm      of `ccbed list algorithms`; library: the backend's own; auto: by the cost model; mpi: by Open MPI on the same
-                   nodes and links, as it chooses; mpi:ring and so on: by that algorithm of its own
-    sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single ones; K, M, G are powers of 1024. By nccl-tests: the buffer of
-                   a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter. Within a range they are
-                   rounded down to whole elements
-    iterations     timed ones per combination
+    algorithm      of `ccbed list algorithms`; library: the backend's own; auto: by the cost model; mpi: Open MPI on the same
+                   nodes and links, with its own choice; mpi:ring and so on: Open MPI with that algorithm
+    sizes          1K:64M (doubled), 1K:64M:4 (times 4), or single sizes; K, M, G are powers of 1024. As in nccl-tests: the buffer
+                   of a rank, or the total of all ranks for all-gather, reduce-scatter, gather and scatter. Within a range, sizes
+                   are rounded down to whole elements
+    iterations     timed iterations per combination
     dtype          float32 | float64 | float16 | bfloat16 | int32 | int64 | uint8 | int8
     operator       of reductions: sum | prod | min | max | avg | band | bor | bxor
-    root           the rank in its group that has or gets all, where the operation has one
-    groups         2: so many contiguous groups at once; 0,1/2,3: these; empty: all ranks are one
-    shares         all-to-all: each rank's share of every input; empty: equal
-    asynchronous   begun, then waited for
-    gap_ms         milliseconds before each iteration, in place of computation
+    root           rank in its group that sends or receives everything, for operations with a root
+    groups         2: two contiguous groups at once; 0,1/2,3: these groups; empty: one group of all ranks
+    shares         all-to-all: the share of every rank in each input; empty: equal
+    asynchronous   start the operation, then wait for it
+    gap_ms         pause in milliseconds before each iteration, which stands for computation
     """
 
     operation: str = "all-reduce"
@@ -55,59 +55,59 @@ class Params(settings.Measuring):
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    found = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
-    good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in found) else params
-    found += [_named(problem) for item in items(good) for problem in cases.problems(item)]
+    problems = [*settings.problems(params, auto="auto" in params.algorithm), *_lists(params)]
+    good = replace(params, sizes=("1M",)) if any(problem.startswith("sizes: ") for problem in problems) else params
+    problems += [_named(problem) for item in items(good) for problem in cases.problems(item)]
     if params.operation in cases.OPERATIONS:
-        problems = ((text, known_algorithms.problem(text, params.operation)) for text in params.algorithm)
-        found += [f"algorithm: {problem} (got {text!r})" for text, problem in problems if problem]
-    return list(dict.fromkeys(found))
+        unfit = ((text, known_algorithms.problem(text, params.operation)) for text in params.algorithm)
+        problems += [f"algorithm: {problem} (got {text!r})" for text, problem in unfit if problem]
+    return list(dict.fromkeys(problems))
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why these values, good in themselves, cannot be done among ``world`` ranks."""
+    """Why ``world`` ranks cannot run with these values, which are valid in themselves."""
     problems = [_named(problem) for item in items(params) for problem in algorithm_choice.infeasible(item, world)]
     return list(dict.fromkeys(problems))
 
 
 def memory(params: Params, world: int) -> RequiredMemory | None:
-    """What the largest combination takes on each rank."""
+    """The memory that the largest combination needs on each rank."""
     return memory_demand.of(items(params), world, params, "--sizes", in_turn=True)
 
 
 def programs(params: Params) -> Mapping[str, tuple[tuple[str, ...], str]]:
-    """Of the algorithms that are Open MPI's."""
+    """The programs that the algorithms of Open MPI need."""
     return installed.needed(params.algorithm)
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
-    """Every timed iteration is a step."""
+    """The number of timed iterations: each is a step."""
     return sum(item.trials for item in items(params))
 
 
 def items(params: Params) -> tuple[cases.Item, ...]:
-    """Every combination, in the order of a table: sizes outside, algorithms inside."""
+    """Every combination, in the order of the table: by size first, by algorithm last."""
     return tuple(_items(params))
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank."""
+    """Measure all combinations on this rank."""
     from ..rank.collective import measure
 
     measure.run(ctx, items(ctx.params), in_turn=True)
 
 
 def notes(params: Params) -> Iterator[str]:
-    """What these values, which are good, have come to."""
-    asked, made = sizes.sizes(params.sizes), sizes.sizes(params.sizes, _width(params))
-    odd = [size for size in asked if size % _width(params)] if params.operation != "barrier" else []
+    """Notes for the user on the effect of valid values."""
+    requested, rounded = sizes.sizes(params.sizes), sizes.sizes(params.sizes, _width(params))
+    odd = [size for size in requested if size % _width(params)] if params.operation != "barrier" else []
     if odd:
         first = f"{odd[0]:,} is {odd[0] // _width(params) * _width(params):,}"
-        yield f"{len(odd)} of {len(made)} sizes are rounded down to whole elements of {_width(params)} bytes: {first}"
+        yield f"{len(odd)} of {len(rounded)} sizes are rounded down to whole elements of {_width(params)} bytes: {first}"
 
 
 def _width(params: Params) -> int:
-    """Bytes of the widest element; the others divide it."""
+    """Bytes of the widest element; the widths of the others divide it."""
     return max((cases.DTYPES.get(dtype, 1) for dtype in params.dtype), default=1)
 
 
@@ -126,14 +126,14 @@ def _items(params: Params) -> Iterator[cases.Item]:
 
 
 def _lists(params: Params) -> Iterator[str]:
-    """What keeps the combinations from being made."""
+    """Problems because of which there are no combinations."""
     try:
         sizes.sizes(params.sizes)
     except ValueError as error:
         yield f"sizes: {error}"
     for name in ("algorithm", "dtype", "operator"):
         if not getattr(params, name):
-            yield f"{name}: needs at least one"
+            yield f"{name}: needs at least one value"
 
 
 def _named(problem: str) -> str:

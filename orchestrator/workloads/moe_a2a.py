@@ -1,7 +1,7 @@
-"""Emulation of mixture-of-experts training: real tokens to the experts of all ranks and back, by uneven all-to-alls.
+"""Emulates mixture-of-experts training: sends tokens to the experts of all ranks and back, by uneven all-to-alls.
 
 Each layer dispatches and combines, forward and backward: four all-to-alls of tokens x topk x hidden, and one of the counts.
-Tokens are random; a fixed gate decides. Lepikhin et al., "GShard", arXiv:2006.16668, has the layer.
+Tokens are random, the gate is fixed. The layer: Lepikhin et al., "GShard", arXiv:2006.16668.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ COUNT = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What may be set.
+    """Parameters.
 
-    tokens            per rank and step
+    tokens            tokens per rank and step
     hidden            width of a token
-    layers            of experts, one expert for each rank
-    topk              experts that a token goes to
-    steps             how many are trained
+    layers            layers of experts, with one expert per rank
+    topk              experts to which a token is sent
+    steps             number of optimizer steps
     algorithm         an all-to-all of `ccbed list algorithms`; library: the backend's own
-    checkpoint_every  steps
-    keep              so many of the newest checkpoints are kept
-    lr                the optimizer's learning rate
-    step_min_ms       slows steps down, for watching
-    digest_every      a SHA-256 of the parameters every that many steps; 0: never
-    record            every chunk transfer is recorded
+    checkpoint_every  steps between two checkpoints
+    keep              number of newest checkpoints that are kept
+    lr                learning rate of the optimizer
+    step_min_ms       minimum duration of a step in milliseconds, to watch a run
+    digest_every      steps between two SHA-256 digests of the parameters; 0: none
+    record            record every chunk transfer
     """
 
     tokens: int = 256
@@ -63,34 +63,38 @@ def check(params: Params) -> list[str]:
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why so many ranks cannot do it; none: they can."""
-    return [f"topk {params.topk} needs as many experts, one per rank (got {world})"] if params.topk > world else []
+    """Why ``world`` ranks cannot run it."""
+    return (
+        [f"topk {params.topk} needs at least {params.topk} ranks, with one expert each (got {world})"]
+        if params.topk > world
+        else []
+    )
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
-    """As many as ``steps`` says."""
+    """The parameter ``steps``."""
     return params.steps
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
-    """Bytes of each operation in a step, of all ranks: tokens there and back, twice, and counts; what a rank keeps included."""
+    """Bytes of each operation in a step, of all ranks: tokens to the experts and back, twice, and counts, including local ones."""
     tokens = 4 * params.tokens * params.topk * params.hidden * classifier.ELEMENT
     return {"all-to-all": world * params.layers * (tokens + world * COUNT)}
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank."""
+    """Train this rank's experts."""
     from ..rank.checkpoint import model_states
 
     ctx.connect()
     ctx.steps = ctx.params.steps
     trainer = _Trainer(ctx)
-    train_s = training_loop.live(ctx, trainer, model_states.Sharded())
+    train_s = training_loop.run_steps(ctx, trainer, model_states.Sharded())
     ctx.finish(trainer.model, trainer.optimizer, {"train_s": train_s})
 
 
 class _Trainer:
-    """One rank's experts; they learn to give the tokens back turned over."""
+    """The experts of one rank, trained to return every token with its sign inverted."""
 
     def __init__(self, ctx: context.RankContext) -> None:
         import torch
@@ -104,11 +108,11 @@ class _Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """One step: every phase of it in order."""
+        """Run one step, phase by phase."""
         import torch
 
         ctx = self._ctx
-        self.model.passed = ctx.passing("allreduce")
+        self.model.pass_phase = ctx.phase_once("allreduce")
         ctx.phase("data")
         tokens = torch.randn(ctx.params.tokens, ctx.params.hidden, generator=ctx.rng).requires_grad_()
         ctx.phase("forward")

@@ -1,4 +1,4 @@
-"""A user's own program: every warm rank runs FILE.py as __main__ with torchrun's environment; its exit codes are the verdict."""
+"""Runs a user's script on every rank with torchrun's environment; its exit codes decide the verdict."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-hang",)
-#: A script gets the random states that ``python`` gives it, not ours.
+#: A script begins with the random states of ``python FILE.py``, not with seeds of ccbed.
 SEEDED = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What is run.
+    """Parameters.
 
-    file         the script; its directory travels with the run
-    args         its arguments
-    exec_        a program (and its first arguments) that is started instead of the warm rank's own interpreter: cold
-    step_regex   finds steps in what the script prints: group step (or the first group), and loss if there is one
-    cwd          the working directory, where it exists on the node
-    exit_timeout_s   how long the script's threads and exit handlers may take after its last line; then the rank fails
+    file         the script; its directory is copied to the nodes
+    args         arguments of the script
+    exec_        a program with its first arguments that is started as a new process instead of the warm rank
+    step_regex   regular expression for steps in the output: group step (or the first group), and optionally loss
+    cwd          the working directory, if it exists on the node
+    exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     """
 
     file: str = ""
@@ -57,12 +57,12 @@ def check(params: Params) -> list[str]:
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
-    """Unknown: only the script knows how many steps it takes."""
+    """Not known: only the script knows its number of steps."""
     return None
 
 
 def run(ctx: context.RankContext) -> None:
-    """Run the program; a SystemExit of it passes through."""
+    """Run the program. Raises its SystemExit."""
     params: Params = ctx.params
     ctx.result["steps"] = None
     if params.cwd and Path(params.cwd).is_dir():
@@ -71,13 +71,13 @@ def run(ctx: context.RankContext) -> None:
     module = Path(__file__).parent.parent / "rank" / "user"
     script = str(user / Path(params.file).name) if params.file else ""
     if params.exec_:
-        _cold(params, script, module)
+        _run_cold(params, script, module)
     else:
-        _warm(ctx, script, module)
+        _run_warm(ctx, script, module)
 
 
-def _warm(ctx: context.RankContext, script: str, module: Path) -> None:
-    """In this very process, which has torch imported. Raises SystemExit unless its code is 0, and ScriptFailed."""
+def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
+    """Run the script in this process, which has imported torch. Raises SystemExit unless its code is 0, and ScriptFailed."""
     from ..rank.runtime import program
 
     params: Params = ctx.params
@@ -85,7 +85,7 @@ def _warm(ctx: context.RankContext, script: str, module: Path) -> None:
     sys.path.insert(0, str(Path(script).parent))
     sys.path.append(str(module))
     if params.step_regex:
-        sys.stdout = _Watcher(sys.stdout, re.compile(params.step_regex))
+        sys.stdout = _StepReporter(sys.stdout, re.compile(params.step_regex))
     program.prepare()
     failure = program.execute(script)
     unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
@@ -95,8 +95,8 @@ def _warm(ctx: context.RankContext, script: str, module: Path) -> None:
         raise SystemExit(unflushed)
 
 
-def _cold(params: Params, script: str, module: Path) -> None:
-    """In a program of its own; SystemExit with its code unless that is 0."""
+def _run_cold(params: Params, script: str, module: Path) -> None:
+    """Run the program as a new process. Raises SystemExit with its code unless that is 0."""
     path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(module))))
     command = [*params.exec_, *filter(None, (script,)), *params.args]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
@@ -104,8 +104,8 @@ def _cold(params: Params, script: str, module: Path) -> None:
         raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
 
 
-class _Watcher:
-    """A text stream that passes everything on and reports the steps it sees."""
+class _StepReporter:
+    """A text stream that forwards everything and reports the steps in it."""
 
     def __init__(self, out: IO[str], pattern: re.Pattern[str]) -> None:
         self._out, self._pattern, self._line = out, pattern, ""
@@ -113,16 +113,16 @@ class _Watcher:
     def write(self, text: str) -> int:
         *lines, self._line = (self._line + text).split("\n")
         for line in lines:
-            self._look(line)
+            self._report_step(line)
         return self._out.write(text)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._out, name)
 
-    def _look(self, line: str) -> None:
+    def _report_step(self, line: str) -> None:
         from ..rank.user import ccbed_events
 
-        found = self._pattern.search(line)
-        if found:
-            named = found.groupdict()
-            ccbed_events.step(int(named.get("step") or found[1]), float(named["loss"]) if named.get("loss") else None)
+        match = self._pattern.search(line)
+        if match:
+            named = match.groupdict()
+            ccbed_events.step(int(named.get("step") or match[1]), float(named["loss"]) if named.get("loss") else None)

@@ -1,6 +1,6 @@
-"""Data-parallel training through DistributedDataParallel: its buckets, by its own all-reduce or one of algorithms/.
+"""Data-parallel training with DistributedDataParallel: reduces its buckets by the backend's or a chosen all-reduce.
 
-The model, the data and the checks are those of train-dp; a communication hook carries every bucket, last layers first.
+Model, data and checks are those of train-dp. A communication hook reduces every bucket, beginning with the last layers.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ last_step = classifier.last_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(classifier.Params):
-    """What may be set, beside what every training has.
+    """Parameters, in addition to those of every training.
 
     algorithm         of `ccbed list algorithms`; library: the backend's own
     bucket_mb         DistributedDataParallel's bucket_cap_mb
-    rebuild           let it arrange its buckets anew after the first step of a process. A run that was resumed then begins
-                      with another arrangement than the one that it goes on from: sums are made in another order, last bits
-                      differ, and bit-exact fails
+    rebuild           let it rearrange its buckets after the first step of a process. A resumed run then begins with another
+                      arrangement: sums are computed in another order, last bits differ, and bit-exact fails
     """
 
     algorithm: str = "library"
@@ -44,12 +43,12 @@ def check(params: Params) -> list[str]:
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
-    """Bytes of each operation in a step, of all ranks: all gradients once, whatever the buckets."""
+    """Bytes of each operation in a step, of all ranks: all gradients once, independent of the buckets."""
     return {"all-reduce": world * classifier.parameters() * classifier.ELEMENT}
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank of the training."""
+    """Train on this rank."""
     training_loop.data_parallel(ctx, _Trainer)
 
 
@@ -62,37 +61,37 @@ class _Trainer:
         self._ctx, self._batches = ctx, batches
         self.model = classifier.weights(ctx, ctx.rank)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
-        self._passed = ctx.passing("allreduce")
+        self._pass_phase = ctx.phase_once("allreduce")
         self._wrapped: Any = torch.nn.parallel.DistributedDataParallel(
             self.model,
             bucket_cap_mb=ctx.params.bucket_mb,
-            find_unused_parameters=not ctx.params.rebuild,  # with this it keeps its buckets as they are
+            find_unused_parameters=not ctx.params.rebuild,  # True keeps the buckets as they are
         )
-        self._wrapped.register_comm_hook(None, lambda state, bucket: self._carry(bucket))
+        self._wrapped.register_comm_hook(None, lambda state, bucket: self._reduce(bucket))
 
     def step(self, step: int) -> float:
-        """One step: every phase of it in order."""
+        """Run one step, phase by phase."""
         ctx = self._ctx
-        self._passed = ctx.passing("allreduce")
+        self._pass_phase = ctx.phase_once("allreduce")
         ctx.phase("data")
         images, labels, total = classifier.noisy_share(ctx, self._batches, step)
         ctx.phase("forward")
         self.optimizer.zero_grad()
         loss = classifier.loss_sum(self._wrapped, images, labels)
         ctx.phase("backward")
-        # Weighted by the share, so that the mean over ranks is the gradient of the whole batch however it divides.
+        # Weighted by the share: the mean over ranks is the gradient of the whole batch, also if shares differ.
         (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]
-        self._passed()
+        self._pass_phase()
         ctx.phase("optimizer")
         self.optimizer.step()
         return float(loss.item()) / max(len(labels), 1)
 
-    def _carry(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        """The communication hook: one bucket of gradients, summed over the ranks and divided."""
+    def _reduce(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """The communication hook: sum one bucket of gradients over the ranks and divide it."""
         import torch
 
         flat = bucket.buffer()
-        self._ctx.comm.all_reduce(flat, self._ctx.params.algorithm, self._passed)
-        done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        done.set_result(flat.div_(self._ctx.world))
-        return done
+        self._ctx.comm.all_reduce(flat, self._ctx.params.algorithm, self._pass_phase)
+        reduced: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        reduced.set_result(flat.div_(self._ctx.world))
+        return reduced

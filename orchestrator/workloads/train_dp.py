@@ -1,6 +1,6 @@
-"""Data-parallel training of the reference classifier on real digits, gradients averaged by an all-reduce.
+"""Data-parallel training of the reference classifier: averages gradients by an all-reduce.
 
-The gradients are reduced as one buffer (971,048 bytes). Every rank adds noise of its own generator to its share of the batch.
+The gradients are reduced as one buffer (971,048 bytes). Every rank adds noise from its own generator to its share of the batch.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ last_step = classifier.last_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(classifier.Params):
-    """What may be set, beside what every training has.
+    """Parameters, in addition to those of every training.
 
     model             mnist-mlp
-    algorithm         an all-reduce of `ccbed list algorithms`; library: the backend's own
+    algorithm         all-reduce of `ccbed list algorithms`; library: the backend's own
     """
 
     model: str = "mnist-mlp"
@@ -48,12 +48,12 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank of the training."""
+    """Train on this rank."""
     training_loop.data_parallel(ctx, Trainer)
 
 
 class Trainer:
-    """Model, optimizer and data of one rank. Gradients are views of one flat buffer, which is what travels."""
+    """Model, optimizer and data of one rank. Gradients are views of one flat buffer, which is reduced."""
 
     def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         import torch
@@ -64,7 +64,7 @@ class Trainer:
         self._flat = _flat_gradients(self.model)
 
     def step(self, step: int) -> float:
-        """One step: every phase of it in order."""
+        """Run one step, phase by phase."""
         ctx = self._ctx
         ctx.phase("data")
         images, labels, total = classifier.noisy_share(ctx, self._batches, step)
@@ -72,7 +72,7 @@ class Trainer:
         loss = classifier.loss_sum(self.model, images, labels)
         ctx.phase("backward")
         self._flat.zero_()
-        # Weighted by the share, so that the mean over ranks is the gradient of the whole batch however it divides.
+        # Weighted by the share: the mean over ranks is the gradient of the whole batch, also if shares differ.
         (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]
         ctx.all_reduce(self._flat, ctx.params.algorithm)
         self._flat.div_(ctx.world)
@@ -82,11 +82,12 @@ class Trainer:
 
 
 def _flat_gradients(model: torch.nn.Module) -> Any:
-    """One zeroed buffer of which every parameter's gradient is a view."""
+    """Create one zeroed buffer and make every parameter's gradient a view of it."""
     import torch
 
     parameters = list(model.parameters())
-    flat = torch.zeros(sum(one.numel() for one in parameters), device=parameters[0].device)
-    for one, part in zip(parameters, torch.split(flat, [one.numel() for one in parameters]), strict=True):
-        one.grad = part.view_as(one)
+    flat = torch.zeros(sum(parameter.numel() for parameter in parameters), device=parameters[0].device)
+    sizes = [parameter.numel() for parameter in parameters]
+    for parameter, part in zip(parameters, torch.split(flat, sizes), strict=True):
+        parameter.grad = part.view_as(parameter)
     return flat

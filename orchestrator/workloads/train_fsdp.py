@@ -1,8 +1,7 @@
-"""Fully sharded data-parallel training (FSDP2); every rank writes its own shards through torch.distributed.checkpoint.
+"""Fully sharded data-parallel training (FSDP2): every rank writes its shards with torch.distributed.checkpoint.
 
-Every layer's parameters are gathered before they are used, forward and backward, and gradients are reduced and scattered.
-A checkpoint is a directory in that library's format: a file per rank, committed by rank 0 under the fence; any number of ranks
-can load it.
+The parameters of a layer are gathered before use, forward and backward; gradients are reduced and scattered. A checkpoint is a
+directory in the format of torch.distributed.checkpoint: a file per rank, committed by rank 0. Any number of ranks can load it.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ last_step = classifier.last_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(classifier.Params):
-    """What may be set, beside what every training has.
+    """Parameters, in addition to those of every training.
 
-    reshard           parameters are given up after the forward pass and gathered again in the backward pass
+    reshard           free gathered parameters after the forward pass and gather them again in the backward pass
     """
 
     reshard: bool = True
@@ -44,14 +43,14 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank of the training."""
+    """Train on this rank."""
     from ..rank.checkpoint import model_states
 
     training_loop.data_parallel(ctx, _Trainer, model_states.Distributed())
 
 
 class _Trainer:
-    """One rank's part of the model, its optimizer and its data."""
+    """The part of the model of one rank, its optimizer and its data."""
 
     def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         import torch
@@ -68,7 +67,7 @@ class _Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """One step: every phase of it in order."""
+        """Run one step, phase by phase."""
         from ..rank.exchange import communicator
 
         ctx = self._ctx
@@ -76,11 +75,11 @@ class _Trainer:
         images, labels, total = classifier.noisy_share(ctx, self._batches, step)
         ctx.phase("forward")
         self.optimizer.zero_grad()
-        with communicator.Counting(ctx.comm, ctx.passing("allreduce")) as counted:
+        with communicator.Counting(ctx.comm, ctx.phase_once("allreduce")) as counting:
             loss = classifier.loss_sum(self.model, images, labels)
             ctx.phase("backward")
             (loss * (ctx.world / total)).backward()  # type: ignore[no-untyped-call]
-        counted.passed()
+        counting.pass_phase()
         ctx.phase("optimizer")
         self.optimizer.step()
         return float(loss.item()) / max(len(labels), 1)

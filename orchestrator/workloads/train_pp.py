@@ -1,4 +1,4 @@
-"""Pipeline-parallel training of the reference classifier: a stage per rank, activations and their gradients by send and recv."""
+"""Pipeline-parallel training of the reference classifier: one stage per rank, activations by send and recv."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ last_step = classifier.last_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(classifier.Params):
-    """What may be set, beside what every training has.
+    """Parameters, in addition to those of every training.
 
-    microbatches      into how many parts a batch is cut
-    reference         at the end the whole model is trained on one rank, and compared
+    microbatches      number of parts into which a batch is cut
+    reference         at the end, train the whole model on rank 0 and compare
     """
 
     microbatches: int = 4
@@ -42,19 +42,19 @@ def check(params: Params) -> list[str]:
 
 
 def fits(params: Params, world: int) -> list[str]:
-    """Why so many ranks cannot do it; none: they can."""
+    """Why ``world`` ranks cannot run it."""
     stages = len(classifier.LAYERS) - 1
     return [f"the model has {stages} layers: at most {stages} ranks (got {world})"] if world > stages else []
 
 
 def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
-    """Bytes of each operation in a step of ``samples``, of all ranks: what lies between two stages, and its gradient back."""
+    """Bytes of each operation in a step of ``samples``, of all ranks: the activations between two stages, and their gradients back."""
     between = [classifier.LAYERS[stop] for _, stop in even_shares.bounds(len(classifier.LAYERS) - 1, world)[:-1]]
     return {"send-recv": 2 * samples * sum(between) * classifier.ELEMENT} if between else {}
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank of the training."""
+    """Train on this rank."""
     from ..rank.reference_models import pipeline
 
     training_loop.model_parallel(ctx, pipeline.Trainer)

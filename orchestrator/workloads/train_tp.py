@@ -1,8 +1,8 @@
-"""Tensor-parallel training of the reference classifier: column- and row-parallel layers, every rank sees every image.
+"""Tensor-parallel training of the reference classifier: column- and row-parallel layers, every image on every rank.
 
 Layer 1 is cut by its outputs (column-parallel), layer 2 by its inputs (row-parallel; an all-reduce sums the parts), layer 3 by
-its outputs again with an all-gather behind it, and layer 4 is whole on every rank. The backward pass sums the gradient of layer
-3's input. Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3. At its end rank 0 trains the whole model alone and compares.
+its outputs, followed by an all-gather, and layer 4 is whole on every rank. The backward pass sums the gradient of layer 3's
+input. Shoeybi et al., "Megatron-LM", arXiv:1909.08053, section 3. At the end rank 0 trains the whole model alone and compares.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ last_step = classifier.last_step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params(classifier.Params):
-    """What may be set, beside what every training has.
+    """Parameters, in addition to those of every training.
 
     all_reduce, all_gather    of `ccbed list algorithms`; library: the backend's own
-    reference                 at the end the whole model is trained on one rank, and compared
+    reference                 at the end, train the whole model on rank 0 and compare
     """
 
     all_reduce: str = "ring"
@@ -55,7 +55,7 @@ def traffic(params: Params, world: int, samples: int) -> dict[str, int]:
 
 
 def run(ctx: context.RankContext) -> None:
-    """The whole life of one rank of the training."""
+    """Train on this rank."""
     from ..rank.reference_models import tensor_parallel
 
     training_loop.model_parallel(ctx, tensor_parallel.Trainer)

@@ -130,7 +130,7 @@ def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one()
         ({"shares": (0.5, 0.5)}, "shares: is for all-to-all only (got it for all-reduce)"),
         ({"operation": "all-to-all", "shares": (0.5, 0.4)}, "shares: must sum to 1 (they sum to 0.9) (got 0.5, 0.4)"),
         ({"algorithm": ("rong",)}, "algorithm: unknown algorithm; all-reduce has "),
-        ({"algorithm": ()}, "algorithm: needs at least one"),
+        ({"algorithm": ()}, "algorithm: needs at least one value"),
         ({"algorithm": ("auto",), "probe": False}, "probe: algorithm auto chooses by what the probe finds (got false)"),
         ({"over": "chunk", "record": False}, "record: over chunk needs the record of every chunk (got false)"),
         ({"drain": -2}, "drain: must be >= 0 bytes, or -1 (got -2)"),
@@ -209,7 +209,7 @@ def test_items_are_replayed_in_order_with_scaled_gaps() -> None:
     [
         ({}, "items: item 0: operation: is missing"),
         ({**ITEM, "bytes": "1K"}, "items: item 0: bytes: must be a whole number (got '1K')"),
-        ({**ITEM, "size": 3}, "items: item 0: size: is no key of an item; known: operation, bytes, "),
+        ({**ITEM, "size": 3}, "items: item 0: size: is not a key of an item; known: operation, bytes, "),
         ({**ITEM, "trials": True}, "items: item 0: trials: must be a whole number (got True)"),
         ({**ITEM, "groups": [0, 1]}, "items: item 0: groups: must be a list of lists of ranks "),
         ({**ITEM, "shares": 5}, "items: item 0: shares: must be a list (got 5)"),

@@ -69,5 +69,5 @@ def test_a_truncated_gzip_is_named_too(tmp_path: Path, cut: int) -> None:
 
 
 def test_a_missing_file_says_what_belongs_there(tmp_path: Path) -> None:
-    with pytest.raises(datasets.DataError, match=r"neither train-images-idx3-ubyte nor .*\.gz is there"):
+    with pytest.raises(datasets.DataError, match=r"has neither train-images-idx3-ubyte nor .*\.gz"):
         datasets.read(tmp_path, IMAGES, 3)

@@ -78,7 +78,7 @@ def test_a_short_batch_moves_what_it_has() -> None:
 def test_what_cannot_be_is_refused_by_name() -> None:
     assert train_pp.fits(train_pp.Params(), 4) == []
     assert train_pp.fits(train_pp.Params(), 5) == ["the model has 4 layers: at most 4 ranks (got 5)"]
-    assert moe_a2a.fits(moe_a2a.Params(topk=3), 2) == ["topk 3 needs as many experts, one per rank (got 2)"]
+    assert moe_a2a.fits(moe_a2a.Params(topk=3), 2) == ["topk 3 needs at least 3 ranks, with one expert each (got 2)"]
     assert train_pp.check(train_pp.Params(microbatches=65)) == ["microbatches: must be 1 to the batch of 64 (got 65)"]
     assert infer_dp.check(infer_dp.Params(scatter="library")) == [
         "scatter: must be a scatter of algorithms/ (got 'library')"

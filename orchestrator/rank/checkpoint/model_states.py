@@ -1,4 +1,4 @@
-"""How the ranks hold a model: every rank the same, parts of it, or parts that the library keeps account of."""
+"""How a model is spread over the ranks, and so how a checkpoint gets its state: replicated, sharded, or distributed tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Rank(Protocol):
 
 
 class States(Protocol):
-    """What goes into a checkpoint, and how it is taken from one."""
+    """Puts the state of the ranks into a checkpoint and takes it from one."""
 
     def put(
         self,
@@ -45,9 +45,9 @@ class States(Protocol):
         optimizer: torch.optim.Optimizer,
         written: Callable[[], None],
     ) -> contents.Body | None:
-        """What rank 0 is to commit; None on the others. A collective of all ranks.
+        """The content that rank 0 commits; None on the other ranks. A collective of all ranks.
 
-        ``written``: called where a rank has written a file of its own. Raises checkpoint.Unwritten, on every rank.
+        ``written`` is called when a rank has written its own file. Raises Unwritten on every rank.
         """
         ...
 
@@ -58,19 +58,19 @@ class States(Protocol):
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
     ) -> single_file.Personal | None:
-        """Give model and optimizer what the checkpoint holds; what it holds of this very rank.
+        """Load model and optimizer from the checkpoint; return the personal state of this rank, if the checkpoint has it.
 
         A collective of all ranks. Raises CheckpointError.
         """
         ...
 
     def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
-        """On a fresh start: what makes the model one. A collective of all ranks."""
+        """Give all ranks the same model on a fresh start. A collective of all ranks."""
         ...
 
 
 class _Gathered:
-    """Rank 0 gathers what is kept, and writes it as one file."""
+    """Rank 0 gathers the state and writes it as a single file."""
 
     def put(
         self,
@@ -81,7 +81,7 @@ class _Gathered:
         written: Callable[[], None],
     ) -> contents.Body | None:
         personal = single_file.gather(ctx.personal(), ctx.rank, ctx.world, ctx.device)
-        state = self._held(ctx, model, optimizer)
+        state = self._state(ctx, model, optimizer)
         if ctx.rank > 0:
             return None
         return contents.Whole(data=single_file.encode(identity.step, identity.epoch, state, personal))
@@ -93,46 +93,46 @@ class _Gathered:
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
     ) -> single_file.Personal | None:
-        found = single_file.load(resume)
-        state = self._own(ctx, found)
+        content = single_file.load(resume)
+        state = self._own_state(ctx, content)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
-        return single_file.personal(found, ctx.rank)
+        return single_file.personal(content, ctx.rank)
 
-    def _held(self, ctx: Rank, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def _state(self, ctx: Rank, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return single_file.state(model, optimizer)
 
-    def _own(self, ctx: Rank, found: dict[str, Any]) -> dict[str, Any]:
-        return found
+    def _own_state(self, ctx: Rank, content: dict[str, Any]) -> dict[str, Any]:
+        return content
 
 
 class Replicated(_Gathered):
-    """Every rank has the whole: rank 0's is kept, and on a fresh start rank 0's weights are everybody's."""
+    """Every rank has the whole model: the checkpoint has the one of rank 0, and a fresh start begins with its weights."""
 
     def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         ctx.share_weights(model)
 
 
-#: It has no state of its own.
+#: The one instance: it has no state.
 REPLICATED = Replicated()
 
 
 class Sharded(_Gathered):
-    """Every rank has a part of its own, and gets that very part back. Who makes the parts makes them of one model."""
+    """Every rank has its own part and gets that part back. The workload cuts the parts from one model."""
 
     def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         pass
 
-    def _held(self, ctx: Rank, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    def _state(self, ctx: Rank, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return {"shards": single_file.shards(model, optimizer, ctx.rank, ctx.world, ctx.device)}
 
-    def _own(self, ctx: Rank, found: dict[str, Any]) -> dict[str, Any]:
-        own: dict[str, Any] = found["shards"][ctx.rank]
+    def _own_state(self, ctx: Rank, content: dict[str, Any]) -> dict[str, Any]:
+        own: dict[str, Any] = content["shards"][ctx.rank]
         return own
 
 
 class Distributed:
-    """Parameters are DTensors: every rank writes its shards, and any number of ranks cuts them anew when it loads them."""
+    """Parameters are DTensors: every rank writes its shards, and any number of ranks can load them."""
 
     def put(
         self,
@@ -159,18 +159,18 @@ class Distributed:
         from . import sharded_files
 
         content = _distributed(model, optimizer)
-        mine = ctx.personal().tensors() if ctx.rank < sharded_files.world(resume) else None
-        sharded_files.read(resume, {**content, "ranks": {str(ctx.rank): mine} if mine else {}})
+        personal = ctx.personal().tensors() if ctx.rank < sharded_files.world(resume) else None
+        sharded_files.read(resume, {**content, "ranks": {str(ctx.rank): personal} if personal else {}})
         state_dict.set_model_state_dict(model, content["model"])
         state_dict.set_optimizer_state_dict(model, optimizer, content["optimizer"])
-        return single_file.Personal.of(mine) if mine else None
+        return single_file.Personal.of(personal) if personal else None
 
     def begin(self, ctx: Rank, model: torch.nn.Module) -> None:
         pass
 
 
 def _distributed(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """This rank's shards by the names of the whole model's parameters."""
+    """The shards of this rank, by the names of the parameters of the whole model."""
     from torch.distributed.checkpoint import state_dict
 
     return {

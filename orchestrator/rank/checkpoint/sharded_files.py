@@ -1,7 +1,7 @@
-"""A file per rank through torch.distributed.checkpoint: each writes its own shards, and reads those that it needs.
+"""Checkpoints with a file per rank, through torch.distributed.checkpoint: each rank writes its shards and reads those it needs.
 
-The format is the library's own, readable by its tools; any number of ranks may load it. Every file is hashed while it is
-written, and is read whole and compared before anything in it is used: ``.metadata`` is a pickle.
+The format is the library's, so that its tools can read it and any number of ranks can load it. Every file is hashed while it
+is written, and its hash is compared before its content is used: ``.metadata`` is a pickle.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ from . import contents, single_file
 
 
 def write(directory: Path, content: dict[str, Any], written: Callable[[], None]) -> contents.Shards | None:
-    """Write what every rank holds of ``content`` into ``directory``; what rank 0 is to commit, None on the others.
+    """Write every rank's part of ``content`` into ``directory``; return the content for rank 0 to commit, None on the others.
 
     ``written`` is called when this rank's file is on the disk and nothing is committed yet. A collective of all ranks.
-    Raises Unwritten on every rank if one of them could not write, CheckpointError for another error; the directory is
-    removed then.
+    Raises Unwritten on every rank if a rank could not write, CheckpointError for other errors; the directory is removed.
     """
     begin, writer = time.monotonic(), _Writer(directory, written)
     try:
@@ -38,19 +37,19 @@ def write(directory: Path, content: dict[str, Any], written: Callable[[], None])
     except api.CheckpointException as error:
         if dist.get_rank() == 0:
             contents.remove(directory)
-        written_badly = all(isinstance(cause, OSError) for cause, _ in error.failures.values())
-        raise (single_file.Unwritten if written_badly else single_file.CheckpointError)(_reason(error)) from error
-    told: list[Any] = [None] * dist.get_world_size()
-    dist.gather_object(writer.hashing.files, told if dist.get_rank() == 0 else None)
+        write_failed = all(isinstance(cause, OSError) for cause, _ in error.failures.values())
+        raise (single_file.Unwritten if write_failed else single_file.CheckpointError)(_reason(error)) from error
+    files: list[Any] = [None] * dist.get_world_size()
+    dist.gather_object(writer.hashing.files, files if dist.get_rank() == 0 else None)
     if dist.get_rank() > 0:
         return None
-    return contents.Shards(files={name: facts for one in told for name, facts in one.items()}, since=begin)
+    return contents.Shards(files={name: facts for part in files for name, facts in part.items()}, since=begin)
 
 
 def read(resume: gang_model.Resume, content: dict[str, Any]) -> None:
-    """Fill the tensors of ``content`` with what the checkpoint holds of them. A collective of all ranks.
+    """Fill the tensors of ``content`` from the checkpoint. A collective of all ranks.
 
-    Raises CheckpointError where a file that this rank needs is not what was chosen.
+    Raises CheckpointError if a file that this rank needs is not the one that was chosen.
     """
     reader = _Reader(Path(resume.path), _files(resume))
     try:
@@ -65,9 +64,9 @@ def world(resume: gang_model.Resume) -> int:
 
 
 class _Hashing(io.BufferedWriter):
-    """A file that is hashed as it is written, from its first byte to its last, and that is on the disk when it is closed.
+    """A file that is hashed while it is written and synced when it is closed.
 
-    ``failed``: why it could not be written; torch.save tells of a position that it did not expect instead.
+    ``failed``: the error of the write; torch.save reports an unexpected position instead.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,13 +76,13 @@ class _Hashing(io.BufferedWriter):
 
     def write(self, data: Any) -> int:
         try:
-            done = super().write(data)
+            size = super().write(data)
         except OSError as error:
             self.failed = error
             raise
         self.sha256.update(data)
-        self.size += done
-        return done
+        self.size += size
+        return size
 
     def close(self) -> None:
         if not self.closed:
@@ -93,7 +92,7 @@ class _Hashing(io.BufferedWriter):
 
 
 class _HashingFiles(filesystem.FileSystem):
-    """Writes files, and keeps what a manifest says of them."""
+    """Writes files and collects their entries for the manifest."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, Any]] = {}
@@ -108,7 +107,7 @@ class _HashingFiles(filesystem.FileSystem):
         self.files[Path(path).name] = {"sha256": stream.sha256.hexdigest(), "bytes": stream.size}
 
     def mkdir(self, path: str | os.PathLike[str]) -> None:
-        """Without its parents: they are missing only where the share is away."""
+        """Create the directory without its parents: they are missing only if the share is not mounted."""
         Path(path).mkdir(exist_ok=True)
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
@@ -120,39 +119,39 @@ class _Writer(filesystem.FileSystemWriter):
     def __init__(self, path: Path, written: Callable[[], None]) -> None:
         super().__init__(
             path, sync_files=False
-        )  # the library syncs before it has flushed; a file is synced when it is closed
+        )  # the library syncs before it flushes; here a file is synced when it is closed
         self.fs = self.hashing = _HashingFiles()
         self._written = written
 
     def write_data(self, plan: Any, planner: Any) -> Any:
-        done = super().write_data(plan, planner)
+        result = super().write_data(plan, planner)
         self._written()
-        return done
+        return result
 
 
-class _ProvedFiles(filesystem.FileSystem):
-    """Opens the files of a manifest: read once, hashed, and used from those very bytes."""
+class _VerifiedFiles(filesystem.FileSystem):
+    """Opens the files of a manifest: each is read once, verified, and used from the same bytes."""
 
     def __init__(self, files: manifest.Files) -> None:
         self._files = files
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[Any]:
-        data, told = Path(path).read_bytes(), self._files[Path(path).name]
+        data, facts = Path(path).read_bytes(), self._files[Path(path).name]
         sha256 = hashlib.sha256(data).hexdigest()
-        if sha256 != told["sha256"]:
+        if sha256 != facts["sha256"]:
             raise single_file.CheckpointError(
-                f"{Path(path).name}: SHA-256 is {sha256[:12]}…, its manifest says {told['sha256'][:12]}…"
+                f"{Path(path).name}: SHA-256 is {sha256[:12]}…, its manifest says {facts['sha256'][:12]}…"
             )
         yield io.BytesIO(data)
 
 
 class _Reader(filesystem.FileSystemReader):
-    """``.metadata`` is read before the ranks meet in the load: one that cannot read it must not leave the others waiting."""
+    """Reads ``.metadata`` before the collective load, so that a rank that cannot read it does not block the others."""
 
     def __init__(self, path: Path, files: manifest.Files) -> None:
         super().__init__(path)
-        self.fs = _ProvedFiles(files)
+        self.fs = _VerifiedFiles(files)
         try:
             self._known = super().read_metadata()
         except OSError as error:
@@ -163,7 +162,7 @@ class _Reader(filesystem.FileSystemReader):
 
 
 class _Planner(default_planner.DefaultLoadPlanner):
-    """Values that are no tensors are loaded as data, never as code."""
+    """Loads values that are not tensors as data, never as code."""
 
     def load_bytes(self, read_item: Any, value: io.BytesIO) -> None:
         torch.load(value, weights_only=True)
@@ -172,30 +171,30 @@ class _Planner(default_planner.DefaultLoadPlanner):
 
 
 def _files(resume: gang_model.Resume) -> manifest.Files:
-    """The files that the choice stands for. Raises CheckpointError if the manifest is another than was chosen."""
-    found = _manifest(resume)
-    sha256 = manifest.joint(found["files"])
-    if (sha256, found["step"]) != (resume.sha256, resume.step):
-        told = f"its files are {sha256[:12]}… of step {found['step']}"
+    """The files of the chosen checkpoint. Raises CheckpointError if the manifest is not the one that was chosen."""
+    content = _manifest(resume)
+    sha256 = manifest.joint(content["files"])
+    if (sha256, content["step"]) != (resume.sha256, resume.step):
+        files_shown = f"its files are {sha256[:12]}… of step {content['step']}"
         raise single_file.CheckpointError(
-            f"{resume.path}: {told}, chosen was {resume.sha256[:12]}… of step {resume.step}"
+            f"{resume.path}: {files_shown}, chosen was {resume.sha256[:12]}… of step {resume.step}"
         )
-    files: manifest.Files = found["files"]
+    files: manifest.Files = content["files"]
     return files
 
 
 def _manifest(resume: gang_model.Resume) -> Mapping[str, Any]:
     path = Path(f"{resume.path}.json")
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text())
+        content: Mapping[str, Any] = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise single_file.CheckpointError(f"{path}: {error}") from error
-    return found
+    return content
 
 
 def _reason(error: api.CheckpointException) -> str:
-    """What the first rank that failed says."""
-    rank, (cause, _) = min(error.failures.items(), key=lambda one: one[0])
+    """The error of the first rank that failed."""
+    rank, (cause, _) = min(error.failures.items(), key=lambda item: item[0])
     known = isinstance(cause, OSError | single_file.CheckpointError)
-    said = getattr(cause, "strerror", None) or str(cause)
-    return f"rank {rank}: {said if known else f'{type(cause).__name__}: {cause}'}"
+    text = getattr(cause, "strerror", None) or str(cause)
+    return f"rank {rank}: {text if known else f'{type(cause).__name__}: {cause}'}"

@@ -1,4 +1,4 @@
-"""Checkpoints of one file: what is saved of a gang, gathered on rank 0; and how every rank takes its part of it back."""
+"""Checkpoints in a single file: rank 0 gathers and encodes the state of all ranks; every rank loads its part."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ class CheckpointError(Exception):
 
 
 class Unwritten(CheckpointError):
-    """Its files could not be written: another attempt may succeed."""
+    """Its files could not be written; a retry may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Personal:
-    """What differs from rank to rank: the random states by name (uint8), and the loss of the last step."""
+    """The state that differs from rank to rank: random states by name (uint8), and the loss of the last step."""
 
     states: Mapping[str, torch.Tensor]
     loss: float
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All of it by name; ``of`` is the way back."""
+        """All values as tensors by name; ``of`` is the reverse."""
         return {**self.states, "loss": torch.tensor([self.loss], dtype=torch.float64)}
 
     @classmethod
@@ -43,19 +43,19 @@ class Personal:
         return cls(states, float(tensors["loss"].item()))
 
 
-def gather(mine: Personal, rank: int, world: int, device: torch.device) -> dict[int, Personal]:
+def gather(personal: Personal, rank: int, world: int, device: torch.device) -> dict[int, Personal]:
     """Every rank's Personal on rank 0; empty on the others. A collective of all ranks."""
     if world == 1:
-        return {0: mine}
-    packed = _pack(mine).to(device)
+        return {0: personal}
+    packed = _pack(personal).to(device)
     parts = [torch.empty_like(packed) for _ in range(world)] if rank == 0 else None
     dist.gather(packed, parts, dst=0)
-    sizes = {name: state.numel() for name, state in mine.states.items()}
+    sizes = {name: state.numel() for name, state in personal.states.items()}
     return {index: _unpack(part.cpu(), sizes) for index, part in enumerate(parts or [])}
 
 
 def agree(code: int, world: int, device: torch.device) -> int:
-    """Rank 0's ``code`` on every rank, so that all leave or all go on. A collective of all ranks."""
+    """The ``code`` of rank 0 on every rank, so that all stop or all continue. A collective of all ranks."""
     if world == 1:
         return code
     flag = torch.tensor([code], device=device)
@@ -64,7 +64,7 @@ def agree(code: int, world: int, device: torch.device) -> int:
 
 
 def state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What a rank holds of model and optimizer."""
+    """The state of model and optimizer on this rank."""
     return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
 
 
@@ -74,37 +74,37 @@ def shards(
     """Every rank's state on rank 0; empty on the others. A collective of all ranks; states may differ in size."""
     if world == 1:
         return {0: state(model, optimizer)}
-    mine = torch.frombuffer(bytearray(_saved(state(model, optimizer))), dtype=torch.uint8).to(device)
+    own = torch.frombuffer(bytearray(_saved(state(model, optimizer))), dtype=torch.uint8).to(device)
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([mine.numel()], device=device))
+    dist.all_gather(sizes, torch.tensor([own.numel()], device=device))
     longest = max(int(size.item()) for size in sizes)
-    padded = torch.nn.functional.pad(mine, (0, longest - mine.numel()))
+    padded = torch.nn.functional.pad(own, (0, longest - own.numel()))
     parts = [torch.empty_like(padded) for _ in range(world)] if rank == 0 else None
     dist.gather(padded, parts, dst=0)
     whole = [part[: int(size.item())].cpu() for part, size in zip(parts or [], sizes, strict=parts is not None)]
     return {index: _loaded(bytes(tensor_digest.raw(part))) for index, part in enumerate(whole)}
 
 
-def encode(step: int, epoch: int, held: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
-    """The content of a ``.pt`` file. ``held``: the state of model and optimizer (see states)."""
+def encode(step: int, epoch: int, state: Mapping[str, Any], personal: Mapping[int, Personal]) -> bytes:
+    """The content of a ``.pt`` file. ``state``: of model and optimizer, or the shards of all ranks."""
     return _saved(
         {
-            **held,
-            "rng": {rank: dict(one.states) for rank, one in personal.items()},
-            "loss": {rank: one.loss for rank, one in personal.items()},
+            **state,
+            "rng": {rank: dict(part.states) for rank, part in personal.items()},
+            "loss": {rank: part.loss for rank, part in personal.items()},
             "step": step,
             "epoch": epoch,
         }
     )
 
 
-def personal(found: Mapping[str, Any], rank: int) -> Personal | None:
-    """What a checkpoint holds of ``rank``; None where that world had no such rank."""
-    return Personal(found["rng"][rank], found["loss"][rank]) if rank in found["rng"] else None
+def personal(content: Mapping[str, Any], rank: int) -> Personal | None:
+    """The personal state of ``rank``; None if the checkpoint's world had no such rank."""
+    return Personal(content["rng"][rank], content["loss"][rank]) if rank in content["rng"] else None
 
 
 def load(resume: gang_model.Resume) -> dict[str, Any]:
-    """The state in a checkpoint: read once, hashed, and decoded from those very bytes. Raises CheckpointError."""
+    """The content of a checkpoint: read once, hashed, and decoded from the same bytes. Raises CheckpointError."""
     try:
         data = Path(resume.path).read_bytes()
     except OSError as error:
@@ -112,10 +112,10 @@ def load(resume: gang_model.Resume) -> dict[str, Any]:
     sha256 = hashlib.sha256(data).hexdigest()
     if sha256 != resume.sha256:
         raise CheckpointError(f"{resume.path}: SHA-256 is {sha256[:12]}…, chosen was {resume.sha256[:12]}…")
-    found = _loaded(data)
-    if found["step"] != resume.step:
-        raise CheckpointError(f"{resume.path}: holds step {found['step']}, chosen was step {resume.step}")
-    return found
+    content = _loaded(data)
+    if content["step"] != resume.step:
+        raise CheckpointError(f"{resume.path}: holds step {content['step']}, chosen was step {resume.step}")
+    return content
 
 
 def _saved(content: Mapping[str, Any]) -> bytes:
@@ -129,9 +129,9 @@ def _loaded(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _pack(one: Personal) -> torch.Tensor:
-    loss = torch.tensor([one.loss], dtype=torch.float64).view(torch.uint8)
-    return torch.cat([*one.states.values(), loss])
+def _pack(personal: Personal) -> torch.Tensor:
+    loss = torch.tensor([personal.loss], dtype=torch.float64).view(torch.uint8)
+    return torch.cat([*personal.states.values(), loss])
 
 
 def _unpack(packed: torch.Tensor, sizes: Mapping[str, int]) -> Personal:

@@ -1,4 +1,4 @@
-"""SHA-256 of tensors, modules, optimizers and random states, for proofs of equality."""
+"""SHA-256 of tensors, modules, optimizers and random states, to prove that two runs are bit-exact."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 
 
 def tensor(value: torch.Tensor) -> str:
-    """SHA-256 of one tensor: dtype, shape and bytes; of one that is spread over ranks, this rank's part."""
+    """SHA-256 of one tensor: dtype, shape and bytes; of a tensor that is spread over ranks, this rank's part."""
     return named([("", value)])
 
 
@@ -37,7 +37,7 @@ def tensors(prefix: str, state: Mapping[str, torch.Tensor]) -> dict[str, str]:
 
 
 def optimizer(state: Mapping[str, Any]) -> dict[str, str]:
-    """``optimizer.<parameter>.<entry>`` -> SHA-256 for an optimizer's state dict; its settings under ``optimizer.groups``."""
+    """``optimizer.<parameter>.<entry>`` -> SHA-256 for an optimizer's state dict; its hyperparameters under ``optimizer.groups``."""
     digests = {}
     for index, entries in state["state"].items():
         for name, value in entries.items():

@@ -48,7 +48,7 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
     planned = cases.cases(wanted, ctx.world, in_turn=in_turn)
     memory_check.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
     peer = mpi_peer.connect(ctx) if foreign else None
-    ctx.tell_fresh()
+    ctx.report_fresh_start()
     meter = Meter(ctx, planned, peer)
     meter.prepare()
     meter.measure()
@@ -144,7 +144,7 @@ class Meter:
             for work in works:
                 self._iteration(work, 0, lambda: None)
                 if ctx.chunks:
-                    ctx.chunks.forget()
+                    ctx.chunks.discard()
         for trial in range(among[0].item.trials):
             for case, work in zip(among, works, strict=True):
                 self._trial(case, work, case.first_step + trial * case.stride)
@@ -154,7 +154,7 @@ class Meter:
         if case.item.gap_ms:
             time.sleep(case.item.gap_ms / 1000)
         ctx.begin_step(step)
-        point = ctx.point("collective")
+        point = ctx.phase_once("collective")
         timed = self._iteration(work, step, point)
         point()
         if self._params.verify:

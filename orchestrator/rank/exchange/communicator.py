@@ -1,4 +1,4 @@
-"""The collectives of a training step: by an algorithm of algorithms/ or the backend's own, counted, every transfer recorded."""
+"""The collectives of a training step: by a chosen algorithm or the backend's own, counted, with every transfer recorded."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ KNOWN: Mapping[str, tuple[str, int]] = {
 
 
 class Communicator:
-    """``counted``: what the current step has moved: operation -> [calls, bytes], bytes being the size S of the operation
-    as nccl-tests define it (the whole buffer; for blocks of all ranks their total)."""
+    """Runs collectives. ``counted``: operation -> [calls, bytes] of the current step; bytes as the size S of nccl-tests (the
+    whole buffer, or the total of the blocks of all ranks)."""
 
     def __init__(self, rank: int, world: int, chunks: recorder.Chunks | None) -> None:
         self._rank, self._world, self._chunks = rank, world, chunks
@@ -37,7 +37,7 @@ class Communicator:
         self.counted: dict[str, list[int]] = {}
 
     def begin(self, step: int) -> None:
-        """From now on everything belongs to ``step``."""
+        """Begin ``step``: from now on, calls are recorded for it."""
         self._step, self._op, self.counted = step, 0, {}
 
     def all_reduce(self, flat: torch.Tensor, algorithm: str, first: Passed = lambda: None) -> None:
@@ -47,61 +47,61 @@ class Communicator:
             self._library(flat, first)
         else:
             parts = schedule_runner.cut(flat, self._load(algorithm).chunks("all-reduce", self._world))
-            self._carry_out("all-reduce", algorithm, parts, first)
+            self._run("all-reduce", algorithm, parts, first)
 
     def broadcast(self, flat: torch.Tensor, algorithm: str, first: Passed = lambda: None) -> None:
-        """Give every rank rank 0's one-dimensional ``flat``, in place."""
+        """Give every rank the one-dimensional ``flat`` of rank 0, in place."""
         self.count("broadcast", flat)
         if algorithm == model.LIBRARY:
             dist.broadcast(flat, 0)
             first()
         else:
             parts = schedule_runner.cut(flat, self._load(algorithm).chunks("broadcast", self._world))
-            self._carry_out("broadcast", algorithm, parts, first)
+            self._run("broadcast", algorithm, parts, first)
 
     def blocks(
         self, operation: str, blocks: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None
     ) -> None:
-        """``scatter``: rank r gets block r of rank 0's ``blocks``; ``gather``: rank 0 gets every rank's own; in place."""
+        """``scatter``: rank r gets block r of rank 0's ``blocks``; ``gather``: rank 0 gets the block of every rank; in place."""
         self.count(operation, *blocks)
-        self._carry_out(operation, algorithm, blocks, first)
+        self._run(operation, algorithm, blocks, first)
 
     def all_gather(self, blocks: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None) -> None:
-        """Every rank's own of the one-dimensional ``blocks`` (one for each rank, sizes may differ) reaches all, in place."""
+        """Give all ranks every rank's block of the one-dimensional ``blocks`` (sizes may differ), in place."""
         self.count("all-gather", *blocks)
         if algorithm == model.LIBRARY:
-            for source, block in enumerate(blocks):  # the library's own wants blocks of one size
+            for source, block in enumerate(blocks):  # the backend's all-gather needs blocks of one size
                 dist.broadcast(block, source)
             first()
         else:
-            self._carry_out("all-gather", algorithm, blocks, first)
+            self._run("all-gather", algorithm, blocks, first)
 
     def all_to_all(
         self, sent: Sequence[torch.Tensor], got: Sequence[torch.Tensor], algorithm: str, first: Passed = lambda: None
     ) -> None:
-        """``sent[r]`` goes to rank r, ``got[r]`` comes from it; one-dimensional, sizes may differ."""
+        """Send ``sent[r]`` to rank r and receive ``got[r]`` from it; one-dimensional, sizes may differ."""
         self.count("all-to-all", *sent)
         if algorithm == model.LIBRARY:
-            out, into = torch.cat(list(sent)), torch.empty(sum(one.numel() for one in got), dtype=got[0].dtype)
-            sizes = [one.numel() for one in got], [one.numel() for one in sent]
+            out, into = torch.cat(list(sent)), torch.empty(sum(part.numel() for part in got), dtype=got[0].dtype)
+            sizes = [part.numel() for part in got], [part.numel() for part in sent]
             dist.all_to_all_single(into, out, *sizes)
-            for one, part in zip(got, torch.split(into, sizes[0]), strict=True):
-                one.copy_(part)
+            for target, part in zip(got, torch.split(into, sizes[0]), strict=True):
+                target.copy_(part)
             first()
         else:
-            self._carry_out("all-to-all", algorithm, [*sent, *got], first)
+            self._run("all-to-all", algorithm, [*sent, *got], first)
 
     def send(self, tensor: torch.Tensor, peer: int) -> Any:
-        """Begin to send; the handle's wait() ends it."""
+        """Start to send; wait() of the handle completes it."""
         self.count("send-recv", tensor)
         return dist.isend(tensor, peer)
 
     def receive(self, into: torch.Tensor, peer: int) -> torch.Tensor:
-        """What ``peer`` sends."""
+        """Receive from ``peer``."""
         dist.recv(into, peer)
         return into
 
-    def _carry_out(self, operation: str, algorithm: str, parts: Sequence[torch.Tensor], first: Passed) -> None:
+    def _run(self, operation: str, algorithm: str, parts: Sequence[torch.Tensor], first: Passed) -> None:
         key = operation, algorithm, len(parts)
         if key not in self._exchanges:
             schedule = self._load(algorithm).schedule(operation, self._rank, self._world)
@@ -117,37 +117,37 @@ class Communicator:
         return self._chosen[algorithm]
 
     def _library(self, flat: torch.Tensor, first: Passed) -> None:
-        """The backend's own all-reduce, in two calls so that there is a point inside of it."""
+        """Run the backend's all-reduce in two calls, so that ``first`` is called in the middle of it."""
         cut = even_shares.bounds(flat.numel(), max(self._world, 2))[0][1]
         dist.all_reduce(flat[:cut])
-        if flat.is_cuda:  # it is only queued there; the point between is one when it is done
+        if flat.is_cuda:  # the first call is only queued on a GPU
             torch.cuda.synchronize()
         first()
         dist.all_reduce(flat[cut:])
 
     def count(self, operation: str, *tensors: torch.Tensor) -> None:
-        """One call of ``operation``, with what it moves."""
-        found = self.counted.setdefault(operation, [0, 0])
-        found[0] += 1
-        found[1] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """Count one call of ``operation`` and its bytes."""
+        counts = self.counted.setdefault(operation, [0, 0])
+        counts[0] += 1
+        counts[1] += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, every collective is counted into ``comm``. ``passed`` is called after the first one."""
+    """Counts into ``comm`` the collectives that torch calls within this context. ``pass_phase`` is called after each."""
 
-    def __init__(self, comm: Communicator, passed: Callable[[], None]) -> None:
+    def __init__(self, comm: Communicator, pass_phase: Callable[[], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._comm, self.passed = comm, passed
+        self._comm, self.pass_phase = comm, pass_phase
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        found = function(*args, **(kwargs or {}))
+        result = function(*args, **(kwargs or {}))
         namespace, _, name = str(function).partition(".")
         if namespace == "c10d" and (known := KNOWN.get(name.partition(".")[0])):
-            operation, place = known
-            given = args[place]
-            tensors = [given] if isinstance(given, torch.Tensor) else list(given)
+            operation, position = known
+            argument = args[position]
+            tensors = [argument] if isinstance(argument, torch.Tensor) else list(argument)
             self._comm.count(operation, *tensors)
-            self.passed()
-        return found
+            self.pass_phase()
+        return result

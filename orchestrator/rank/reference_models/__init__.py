@@ -1,1 +1,1 @@
-"""The reference workloads: small models whose results are known exactly."""
+"""Reference models and their training: small, and with results that can be compared exactly."""

@@ -1,4 +1,4 @@
-"""What every training of the reference classifier shares: its parameters, the order of its data, its loss.
+"""The reference classifier: the parameters, batches, loss and weights that all its trainings share.
 
 Linear 784-256-128-64-10 with ReLU, log-softmax, NLL loss and Adam: 242,762 parameters, 971,048 bytes of gradients.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LAYERS = (784, 256, 128, 64, 10)
 DATASETS = ("auto", "digits", "idx")
-#: What every training tells, and what is checked of it; a workload adds its own.
+#: The metrics and checks of every training; a workload adds its own.
 METRICS: Mapping[str, tuple[str, str]] = {"train_s": ("s", "lower"), "loss_mean": ("nats", "lower")}
 CHECKS = (
     "no-step-lost", "same-resume-step", "resumed-newest", "replay-equal", "no-hang", "bit-exact", "baseline-clean",
@@ -38,19 +38,19 @@ _LEAST: Mapping[str, float] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """What may be set.
+    """Parameters of every training.
 
-    dataset           auto (the data directory if one is given, else digits) | digits | idx (the data directory)
-    batch             images of all ranks together
-    epochs            how often the training images are gone through
-    checkpoint_every  steps
-    keep              so many of the newest checkpoints are kept
-    checkpoint_retry_s   so long a checkpoint that cannot be written is tried again; then it is lost, and training goes on
-    lr                the optimizer's learning rate
-    noise             standard deviation of what is added to the images, anew in every epoch
-    step_min_ms       slows steps down, for watching
-    digest_every      a SHA-256 of the parameters every that many steps; 0: never
-    record            every chunk transfer is recorded
+    dataset           auto (the data directory if there is one, else digits) | digits | idx (the data directory)
+    batch             global batch size: images of all ranks together
+    epochs            passes over the training images
+    checkpoint_every  steps between two checkpoints
+    keep              number of newest checkpoints that are kept
+    checkpoint_retry_s   seconds for which writing a checkpoint is retried; then it is lost and training continues
+    lr                learning rate of the optimizer
+    noise             standard deviation of the noise that is added to the images, drawn anew in every epoch
+    step_min_ms       minimum duration of a step in milliseconds, to watch a run
+    digest_every      steps between two SHA-256 digests of the parameters; 0: none
+    record            record every chunk transfer
     """
 
     dataset: str = "auto"
@@ -81,7 +81,7 @@ def check(params: Any) -> list[str]:
 
 
 def check_algorithm(name: str, chosen: str, operation: str, *, library: bool = True) -> list[str]:
-    """What is wrong with the value of the parameter ``name``, an algorithm for ``operation``; ``library``: its own will do too."""
+    """Problems with parameter ``name``, an algorithm for ``operation``; ``library``: the backend's own is allowed."""
     if (library and chosen == algorithms.LIBRARY) or operation in _operations(chosen):
         return []
     article = "an" if operation[0] in "aeiou" else "a"
@@ -90,7 +90,7 @@ def check_algorithm(name: str, chosen: str, operation: str, *, library: bool = T
 
 
 def last_step(params: Any, data: str | None = None) -> int | None:
-    """The number of steps; None where the data directory cannot be read from here."""
+    """The number of steps; None if the data directory cannot be read on this machine."""
     try:
         images = rank_data.count(folder(params, data))
     except rank_data.DataError:
@@ -99,14 +99,14 @@ def last_step(params: Any, data: str | None = None) -> int | None:
 
 
 def folder(params: Any, data: str | None) -> Any:
-    """Where the data set is. Raises DataError where one is asked for and none is given."""
+    """The directory of the data set. Raises DataError if one is required and none is given."""
     if params.dataset == "idx" and not data:
         raise rank_data.DataError("dataset idx: needs a directory with the four IDX files (--data-dir)")
     return rank_data.directory(None if params.dataset == "digits" else data)
 
 
 class Batches:
-    """The training images in the order of a seed: the same on every rank, whatever the world."""
+    """The training images in an order drawn from the seed: the same on every rank, for any world size."""
 
     def __init__(self, ctx: context.RankContext) -> None:
         params = ctx.params
@@ -128,8 +128,8 @@ class Batches:
         return batch[start:stop], len(batch)
 
     def _permutation(self, epoch: int) -> torch.Tensor:
-        known, order = self._order
-        if known != epoch or order is None:
+        cached, order = self._order
+        if cached != epoch or order is None:
             import torch
 
             generator = torch.Generator().manual_seed(seeds.derive(self._seed, "data", epoch))
@@ -139,31 +139,31 @@ class Batches:
 
 
 def parameters(layers: tuple[int, ...] = LAYERS) -> int:
-    """How many parameters the classifier has: weights and biases."""
+    """The number of parameters of the classifier: weights and biases."""
     return sum((inputs + 1) * outputs for inputs, outputs in itertools.pairwise(layers))
 
 
 def noisy_share(ctx: context.RankContext, batches: Batches, step: int) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """(images, labels, size of the whole batch): this rank's share of ``step`` with noise of its own generator."""
+    """(images, labels, size of the whole batch): this rank's share of ``step``, with noise from its own generator."""
     import torch
 
-    mine, total = batches.share(step, ctx.rank, ctx.world)
+    indices, total = batches.share(step, ctx.rank, ctx.world)
     ctx.samples = total
-    images = rank_data.scaled(batches.images[mine])
+    images = rank_data.scaled(batches.images[indices])
     noise = torch.randn(images.shape, generator=ctx.rng, device=ctx.device)
-    return images + ctx.params.noise * noise, batches.labels[mine], total
+    return images + ctx.params.noise * noise, batches.labels[indices], total
 
 
 def noisy_batch(ctx: context.RankContext, batches: Batches, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(images, labels) of the whole batch of ``step``; the noise is drawn from the step, so that all ranks see the same."""
+    """(images, labels) of the whole batch of ``step``; the noise depends on the step alone, so that all ranks have the same."""
     import torch
 
-    found = batches.indices(step)
-    ctx.samples = len(found)
-    images = rank_data.scaled(batches.images[found])
+    indices = batches.indices(step)
+    ctx.samples = len(indices)
+    images = rank_data.scaled(batches.images[indices])
     generator = torch.Generator(ctx.device).manual_seed(seeds.derive(ctx.seed, "noise", step))
     noise = torch.randn(images.shape, generator=generator, device=ctx.device)
-    return images + ctx.params.noise * noise, batches.labels[found]
+    return images + ctx.params.noise * noise, batches.labels[indices]
 
 
 def loss_sum(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -184,7 +184,7 @@ def build() -> torch.nn.Module:
 
 
 def weights(ctx: context.RankContext, rank: int) -> torch.nn.Module:
-    """The classifier as ``rank`` draws it: another one on every rank on purpose, so that sharing rank 0's has to be proved."""
+    """The classifier with weights that ``rank`` draws: they differ by rank, so that sharing those of rank 0 shows."""
     import torch
 
     torch.default_generator.manual_seed(seeds.derive(ctx.seed, "weights", rank))

@@ -1,4 +1,4 @@
-"""Images and labels from IDX files (the format of MNIST), plain or gzipped; the shipped digits by default."""
+"""Reads images and labels from IDX files (the format of MNIST), plain or gzipped; by default the shipped digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DIGITS = Path(__file__).parents[2] / "data" / "digits"
 SPLITS = {"train": "train", "test": "t10k"}
-#: IDX type byte of unsigned bytes, the only one that these data sets use.
+#: IDX type byte of unsigned bytes, the only type of these data sets.
 UBYTE = 8
 
 
@@ -34,7 +34,7 @@ class Split:
 
 
 def directory(data: str | None) -> Path:
-    """Where the files are: the given directory, else the shipped digits."""
+    """The directory of the files: ``data``, else the shipped digits."""
     return Path(data) if data else DIGITS
 
 
@@ -59,7 +59,7 @@ def scaled(images: torch.Tensor) -> torch.Tensor:
 
 
 def count(folder: Path) -> int:
-    """How many training images there are, from the header alone. Raises DataError."""
+    """The number of training images, from the header alone. Raises DataError."""
     path = _find(folder, f"{SPLITS['train']}-labels-idx1-ubyte")
     return _header(path, _content(path, 8), dimensions=1)[0]
 
@@ -71,10 +71,10 @@ def read(folder: Path, name: str, dimensions: int) -> tuple[tuple[int, ...], byt
     shape = _header(path, content, dimensions)
     body = content[4 + 4 * dimensions :]
     if len(body) != math.prod(shape):
-        wanted = " x ".join(str(size) for size in shape)
-        raise DataError(f"{path}: damaged: {len(body)} bytes of data, but its header says {wanted}")
+        expected = " x ".join(str(size) for size in shape)
+        raise DataError(f"{path}: damaged: {len(body)} bytes of data, but its header says {expected}")
     if min(shape) == 0:
-        raise DataError(f"{path}: holds nothing")
+        raise DataError(f"{path}: is empty")
     return shape, body
 
 
@@ -82,7 +82,7 @@ def _find(folder: Path, name: str) -> Path:
     for path in (folder / name, folder / f"{name}.gz"):
         if path.exists():
             return path
-    raise DataError(f"{folder}: neither {name} nor {name}.gz is there; put the four IDX files of the data set into it")
+    raise DataError(f"{folder}: has neither {name} nor {name}.gz; put the four IDX files of the data set into it")
 
 
 def _content(path: Path, size: int = -1) -> bytes:

@@ -1,6 +1,6 @@
-"""A user's torch module on the meta device: its parameters in order and what its modules put out, as JSON on stdout.
+"""Inspects a user's torch module on the meta device: parameters in order and sizes of outputs, as JSON on stdout.
 
-A program of its own, since ccbed itself imports no torch:
+Runs as a separate program, because ccbed itself does not import torch:
 ``python -m orchestrator.rank.reference_models.module_facts module:factory [SHAPE] [DTYPE]``.
 ``SHAPE`` is that of one sample, ``3x224x224`` or ``1024:int64``.
 """
@@ -14,17 +14,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-#: Samples of the batch that is traced: some modules refuse a batch of one.
+#: Samples of the batch that is traced; some modules reject a batch of 1.
 _BATCH = 2
 
 
 def main(argv: list[str]) -> int:
-    """Prints {"name", "parameters", "activations"} or {"error"}; what the module prints goes to stderr."""
+    """Print {"name", "parameters", "activations"} or {"error"}; output of the module goes to stderr."""
     sys.path.insert(0, str(Path.cwd()))
     with contextlib.redirect_stdout(sys.stderr):
-        found = _facts(*argv)
-    print(json.dumps(found))
-    return 1 if "error" in found else 0
+        facts = _facts(*argv)
+    print(json.dumps(facts))
+    return 1 if "error" in facts else 0
 
 
 def _facts(spec: str, shape: str = "", dtype: str = "") -> dict[str, Any]:
@@ -49,8 +49,8 @@ def _line(error: Exception) -> str:
 def _made(spec: str, dtype: str) -> Any:
     import torch
 
-    place, _, factory = spec.partition(":")
-    made = importlib.import_module(place)
+    module_name, _, factory = spec.partition(":")
+    made = importlib.import_module(module_name)
     for name in factory.split("."):
         made = getattr(made, name)
     with torch.device("meta"):
@@ -61,7 +61,7 @@ def _made(spec: str, dtype: str) -> Any:
 
 
 def _parameters(module: Any) -> list[tuple[str, int, str]]:
-    """(name, elements, dtype) of what is trained, shared tensors once."""
+    """(name, elements, dtype) of every trained parameter; shared tensors count once."""
     return [
         (name, tensor.numel(), str(tensor.dtype).removeprefix("torch."))
         for name, tensor in module.named_parameters()
@@ -70,11 +70,11 @@ def _parameters(module: Any) -> list[tuple[str, int, str]]:
 
 
 def _activations(module: Any, shape: str) -> dict[str, Any]:
-    """Bytes that the modules without children put out for one sample, elements that each direct child passes on."""
+    """For one sample: bytes of the outputs of all modules without children, and elements of each module's output."""
     import torch
 
     sizes, _, dtype = shape.partition(":")
-    dims = [_BATCH, *(int(one) for one in sizes.replace(",", "x").split("x"))]
+    dims = [_BATCH, *(int(size) for size in sizes.replace(",", "x").split("x"))]
     first = next(iter(module.parameters()), None)
     kind = getattr(torch, dtype) if dtype else (first.dtype if first is not None else torch.float32)
     sample = torch.empty(dims, dtype=kind, device="meta")
@@ -83,10 +83,10 @@ def _activations(module: Any, shape: str) -> dict[str, Any]:
 
     def leaf(_module: Any, _inputs: Any, output: Any) -> None:
         nonlocal total
-        total += sum(one.numel() * one.element_size() for one in _tensors(output))
+        total += sum(tensor.numel() * tensor.element_size() for tensor in _tensors(output))
 
-    hooks = [one.register_forward_hook(leaf) for one in module.modules() if not list(one.children())]
-    hooks += [one.register_forward_hook(_noted(outputs, name)) for name, one in module.named_modules() if name]
+    hooks = [child.register_forward_hook(leaf) for child in module.modules() if not list(child.children())]
+    hooks += [child.register_forward_hook(_recorded(outputs, name)) for name, child in module.named_modules() if name]
     try:
         module(sample)
     finally:
@@ -99,9 +99,9 @@ def _activations(module: Any, shape: str) -> dict[str, Any]:
     }
 
 
-def _noted(outputs: dict[str, int], name: str) -> Any:
+def _recorded(outputs: dict[str, int], name: str) -> Any:
     def hook(_module: Any, _inputs: Any, output: Any) -> None:
-        outputs[name] = sum(one.numel() for one in _tensors(output))
+        outputs[name] = sum(tensor.numel() for tensor in _tensors(output))
 
     return hook
 
@@ -113,7 +113,7 @@ def _tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [one for item in value for one in _tensors(item)] if isinstance(value, list | tuple) else []
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, list | tuple) else []
 
 
 if __name__ == "__main__":

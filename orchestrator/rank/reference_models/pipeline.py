@@ -1,4 +1,4 @@
-"""The reference classifier as stages of a pipeline: microbatches forward, then backward (GPipe, arXiv:1811.06965)."""
+"""The reference classifier as pipeline stages: all microbatches forward, then backward (GPipe, arXiv:1811.06965)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Trainer:
-    """One rank's stage, its optimizer and its data. Every rank reads the batch; the first uses the images, the last the labels."""
+    """The stage of one rank, its optimizer and its data. The first rank uses the images, the last rank the labels."""
 
     def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         self._ctx, self._batches = ctx, batches
@@ -28,15 +28,15 @@ class Trainer:
         self._width = classifier.LAYERS[even_shares.bounds(len(classifier.LAYERS) - 1, ctx.world)[ctx.rank][0]]
 
     def step(self, step: int) -> float:
-        """One step: every phase of it in order. The loss is the whole batch's, on every rank."""
-        ctx, passed = self._ctx, self._ctx.passing("allreduce")
+        """Run one step, phase by phase; return the loss of the whole batch, on every rank."""
+        ctx, pass_phase = self._ctx, self._ctx.phase_once("allreduce")
         ctx.phase("data")
         images, labels = classifier.noisy_batch(ctx, self._batches, step)
         cuts = even_shares.bounds(len(labels), ctx.params.microbatches)
         ctx.phase("forward")
         self.optimizer.zero_grad()
         sending: list[Any] = []
-        flows = [self._forward(images[slice(*cut)], sending, passed) for cut in cuts]
+        flows = [self._forward(images[slice(*cut)], sending, pass_phase) for cut in cuts]
         ctx.phase("backward")
         losses = [
             self._backward(into, out, labels[slice(*cut)], len(labels), sending)
@@ -44,53 +44,53 @@ class Trainer:
         ]
         for handle in sending:
             handle.wait()
-        passed()
+        pass_phase()
         ctx.phase("optimizer")
         self.optimizer.step()
-        return self._told(sum(losses) / len(labels))
+        return self._share_loss(sum(losses) / len(labels))
 
     def whole(self) -> nn.Module:
-        """The model put together from all stages, on every rank. A collective of all ranks."""
-        for rank in range(self._ctx.world):  # the own stage shares its parameters with the whole
+        """Assemble the model from all stages, on every rank. A collective of all ranks."""
+        for rank in range(self._ctx.world):  # this rank's stage shares its parameters with the whole model
             for value in stage(self._whole, rank, self._ctx.world).parameters():
                 self._ctx.broadcast(value.data, rank)
         return self._whole
 
-    def _forward(self, images: torch.Tensor, sending: list[Any], passed: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _forward(self, images: torch.Tensor, sending: list[Any], pass_phase: Any) -> tuple[torch.Tensor, torch.Tensor]:
         ctx, into = self._ctx, images
         if ctx.rank > 0:
             into = ctx.comm.receive(torch.empty(len(images), self._width), ctx.rank - 1).requires_grad_()
-            passed()
+            pass_phase()
         out = self.model(into)
         if ctx.rank < ctx.world - 1:
             sending.append(ctx.comm.send(out.detach().contiguous(), ctx.rank + 1))
-            passed()
+            pass_phase()
         return into, out
 
     def _backward(
         self, into: torch.Tensor, out: torch.Tensor, labels: torch.Tensor, total: int, sending: list[Any]
     ) -> float:
-        """The gradient of this stage for one microbatch; the summed loss on the last one, else 0."""
+        """Compute the gradients of this stage for one microbatch; return the summed loss on the last rank, else 0."""
         ctx, loss = self._ctx, 0.0
         if ctx.rank == ctx.world - 1:
-            found = nn.functional.nll_loss(out, labels, reduction="sum")
-            loss = float(found.item())
-            (found / total).backward()  # type: ignore[no-untyped-call]
+            summed = nn.functional.nll_loss(out, labels, reduction="sum")
+            loss = float(summed.item())
+            (summed / total).backward()  # type: ignore[no-untyped-call]
         else:
             out.backward(ctx.comm.receive(torch.empty_like(out), ctx.rank + 1))  # type: ignore[no-untyped-call]
         if ctx.rank > 0 and into.grad is not None:
             sending.append(ctx.comm.send(into.grad.contiguous(), ctx.rank - 1))
         return loss
 
-    def _told(self, loss: float) -> float:
-        """The last stage's loss on every rank."""
-        told = torch.tensor([loss], dtype=torch.float64)
-        self._ctx.broadcast(told, self._ctx.world - 1)
-        return float(told.item())
+    def _share_loss(self, loss: float) -> float:
+        """Give every rank the loss of the last stage."""
+        shared = torch.tensor([loss], dtype=torch.float64)
+        self._ctx.broadcast(shared, self._ctx.world - 1)
+        return float(shared.item())
 
 
 def stage(whole: nn.Module, rank: int, world: int) -> nn.Sequential:
-    """The layers of ``whole`` that are ``rank``'s, each with the function behind it; parameters are shared with it."""
+    """The layers of ``whole`` that ``rank`` runs, each with its activation; the parameters are shared with ``whole``."""
     layers = list(whole.children())
     start, stop = even_shares.bounds(len(layers) // 2, world)[rank]
     return nn.Sequential(*layers[2 * start : 2 * stop])

@@ -1,4 +1,4 @@
-"""The reference classifier cut over ranks, with the collectives of its forward and backward pass."""
+"""The reference classifier in tensor-parallel layers, with the collectives of their forward and backward passes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Sum = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Trainer:
-    """One rank's part of the model, its optimizer and its data."""
+    """The part of the model of one rank, its optimizer and its data."""
 
     def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         self._ctx, self._batches = ctx, batches
@@ -30,7 +30,7 @@ class Trainer:
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
-        """One step: every phase of it in order."""
+        """Run one step, phase by phase."""
         ctx = self._ctx
         ctx.phase("data")
         images, labels = classifier.noisy_batch(ctx, self._batches, step)
@@ -44,9 +44,9 @@ class Trainer:
         return float(loss.item())
 
     def whole(self) -> nn.Module:
-        """The model put together from the parts of all ranks, on every rank. A collective of all ranks."""
-        parts = [one for one in self.model.children() if isinstance(one, nn.Linear)]
-        layers = [one for one in self._whole.children() if isinstance(one, nn.Linear)]
+        """Assemble the model from the parts of all ranks, on every rank. A collective of all ranks."""
+        parts = [layer for layer in self.model.children() if isinstance(layer, nn.Linear)]
+        layers = [layer for layer in self._whole.children() if isinstance(layer, nn.Linear)]
         with torch.no_grad():
             for part, layer, axis in zip(parts, layers, (0, 1, 0, None), strict=True):
                 _gather(self._ctx, part.weight, layer.weight, axis)
@@ -55,21 +55,21 @@ class Trainer:
 
 
 class Sharded(nn.Module):
-    """Layer 1 by outputs, layer 2 by inputs, layer 3 by outputs, layer 4 whole."""
+    """The parts of one rank: layers 1 and 3 are cut by outputs, layer 2 by inputs, layer 4 is whole."""
 
     def __init__(self, ctx: context.RankContext, whole: nn.Module) -> None:
         super().__init__()
-        first, second, third, fourth = (one for one in whole.children() if isinstance(one, nn.Linear))
+        first, second, third, fourth = (layer for layer in whole.children() if isinstance(layer, nn.Linear))
         self.first = _part(first, _rows(first, ctx), None)
         self.second = _part(second, None, _columns(second, ctx))
         self.third = _part(third, _rows(third, ctx), None)
         self.fourth = _part(fourth, None, None)
         self._ctx, self._outputs = ctx, third.out_features
-        self._phase = ctx.passing("allreduce")
+        self._phase = ctx.phase_once("allreduce")
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """(n, 784) -> (n, 10) log-probabilities, equal on all ranks bit by bit."""
-        self._phase = self._ctx.passing("allreduce")
+        """(n, 784) -> (n, 10) log-probabilities, bit-exact on all ranks."""
+        self._phase = self._ctx.phase_once("allreduce")
         hidden = self.first(images).relu()
         partial = nn.functional.linear(hidden, self.second.weight)
         summed = _applied(_Summed, partial, self._sum) + self.second.bias
@@ -84,7 +84,7 @@ class Sharded(nn.Module):
         return flat.view_as(value)
 
     def _collect(self, value: torch.Tensor) -> torch.Tensor:
-        """(n, own outputs) -> (n, all outputs): blocks of outputs travel, so the matrix lies on its side meanwhile."""
+        """(n, own outputs) -> (n, all outputs). Blocks of outputs are gathered, so that the matrix is transposed meanwhile."""
         start, stop = self._slice()
         flat = torch.empty(self._outputs * len(value))
         flat[start * len(value) : stop * len(value)] = value.detach().t().reshape(-1)
@@ -99,7 +99,7 @@ class Sharded(nn.Module):
 
 
 class _Summed(torch.autograd.Function):
-    """Forward: the sum over ranks. Backward: as it is."""
+    """Forward: the sum over ranks. Backward: the identity."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, summed: Sum) -> torch.Tensor:
@@ -111,7 +111,7 @@ class _Summed(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """Forward: as it is. Backward: the sum over ranks."""
+    """Forward: the identity. Backward: the sum over ranks."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, summed: Sum) -> torch.Tensor:
@@ -124,7 +124,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """Forward: the columns of all ranks. Backward: the own ones."""
+    """Forward: the columns of all ranks. Backward: the columns of this rank."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, collect: Sum, own: tuple[int, int]) -> torch.Tensor:
@@ -137,9 +137,9 @@ class _Gathered(torch.autograd.Function):
         return gradients[0][:, start:stop].contiguous(), None, None
 
 
-def _applied(function: type[torch.autograd.Function], *given: Any) -> torch.Tensor:
-    found: torch.Tensor = function.apply(*given)  # type: ignore[no-untyped-call]
-    return found
+def _applied(function: type[torch.autograd.Function], *arguments: Any) -> torch.Tensor:
+    output: torch.Tensor = function.apply(*arguments)  # type: ignore[no-untyped-call]
+    return output
 
 
 def _rows(layer: nn.Linear, ctx: context.RankContext) -> slice:
@@ -151,7 +151,7 @@ def _columns(layer: nn.Linear, ctx: context.RankContext) -> slice:
 
 
 def _part(layer: nn.Linear, rows: slice | None, columns: slice | None) -> nn.Linear:
-    """A copy of some rows (with their biases) and columns of a layer."""
+    """Copy some rows (with their biases) and columns of a layer."""
     weight = layer.weight.detach()[rows or slice(None), columns or slice(None)].clone()
     part = nn.Linear(weight.shape[1], weight.shape[0], device="meta").to_empty(device=weight.device)
     with torch.no_grad():
@@ -161,7 +161,7 @@ def _part(layer: nn.Linear, rows: slice | None, columns: slice | None) -> nn.Lin
 
 
 def _gather(ctx: context.RankContext, part: torch.Tensor, whole: torch.Tensor, axis: int | None) -> None:
-    """Put a parameter together from its parts along ``axis`` (None: all ranks have the whole)."""
+    """Assemble a parameter from its parts along ``axis`` (None: all ranks have the whole)."""
     if axis is None:
         whole.copy_(part)
         return

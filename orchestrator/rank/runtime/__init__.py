@@ -1,1 +1,1 @@
-"""The life of one rank: environment, context, events, seeds and files."""
+"""The process of a rank: start, environment, context, events, seeds and recorded files."""

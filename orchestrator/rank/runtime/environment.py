@@ -1,4 +1,4 @@
-"""The environment of a rank: torchrun's names, ccbed's own, and the redacted copy that is kept."""
+"""The environment variables of a rank: torchrun's, ccbed's, and the redacted copy in the bundle."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ...model.redaction import redacted
 
 __all__ = ("redacted", "variables")
 
-#: What cuBLAS needs to give the same bits again (the NVIDIA cuBLAS documentation, "Results Reproducibility").
+#: The setting with which cuBLAS computes the same bits every time (the NVIDIA cuBLAS documentation, "Results Reproducibility").
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> dict[str, str]:
-    """What is added to the environment of ``rank``. The user's own (``gang.env``) yields to these names.
+    """Variables that are added to the environment of ``rank``. They override the user's (``gang.env``).
 
-    Only what NCCL and gloo go by is the user's first: an engineer of a network with many cards knows better.
+    Only the settings of NCCL and gloo yield to the user's: a network with several cards may need others.
     """
     values: dict[str, object] = {
         **_network(gang.interface),
@@ -41,12 +41,12 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
 
 
 def _network(interface: str) -> dict[str, object]:
-    """Where the interface is not known the libraries look for one themselves."""
+    """If the interface is not known, the libraries choose one themselves."""
     return {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface}
 
 
 def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
-    """The names that torchrun sets; the epoch is its restart count."""
+    """The names that torchrun sets; the number of the attempt is its restart count."""
     return {
         "MASTER_ADDR": gang.master_addr,
         "MASTER_PORT": gang.master_port,

@@ -1,4 +1,4 @@
-"""Holds: one rank stops at a named point until it is released or its limit is over."""
+"""Holds a rank at a named point until the agent releases it or the limit expires, so that a fault can act there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from ...model import gang as gang_model
 from . import recorder
 
-#: Seconds. The limit is counted in slices, so that the time while the rank itself is stopped (SIGSTOP) does not count.
+#: Seconds. The limit is counted in slices, so that the time for which the rank itself is stopped (SIGSTOP) does not count.
 SLICE = 0.05
 
 
 class Holds:
-    """The holds of an epoch as one rank sees them."""
+    """The holds of an attempt that concern one rank."""
 
     def __init__(self, holds: Sequence[gang_model.Hold], rank: int, release_fd: int, notes: recorder.Notes) -> None:
         self._open = list(holds)
@@ -24,15 +24,15 @@ class Holds:
         self._partial = b""
 
     def reach(self, step: int, phase: str) -> None:
-        """Called at every point; stops here if a hold of this rank matches, reports ``rank.inside`` for one of another rank."""
+        """Stop at this point if a hold of this rank matches; report ``rank.inside`` if a hold of another rank matches."""
         for hold in [hold for hold in self._open if (hold.step, hold.phase) == (step, phase)]:
             self._open.remove(hold)
             if hold.rank == self._rank:
-                self._stay(hold)
+                self._wait_for_release(hold)
             else:
                 self._notes.note("rank.inside", step=step, phase=phase, hold=hold.id)
 
-    def _stay(self, hold: gang_model.Hold) -> None:
+    def _wait_for_release(self, hold: gang_model.Hold) -> None:
         self._notes.note("rank.held", step=hold.step, phase=hold.phase, hold=hold.id)
         begin, counted = time.monotonic(), 0.0
         while hold.id not in self._released and counted < hold.limit_s:
@@ -41,11 +41,11 @@ class Holds:
         self._notes.note(name, hold=hold.id, held_s=round(time.monotonic() - begin, 3))
 
     def _listen(self) -> bool:
-        """Wait one slice for release lines; whether some came."""
+        """Wait one slice for release lines; return whether any arrived."""
         ready, _, _ = select.select([self._fd] if self._fd >= 0 else [], [], [], SLICE)
         data = os.read(self._fd, 4096) if ready else b""
         if ready and not data:
-            self._fd = -1  # the agent's end is closed: nobody can release any more, the limit decides
+            self._fd = -1  # the agent has closed its end: only the limit ends the hold
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._released.update(line.decode() for line in lines)
         return bool(data)

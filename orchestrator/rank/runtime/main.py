@@ -1,4 +1,4 @@
-"""The life of one rank, from the fork to its exit code."""
+"""Starts a forked rank: sets its environment and seeds, runs its workload, reports the end, returns the exit code."""
 
 from __future__ import annotations
 
@@ -21,86 +21,86 @@ from . import environment, recorder, seeds
 if TYPE_CHECKING:
     from . import context
 
-#: What a warm agent has imported before the fork.
+#: Modules that a warm agent has imported before the fork.
 WARM = ("torch", "torch.distributed", "torch._dynamo")
 
 
 def main(
     gang: gang_model.GangSpec, rank: int, *, events_path: str, release_fd: int, node: str, incarnation: str
 ) -> int:
-    """Run the workload of ``gang`` as ``rank``; the exit code. The caller leaves by ``os._exit`` with it."""
+    """Run the workload of ``gang`` as ``rank`` and return the exit code. The caller exits by ``os._exit`` with it."""
     preloaded = [name for name in WARM if name in sys.modules]
     threads = len(os.listdir("/proc/self/task"))
     print(f"ccbed: run {gang.run} node {node} incarnation {incarnation} epoch {gang.epoch} rank {rank}", flush=True)
-    if _fenced_off(gang):
-        print(f"ccbed: epoch {gang.epoch} is over: a later one has begun", flush=True)
+    if _is_fenced_off(gang):
+        print(f"ccbed: attempt {gang.epoch} is over: a later attempt has begun", flush=True)
         return 1
     notes = recorder.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
 
     def begin() -> None:
-        """In this order: a rank that has said that it started has left its environment."""
-        _dress(gang, rank, node, incarnation)
+        """The environment is written before the event: a rank that reports its start has recorded its environment."""
+        _set_environment(gang, rank, node, incarnation)
         files = recorder.sums(Path(gang.out), (f"env-r{rank}.json",))
         notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded, files=files)
 
     try:
-        return _life(gang, rank, notes, release_fd, begin)
+        return _run(gang, rank, notes, release_fd, begin)
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
 
 
-def _fenced_off(gang: gang_model.GangSpec) -> bool:
-    """A node that was stopped just as it forked this rank may go on long after another epoch began without it."""
+def _is_fenced_off(gang: gang_model.GangSpec) -> bool:
+    """A node that was stopped while it forked this rank may continue after a later attempt has begun."""
     try:
         return commit.fence(Path(gang.checkpoints)) > gang.epoch
     except (OSError, ValueError):
         return False
 
 
-def _life(
+def _run(
     gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int, begin: Callable[[], None]
 ) -> int:
     try:
         begin()
         return _work(gang, rank, notes, release_fd)
-    except SystemExit as left:
-        return _left(left, notes)
-    except BaseException as error:  # noqa: BLE001 whatever it is, it is this rank's end and has to be told
+    except SystemExit as request:
+        return _exit_code(request, notes)
+    except BaseException as error:  # noqa: BLE001 every error ends this rank and is reported
         if getattr(error, "silent", False):
             return 1
         if getattr(error, "printed", False):
             pass
-        elif hasattr(error, "kind"):  # its message says all: file, reason, what to do
+        elif hasattr(error, "kind"):  # its message names the file, the reason and what to do
             print(f"ccbed: {error.kind}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
-        blame = {"culprit": error.culprit} if hasattr(error, "culprit") else {}
-        notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error), **blame)
+        culprit = {"culprit": error.culprit} if hasattr(error, "culprit") else {}
+        notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error), **culprit)
         return 1
 
 
-def _dress(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> None:
-    """Set the environment and keep a redacted copy of it."""
+def _set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> None:
+    """Set the environment and write a redacted copy of it."""
     os.environ.update(environment.variables(gang, rank, node, incarnation))
     text = json.dumps(environment.redacted(os.environ, gang.secret_names), indent=1)
     recorder.write(Path(gang.out) / f"env-r{rank}.json", text + "\n")
 
 
 def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
-    """A fork inherits its parent's random states: draw new ones from the trial's seed and the rank."""
+    """Derive new random states from the trial's seed and the rank: a fork inherits those of its parent."""
     import torch
 
     random.seed(seeds.derive(gang.seed, "random", rank))
     torch.default_generator.manual_seed(seeds.derive(gang.seed, "torch", rank))
-    if gang.backend == "nccl":  # kept by torch until the rank's own code first uses its GPU
+    if gang.backend == "nccl":  # torch applies it when the rank first uses its GPU
         torch.cuda.manual_seed_all(seeds.derive(gang.seed, "cuda", rank))
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(seeds.derive(gang.seed, "numpy", rank) % 2**32)
 
 
 def _unseed() -> None:
-    """The random states of a new interpreter: Python, numpy and torch all begin from the system's entropy."""
+    """Seed Python, numpy and torch from the system's entropy, as in a new interpreter."""
     import torch
 
     random.seed()
@@ -135,24 +135,24 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_f
         before = {} if once is None else {"once": ctx.traffic_once, "once_predicted": once}
         notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples, **before)
     ctx.phase("shutdown")
-    recorded = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
-    notes.note("rank.finished", **ctx.result, **recorded, files=_recorded(gang, rank))
+    transfers = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
+    notes.note("rank.finished", **ctx.result, **transfers, files=_digests(gang, rank))
     return 0
 
 
-def _recorded(gang: gang_model.GangSpec, rank: int) -> dict[str, str]:
-    """The SHA-256 of what this rank has recorded. A user's script may still write to its steps when it has returned."""
+def _digests(gang: gang_model.GangSpec, rank: int) -> dict[str, str]:
+    """SHA-256 of the files that this rank has recorded; without the steps of a script, which may still write to them."""
     steps = () if gang.workload == "script" else (f"steps-r{rank}.jsonl",)
     return recorder.sums(Path(gang.out), (*steps, f"chunks-r{rank}.bin"))
 
 
-def _left(left: SystemExit, notes: recorder.Notes) -> int:
-    """A program that ended itself: its code is the rank's."""
-    code = left.code if isinstance(left.code, int) else int(left.code is not None)
-    if isinstance(left.code, str):
-        print(left.code, file=sys.stderr)
+def _exit_code(request: SystemExit, notes: recorder.Notes) -> int:
+    """The exit code of a program that ended itself, which is the rank's."""
+    code = request.code if isinstance(request.code, int) else int(request.code is not None)
+    if isinstance(request.code, str):
+        print(request.code, file=sys.stderr)
     if code == 0:
         notes.note("rank.finished", steps=0, loss=None, digest={}, metrics={})
     else:
-        notes.note("rank.error", kind="exit", message=f"the program left with exit code {code}")
+        notes.note("rank.error", kind="exit", message=f"the program exited with code {code}")
     return code & 0xFF

@@ -1,7 +1,6 @@
-"""Runs a file in this process as ``python FILE.py`` would: as ``__main__``, and ended in CPython's order.
+"""Runs a user's script in this process as ``python FILE.py`` does: as ``__main__``, with CPython's order of shutdown.
 
-The one part of CPython's end that is left out is the teardown of imported modules: torch can deadlock in it. The caller
-leaves by ``os._exit`` instead.
+Only the teardown of imported modules is omitted, because torch can deadlock in it. The caller exits by ``os._exit`` instead.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from pathlib import Path
 MAIN = "__main__"
 #: CPython's exit code where the standard streams cannot be flushed.
 UNFLUSHED = 120
-#: Where the interpreter's own threads cannot run any more, a thread in C ends the process so much later.
+#: If the interpreter's threads cannot run any more, a thread in C ends the process this much later.
 BACKSTOP_S = 5.0
 
 
 class ScriptFailed(Exception):
-    """An exception ended the script. ``kind``: its type; the traceback is in the log already."""
+    """An exception ended the script. ``kind``: its type. The traceback is in the log."""
 
     printed = True
 
@@ -42,7 +41,7 @@ class ScriptFailed(Exception):
 
 
 def prepare() -> None:
-    """Drop the exit handlers that were registered before the fork, but for those that the standard library serves scripts by."""
+    """Drop the exit handlers that were registered before the fork, except those of the standard library."""
     atexit._clear()
     for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         finalizer.atexit = False
@@ -51,7 +50,7 @@ def prepare() -> None:
 
 
 def execute(script: str) -> SystemExit | ScriptFailed | None:
-    """Run the file; how it failed, with an int as the code of a SystemExit; None for success. ``__main__`` stays its module."""
+    """Run the file and return its failure, or None for success. ``__main__`` stays its module; the code of a SystemExit is an int."""
     module = types.ModuleType(MAIN)
     loader = SourceFileLoader(MAIN, script)
     vars(module).update(__file__=script, __builtins__=builtins, __cached__=None, __loader__=loader)
@@ -68,9 +67,9 @@ def execute(script: str) -> SystemExit | ScriptFailed | None:
 
 
 def finish(timeout_s: float, report: Callable[[str], None]) -> int:
-    """End the program: join threads and executors, run exit handlers and finalizers, drop its globals, flush; 0 or UNFLUSHED.
+    """Join threads and executors, run exit handlers and finalizers, drop the globals, flush; return 0 or UNFLUSHED.
 
-    After ``timeout_s`` the stacks of all threads go to stderr, ``report`` gets the reason, and the process exits with 1.
+    After ``timeout_s`` the stacks of all threads are printed to stderr, ``report`` gets the reason, and the process exits with 1.
     """
     timer = threading.Timer(timeout_s, _expire, (timeout_s, report))
     timer.daemon = True
@@ -106,9 +105,9 @@ def _expire(timeout_s: float, report: Callable[[str], None]) -> None:
 
 
 def _drop_globals() -> None:
-    """Run the destructors of what the script's globals hold, private names first.
+    """Drop the script's globals, private names first, so that destructors run.
 
-    CPython has stopped daemon threads by then; here they go on, and what they raise is not the script's doing.
+    CPython has stopped daemon threads by then. Here they still run, and their exceptions are ignored.
     """
     threading.excepthook = lambda _: None
     names = vars(sys.modules[MAIN])
@@ -120,7 +119,7 @@ def _drop_globals() -> None:
 
 
 def _flush() -> int:
-    """Flush what is open: files that imported modules hold, C's streams, and the standard ones."""
+    """Flush open files of imported modules, C's streams and the standard streams."""
     for item in gc.get_objects():
         if issubclass(type(item), io.IOBase):
             with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""The random states of one rank: torch's default ones, on the CPU and on the rank's GPU, and the workload's own."""
+"""The random generators of a rank: torch's defaults on the CPU and its GPU, and the workload's; saved and restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import seeds
 
 
 class Generators:
-    """``own``: what a workload draws from, on the rank's device. Made at its first use: a GPU is not touched before."""
+    """``own``: the workload's generator, on the rank's device. It is created on first use, so that a GPU is not initialised before."""
 
     def __init__(self, seed: int, rank: int, device: torch.device) -> None:
         self._seed, self._rank, self._device = seed, rank, device
@@ -26,11 +26,11 @@ class Generators:
 
     def states(self) -> dict[str, torch.Tensor]:
         """Every state by name, as uint8 on the CPU; ``cuda`` only on a GPU."""
-        found = {"torch": torch.get_rng_state(), "generator": self.own.get_state()}
-        return {**found, "cuda": torch.cuda.get_rng_state(self._device)} if self._device.type == "cuda" else found
+        states = {"torch": torch.get_rng_state(), "generator": self.own.get_state()}
+        return {**states, "cuda": torch.cuda.get_rng_state(self._device)} if self._device.type == "cuda" else states
 
     def restore(self, states: Mapping[str, torch.Tensor]) -> None:
-        """What ``states`` gave, on a device of the same kind."""
+        """Set the states that ``states`` returned, on a device of the same kind."""
         torch.set_rng_state(states["torch"])
         self.own.set_state(states["generator"])
         if self._device.type == "cuda":

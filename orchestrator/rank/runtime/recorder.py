@@ -1,4 +1,4 @@
-"""What a rank writes: control events, one line per step, one binary record per chunk. Unbuffered, so SIGKILL loses nothing written."""
+"""Records what a rank does: events, a line per step, a binary record per chunk, imported files. Unbuffered: SIGKILL loses nothing."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Appender:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[os.write(self._fd, left) :]
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
 
     def line(self, value: Mapping[str, Any]) -> None:
         self.write(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(errors="replace") + b"\n")
 
 
 def write(path: Path, text: str) -> None:
-    """A file of evidence for its owner alone, whatever the umask of the user's program."""
+    """Write a file that only its owner can read, whatever umask the user's program has set."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as out:
         out.write(text)
 
@@ -57,7 +57,7 @@ class Notes:
         self._pid = os.getpid()
 
     def note(self, f: str, **value: Any) -> None:
-        """Append one observation; ``rank`` is added to the value. A process that the rank forked is not the rank."""
+        """Append one observation; ``rank`` is added to the value. Processes that the rank has forked write nothing."""
         if os.getpid() != self._pid:
             return
         self._n += 1
@@ -75,7 +75,7 @@ class Notes:
 
 
 def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:
-    """Name -> SHA-256 of those files that are there."""
+    """Name -> SHA-256 of the files that exist."""
     digests = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError), (directory / name).open("rb") as source:
@@ -94,7 +94,7 @@ class Steps:
 
 
 class Chunks:
-    """``chunks-r<rank>.bin``: kept in memory while a step is timed, written when it has ended."""
+    """``chunks-r<rank>.bin``: buffered in memory while a step is timed, written when the step has ended."""
 
     def __init__(self, path: str, capacity: int = 1024) -> None:
         self._out = Appender(path)
@@ -110,8 +110,8 @@ class Chunks:
         CHUNK.pack_into(self._buffer, self._used, *fields)
         self._used += CHUNK.size
 
-    def forget(self) -> None:
-        """Drop what was not written yet: a warm-up leaves no record."""
+    def discard(self) -> None:
+        """Discard the records that are not written yet: a warm-up leaves no record."""
         self._used = 0
 
     def flush(self) -> None:
@@ -122,14 +122,14 @@ class Chunks:
 
 
 def write_imported(out: Path, rank: int, user: Path) -> None:
-    """``imported-r<rank>.json`` in ``out``; nothing where no file of ``user`` was imported. Raises OSError."""
+    """Write ``imported-r<rank>.json`` into ``out`` if the rank imported files of ``user``. Raises OSError."""
     files = imported_files(dict(sys.modules), user)
     if files:
         write(out / f"imported-r{rank}.json", json.dumps(files, indent=1) + "\n")
 
 
 def imported_files(modules: Mapping[str, ModuleType], user: Path) -> dict[str, Any]:
-    """Path below ``user`` -> module, size and SHA-256."""
+    """Path below ``user`` -> module, size and SHA-256, for every imported file of the user."""
     result = {}
     for name, module in sorted(modules.items()):
         file = Path(str(getattr(module, "__file__", None) or ""))

@@ -1,4 +1,4 @@
-"""Seeds derived from the trial's seed: one per purpose and rank, equal on every machine."""
+"""Derives seeds from the trial's seed: one per purpose and rank, equal on every machine."""
 
 from __future__ import annotations
 
