@@ -51,7 +51,7 @@ def test_gzipped_files_are_read_as_well(tmp_path: Path) -> None:
         (b"\x89PNG" + bytes(20), "not an IDX file"),
         (idx((2, 28, 28), b"")[:9], "ends within its header"),
         (idx((2, 28, 28), bytes(100)), "100 bytes of data, but its header says 2 x 28 x 28"),
-        (idx((0, 28, 28), b""), "holds nothing"),
+        (idx((0, 28, 28), b""), "is empty"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_reason(tmp_path: Path, content: bytes, message: str) -> None:
