@@ -1,4 +1,4 @@
-"""Hosts as the user wrote them, the nodes that are wanted, and the nodes that exist."""
+"""Beds: hosts of an inventory, specs of hosts and nodes, their observed status, and the changes between them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """One host of an Ansible inventory with its merged variables, and the place of it and of each (``file:line: path``)."""
+    """A host of an Ansible inventory with its merged variables; ``position(s)`` of it and of them (``file:line: path``)."""
 
     name: str
     variables: Mapping[str, Any]
-    place: str = ""
-    places: Mapping[str, str] = field(default_factory=dict)
+    position: str = ""
+    positions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
-    """The hosts as the user wrote them."""
+    """The hosts of an inventory file."""
 
     path: str
     hosts: tuple[Host, ...]
@@ -27,12 +27,12 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
-    """A host as it is reached: this machine, or one behind SSH.
+    """The connection to a host: the controller itself, or a host behind SSH.
 
-    ``engine``: path of the container engine's socket there. ``ssh``: what the inventory hands to ssh beside that, by the
-    names of its options in lower case (``core/ssh_options.py``). ``power`` (off, on), ``switch_port`` (down, up) and
-    ``ssh_control`` (stop, start) are argv that this machine runs to cut the host's power, its switch port, or its sshd by
-    another way than SSH; ``engine_control`` (stop, start) is argv for the host itself.
+    ``engine``: path of the container engine's socket there. ``ssh``: further options of ssh from the inventory, with names
+    in lower case (``core/inventory/ssh_options.py``). ``power`` (off, on), ``switch_port`` (down, up) and ``ssh_control``
+    (stop, start) are argv that the controller runs, not over SSH, to cut the host's power, its switch port, or its sshd;
+    ``engine_control`` (stop, start) is argv that the host runs.
     """
 
     name: str
@@ -54,7 +54,7 @@ class HostSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """What the container of a node shall be, beyond what every node is.
+    """The container of a node, in addition to the properties of every node.
 
     ``gpu_devices``: indices, UUIDs, ``all``, or CDI names (``nvidia.com/gpu=0``). ``mounts``: ``source:target[:ro]``.
     """
@@ -71,11 +71,11 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSpec:
-    """How the links of an emulated fabric are shaped: each node's to its switch, in both directions.
+    """The shaping of an emulated fabric's links: of every node's link to its switch, in both directions.
 
     ``rate`` and ``uplink`` in bit/s, 0: not shaped; ``burst`` in bytes; ``delay_s``: one way, between any two nodes;
-    ``loss``: the part of the packets that is lost on the way. With ``groups`` the nodes are spread over as many leaf
-    switches, in order, each behind an uplink to the core.
+    ``loss``: fraction of lost packets. With ``groups`` the nodes are spread over that many leaf switches, in order; every
+    leaf switch has an uplink to the core.
     """
 
     rate: int = 0
@@ -89,7 +89,7 @@ class LinkSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortSpec:
-    """A node's place on the switch of an emulated fabric: its own network namespace, plugged into leaf ``group``."""
+    """A node's port on the switch of an emulated fabric: its own network namespace, connected to leaf ``group``."""
 
     group: int = 0
     link: LinkSpec = field(default_factory=LinkSpec)
@@ -100,10 +100,10 @@ Role = Literal["node", "spare"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """What one node shall be. ``hash`` covers everything that a change of which needs the node replaced.
+    """The spec of a node. ``hash`` covers every field whose change requires a replacement of the node.
 
-    Where it is only found on the host, ``address`` (or ``interface``) is empty and the found one counts (``NodeStatus``).
-    ``gpus``: how many; -1: as many as the host has. ``port``: where a process node has a network namespace of its own.
+    If ``address`` (or ``interface``) is empty, it is determined on the host (``NodeStatus``). ``gpus``: a number; -1: all
+    GPUs of the host. ``port``: set if a process node has its own network namespace.
     """
 
     name: str
@@ -120,7 +120,7 @@ class NodeSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DepartedHost:
-    """A host that was brought up and left the inventory. ``nodes``: the names that it had."""
+    """A host that was brought up and left the inventory. ``nodes``: the names of its nodes."""
 
     host: HostSpec
     nodes: tuple[str, ...] = ()
@@ -128,13 +128,13 @@ class DepartedHost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedSpec:
-    """What the user wants to exist: the bed file's content.
+    """The desired state of a bed: the content of the bed file.
 
-    ``workdir`` is the bed's directory on this machine; ``hostdir`` the one on its hosts, and inside of its containers.
-    They are the same where the only host is this machine. ``network``: nodes share their host's (host), or have one of
-    their own on this machine (private). ``link``: how that one is shaped, where it is. ``vault``: the values of the inventory
-    that came out of a vault; no message, no bundle and no bed file shows them (``model/vaulted.py``). ``departed``: hosts
-    that left the inventory and were not found empty since. ``start_timeout_s``: how long a node may take to become warm.
+    ``workdir``: the bed's directory on the controller; ``hostdir``: on its hosts and in its containers; they are the same
+    if the controller is the only host. ``network``: nodes use the network of their host (host), or a network of their own
+    on the controller (private). ``link``: the shaping of a private network. ``vault``: values from a vault, which no
+    message, bundle or bed file shows (``model/vaulted.py``). ``departed``: hosts that left the inventory and have not been
+    cleaned up. ``start_timeout_s``: the time in which a node must become warm.
     """
 
     name: str
@@ -157,7 +157,7 @@ class BedSpec:
 
     @property
     def fabric(self) -> bool:
-        """Whether it is an emulated fabric: each node a process in its own network namespace, on a switch of this bed."""
+        """Whether the nodes are processes in their own network namespaces, connected by the bed's emulated switches."""
         return any(node.port for node in self.nodes)
 
     def host(self, name: str) -> HostSpec:
@@ -167,15 +167,15 @@ class BedSpec:
         return next(node for node in self.nodes if node.name == name)
 
 
-#: unreachable: its host does not answer, so nobody knows.
+#: unreachable: its host does not respond, so the node's state is unknown.
 NodeState = Literal["warm", "busy", "starting", "dead", "paused", "absent", "unreachable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """What one node is found to be. Memory in MiB; ``warm``: torch is imported and nothing runs.
+    """The observed status of a node. Memory in MiB; ``warm``: torch is imported and nothing runs.
 
-    ``host``: where it was found, if hosts are asked for it. On a host where it is not wanted its name is ``n1@h2``.
+    ``host``: the host on which it was observed. On a host other than that of its spec its name is ``n1@h2``.
     """
 
     name: str
@@ -194,24 +194,24 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStatus:
-    """What a host has of a bed of containers. ``keeper_pid``: 0 where none lives; ``engine``: its version.
+    """The parts of a bed of containers on a host. ``keeper_pid``: 0 if no keeper is alive; ``engine``: its version.
 
-    ``stamp``: what it says that it was prepared for; empty where it does not, or where another machine said so.
-    ``place``: which directory of which machine the bed's is, by whatever way it was reached; empty where there is none.
-    ``containers``: how many there are, ended ones as well.
+    ``stamp``: the fingerprint of its preparation; empty if it has none, or has the stamp of another machine.
+    ``directory_id``: identifies the bed's directory and its machine independently of the connection; empty if absent.
+    ``containers``: the number of containers, including ended ones.
     """
 
     name: str
     keeper_pid: int = 0
     engine: str = ""
     stamp: str = ""
-    place: str = ""
+    directory_id: str = ""
     containers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedStatus:
-    """What exists of a bed. ``detached``: its nodes outlive their keeper, so that a new one takes them over."""
+    """The observed status of a bed. ``detached``: its nodes outlive their keeper, and a new keeper adopts them."""
 
     name: str
     nodes: tuple[NodeStatus, ...] = ()
@@ -223,13 +223,13 @@ class BedStatus:
     hosts: tuple[HostStatus, ...] = ()
 
     def node(self, name: str) -> NodeStatus:
-        found = (node for node in self.nodes if node.name == name)
-        return next(found, NodeStatus(name=name, state="absent"))
+        matches = (node for node in self.nodes if node.name == name)
+        return next(matches, NodeStatus(name=name, state="absent"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One line of a plan of `up`: what is to be done to a node, and why. ``host``: of a node that is not wanted there."""
+    """A line in the plan of `up`: the action on a node, and the reason. ``host``: set for a node that shall not be there."""
 
     action: Literal["create", "replace", "remove", "keep"]
     node: str
@@ -239,9 +239,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diff:
-    """The plan of `up`: a value that --dry-run prints and apply walks. ``detached``: see ``BedStatus``.
+    """The plan of `up`: --dry-run prints it, and apply executes it. ``detached``: see ``BedStatus``.
 
-    ``departed``: what is on hosts that left the inventory; it is kept where they are not reached.
+    ``departed``: changes on hosts that left the inventory; nodes on unreachable hosts are kept.
     """
 
     changes: tuple[Change, ...]

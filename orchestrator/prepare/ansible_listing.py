@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..core.inventory import listed_inventory, variable_positions
+from ..core.inventory import parse_listing, variable_positions
 from ..core.spec import source_positions, values
 from ..model.bed import Inventory
 from ..model.errors import UsageError
@@ -31,15 +31,15 @@ def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
     sources, encrypted = _sources(path)
     with arguments(vault) as options:
         listing = _list(path, vault, options)
-        files = listed_inventory.Surroundings(
+        files = parse_listing.SourceFiles(
             path=str(path),
             directory=str((path if path.is_dir() else path.parent).absolute()),
             sources=sources,
-            encrypted=bool(encrypted),
+            has_encrypted_file=bool(encrypted),
             documents=_documents(path, vault, options, encrypted),
-            opened=_opened(path, vault, options, listed_inventory.sealed(listing)),
+            decrypted=_opened(path, vault, options, parse_listing.needed_ciphertexts(listing)),
         )
-    return listed_inventory.build(listing, files), listed_inventory.secrets(files)
+    return parse_listing.parse(listing, files), parse_listing.secrets(files)
 
 
 def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]:

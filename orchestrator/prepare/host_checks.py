@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..core.bed import diagnosis, host_errors, links
+from ..core.bed import diagnosis, error_explanations, links
 from ..model.bed import BedSpec, HostSpec
 from ..model.requirements import Requirement
 from ..providers.process import fabric
@@ -26,15 +26,15 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
     known = bed.hosts or _this_machine(bed)
     with ThreadPoolExecutor(max_workers=min(len(known), _MOST)) as pool:
         results = list(pool.map(lambda host: _look(bed, host), known))
-    looked = [result for result in results if isinstance(result, diagnosis.Looked)]
-    doubled = diagnosis.same_machine(looked)
+    looked = [result for result in results if isinstance(result, diagnosis.HostSurvey)]
+    doubled = diagnosis.find_same_machine(looked)
     requirements: dict[str, tuple[Requirement, ...]] = {}
     for host, result in zip(known, results, strict=True):
         if isinstance(result, Requirement):
             requirements[host.name] = (result,)
         else:
             extra = (doubled[host.name],) if host.name in doubled else ()
-            requirements[host.name] = (*extra, *diagnosis.findings(bed, result, _here(bed, host)), *_fabric(bed))
+            requirements[host.name] = (*extra, *diagnosis.diagnose(bed, result, _here(bed, host)), *_fabric(bed))
     return requirements
 
 
@@ -52,7 +52,7 @@ def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     return tuple(lacks) or (fine,)
 
 
-def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | Requirement:
+def _look(bed: BedSpec, host: HostSpec) -> diagnosis.HostSurvey | Requirement:
     try:
         with host_access.reach(host) as way:
             return _read(bed, host, way)
@@ -61,11 +61,11 @@ def _look(bed: BedSpec, host: HostSpec) -> diagnosis.Looked | Requirement:
         return Requirement(name=name, outcome="fail", text=str(error))
 
 
-def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.Looked | Requirement:
+def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.HostSurvey | Requirement:
     interpreter = sys.executable if host.connection == "local" else host.python
     answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
     if answer.code:
-        advised = host_errors.advise(replace(host, python=interpreter), answer.errors, reached=True)
+        advised = error_explanations.explain_host(replace(host, python=interpreter), answer.errors, reachable=True)
         return Requirement(name="python", outcome="fail", text=advised.text, fix=advised.fix)
     try:
         host_facts: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])
@@ -73,7 +73,7 @@ def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.Loo
         text = "what it prints is no answer; does its shell print something at log-in?"
         return Requirement(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
     offset_s, within = _clock(way)
-    return diagnosis.Looked(host=host, facts=host_facts, clock_s=offset_s, within_s=within)
+    return diagnosis.HostSurvey(host=host, facts=host_facts, clock_offset_s=offset_s, clock_uncertainty_s=within)
 
 
 def _clock(way: host_access.Reach) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.bed import host_errors, observed_status, preparation
+from ..core.bed import error_explanations, observed_status, preparation
 from ..model.bed import BedSpec, HostSpec
 from ..model.errors import OwnedError
 from ..model.requirements import ENGINE_SOCKET
@@ -39,7 +39,7 @@ class Outcome:
     """``failures``: host, task, what is wrong, what to do next."""
 
     ready: tuple[str, ...]
-    failures: tuple[tuple[str, str, host_errors.Advice], ...]
+    failures: tuple[tuple[str, str, error_explanations.Explanation], ...]
     changed: int
 
 
@@ -47,7 +47,7 @@ def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
     """From what is known on this machine alone: no host is asked."""
     images = {name: image_id for name in preparation.images(bed) if (image_id := local_image(name)) is not None}
     parts = preparation.parts(bed, playbooks_hash(), images)
-    due = preparation.due(parts, {} if force else prepared.read(state, bed.name))
+    due = preparation.find_due(parts, {} if force else prepared.read(state, bed.name))
     if force:
         due = tuple(preparation.Due(host=entry.host, reason="asked for") for entry in due)
     return Work(bed=bed, due=due, parts=parts, images=images)
@@ -69,7 +69,7 @@ def prepare(state: Path, work: Work, vault: Vault, notify: playbook_runs.Told) -
         variables["ccbed_image_ids"] = dict(work.images)
     away, labels = host_access.read([bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json")
     _refuse_foreign(state, bed, labels)
-    failures = tuple((host, "", host_errors.Advice(text=text, fix="")) for host, text in away.items())
+    failures = tuple((host, "", error_explanations.Explanation(text=text, fix="")) for host, text in away.items())
     hosts = [entry.host for entry in work.due if entry.host not in away]
     if not hosts:
         return Outcome(ready=(), failures=failures, changed=0)
@@ -95,7 +95,7 @@ def lost(state: Path, bed: BedSpec, stamps: Mapping[str, str], away: Collection[
     """Hosts that are not as they were prepared. ``away``: those that could not say it; they are asked for nothing else."""
     known = prepared.read(state, bed.name)
     hosts = [bed.host(name) for name in away if name in known]
-    return preparation.lost(known, {**stamps, **_stamps(bed, hosts)})
+    return preparation.find_changed(known, {**stamps, **_stamps(bed, hosts)})
 
 
 def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
@@ -109,7 +109,7 @@ def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
         except host_access.UnreachableError:
             return None
         left, machine = ["", "", *output.splitlines()][-2:]  # a shell may say something at log-in
-        return observed_status.stamp(_json(left), machine)
+        return observed_status.preparation_fingerprint(_json(left), machine)
 
     with ThreadPoolExecutor(max_workers=16) as pool:
         stamps = dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
@@ -177,17 +177,19 @@ def _remembered(parts: Mapping[str, Any], host_facts: Mapping[str, Any]) -> dict
     return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": host_facts.get("firewall", "")}
 
 
-def _failures(bed: BedSpec, played: playbook_runs.Played) -> tuple[tuple[str, str, host_errors.Advice], ...]:
+def _failures(
+    bed: BedSpec, played: playbook_runs.Played
+) -> tuple[tuple[str, str, error_explanations.Explanation], ...]:
     return tuple(advice for host, step in played.failed.items() for advice in _advice(bed.host(host), step))
 
 
-def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str, host_errors.Advice]]:
+def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str, error_explanations.Explanation]]:
     if step.task != "check":
-        yield host.name, step.task, host_errors.advise(host, step.said, reached=step.state == "failed")
+        yield host.name, step.task, error_explanations.explain_host(host, step.said, reachable=step.state == "failed")
         return
     for line in step.said.splitlines():  # the playbooks' own words
         text, _, fix = line.partition("; fix: ")
-        yield host.name, "", host_errors.Advice(text=text, fix=fix)
+        yield host.name, "", error_explanations.Explanation(text=text, fix=fix)
 
 
 def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..core.bed import engine_errors
+from ..core.bed import error_explanations
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec
 from ..model.errors import InfrastructureError
@@ -160,7 +160,7 @@ class _Lost:
 
 def _refusal(bed: BedSpec, failed: Sequence[tuple[str, str]]) -> InfrastructureError:
     """What an engine says is told in plain words before its own, with what to do; for the rest there is the keeper's log."""
-    explain = engine_errors.explain if bed.provider == "docker" else lambda text: None
+    explain = error_explanations.explain_engine if bed.provider == "docker" else lambda text: None
     explained = [(node, text, explain(text)) for node, text in failed]
     problems = [
         f"node {node}: {known.text} ({text})" if known else f"node {node}: {text}" for node, text, known in explained

@@ -68,12 +68,12 @@ def refuse_doubled(bed: BedSpec, status: BedStatus) -> None:
     """Raises UsageError with a line for each host that is another one of the bed, under another address or name."""
     machines: dict[str, str] = {}
     problems = []
-    for host in (host for host in status.hosts if host.place):
-        if host.place in machines:
+    for host in (host for host in status.hosts if host.directory_id):
+        if host.directory_id in machines:
             problems.append(
-                f"host {host.name}: is the same machine as {machines[host.place]}, which has {bed.hostdir} already"
+                f"host {host.name}: is the same machine as {machines[host.directory_id]}, which has {bed.hostdir} already"
             )
-        machines.setdefault(host.place, host.name)
+        machines.setdefault(host.directory_id, host.name)
     if problems:
         raise UsageError(
             *problems, hint="set ansible_host of each to its own address, or take one out of the inventory"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..core.bed.prune import KEEP_BYTES, OLDER_THAN_S, YOUNGEST_S, Leftover, Removal, removals
+from ..core.bed.prune import KEEP_BYTES, MIN_AGE_S, OLDER_THAN_S, Leftover, Removal, removals
 from ..model.bed import BedSpec
 from ..model.errors import CcbedError, UsageError
 from ..model.provider import Provider
@@ -56,10 +56,12 @@ def _leftover(bed: BedSpec, host: str, entry: Mapping[str, Any], run: beds.OpenR
     in_use = ""
     if run and (kind == PAYLOAD or (kind == RUN and name in run.names)):
         in_use = f"run {run.run} is open"
-    if kind == EXEC and age_s < YOUNGEST_S:
+    if kind == EXEC and age_s < MIN_AGE_S:
         in_use = "its program may still run"
     where = f"{bed.name}/{host}" if host else bed.name
-    return Leftover(kind=kind, name=name, place=where, size_bytes=int(entry["size_bytes"]), age_s=age_s, in_use=in_use)
+    return Leftover(
+        kind=kind, name=name, location=where, size_bytes=int(entry["size_bytes"]), age_s=age_s, in_use=in_use
+    )
 
 
 def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, *, dry_run: bool) -> None:
@@ -74,7 +76,9 @@ def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, 
             listed = of_bed(bed, provider)
             chosen = limits.choose(listed)
             removed = [removal.leftover for removal in chosen]
-            provider.remove_leftovers(bed, [(item.place.partition("/")[2], item.kind, item.name) for item in removed])
+            provider.remove_leftovers(
+                bed, [(item.location.partition("/")[2], item.kind, item.name) for item in removed]
+            )
             report.add(listed, chosen)
     except UsageError as error:
         report.problems.append(f"bed {bed.name} is left as it is: {error}")
@@ -93,5 +97,5 @@ def prune_local(report: Report, listed: Sequence[leftovers.Local], limits: Limit
                 leftovers.remove(paths[id(removal.leftover)])
             removed.append(removal)
         except OSError as error:
-            report.problems.append(f"{removal.leftover.place}/{removal.leftover.name}: {error.strerror}")
+            report.problems.append(f"{removal.leftover.location}/{removal.leftover.name}: {error.strerror}")
     report.add([local.leftover for local in listed], removed)

@@ -59,7 +59,7 @@ def _unbegun(runs: Path) -> Iterator[Path]:
 def _local(kind: str, path: Path, now: float, in_use: str = "") -> Local:
     measured = prunable_files.measure([path], now)
     leftover = Leftover(
-        kind=kind, name=path.name, place=str(path.parent), size_bytes=measured["size_bytes"],
+        kind=kind, name=path.name, location=str(path.parent), size_bytes=measured["size_bytes"],
         age_s=measured["age_s"], in_use=in_use,
     )  # fmt: skip
     return Local(leftover=leftover, path=path)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import assemble
+from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.event import Command
@@ -28,7 +28,7 @@ def bed_of(directory: Path, variables: str, name: str) -> BedSpec:
     text = f"all: {{hosts: {{h1: {{}}}}, vars: {{ccbed_bed: {name}, ccbed_nodes: 2, {variables}}}}}\n"
     inventory = parse_inventory.parse(text, str(directory / f"{name}.yml"))
     state = str(directory / "state")
-    return assemble.assemble(inventory, agent=archive.agent_hash(), state=state, home=str(directory))
+    return nodes_from_inventory.assemble_bed(inventory, agent=archive.agent_hash(), state=state, home=str(directory))
 
 
 def fake_stage() -> tuple[FakeBed, Stage]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import container_requests, engine_errors
+from orchestrator.core.bed import container_requests, error_explanations
 from orchestrator.model import container
 from orchestrator.model.bed import BedSpec, ContainerSpec, NodeSpec
 
@@ -138,7 +138,7 @@ def test_docker_engine_accepts_requests_for_gpus(create: Create, gpus: tuple[str
 def test_docker_engine_without_nvidia_runtime_says_so_at_the_start(engine: Any, create: Create) -> None:
     """Where it has the runtime, there is no such GPU."""
     error_text = start(engine, create(gpu_devices=("GPU-00000000-none",)))
-    explanation = engine_errors.explain(error_text)
+    explanation = error_explanations.explain_engine(error_text)
     if "nvidia" in engine.info().get("Runtimes", {}):
         assert explanation is not None and explanation.text == "no GPU GPU-00000000-none on this host"
     else:
@@ -150,8 +150,8 @@ def test_docker_engine_without_infiniband_says_so_at_the_start(engine: Any, crea
     """Where there is one, nothing is said of it."""
     container = create(rdma=True)
     assert container["HostConfig"]["CapAdd"] == ["IPC_LOCK"]
-    explanation = engine_errors.explain(start(engine, container))
-    missing = explanation is not None and explanation.text == "ccbed_rdma is set, and the host has no /dev/infiniband"
+    explanation = error_explanations.explain_engine(start(engine, container))
+    missing = explanation is not None and explanation.text == "ccbed_rdma is set, but the host has no /dev/infiniband"
     assert missing is not Path("/dev/infiniband").exists()
 
 
@@ -161,7 +161,7 @@ def test_docker_engine_says_that_an_image_has_no_python(engine: Any, create: Cre
     assert start(engine, container) == ""
     assert engine.wait(container["Id"], timeout=20)["StatusCode"] == 127
     output = engine.logs(container["Id"]).decode()
-    explanation = engine_errors.explain(output)
+    explanation = error_explanations.explain_engine(output)
     assert explanation is not None, output
     assert explanation.text == "the image has no python3 on its PATH"
 
@@ -169,5 +169,5 @@ def test_docker_engine_says_that_an_image_has_no_python(engine: Any, create: Cre
 def test_docker_engine_says_which_mount_has_no_source(create: Create) -> None:
     with pytest.raises(docker.errors.APIError) as refused:
         create(mounts=("/no/such/place:/data:ro",))
-    explanation = engine_errors.explain(str(refused.value.explanation))
+    explanation = error_explanations.explain_engine(str(refused.value.explanation))
     assert explanation is not None and explanation.text == "/no/such/place is not there"

@@ -94,7 +94,7 @@ def test_up_again_changes_nothing(remote: Remote) -> None:
 def test_a_host_that_lost_its_stamp_is_prepared_again_once(remote: Remote) -> None:
     (remote.hostdir / "prepared.json").unlink()
     _, planned = remote.ccbed("up", str(remote.inventory), "--dry-run")
-    assert "prepare: h1 (what preparation left there is gone" in planned
+    assert "prepare: h1 (the stamp of its preparation is missing" in planned
     code, output = remote.ccbed("up", str(remote.inventory))
     assert code == 0, output
     assert "prepare     h1 ready" in output

@@ -20,7 +20,7 @@ def test_a_host_whose_engine_is_stopped(desk: Desk) -> None:
     machines.service(processes.first(desk.lab)["h3"], "engine", "stop")
     try:
         doctor = desk.ccbed("doctor", inventory)
-        assert "lacks  h3: engine: none answers at /var/run/docker.sock" in doctor.text
+        assert "lacks  h3: engine: no engine responds at /var/run/docker.sock" in doctor.text
         assert "fix: start dockerd, or set ccbed_engine" in doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
         up.assert_every_host("no container engine answers", ("h3",))
@@ -39,7 +39,7 @@ def test_a_host_without_docker(desk: Desk) -> None:
     inventory = desk.inventory()
     with without_programs(desk, "h2"):
         doctor = desk.ccbed("doctor", inventory)
-        assert "lacks  h2: engine: none answers at /var/run/docker.sock" in doctor.text
+        assert "lacks  h2: engine: no engine responds at /var/run/docker.sock" in doctor.text
         assert "fix: `ccbed up` installs Docker there; or set ccbed_engine" in doctor.text
         up = desk.ccbed("up", inventory, "--no-prepare")
         assert up.code == EXIT_INFRASTRUCTURE
@@ -191,11 +191,11 @@ def test_an_engine_whose_disk_is_full(desk: Desk) -> None:
     inventory = desk.inventory()
     with small_disk(desk, "h3"):
         doctor = desk.ccbed("doctor", inventory)
-        assert f"{desk.image} is to be brought, and 64 MiB are free in /var/lib/docker" in doctor.text
+        assert f"{desk.image} must be copied, but only 64 MiB are free in /var/lib/docker" in doctor.text
         up = desk.ccbed("up", inventory, within_s=2 * PLAYED_S)
         assert up.code == EXIT_INFRASTRUCTURE
         up.assert_every_host("load: its disk is full", ("h3",))
-        assert "next: h3: free space on h3: df -h there, docker system prune" in up.text
+        assert "next: h3: free space on h3: check df -h; docker system prune" in up.text
         assert "next: h1 h2 are ready and kept; to continue: ccbed up" in up.text
         assert ".tar" not in desk.inside("h3", "ls", "/var/lib/ccbed/bad")
     desk.nothing_there(("h1", "h2"))

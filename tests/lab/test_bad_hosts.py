@@ -246,7 +246,7 @@ def test_a_host_that_was_installed_anew_is_prepared_again(desk: Desk) -> None:
     assert desk.ccbed("down", "bad").code == EXIT_PASS
     desk.inside("h2", "rm", "-rf", "/var/lib/ccbed/bad")  # the last helper there may be removing its archive as well
     output = desk.up(inventory)
-    assert "warning: h2: what preparation left there is gone" in output.text
+    assert "warning: h2: the stamp of its preparation is missing" in output.text
     assert "prepare     h2 ready" in output.text
 
 

@@ -69,7 +69,7 @@ def test_a_host_that_left_and_is_away_is_named_until_it_is_back(desk: Desk) -> N
     with desk.off("h3"):
         output = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert output.code == EXIT_PASS, output.text
-        assert "n2: its host h3 is no longer in the inventory, and is not reached" in output.text
+        assert "n2: its host h3 is no longer in the inventory, and cannot be reached" in output.text
         assert "no longer in the inventory" in desk.ccbed("status", within_s=PLAYED_S).text
         down = desk.ccbed("down", "bad", within_s=PLAYED_S)
         assert down.code == EXIT_INFRASTRUCTURE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from orchestrator.core.bed import assemble
+from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, NodeSpec, NodeState, NodeStatus
 
@@ -15,7 +15,9 @@ LOCAL = """all:
 
 
 def local(text: str = LOCAL, agent: str = "a" * 64, state: str = "/state") -> BedSpec:
-    return assemble.assemble(parse_inventory.parse(text, "local.yml"), agent=agent, state=state, home="/h")
+    return nodes_from_inventory.assemble_bed(
+        parse_inventory.parse(text, "local.yml"), agent=agent, state=state, home="/h"
+    )
 
 
 def found(node: NodeSpec, state: NodeState = "warm", **change: object) -> NodeStatus:

@@ -15,8 +15,8 @@ def test_nodes_of_an_engine_are_told_in_plain_words_and_each_fix_once() -> None:
     bed = replace(beds.local(), provider="docker")
     found = apply._refusal(bed, [("n0", GPUS), ("n1", GPUS), ("n2", "the moon is wrong")])
     assert found.problems == (
-        f"node n0: GPUs are asked for, and the engine has no NVIDIA runtime ({GPUS})",
-        f"node n1: GPUs are asked for, and the engine has no NVIDIA runtime ({GPUS})",
+        f"node n0: the node requests GPUs, but the engine has no NVIDIA runtime ({GPUS})",
+        f"node n1: the node requests GPUs, but the engine has no NVIDIA runtime ({GPUS})",
         "node n2: the moon is wrong",
     )
     assert [line.split()[0] for line in found.hint.splitlines()] == ["install", "ccbed", "to"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import assemble, container_requests, devices
+from orchestrator.core.bed import container_requests, gpu_devices, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model import container
 from orchestrator.model.bed import BedSpec, ContainerSpec, NodeSpec
@@ -35,7 +35,9 @@ ADDRESSES = {"n0": "198.18.0.1", "n1": "198.18.0.2", "n2": "198.18.0.2"}
 
 
 def bed(text: str, more: str = "") -> BedSpec:
-    spec = assemble.assemble(parse_inventory.parse(text + more, "lab.yml"), agent="a" * 12, state="/state", home="/h")
+    spec = nodes_from_inventory.assemble_bed(
+        parse_inventory.parse(text + more, "lab.yml"), agent="a" * 12, state="/state", home="/h"
+    )
     return replace(spec, nodes=tuple(replace(node, hash="0123456789ab") for node in spec.nodes))
 
 
@@ -194,11 +196,11 @@ def test_cdi_names_go_to_the_engine_and_keep_the_runtimes_hook_out() -> None:
 
 def test_cdi_names_need_an_engine_that_knows_them() -> None:
     spec = ContainerSpec(image="x", gpu_devices=("nvidia.com/gpu=0",))
-    assert devices.unfit(spec, "20.10.24+dfsg1") == (
+    assert gpu_devices.version_problem(spec, "20.10.24+dfsg1") == (
         "CDI device nvidia.com/gpu=0 needs Docker Engine 25 or newer (found 20.10.24+dfsg1); or name GPUs by index or UUID"
     )
-    assert devices.unfit(spec, "28.2.2") == ""
-    assert devices.unfit(replace(spec, gpu_devices=("0",)), "20.10.24") == ""
+    assert gpu_devices.version_problem(spec, "28.2.2") == ""
+    assert gpu_devices.version_problem(replace(spec, gpu_devices=("0",)), "20.10.24") == ""
 
 
 def test_memory_is_locked_and_infiniband_is_there_only_where_rdma_is_asked_for() -> None:
@@ -249,5 +251,5 @@ def test_several_hosts_share_theirs() -> None:
 def test_only_a_node_that_shall_be_a_container_has_a_request() -> None:
     spec = bed(ONE)
     node = NodeSpec(name="n9", host="localhost", role="node", address="", hash="")
-    with pytest.raises(ValueError, match="n9 is not to be a container"):
+    with pytest.raises(ValueError, match="n9: its spec has no container"):
         container_requests.request(spec, node, archive="a", owner=(0, 0), addresses={}, tag="t")

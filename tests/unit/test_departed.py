@@ -13,7 +13,7 @@ from orchestrator.cli import main
 from orchestrator.cli.inputs import session
 from orchestrator.cli.render import bed_view, terminal
 from orchestrator.cli.verbs import up
-from orchestrator.core.bed import assemble, departed, observed_status
+from orchestrator.core.bed import departed, nodes_from_inventory, observed_status
 from orchestrator.core.bed.diff import diff
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, HostStatus, NodeStatus
@@ -30,7 +30,9 @@ def bed(before: BedSpec | None = None, **counts: int) -> BedSpec:
     hosts = ", ".join(f"{name}: {{ansible_host: 10.0.0.{name[1:]}, ccbed_nodes: {n}}}" for name, n in counts.items())
     text = f"all: {{hosts: {{{hosts}}}, vars: {{ccbed_provider: docker}}}}"
     inventory = parse_inventory.parse(text, "lab.yml")
-    return assemble.assemble(inventory, agent="a" * 64, state="/s", home="/h", recorded=lambda name: before)
+    return nodes_from_inventory.assemble_bed(
+        inventory, agent="a" * 64, state="/s", home="/h", recorded=lambda name: before
+    )
 
 
 def seats(bed: BedSpec) -> dict[str, list[str]]:
@@ -85,24 +87,26 @@ def test_a_node_on_the_wrong_host_is_removed_there_and_created_where_it_is_wante
 
 def test_a_host_that_left_is_emptied_and_a_reason_is_given_for_each_of_its_nodes() -> None:
     wanted = bed(bed(h1=1, h2=2), h1=1)
-    status = observed_status.bed_status(departed.bed_of(wanted), {"h2": look(container("n1"), container("n2", "dead"))})
+    status = observed_status.bed_status(
+        departed.departed_bed(wanted), {"h2": look(container("n1"), container("n2", "dead"))}
+    )
     changes = departed.changes(wanted, status, {})
     assert [(one.action, one.node, one.host) for one in changes] == [
         ("remove", "n1", "h2"), ("remove", "keeper", "h2"), ("remove", "ended containers", "h2"),
     ]  # fmt: skip
     assert {one.reason for one in changes} == {"its host h2 is no longer in the inventory"}
-    assert [host.name for host in departed.to_clear(wanted, changes)] == ["h2"]
-    assert departed.remembered(wanted, changes) == wanted
+    assert [host.name for host in departed.hosts_to_clear(wanted, changes)] == ["h2"]
+    assert departed.without_empty_hosts(wanted, changes) == wanted
 
 
 def test_a_host_that_left_and_is_empty_is_forgotten_and_one_that_is_away_is_not() -> None:
     wanted = bed(bed(h1=1, h2=1, h3=1), h1=1)
-    status = observed_status.bed_status(departed.bed_of(wanted), {"h2": look(keeper=False)})
+    status = observed_status.bed_status(departed.departed_bed(wanted), {"h2": look(keeper=False)})
     changes = departed.changes(wanted, status, {"h3": "no route"})
     assert [(one.action, one.node) for one in changes] == [("keep", "n2")]
-    assert "h3 is no longer in the inventory, and is not reached: no route" in changes[0].reason
-    assert [one.host.name for one in departed.remembered(wanted, changes).departed] == ["h3"]
-    assert departed.to_clear(wanted, changes) == ()
+    assert "h3 is no longer in the inventory, and cannot be reached: no route" in changes[0].reason
+    assert [one.host.name for one in departed.without_empty_hosts(wanted, changes).departed] == ["h3"]
+    assert departed.hosts_to_clear(wanted, changes) == ()
 
 
 # --- the verbs --------------------------------------------------------------------------------------------------------
@@ -170,7 +174,7 @@ def test_a_host_that_left_and_is_away_is_named_each_time_and_ended_when_it_is_ba
     for _ in range(2):
         code, said = run("up", h1=1)
         assert code == 0, said
-        assert "warning: n1: its host h2 is no longer in the inventory, and is not reached: no route" in said
+        assert "warning: n1: its host h2 is no longer in the inventory, and cannot be reached: no route" in said
         assert "nothing to change" in said
     assert "host h2: no longer in the inventory" in run("status", h1=1)[1]
     provider.away = ()
@@ -203,7 +207,9 @@ def test_a_bed_that_would_not_be_met_any_more_is_ended_first(tmp_path: Path, var
     text = f"all: {{hosts: {{h1: {{}}}}, vars: {{ccbed_bed: lab, ccbed_provider: docker, {variable}}}}}"
     if "process" in variable:
         text = text.replace("ccbed_provider: docker, ", "")
-    after = assemble.assemble(parse_inventory.parse(text, "lab.yml"), agent="a" * 64, state="/s", home="/h")
+    after = nodes_from_inventory.assemble_bed(
+        parse_inventory.parse(text, "lab.yml"), agent="a" * 64, state="/s", home="/h"
+    )
     with pytest.raises(Exception, match=r"bed lab is up in .*; the inventory now says"):
         up._refuse_moved(after, before)
 

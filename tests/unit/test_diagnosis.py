@@ -47,8 +47,8 @@ def wrong(changes: dict[str, Any], here: str | None = "sha256:aa", **of_bed: Any
         for part in way:
             inner = inner[part]
         inner[last] = value
-    looked = diagnosis.Looked(host=host("h1"), facts=found, within_s=0.02)
-    findings = diagnosis.findings(bed(**of_bed), looked, here)
+    looked = diagnosis.HostSurvey(host=host("h1"), facts=found, clock_uncertainty_s=0.02)
+    findings = diagnosis.diagnose(bed(**of_bed), looked, here)
     return [f"{one.outcome} {one.name}: {one.text}; {one.fix}" for one in findings if one.outcome != "ok"]
 
 
@@ -56,7 +56,7 @@ def test_a_host_that_has_everything_lacks_nothing() -> None:
     assert wrong({}) == []
 
 
-ENGINE = "engine: none answers at /var/run/docker.sock (refused)"
+ENGINE = "engine: no engine responds at /var/run/docker.sock (refused)"
 GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_version": "570"}], "smi": True}
 
 
@@ -68,10 +68,10 @@ GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_versi
         ({"engine.version": "", "engine.error": "refused", "programs": []}, f"fail {ENGINE}; `ccbed up` installs Docker"),
         ({"engine.version": "", "engine.denied": True}, "fail engine: user ops may not use /var/run/docker.sock; sudo usermod"),
         ({"engine.version": "19.03.15"}, "fail engine: 19.03.15 is too old; upgrade Docker to 20.10 or newer"),
-        ({"images": {"pytorch": ""}}, "warn image: pytorch is not there; `ccbed up` brings the one of this machine"),
-        ({"images": {"pytorch": "sha256:bb"}}, "warn image: pytorch there is another one; `ccbed up` brings the one"),
-        ({"images": {"pytorch": ""}, "engine.free": GIB}, "fail image: pytorch is to be brought, and 1 GiB are free"),
-        ({"workdir.owner": 0}, "fail directory: /var/lib/ccbed/lab is not ops's; sudo chown -R ops /var/lib/ccbed/lab"),
+        ({"images": {"pytorch": ""}}, "warn image: pytorch is missing; `ccbed up` copies the controller"),
+        ({"images": {"pytorch": "sha256:bb"}}, "warn image: pytorch differs from the controller"),
+        ({"images": {"pytorch": ""}, "engine.free": GIB}, "fail image: pytorch must be copied, but only 1 GiB are free"),
+        ({"workdir.owner": 0}, "fail directory: /var/lib/ccbed/lab does not belong to ops; sudo chown -R ops /var/lib/ccbed/lab"),
         ({"workdir.there": False, "workdir.writable": False}, "warn directory: ops cannot write /var/lib/ccbed/lab; `ccbed up`"),
         ({"workdir.free": 1024**2}, "fail disk: 1 MiB free for /var/lib/ccbed/lab, 256 MiB needed; free space"),
         ({"shm.free": 0}, "fail shm: 0 MiB free in /dev/shm, 64 MiB needed; free space in /dev/shm"),
@@ -87,7 +87,7 @@ def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], said: str) -> 
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [
-        ({"devices": [], "smi": False}, "fail gpus: none: there is no nvidia-smi; install the NVIDIA driver"),
+        ({"devices": [], "smi": False}, "fail gpus: none: nvidia-smi is not installed; install the NVIDIA driver"),
         (
             {**GPU, "toolkit": "", "hook": False},
             "fail gpus: 1, but no NVIDIA container toolkit; install nvidia-container-toolkit",
@@ -101,24 +101,26 @@ def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], said: str) 
     assert wrong({"gpus": gpus}, nodes=(wanting,))[0].startswith(said)
     assert wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting,)) == []
     twice = dataclasses.replace(wanting, name="n2")
-    assert "1 there, 2 asked for" in wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting, twice))[0]
+    assert "1 available, 2 required" in wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting, twice))[0]
 
 
 def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:
-    assert wrong({"images": {"ccbed/cpu:2.13.0": ""}}, here="")[0].startswith("fail image: ccbed/cpu:2.13.0 is neither")
-    assert wrong({"images": {"pytorch/pytorch": ""}}, here="")[0].startswith("warn image: pytorch/pytorch is not there")
+    assert wrong({"images": {"ccbed/cpu:2.13.0": ""}}, here="")[0].startswith(
+        "fail image: ccbed/cpu:2.13.0 is missing on the host and on the controller"
+    )
+    assert wrong({"images": {"pytorch/pytorch": ""}}, here="")[0].startswith("warn image: pytorch/pytorch is missing")
 
 
 def test_a_clock_that_is_off_by_more_than_can_be_measured_is_told() -> None:
-    looked = diagnosis.Looked(host=host("h1"), facts=FINE, clock_s=-3.2, within_s=0.1)
-    said = [one.text for one in diagnosis.findings(bed(), looked, None) if one.outcome == "warn"]
-    assert said == ["-3.2 s from this machine's"]
+    looked = diagnosis.HostSurvey(host=host("h1"), facts=FINE, clock_offset_s=-3.2, clock_uncertainty_s=0.1)
+    said = [one.text for one in diagnosis.diagnose(bed(), looked, None) if one.outcome == "warn"]
+    assert said == ["-3.2 s from the controller's"]
 
 
 def test_two_names_of_one_machine_are_found_out() -> None:
-    first, second = (diagnosis.Looked(host=host(name), facts=FINE) for name in ("h1", "h2"))
-    other = diagnosis.Looked(host=host("h3"), facts={**FINE, "boot": "b-2"})
-    found = diagnosis.same_machine((first, second, other))
+    first, second = (diagnosis.HostSurvey(host=host(name), facts=FINE) for name in ("h1", "h2"))
+    other = diagnosis.HostSurvey(host=host("h3"), facts={**FINE, "boot": "b-2"})
+    found = diagnosis.find_same_machine((first, second, other))
     assert list(found) == ["h2"]
     assert found["h2"].text == "is the same machine as h1 (198.18.0.1 port 22)"
 
@@ -127,10 +129,10 @@ def test_two_names_of_one_machine_are_found_out() -> None:
 def test_two_addresses_of_one_machine_are_found_out_by_its_directory(boot: str, id: int, doubled: list[str]) -> None:
     """Namespaces of one machine have directories of their own; a network file system is the same on machines of other boots."""
     workdir = FINE["workdir"]
-    first = diagnosis.Looked(host=host("h1"), facts={**FINE, "workdir": {**workdir, "id": [1, 7]}})
+    first = diagnosis.HostSurvey(host=host("h1"), facts={**FINE, "workdir": {**workdir, "id": [1, 7]}})
     more = {"boot": boot, "reached": ["198.18.0.9", "22"], "workdir": {**workdir, "id": [1, id]}}
-    second = diagnosis.Looked(host=host("h2"), facts={**FINE, **more})
-    found = diagnosis.same_machine((first, second))
+    second = diagnosis.HostSurvey(host=host("h2"), facts={**FINE, **more})
+    found = diagnosis.find_same_machine((first, second))
     assert list(found) == doubled
     assert all("/var/lib/ccbed/lab is the same directory on both" in one.text for one in found.values())
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.bed import engine_errors
+from orchestrator.core.bed import error_explanations
 
 SAID = {
-    'could not select device driver "" with capabilities: [[gpu]]': "GPUs are asked for, and the engine has no NVIDIA runtime",
-    'could not select device driver "cdi" with capabilities: []': "the engine knows no CDI devices",
+    'could not select device driver "" with capabilities: [[gpu]]': "the node requests GPUs, but the engine has no NVIDIA runtime",
+    'could not select device driver "cdi" with capabilities: []': "the engine does not support CDI devices",
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9": "no CDI device nvidia.com/gpu=9 on this host",
     "failed to create task: runc create failed: nvidia-container-cli: initialization error: nvml error: driver not loaded:"
     " unknown": "the NVIDIA driver of the host does not answer",
     "nvidia-container-cli: device error: 9: unknown device: unknown": "no GPU 9 on this host",
     'error gathering device information while adding custom device "/dev/infiniband": no such file or directory':
-        "ccbed_rdma is set, and the host has no /dev/infiniband",
-    'invalid mount config for type "bind": bind source path does not exist: /nfs/ccbed': "/nfs/ccbed is not there",
+        "ccbed_rdma is set, but the host has no /dev/infiniband",
+    'invalid mount config for type "bind": bind source path does not exist: /nfs/ccbed': "/nfs/ccbed does not exist",
     'exec: "python3": executable file not found in $PATH: unknown': "the image has no python3 on its PATH",
     "No such image: example/torch:1": "image example/torch:1 is not on this host",
     "range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available": "ccbed_cpus is more than the host has (2.00)",
-    "mkdir /var/lib/docker/overlay2/x: no space left on device": "no space is left where the engine keeps its containers",
+    "mkdir /var/lib/docker/overlay2/x: no space left on device": "no space is left on the engine's disk",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("said", SAID, ids=lambda said: said[-40:])
 def test_what_the_engine_says_is_told_with_what_to_do(said: str) -> None:
-    found = engine_errors.explain(said)
+    found = error_explanations.explain_engine(said)
     assert found is not None
     assert found.text == SAID[said]
     assert found.fix and "{" not in found.text
 
 
 def test_what_nobody_has_heard_of_is_left_in_the_engines_words() -> None:
-    assert engine_errors.explain("the moon is in the wrong phase") is None
+    assert error_explanations.explain_engine("the moon is in the wrong phase") is None

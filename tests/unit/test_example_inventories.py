@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import assemble, container_requests
+from orchestrator.core.bed import container_requests, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.core.spec import plan
 from orchestrator.model.bed import BedSpec, ContainerSpec
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "inventories"
 def bed(name: str) -> BedSpec:
     path = FOLDER / name
     inventory = parse_inventory.parse(path.read_text(), str(path))
-    return assemble.assemble(inventory, agent="a" * 12, state="/state", home="/h")
+    return nodes_from_inventory.assemble_bed(inventory, agent="a" * 12, state="/state", home="/h")
 
 
 @pytest.fixture

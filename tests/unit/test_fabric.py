@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import assemble, diff, fabric, links
+from orchestrator.core.bed import diff, fabric, links, nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.core.spec import plan
 from orchestrator.model import codec
@@ -30,7 +30,9 @@ TIERS = LinkSpec(rate=10**8, burst=5000, groups=2, uplink=2 * 10**8, uplink_burs
 
 def bed(link: str = "{rate: 1gbit}") -> BedSpec:
     text = INVENTORY.read_text().replace("{rate: 1gbit}", link)
-    return assemble.assemble(parse_inventory.parse(text, "fabric.yml"), agent="a" * 64, state="/state", home="/h")
+    return nodes_from_inventory.assemble_bed(
+        parse_inventory.parse(text, "fabric.yml"), agent="a" * 64, state="/state", home="/h"
+    )
 
 
 @pytest.mark.parametrize(
@@ -95,7 +97,7 @@ def test_members_are_spread_over_the_groups_in_order_and_spares_are_with_the_fir
 
 def test_names_resolve_to_the_nodes_and_this_machines_other_names_stay() -> None:
     own = ["127.0.0.1 localhost vm # n0\n", "192.168.1.5 n1 other", "# a remark", "10.77.0.1 theirs"]
-    text = fabric.hosts({"n0": "10.77.0.1", "n1": "10.77.0.2"}, own)
+    text = fabric.hosts_file({"n0": "10.77.0.1", "n1": "10.77.0.2"}, own)
     mapped = "::ffff:10.77.0.1\tn0.fabric\n::ffff:10.77.0.2\tn1.fabric\n"
     assert text == f"10.77.0.1\tn0\n10.77.0.2\tn1\n{mapped}127.0.0.1 localhost vm # n0\n# a remark\n"
 
@@ -159,20 +161,20 @@ def test_one_switch_is_a_bridge_and_two_tiers_are_leaves_with_shaped_uplinks_to_
 
 
 def test_only_what_the_link_asks_for_is_tried() -> None:
-    assert {program: list(lines) for program, lines in fabric.trial(FAST).items()} == {
+    assert {program: list(lines) for program, lines in fabric.probe_commands(FAST).items()} == {
         "ip": ["bridge", "veth"], "tc": ["tbf"],
     }  # fmt: skip
-    assert list(fabric.trial(LinkSpec(loss=0.1))["tc"]) == ["netem"]
-    assert list(fabric.trial(None)["tc"]) == []
+    assert list(fabric.probe_commands(LinkSpec(loss=0.1))["tc"]) == ["netem"]
+    assert list(fabric.probe_commands(None)["tc"]) == []
 
 
 def test_what_the_kernel_lacks_is_told_by_name_with_the_next_step() -> None:
     said = "Error: Specified qdisc kind is unknown.\nCommand failed -:2\n"
-    (found,) = fabric.untried(1, said, ["tbf", "netem"], "6.18")
+    (found,) = fabric.parse_probe(1, said, ["tbf", "netem"], "6.18")
     assert found.text == "kernel 6.18 has no netem (delay and loss)" and "remove delay and loss" in found.fix
-    (found,) = fabric.untried(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
-    assert "no namespaces can be made here: unshare: unshare failed" in found.text and "CAP_SYS_ADMIN" in found.fix
-    assert fabric.untried(0, "", ["tbf"], "6.18") == ()
+    (found,) = fabric.parse_probe(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
+    assert "cannot create network namespaces: unshare: unshare failed" in found.text and "CAP_SYS_ADMIN" in found.fix
+    assert fabric.parse_probe(0, "", ["tbf"], "6.18") == ()
 
 
 def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +196,7 @@ def test_what_keeps_both_programs_from_being_tried_is_told_once(monkeypatch: pyt
     monkeypatch.setattr(subprocess, "run", lambda *given, **named: denied)
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(bed())
-    assert len(refused.value.problems) == 1 and "no namespaces can be made here" in refused.value.problems[0]
+    assert len(refused.value.problems) == 1 and "cannot create network namespaces" in refused.value.problems[0]
 
 
 def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
@@ -203,7 +205,7 @@ def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
     file = tmp_path / "f.yml"
     file.write_text("all:\n  vars:\n    # ccbed_link: what a link is\n    ccbed_link: {delay: 1ms}\n")
     monkeypatch.setattr(
-        needs, "lacking", lambda link: (fabric.missing("netem", "6.18"), fabric.missing("veth", "6.18"))
+        needs, "lacking", lambda link: (fabric.missing_kind("netem", "6.18"), fabric.missing_kind("veth", "6.18"))
     )
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(dataclasses.replace(bed(), inventory=str(file)))

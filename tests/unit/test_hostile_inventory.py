@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.core.bed import assemble, container_requests
-from orchestrator.core.inventory import listed_inventory, literal, parse_inventory, ssh_options, variables
+from orchestrator.core.bed import container_requests, nodes_from_inventory
+from orchestrator.core.inventory import literal, parse_inventory, parse_listing, ssh_options, variables
 from orchestrator.model import codec
 from orchestrator.model.bed import BedSpec, Inventory
 from orchestrator.model.errors import UsageError
@@ -109,7 +109,7 @@ def listed(where: str, text: str) -> Inventory:
     content = document(where, text)["all"]
     hosts = dict.fromkeys(content["hosts"], content["vars"])
     listing = {"_meta": {"hostvars": hosts}, "all": {"children": ["ungrouped"]}, "ungrouped": {"hosts": list(hosts)}}
-    return listed_inventory.build(listing, listed_inventory.Surroundings(path="lab.yml"))
+    return parse_listing.parse(listing, parse_listing.SourceFiles(path="lab.yml"))
 
 
 def is_rejected(where: str, text: str) -> bool:
@@ -140,7 +140,7 @@ def test_a_hostile_value_is_rejected_with_its_place_or_is_plain_data(
 
 def _assembled(read: Callable[[str, str], Inventory], where: str, text: str) -> tuple[BedSpec | None, Sequence[str]]:
     try:
-        return assemble.assemble(read(where, text), agent="a" * 6, state="/state", home="/h"), ()
+        return nodes_from_inventory.assemble_bed(read(where, text), agent="a" * 6, state="/state", home="/h"), ()
     except UsageError as error:
         return None, error.problems
 
@@ -179,7 +179,7 @@ def _through_a_shell(command: str) -> list[str]:
 
 def test_every_known_variable_is_tried() -> None:
     assert {key for key, _ in WHERE.values() if key.startswith("ccbed_")} == {f"ccbed_{one}" for one in variables.KNOWN}
-    assert set(listed_inventory.REACH) - set(ssh_options.VARIABLES) == set(literal.ANSIBLE)
+    assert set(parse_listing.REACH) - set(ssh_options.VARIABLES) == set(literal.ANSIBLE)
 
 
 def test_usual_values_are_accepted() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import assemble
+from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 
 from ..lab import layout
@@ -22,7 +22,7 @@ def test_the_committed_inventory_is_the_default_lab() -> None:
 
 def test_the_inventory_asks_for_four_nodes_and_a_spare() -> None:
     inventory = parse_inventory.parse(COMMITTED.read_text(), "inventories/lab.yml")
-    bed = assemble.assemble(inventory, agent="3fa9c1", state="/state", home="/h")
+    bed = nodes_from_inventory.assemble_bed(inventory, agent="3fa9c1", state="/state", home="/h")
     assert [node.host for node in bed.nodes if node.role == "node"] == ["h1", "h1", "h2", "h3"]
     assert [node.host for node in bed.nodes if node.role == "spare"] == ["h3"]
     assert bed.host("h2").power["off"][1:] == ("power", "off", "h2")

@@ -67,7 +67,7 @@ def test_a_host_that_is_another_one_too_is_refused_wherever_it_is_reached() -> N
 
 
 def _placed(*places: str) -> BedStatus:
-    found = (HostStatus(name=f"h{number}", place=place) for number, place in enumerate(places, start=1))
+    found = (HostStatus(name=f"h{number}", directory_id=place) for number, place in enumerate(places, start=1))
     return BedStatus(name="b", nodes=(), hosts=tuple(found))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import assemble
+from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec
 from orchestrator.model.errors import UsageError
@@ -18,7 +18,7 @@ LOCAL = Path(__file__).parents[2] / "inventories" / "local.yml"
 
 
 def bed(text: str, path: str = "inventories/lab.yml", agent: str = "3fa9c1") -> BedSpec:
-    return assemble.assemble(parse_inventory.parse(text, path), agent=agent, state="/state", home="/h")
+    return nodes_from_inventory.assemble_bed(parse_inventory.parse(text, path), agent=agent, state="/state", home="/h")
 
 
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.stem)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import host_errors, preparation
+from orchestrator.core.bed import error_explanations, preparation
 from orchestrator.model.bed import BedSpec, ContainerSpec, HostSpec, NodeSpec
 from orchestrator.prepare import facts, hosts, playbook_runs
 from orchestrator.store import prepared, shipped
@@ -42,7 +42,7 @@ def due(
     after: BedSpec, *, playbooks: str = "p", ids: dict[str, str] | None = None, firewall: str = ""
 ) -> dict[str, str]:
     known = {name: {"parts": parts, "firewall": firewall} for name, parts in preparation.parts(bed(), "p", IDS).items()}
-    found = preparation.due(preparation.parts(after, playbooks, IDS if ids is None else ids), known)
+    found = preparation.find_due(preparation.parts(after, playbooks, IDS if ids is None else ids), known)
     return {one.host: one.reason for one in found}
 
 
@@ -57,7 +57,7 @@ def test_a_new_host_is_prepared_and_the_others_are_not() -> None:
 
 def test_a_new_host_has_to_pass_the_firewalls_of_the_others() -> None:
     more = bed(hosts=(host("h1"), host("h2"), host("h3")), nodes=(node(1), node(2), node(3)))
-    assert due(more, firewall="ufw")["h1"] == "other hosts to let through its firewall"
+    assert due(more, firewall="ufw")["h1"] == "other hosts to allow in its firewall"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
     [
         (
             "root@198.18.0.1: Permission denied (publickey).",
-            "user root is not let in",
+            "user root is not allowed to log in",
             "ssh-copy-id -p 22 root@198.18.0.1",
         ),
         (
@@ -156,14 +156,14 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
         (
             "write /x: No space left on device",
             "its disk is full (write /x: No space left on device)",
-            "free space on h1: df -h there, docker system prune",
+            "free space on h1: check df -h; docker system prune",
         ),
-        ("something\n\nnew", "something new", "look at it: ssh root@198.18.0.1"),
-        ("", "it failed and does not say why", "look at it"),
+        ("something\n\nnew", "something new", "log in and check: ssh root@198.18.0.1"),
+        ("", "it failed without a message", "log in and check"),
     ],
 )
 def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, text: str, fix: str) -> None:
-    found = host_errors.advise(host("h1"), said)
+    found = error_explanations.explain_host(host("h1"), said)
     assert text in found.text
     assert fix in found.fix
 
@@ -186,7 +186,7 @@ def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
 
 
 def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
-    found = host_errors.advise(host("h1"), "cannot remove /x: Permission denied", reached=True)
+    found = error_explanations.explain_host(host("h1"), "cannot remove /x: Permission denied", reachable=True)
     assert found.text == "cannot remove /x: Permission denied"
 
 

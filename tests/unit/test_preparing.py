@@ -202,7 +202,7 @@ def test_a_host_that_is_not_the_one_that_was_prepared_is_prepared_again(session:
     assert prepared_hosts.lost(session, bed(), status(**prints)) == ()
     found = prepared_hosts.lost(session, bed(), status(h1=prints["h1"], h2=""))
     prepared_hosts.forget(session, bed(), found)
-    gone = "what preparation left there is gone: it was installed anew, or is another machine"
+    gone = "the stamp of its preparation is missing: it was reinstalled, or it is another machine"
     assert said(session) == [f"warning: h2: {gone}: prepared again"]
     prepared_hosts.ready(session, bed())
     assert ansible.played[1].hosts == ["h2"]

@@ -18,7 +18,7 @@ OTHER = "2026-11-20T02-00-07Z-dp-ring-aaaa"
 
 
 def leftover(name: str, days: float, size: int = 10, place: str = "lab", in_use: str = "") -> Leftover:
-    return Leftover(kind="run", name=name, place=place, size_bytes=size, age_s=days * DAY, in_use=in_use)
+    return Leftover(kind="run", name=name, location=place, size_bytes=size, age_s=days * DAY, in_use=in_use)
 
 
 def chosen(*found: Leftover, days: float = 7, keep: int = 100) -> list[str]:
@@ -52,7 +52,7 @@ def test_every_removal_has_its_reason() -> None:
     found = prune.removals(
         [leftover("a", 8), leftover("b", 1, 60)], keep_bytes=5, age=lambda s: f"{s / DAY:g} d", size=lambda n: f"{n} B"
     )
-    assert [removal.reason for removal in found] == ["older than 7 d", "more than 5 B there"]
+    assert [removal.reason for removal in found] == ["older than 7 d", "more than 5 B in total"]
 
 
 @pytest.fixture

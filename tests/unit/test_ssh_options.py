@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.bed import assemble
+from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.inventory import parse_inventory, ssh_options
 from orchestrator.model.bed import HostSpec
 from orchestrator.model.errors import UsageError
@@ -28,7 +28,10 @@ all:
 
 def bed(text: str) -> dict[str, HostSpec]:
     inventory = parse_inventory.parse(text, "lab.yml")
-    return {host.name: host for host in assemble.assemble(inventory, agent="a", state="/s", home="/away/ann").hosts}
+    return {
+        host.name: host
+        for host in nodes_from_inventory.assemble_bed(inventory, agent="a", state="/s", home="/away/ann").hosts
+    }
 
 
 @pytest.mark.parametrize(
@@ -50,7 +53,7 @@ def test_arguments_are_read_as_ssh_reads_them(arguments: str, found: dict[str, t
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("-L 80:x:80 -o HostKeyAlias=x -o Port=1", "does not know -L, -o HostKeyAlias; remove it"),
+        ("-L 80:x:80 -o HostKeyAlias=x -o Port=1", "does not support -L, -o HostKeyAlias; remove it"),
         ("-p ssh", "port of ssh must be a whole number .got ssh."),
         ("-o Port", "-o Port has no value"),
         ("bastion", "'bastion' is no option of ssh"),
@@ -82,7 +85,7 @@ def test_a_mistake_is_told_once_at_its_place() -> None:
     wrong = INVENTORY + "    ansible_ssh_common_args: -o HostKeyAlias=x -o IdentityAgent=y\n"
     with pytest.raises(UsageError) as refused:
         bed(wrong)
-    said = "ccbed's own connection does not know -o HostKeyAlias, -o IdentityAgent; remove it"
+    said = "ccbed's own connection does not support -o HostKeyAlias, -o IdentityAgent; remove it"
     assert refused.value.problems == (f"lab.yml:12: vars.ansible_ssh_common_args: {said}",)
 
 

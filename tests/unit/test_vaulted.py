@@ -16,7 +16,7 @@ from orchestrator.cli.inputs import beds as cli_beds
 from orchestrator.cli.inputs.session import Session
 from orchestrator.cli.render import terminal
 from orchestrator.core.bed.diff import diff
-from orchestrator.core.inventory import listed_inventory
+from orchestrator.core.inventory import parse_listing
 from orchestrator.model import codec, vaulted
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import InfrastructureError
@@ -29,7 +29,7 @@ from orchestrator.store import beds as store
 from orchestrator.store.journal import Journal
 
 from . import beds
-from .test_listed_inventory import BIN, encrypt, lay
+from .test_parse_listing import BIN, encrypt, lay
 
 SECRET, OTHER = "open-sesame", "open-sesame-too"
 
@@ -159,7 +159,7 @@ all:
 
 
 def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
-    around = listed_inventory.Surroundings(path="lab.yml", opened={"c": "first-line\nsecond-line\nend\n"})
-    known = listed_inventory.secrets(around)
+    around = parse_listing.SourceFiles(path="lab.yml", decrypted={"c": "first-line\nsecond-line\nend\n"})
+    known = parse_listing.secrets(around)
     assert vaulted.hide("rank 0: second-line end", known) == "rank 0: *** end"
     assert vaulted.hide("first-line\nsecond-line\nend", known) == "***"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.bed import assemble
+from orchestrator.core.bed import nodes_from_inventory
 from orchestrator.core.bed.diff import diff
 from orchestrator.core.inventory import parse_inventory
 from orchestrator.model.bed import BedSpec, BedStatus, NodeState, NodeStatus
@@ -23,7 +23,9 @@ from .fake_bed import FakeProvider
 def bed(nodes: int, hosts: int = 3, more: str = "") -> BedSpec:
     names = ", ".join(f"h{number}: {{ansible_host: 10.0.0.{number}}}" for number in range(1, hosts + 1))
     text = f"all: {{hosts: {{{names}}}, vars: {{ccbed_provider: docker, ccbed_nodes: {nodes}{more}}}}}"
-    return assemble.assemble(parse_inventory.parse(text, "lab.yml"), agent="a" * 64, state="/s", home="/h")
+    return nodes_from_inventory.assemble_bed(
+        parse_inventory.parse(text, "lab.yml"), agent="a" * 64, state="/s", home="/h"
+    )
 
 
 class Slow(FakeProvider):

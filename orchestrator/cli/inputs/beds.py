@@ -18,7 +18,7 @@ EXAMPLE = "inventories/local.yml"
 
 def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     """Return the bed that an inventory describes. Raises UsageError with every error in it."""
-    from ...core.bed import assemble
+    from ...core.bed import nodes_from_inventory
     from ...prepare import inventory as inventories
 
     inventory = shipped.find(inventory)
@@ -27,7 +27,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
     try:
         document = inventories.read(inventory, session.vault)
         session.terminal.secrets.update(document.secrets)
-        spec = assemble.assemble(
+        spec = nodes_from_inventory.assemble_bed(
             document.inventory,
             agent=session.agent(),
             state=str(session.state),
@@ -38,7 +38,7 @@ def wanted(session: sessions.Session, inventory: Path) -> BedSpec:
         problems = dict.fromkeys(vaulted.hide(problem, tuple(session.terminal.secrets)) for problem in error.problems)
         hint = error.hint or f"correct {inventory}, then: ccbed up {inventory}"
         raise UsageError(*problems, hint=hint) from None
-    return replace(assemble.placed(spec, str(inventory.absolute())), vault=document.secrets)
+    return replace(nodes_from_inventory.with_inventory_path(spec, str(inventory.absolute())), vault=document.secrets)
 
 
 def read(session: sessions.Session, name: str) -> BedSpec | None:

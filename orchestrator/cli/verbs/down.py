@@ -70,7 +70,7 @@ def _read(session: Session, name: str) -> BedSpec:
 
 
 def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:
-    bed = departed.whole(bed)
+    bed = departed.with_departed_hosts(bed)
     with store.lock(session.state, bed.name):
         if not force:
             beds.refuse_open(session, bed, "down")

@@ -149,7 +149,7 @@ def _show(session: Session, report: Report, *, dry_run: bool) -> None:
 
 def _row(leftover: limits_of.Leftover, reason: str) -> str:
     columns = f"{leftover.kind:<14} {leftover.name:<44} {size(leftover.size_bytes):>9}  {age(leftover.age_s):>6}"
-    return f"  {columns}  {leftover.place}: {reason}"
+    return f"  {columns}  {leftover.location}: {reason}"
 
 
 def _sum(leftovers: Iterable[limits_of.Leftover]) -> tuple[int, str]:

@@ -55,7 +55,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         if not force:
             beds.settle(session, bed)
         bed, (status, diff, provider) = _prepared(session, bed, prepare)
-        bed = departed.remembered(bed, diff.departed)
+        bed = departed.without_empty_hosts(bed, diff.departed)
         bed_view.away(session.terminal, bed, diff)
         if diff.empty:
             store.write(session.state, bed)
@@ -129,7 +129,7 @@ def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
     if not bed.departed:
         return ()
     try:
-        return departed.changes(bed, provider.observe(departed.bed_of(bed)), {})
+        return departed.changes(bed, provider.observe(departed.departed_bed(bed)), {})
     except UnreachedError as error:
         return departed.changes(bed, error.status, error.hosts)
 
@@ -178,11 +178,11 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
 
 def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
     """End what is on hosts that are no longer in the inventory; those that are empty afterwards are not remembered."""
-    hosts = departed.to_clear(bed, diff.departed)
+    hosts = departed.hosts_to_clear(bed, diff.departed)
     if not hosts:
         return
     ended = provider.retire_hosts(bed, hosts)
-    store.write(session.state, departed.remembered(bed, _departed(provider, bed)))
+    store.write(session.state, departed.without_empty_hosts(bed, _departed(provider, bed)))
     listed = short_list(host.name for host in hosts)
     session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, nothing is left")
 

@@ -1,1 +1,1 @@
-"""Beds: nodes and resources assembled from an inventory, differences, status and diagnosis."""
+"""Beds: hosts of an inventory become nodes; the differences to existing nodes, their status, and diagnosis of hosts."""

@@ -1,8 +1,8 @@
-"""A node -> the request that creates its container (Engine API v1.41, ``POST /containers/create``). Pure.
+"""Requests that create the containers of nodes (Engine API v1.41, ``POST /containers/create``).
 
-What every container is: its agent is the main process, behind an init; it runs as an ordinary user with no capability and
-no way to gain one; its root is read-only; it sees its own node directory, the bed's shared directory, code and data, and
-nothing else of its host. It is never privileged, and no engine socket is in it.
+In every container the agent is the main process, behind an init. It runs as an ordinary user without capabilities and
+cannot gain any; its root file system is read-only. Of its host it sees only its node directory, the bed's shared directory,
+code and data. It is never privileged and has no engine socket.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 from ...model import container
 from ...model.bed import BedSpec, ContainerSpec, NodeSpec
 from ..spec import values
-from . import devices
+from . import gpu_devices
 
 MIB = 1024 * 1024
-#: /dev/shm, bytes: what DataLoader workers and NCCL use. Only what is used takes memory.
+#: /dev/shm in bytes, for DataLoader workers and NCCL. Only used bytes take memory.
 SHM, SHM_WITH_GPUS = 1024 * MIB, 8192 * MIB
 TMP = 2048 * MIB
 RUN = 16 * MIB
-#: Threads count too: 8 ranks with loaders and NCCL have some thousands.
+#: Threads count as well: 8 ranks with loaders and NCCL have some thousands.
 PIDS = 16384
 STOP_S = 2
-#: Under memory pressure a host shall lose the bed's processes before its own (-1000 to 1000).
+#: Under memory pressure the kernel kills the bed's processes before the host's own (-1000 to 1000).
 OOM_FIRST = 500
-#: CUDA libraries are told to be run with it (bytes).
+#: The stack size for CUDA libraries (bytes).
 STACK = 64 * MIB
 
 
@@ -39,21 +39,20 @@ def request(
     addresses: Mapping[str, str],
     tag: str,
     env: Mapping[str, str] | None = None,
-    whose: str = "",
+    owner_label: str = "",
 ) -> dict[str, Any]:
-    """The body of the request. Its incarnation is left open: ``model.container.filled`` puts it in.
+    """The body of the request. ``model.container.fill_incarnation`` fills in the incarnation.
 
-    ``archive``: path of agent.pyz on the host. ``owner``: uid and gid of the bed's directory there, by number, since a share
-    with root squashed knows no other. ``addresses``: of every node and spare, as far as they are known; in a private
-    network the node's own is what it gets. ``tag``: the bed's part of a mark. ``env``: more for the main process,
-    such as the id of its image and its engine's version (model/container.py).
-    ``whose``: for people who find its name taken.
-    The directory HOME lies in the node's directory; the agent makes it (agent/home.py). Raises ValueError where the
-    container could not read what lies there.
+    ``archive``: path of agent.pyz on the host. ``owner``: numeric uid and gid of the bed's directory there (a share with
+    squashed root has no names). ``addresses``: known addresses of nodes and spares; in a private network the node is
+    assigned its own. ``tag``: the bed's part of a process tag. ``env``: variables for the main process, such as the id of
+    its image and the version of its engine (model/container.py). ``owner_label``: shown if the container's name is in use.
+    The directory HOME is in the node's directory; the agent creates it. Raises ValueError if the container could not read
+    the bed's directory.
     """
     spec = node.container
     if spec is None:
-        raise ValueError(f"{node.name} is not to be a container")
+        raise ValueError(f"{node.name}: its spec has no container")
     return {
         "Image": spec.image,
         "Hostname": node.name,
@@ -62,7 +61,7 @@ def request(
         "Cmd": [],
         "WorkingDir": directory(bed, node),
         "Env": _environment(bed, node, spec, env or {}),
-        "Labels": _labels(node, tag, whose),
+        "Labels": _labels(node, tag, owner_label),
         "Healthcheck": {"Test": ["NONE"]},
         "StopTimeout": STOP_S,
         "HostConfig": _host_config(bed, node, spec, addresses),
@@ -71,21 +70,21 @@ def request(
 
 
 def _user(spec: ContainerSpec, owner: tuple[int, int]) -> str:
-    """The owner of the bed's directory: nobody else may read what lies there. Raises ValueError."""
+    """The owner of the bed's directory: no other user can read it. Raises ValueError."""
     if spec.user and spec.user.partition(":")[0] != str(owner[0]):
         raise ValueError(
-            f"ccbed_user {spec.user}: the bed's directory belongs to uid {owner[0]}, and nobody else may read it; leave "
-            f"ccbed_user out, set it to {owner[0]}, or run ccbed as that user (on hosts elsewhere: ansible_user)"
+            f"ccbed_user {spec.user}: the bed's directory belongs to uid {owner[0]}, and no other user can read it; remove "
+            f"ccbed_user, set it to {owner[0]}, or run ccbed as that user (on hosts behind SSH: set ansible_user)"
         )
     return spec.user or f"{owner[0]}:{owner[1]}"
 
 
 def directory(bed: BedSpec, node: NodeSpec) -> str:
-    """The node's own: the same path on its host and in its container."""
+    """The node's directory: the same path on its host and in its container."""
     return f"{bed.hostdir}/nodes/{node.name}"
 
 
-def _labels(node: NodeSpec, tag: str, whose: str) -> dict[str, str]:
+def _labels(node: NodeSpec, tag: str, owner_label: str) -> dict[str, str]:
     return {
         container.BED: tag,
         container.NODE: node.name,
@@ -93,14 +92,14 @@ def _labels(node: NodeSpec, tag: str, whose: str) -> dict[str, str]:
         container.SPEC: node.hash,
         container.INCARNATION: "",
         container.ORDINAL: "",
-        **({container.OWNER: whose} if whose else {}),
+        **({container.OWNER: owner_label} if owner_label else {}),
     }
 
 
 def _environment(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, more: Mapping[str, str]) -> list[str]:
-    """A home, and caches that can be written; the inventory's own comes after it, and what ccbed goes by last."""
+    """A home directory and writable caches; then the inventory's variables; then the variables that ccbed relies on."""
     home = f"{directory(bed, node)}/home"
-    found = {
+    variables = {
         "HOME": home,
         "USER": "ccbed",
         "LOGNAME": "ccbed",
@@ -109,13 +108,13 @@ def _environment(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, more: Mappin
         "TRITON_CACHE_DIR": f"{home}/.cache/triton",
         "TORCHINDUCTOR_CACHE_DIR": f"{home}/.cache/inductor",
         "PYTHONDONTWRITEBYTECODE": "1",
-        **devices.environment(spec),
+        **gpu_devices.environment(spec),
         **more,
         **node.env,
         container.MARK_VARIABLE: "",
         container.LABEL_VARIABLE: "",
     }
-    return [f"{name}={value}" for name, value in found.items()]
+    return [f"{name}={value}" for name, value in variables.items()]
 
 
 def _host_config(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, addresses: Mapping[str, str]) -> dict[str, Any]:
@@ -134,31 +133,31 @@ def _host_config(bed: BedSpec, node: NodeSpec, spec: ContainerSpec, addresses: M
         "Tmpfs": _tmpfs(spec),
         "LogConfig": {"Type": "json-file", "Config": {"max-size": "1m", "max-file": "2"}},
         "OomScoreAdj": OOM_FIRST,
-        "DeviceRequests": devices.requests(spec),
-        "Devices": devices.rdma(spec),
+        "DeviceRequests": gpu_devices.requests(spec),
+        "Devices": gpu_devices.rdma(spec),
         **_limits(spec),
     }
 
 
 def _hosts(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> list[str]:
-    """Every node and spare by name, and its name by address; a private network adds a container's own by itself."""
+    """The names and addresses of nodes and spares; a private network adds the container's own name itself."""
     own = node.name if bed.network == "private" else None
-    names = [one.name for one in bed.nodes if one.name != own and addresses.get(one.name)]
+    names = [node.name for node in bed.nodes if node.name != own and addresses.get(node.name)]
     return [f"{name}:{addresses[name]}" for name in names]
 
 
 def _limits(spec: ContainerSpec) -> dict[str, Any]:
-    """No swap beside the memory: a rank that swaps is a straggler that nobody planned."""
-    found: dict[str, Any] = {"ShmSize": shm(spec), "PidsLimit": PIDS, "Ulimits": _ulimits(spec)}
+    """Limits without swap: a rank that swaps is an unplanned straggler."""
+    limits: dict[str, Any] = {"ShmSize": shm_bytes(spec), "PidsLimit": PIDS, "Ulimits": _ulimits(spec)}
     if spec.cpus:
-        found["NanoCpus"] = round(float(spec.cpus) * 1_000_000_000)
+        limits["NanoCpus"] = round(float(spec.cpus) * 1_000_000_000)
     if spec.memory:
-        found |= {"Memory": values.size(spec.memory), "MemorySwap": values.size(spec.memory)}
-    return found
+        limits |= {"Memory": values.size(spec.memory), "MemorySwap": values.size(spec.memory)}
+    return limits
 
 
-def shm(spec: ContainerSpec) -> int:
-    """As asked for; else what is usual, but no more than half of the container's memory."""
+def shm_bytes(spec: ContainerSpec) -> int:
+    """The requested size; else the default, but no more than half of the container's memory."""
     if spec.shm_size:
         return values.size(spec.shm_size)
     return _half(spec, SHM_WITH_GPUS if spec.gpu_devices else SHM)
@@ -169,7 +168,7 @@ def _half(spec: ContainerSpec, usual: int) -> int:
 
 
 def _ulimits(spec: ContainerSpec) -> list[dict[str, Any]]:
-    """Open files are left as the engine has them; the agent raises its own as far as it may (agent/home.py)."""
+    """The limit of open files is the engine's; the agent raises its own soft limit."""
     limits = {"core": 0}
     if spec.gpu_devices:
         limits["stack"] = STACK
@@ -179,7 +178,7 @@ def _ulimits(spec: ContainerSpec) -> list[dict[str, Any]]:
 
 
 def _tmpfs(spec: ContainerSpec) -> dict[str, str]:
-    """Compiled kernels are loaded from /tmp, so it must not be noexec, as it were by default."""
+    """Compiled kernels are loaded from /tmp, so it must not be noexec, which is the default."""
     return {
         "/tmp": f"rw,exec,nosuid,nodev,mode=1777,size={_half(spec, TMP)}",
         "/run": f"rw,noexec,nosuid,nodev,mode=755,size={RUN}",
@@ -187,19 +186,19 @@ def _tmpfs(spec: ContainerSpec) -> dict[str, str]:
 
 
 def _mounts(bed: BedSpec, node: NodeSpec, spec: ContainerSpec) -> list[dict[str, Any]]:
-    """Mounts and no Binds: a source that is not there is an error, and not an empty directory of root's."""
-    found = [
+    """Mounts instead of Binds: a missing source is an error, not a new empty directory that belongs to root."""
+    mounts = [
         _bind(directory(bed, node), directory(bed, node)),
         _bind(bed.shared_dir, bed.shared_dir),
         _bind(f"{bed.hostdir}/payloads", f"{bed.hostdir}/payloads", read_only=True),
         _bind(f"{bed.hostdir}/agent", f"{bed.hostdir}/agent", read_only=True),
     ]
     if bed.data_dir:
-        found.append(_bind(bed.data_dir, bed.data_dir, read_only=True))
+        mounts.append(_bind(bed.data_dir, bed.data_dir, read_only=True))
     for mount in spec.mounts:
         source, target, mode = (*mount.split(":"), "")[:3]
-        found.append(_bind(source, target, read_only=mode == "ro"))
-    return list({one["Target"]: one for one in found}.values())
+        mounts.append(_bind(source, target, read_only=mode == "ro"))
+    return list({mount["Target"]: mount for mount in mounts}.values())
 
 
 def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any]:
@@ -213,7 +212,7 @@ def _bind(source: str, target: str, *, read_only: bool = False) -> dict[str, Any
 
 
 def _networking(bed: BedSpec, node: NodeSpec, addresses: Mapping[str, str]) -> dict[str, Any]:
-    """In the bed's private network: the node's own address, and its name as an alias."""
+    """In the bed's private network: the node's address, and its name as an alias."""
     if bed.network != "private":
         return {}
     endpoint: dict[str, Any] = {"Aliases": [node.name]}

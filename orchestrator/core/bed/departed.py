@@ -1,4 +1,4 @@
-"""Hosts and nodes that were brought up before: which names stay with their hosts, and what left the inventory. Pure."""
+"""Departed hosts: nodes keep their names across inventories, and hosts that left the inventory are cleaned up."""
 
 from __future__ import annotations
 
@@ -8,93 +8,93 @@ from dataclasses import replace
 
 from ...model.bed import BedSpec, BedStatus, Change, DepartedHost, HostSpec, Role
 
-#: (host, role) of a node that is wanted.
+#: (host, role) of a node that shall exist.
 Seat = tuple[str, Role]
 
 
-def names(seats: Sequence[Seat], before: BedSpec | None) -> tuple[str, ...]:
-    """A name for each seat: what its host had before, in the same role if it can be; else one that no host has.
+def node_names(seats: Sequence[Seat], earlier: BedSpec | None) -> tuple[str, ...]:
+    """A name per seat: a name that its host had earlier, if possible in the same role; else an unused name.
 
-    ``before``: the bed as it was last brought up.
+    ``earlier``: the bed as it was last brought up.
     """
-    recorded = {node.name: (node.host, node.role) for node in before.nodes} if before else {}
-    for departed in before.departed if before else ():
+    recorded = {node.name: (node.host, node.role) for node in earlier.nodes} if earlier else {}
+    for departed in earlier.departed if earlier else ():
         recorded |= dict.fromkeys(departed.nodes, (departed.host.name, "node"))
-    taken = frozenset(recorded)
-    fresh = (f"n{number}" for number in itertools.count() if f"n{number}" not in taken)
+    used = frozenset(recorded)
+    unused = (f"n{number}" for number in itertools.count() if f"n{number}" not in used)
     chosen: dict[int, str] = {}
     for same_role in (True, False):
         for index, (host, role) in enumerate(seats):
-            if index not in chosen and (name := _recorded(recorded, host, role if same_role else None)):
+            if index not in chosen and (name := _find_name(recorded, host, role if same_role else None)):
                 chosen[index] = name
                 del recorded[name]
-    return tuple(chosen.get(index) or next(fresh) for index in range(len(seats)))
+    return tuple(chosen.get(index) or next(unused) for index in range(len(seats)))
 
 
-def hosts(wanted: Collection[str], before: BedSpec | None) -> tuple[DepartedHost, ...]:
-    """The hosts that were brought up, are not wanted any more, and were not found empty since.
+def departed_hosts(wanted: Collection[str], earlier: BedSpec | None) -> tuple[DepartedHost, ...]:
+    """The hosts that were brought up, left the inventory, and have not been cleaned up yet.
 
-    Of their variables only those are kept by which they are reached.
+    Of their variables only those for the connection are kept.
     """
-    if before is None:
+    if earlier is None:
         return ()
-    gone = [_departed(before, host) for host in before.hosts] + list(before.departed)
-    return tuple(departed for departed in gone if departed.host.name not in wanted)
+    candidates = [_departed(earlier, host) for host in earlier.hosts] + list(earlier.departed)
+    return tuple(departed for departed in candidates if departed.host.name not in wanted)
 
 
-def bed_of(bed: BedSpec) -> BedSpec:
-    """The bed that is left on the hosts that departed: no node is wanted there."""
+def departed_bed(bed: BedSpec) -> BedSpec:
+    """The bed on the departed hosts only: no node shall exist there."""
     return replace(bed, hosts=tuple(departed.host for departed in bed.departed), nodes=(), departed=())
 
 
-def whole(bed: BedSpec) -> BedSpec:
-    """The bed with the hosts that departed, to end everything that was ever brought up."""
+def with_departed_hosts(bed: BedSpec) -> BedSpec:
+    """The bed including its departed hosts, to shut down everything that was ever brought up."""
     return replace(bed, hosts=(*bed.hosts, *(departed.host for departed in bed.departed)))
 
 
-def changes(bed: BedSpec, status: BedStatus, away: Mapping[str, str]) -> tuple[Change, ...]:
-    """What is to be done on the hosts that departed. ``away``: those that are not reached, and why."""
-    return tuple(change for departed in bed.departed for change in _changes(departed, status, away))
+def changes(bed: BedSpec, status: BedStatus, unreachable: Mapping[str, str]) -> tuple[Change, ...]:
+    """The changes on departed hosts. ``unreachable``: host -> why it cannot be reached."""
+    return tuple(change for departed in bed.departed for change in _changes(departed, status, unreachable))
 
 
-def remembered(bed: BedSpec, changes: Sequence[Change]) -> BedSpec:
-    """The bed without the hosts that were found empty: those of which no change tells."""
-    left = {change.host for change in changes}
-    return replace(bed, departed=tuple(one for one in bed.departed if one.host.name in left))
+def without_empty_hosts(bed: BedSpec, changes: Sequence[Change]) -> BedSpec:
+    """The bed without the departed hosts that are empty: those without a change."""
+    hosts = {change.host for change in changes}
+    return replace(bed, departed=tuple(departed for departed in bed.departed if departed.host.name in hosts))
 
 
-def to_clear(bed: BedSpec, changes: Sequence[Change]) -> tuple[HostSpec, ...]:
-    """The hosts on which something is to be removed."""
-    reached = {change.host for change in changes if change.action == "remove"}
-    return tuple(one.host for one in bed.departed if one.host.name in reached)
+def hosts_to_clear(bed: BedSpec, changes: Sequence[Change]) -> tuple[HostSpec, ...]:
+    """The hosts from which something is removed."""
+    hosts = {change.host for change in changes if change.action == "remove"}
+    return tuple(departed.host for departed in bed.departed if departed.host.name in hosts)
 
 
-def _recorded(recorded: Mapping[str, tuple[str, str]], host: str, role: str | None) -> str:
-    fitting = (name for name, (at, as_) in recorded.items() if at == host and role in (None, as_))
-    return next(fitting, "")
+def _find_name(recorded: Mapping[str, tuple[str, str]], host: str, role: str | None) -> str:
+    names = (name for name, (its_host, its_role) in recorded.items() if its_host == host and role in (None, its_role))
+    return next(names, "")
 
 
-def _departed(before: BedSpec, host: HostSpec) -> DepartedHost:
-    reached = replace(host, power={}, switch_port={}, engine_control={}, ssh_control={})
-    return DepartedHost(host=reached, nodes=tuple(node.name for node in before.nodes if node.host == host.name))
+def _departed(earlier: BedSpec, host: HostSpec) -> DepartedHost:
+    connection = replace(host, power={}, switch_port={}, engine_control={}, ssh_control={})
+    return DepartedHost(host=connection, nodes=tuple(node.name for node in earlier.nodes if node.host == host.name))
 
 
-def _changes(departed: DepartedHost, status: BedStatus, away: Mapping[str, str]) -> Iterator[Change]:
+def _changes(departed: DepartedHost, status: BedStatus, unreachable: Mapping[str, str]) -> Iterator[Change]:
     host = departed.host.name
-    if host in away:
-        reason = f"its host {host} is no longer in the inventory, and is not reached: {away[host]}"
+    if host in unreachable:
+        reason = f"its host {host} is no longer in the inventory, and cannot be reached: {unreachable[host]}"
         yield from (
             Change(action="keep", node=name, host=host, reason=reason) for name in departed.nodes or ("keeper",)
         )
         return
     reason = f"its host {host} is no longer in the inventory"
-    yield from (Change(action="remove", node=name, host=host, reason=reason) for name in _left(host, status))
+    yield from (Change(action="remove", node=name, host=host, reason=reason) for name in _remaining(host, status))
 
 
-def _left(host: str, status: BedStatus) -> tuple[str, ...]:
-    """What of the bed is on a host: nodes by name, its keeper, containers that ended."""
-    found = next((one for one in status.hosts if one.name == host), None)
+def _remaining(host: str, status: BedStatus) -> tuple[str, ...]:
+    """The parts of the bed on a host: nodes by name, its keeper, ended containers."""
+    host_status = next((entry for entry in status.hosts if entry.name == host), None)
     nodes = sorted((node.name for node in status.nodes if node.host == host), key=lambda name: (len(name), name))
-    keeper = ["keeper"] if found and found.keeper_pid else []
-    ended = ["ended containers"] if found and found.containers > len(nodes) else []
+    keeper = ["keeper"] if host_status and host_status.keeper_pid else []
+    ended = ["ended containers"] if host_status and host_status.containers > len(nodes) else []
     return (*nodes, *keeper, *ended)

@@ -1,7 +1,8 @@
-"""What is wanted and what exists -> what `up` must do, with a reason for each node."""
+"""Compare a bed's spec with its status: the changes that `ccbed up` makes, with a reason per node."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ...model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec, NodeStatus
@@ -9,19 +10,19 @@ from . import links
 
 _ALIVE = ("warm", "busy", "starting")
 AS_WANTED = "as wanted"
-#: Its exit will be seen, its exit code will not: only the keeper that forked a node is told that.
+#: The new keeper observes the node's exit, but not its exit code: only the keeper that forked a node receives that.
 ADOPTED = "as wanted; its keeper is gone, a new one adopts it"
 
 
-def diff(bed: BedSpec, status: BedStatus, before: BedSpec | None = None) -> Diff:
-    """``before``: the bed as it was last asked for; with it the reason of a replacement names what changed."""
+def diff(bed: BedSpec, status: BedStatus, earlier: BedSpec | None = None) -> Diff:
+    """``earlier``: the bed as it was last brought up; with it the reason of a replacement names the changed fields."""
     keeper = _keeper(bed, status)
-    theirs = None if status.detached else keeper
-    wanted = tuple(_change(node, status.node(node.name), theirs, before) for node in bed.nodes)
+    nodes_keeper = None if status.detached else keeper
+    changes = tuple(_change(node, status.node(node.name), nodes_keeper, earlier) for node in bed.nodes)
     names = {node.name for node in bed.nodes}
-    gone = (node for node in status.nodes if node.name not in names and node.state != "absent")
-    removed = tuple(Change(action="remove", node=node.name, host=node.host, reason=_unwanted(node)) for node in gone)
-    return Diff(changes=(*wanted, *removed), keeper=keeper, detached=status.detached)
+    extra = (node for node in status.nodes if node.name not in names and node.state != "absent")
+    removed = tuple(Change(action="remove", node=node.name, host=node.host, reason=_unwanted(node)) for node in extra)
+    return Diff(changes=(*changes, *removed), keeper=keeper, detached=status.detached)
 
 
 def _unwanted(node: NodeStatus) -> str:
@@ -37,44 +38,49 @@ def _keeper(bed: BedSpec, status: BedStatus) -> Change | None:
     return None
 
 
-def _change(wanted: NodeSpec, found: NodeStatus, keeper: Change | None, before: BedSpec | None) -> Change:
-    if found.state == "absent":
-        return Change(action="create", node=wanted.name, reason=found.reason or "not there")
-    if found.state == "unreachable":
-        return Change(action="replace", node=wanted.name, reason="its host is not reached: nobody knows")
-    if found.state == "dead":
-        return Change(action="create", node=wanted.name, reason=found.reason or "dead")
+def _change(spec: NodeSpec, observed: NodeStatus, keeper: Change | None, earlier: BedSpec | None) -> Change:
+    if observed.state == "absent":
+        return Change(action="create", node=spec.name, reason=observed.reason or "not there")
+    if observed.state == "unreachable":
+        return Change(
+            action="replace", node=spec.name, reason="its host cannot be reached: the node's state is unknown"
+        )
+    if observed.state == "dead":
+        return Change(action="create", node=spec.name, reason=observed.reason or "dead")
     if keeper is not None and keeper.action == "replace":
-        return Change(action="replace", node=wanted.name, reason=keeper.reason)
-    if found.spec_hash != wanted.hash:
-        return Change(action="replace", node=wanted.name, reason=_changed(wanted, found, before))
-    if found.state not in _ALIVE:
-        return Change(action="replace", node=wanted.name, reason=found.reason or found.state)
-    return Change(action="keep", node=wanted.name, reason=ADOPTED if keeper else AS_WANTED)
+        return Change(action="replace", node=spec.name, reason=keeper.reason)
+    if observed.spec_hash != spec.hash:
+        return Change(action="replace", node=spec.name, reason=_describe_change(spec, observed, earlier))
+    if observed.state not in _ALIVE:
+        return Change(action="replace", node=spec.name, reason=observed.reason or observed.state)
+    return Change(action="keep", node=spec.name, reason=ADOPTED if keeper else AS_WANTED)
 
 
-def _changed(wanted: NodeSpec, found: NodeStatus, before: BedSpec | None) -> str:
-    old = next((node for node in before.nodes if node.name == wanted.name), None) if before else None
-    then, now = (_told(old), _told(wanted)) if old else ({}, {})
-    fields = [name for name in now if then[name] != now[name]]
-    hashes = f"spec {found.spec_hash[:6] or 'unknown'} -> {wanted.hash[:6]}"
-    if not old or not fields:
+def _describe_change(spec: NodeSpec, observed: NodeStatus, earlier: BedSpec | None) -> str:
+    old = next((node for node in earlier.nodes if node.name == spec.name), None) if earlier else None
+    old_fields, new_fields = (_fields(old), _fields(spec)) if old else ({}, {})
+    changed = [name for name in new_fields if old_fields[name] != new_fields[name]]
+    hashes = f"spec {observed.spec_hash[:6] or 'unknown'} -> {spec.hash[:6]}"
+    if not old or not changed:
         return hashes
     listed = (
-        _variables(then[name], now[name]) if name == "env" else f"{name} {then[name]} -> {now[name]}" for name in fields
+        _changed_variables(old_fields[name], new_fields[name])
+        if name == "env"
+        else f"{name} {old_fields[name]} -> {new_fields[name]}"
+        for name in changed
     )
     return f"{', '.join(listed)} ({hashes})"
 
 
-def _variables(then: Any, now: Any) -> str:
-    """Of an environment only names are shown: any of its values may be a secret."""
-    changed = sorted(name for name in {**then, **now} if then.get(name) != now.get(name))
+def _changed_variables(old: Mapping[str, str], new: Mapping[str, str]) -> str:
+    """Names without values: any value of an environment may be secret."""
+    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
     return f"env {' '.join(changed)} changed"
 
 
-def _told(node: NodeSpec) -> dict[str, Any]:
-    """What of a node may have changed, as a reason says it."""
+def _fields(node: NodeSpec) -> dict[str, Any]:
+    """The fields of a node that may change, in the form that a reason shows."""
     names = ("host", "role", "address", "interface", "gpus", "env", "container")
-    told = {name: getattr(node, name) for name in names}
+    fields = {name: getattr(node, name) for name in names}
     link, group = (links.text(node.port.link), node.port.group) if node.port else ("none", 0)
-    return {**told, "link": link, "group": group}
+    return {**fields, "link": link, "group": group}

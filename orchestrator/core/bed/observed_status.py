@@ -1,4 +1,4 @@
-"""What the hosts of a bed of containers say that is there -> the bed's status. Pure."""
+"""The status of a bed of containers, from the observations of its hosts."""
 
 from __future__ import annotations
 
@@ -12,79 +12,84 @@ ALIVE = ("warm", "busy", "starting", "paused")
 
 
 def bed_status(
-    bed: BedSpec, looks: Mapping[str, Mapping[str, Any]], problems: Mapping[str, str] = MappingProxyType({})
+    bed: BedSpec, observations: Mapping[str, Mapping[str, Any]], problems: Mapping[str, str] = MappingProxyType({})
 ) -> BedStatus:
-    """``looks``: host -> what ``agent/looking.py`` found there; ``problems``: host -> why nobody knows."""
-    wanted = {node.name: node for node in bed.nodes}
-    found = [_node(wanted, one, look["interfaces"], host) for host, look in looks.items() for one in look["nodes"]]
-    gone = (node for node in bed.nodes if node.host in problems)
-    unknown = [NodeStatus(name=node.name, state="unreachable", reason=problems[node.host]) for node in gone]
-    keepers = [look["keeper"] for look in looks.values()]
+    """``observations``: host -> output of ``node/keeper/container_status.py``; ``problems``: host -> why it is unknown."""
+    specs = {node.name: node for node in bed.nodes}
+    observed = [
+        _node(specs, node, observation["interfaces"], host)
+        for host, observation in observations.items()
+        for node in observation["nodes"]
+    ]
+    unobserved = (node for node in bed.nodes if node.host in problems)
+    unknown = [NodeStatus(name=node.name, state="unreachable", reason=problems[node.host]) for node in unobserved]
+    keepers = [observation["keeper"] for observation in observations.values()]
     alive = bool(keepers) and all(keeper["alive"] for keeper in keepers)
     return BedStatus(
         name=bed.name,
-        nodes=(*(one for one in found if one.name in wanted or one.state in ALIVE), *unknown),
+        nodes=(*(node for node in observed if node.name in specs or node.state in ALIVE), *unknown),
         keeper_pid=int(keepers[0].get("pid", 0)) if alive else 0,
-        keeper_hash=_odd(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
-        leases=tuple(lease for look in looks.values() for lease in look["leases"]),
+        keeper_hash=_common_hash(bed.agent, (str(keeper.get("agent", "")) for keeper in keepers)),
+        leases=tuple(lease for observation in observations.values() for lease in observation["leases"]),
         detached=True,
-        hosts=tuple(_host(name, look) for name, look in looks.items()),
+        hosts=tuple(_host(name, observation) for name, observation in observations.items()),
     )
 
 
-def _host(name: str, look: Mapping[str, Any]) -> HostStatus:
-    keeper = look["keeper"]
+def _host(name: str, observation: Mapping[str, Any]) -> HostStatus:
+    keeper = observation["keeper"]
     pid = int(keeper.get("pid", 0)) if keeper["alive"] else 0
-    said = stamp(look.get("stamp", {}), str(look.get("machine", "")))
+    fingerprint = preparation_fingerprint(observation.get("stamp", {}), str(observation.get("machine", "")))
     return HostStatus(
         name=name,
         keeper_pid=pid,
-        engine=str(look.get("engine", "")),
-        stamp=said,
-        place=str(look.get("place", "")),
-        containers=len(look["nodes"]),
+        engine=str(observation.get("engine", "")),
+        stamp=fingerprint,
+        directory_id=str(observation.get("place", "")),
+        containers=len(observation["nodes"]),
     )
 
 
-def stamp(left: Mapping[str, Any], machine: str) -> str:
-    """The fingerprint that preparation left on this machine; empty for what it left on another."""
-    return str(left.get("fingerprint", "")) if str(left.get("machine", "")) == machine else ""
+def preparation_fingerprint(stamp: Mapping[str, Any], machine: str) -> str:
+    """The fingerprint in a preparation's stamp; empty if the stamp is from another machine."""
+    return str(stamp.get("fingerprint", "")) if str(stamp.get("machine", "")) == machine else ""
 
 
-def _odd(wanted: str, hashes: Iterable[str]) -> str:
-    """The hash that all keepers have, or one that is not as it should be."""
-    return next((one for one in hashes if one != wanted), wanted)
+def _common_hash(expected: str, hashes: Iterable[str]) -> str:
+    """The expected hash if all keepers have it, else a different hash of a keeper."""
+    return next((hash_ for hash_ in hashes if hash_ != expected), expected)
 
 
 def _node(
-    nodes: Mapping[str, NodeSpec], found: Mapping[str, Any], interfaces: Mapping[str, str], host: str
+    specs: Mapping[str, NodeSpec], observed: Mapping[str, Any], interfaces: Mapping[str, str], host: str
 ) -> NodeStatus:
-    """In a network of its own a container has one interface; else those of its host are its own.
+    """In a private network a container has one interface; otherwise it uses the interfaces of its host.
 
-    One that has the name of another host's node is named with its host.
+    A node with the name of another host's node is named ``name@host``.
     """
-    wanted = nodes.get(found["name"])
-    if wanted and wanted.host != host:
-        found, wanted = {**found, "name": f"{found['name']}@{host}"}, None
-    if found["address"]:
-        address, interface = str(found["address"]), "eth0"
+    spec = specs.get(observed["name"])
+    if spec and spec.host != host:
+        observed, spec = {**observed, "name": f"{observed['name']}@{host}"}, None
+    if observed["address"]:
+        address, interface = str(observed["address"]), "eth0"
     else:
-        address, interface = _of_host(wanted, interfaces)
-    fields = {name: found[name] for name in ("name", "state", "spec_hash", "incarnation", "ordinal", "pid", "reason")}
+        address, interface = _host_address(spec, interfaces)
+    names = ("name", "state", "spec_hash", "incarnation", "ordinal", "pid", "reason")
+    fields = {name: observed[name] for name in names}
     return NodeStatus(
         **fields,
         host=host,
-        own_mib=found["own_mib"],
-        shared_mib=found["shared_mib"],
-        address=wanted.address if wanted and wanted.address else address,
-        interface=wanted.interface if wanted and wanted.interface else interface,
+        own_mib=observed["own_mib"],
+        shared_mib=observed["shared_mib"],
+        address=spec.address if spec and spec.address else address,
+        interface=spec.interface if spec and spec.interface else interface,
     )
 
 
-def _of_host(wanted: NodeSpec | None, interfaces: Mapping[str, str]) -> tuple[str, str]:
-    """The address that is asked for, else that of the interface that is asked for, else that of the default route."""
+def _host_address(spec: NodeSpec | None, interfaces: Mapping[str, str]) -> tuple[str, str]:
+    """The address in the spec, else that of the interface in the spec, else that of the default route."""
     for interface, address in interfaces.items():
-        if wanted and (wanted.address == address or (not wanted.address and wanted.interface == interface)):
+        if spec and (spec.address == address or (not spec.address and spec.interface == interface)):
             return address, interface
     interface = next(iter(interfaces), "")
     return interfaces.get(interface, ""), interface

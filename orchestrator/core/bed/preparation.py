@@ -1,4 +1,4 @@
-"""Which hosts have to be prepared, and why: the parts that preparation depends on, then and now."""
+"""Which hosts require preparation, and why: compare the inputs of preparation with those of the last time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from ...model.bed import BedSpec, HostSpec
 
-#: How each part is called where it is the reason.
+#: Part -> the text that names its change as the reason.
 _REASONS = {
     "playbooks": "ccbed's playbooks have changed",
     "image": "another image",
@@ -20,12 +20,10 @@ _REASONS = {
     "gpus": "other GPUs",
     "rdma": "rdma has changed",
     "reached": "another address, port or user",
-    "hosts": "other hosts to let through its firewall",
+    "hosts": "other hosts to allow in its firewall",
 }
-
-
-_GONE = "what preparation left there is gone: it was installed anew, or is another machine"
-_OTHERWISE = "it was prepared otherwise since"
+_STAMP_MISSING = "the stamp of its preparation is missing: it was reinstalled, or it is another machine"
+_STAMP_DIFFERS = "it was prepared differently since"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,37 +35,37 @@ class Due:
 
 
 def parts(bed: BedSpec, playbooks: str, image_ids: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Per host behind SSH what its preparation depends on. ``playbooks``: their hash; ``image_ids``: those of this machine."""
+    """Host behind SSH -> the inputs of its preparation. ``playbooks``: their hash; ``image_ids``: on the controller."""
     return {host.name: _parts(bed, host, playbooks, image_ids) for host in bed.hosts if host.connection == "ssh"}
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:
-    """One name for all of it; the other hosts are left out, so that a new one does not change this."""
-    kept = {key: value for key, value in parts.items() if key != "hosts"}
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:12]
+    """A hash of the parts without the other hosts, so that a new host does not change it."""
+    hashed = {key: value for key, value in parts.items() if key != "hosts"}
+    return hashlib.sha256(json.dumps(hashed, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def due(wanted: Mapping[str, Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]) -> tuple[Due, ...]:
-    """``known``: per host the ``parts`` and the ``firewall`` of its last preparation."""
-    found = []
-    for host, now in wanted.items():
-        if host not in known:
-            found.append(Due(host=host, reason="never prepared"))
+def find_due(current: Mapping[str, Mapping[str, Any]], records: Mapping[str, Mapping[str, Any]]) -> tuple[Due, ...]:
+    """The hosts to prepare. ``records``: host -> ``parts`` and ``firewall`` of its last preparation."""
+    result = []
+    for host, new_parts in current.items():
+        if host not in records:
+            result.append(Due(host=host, reason="never prepared"))
             continue
-        before = known[host].get("parts", {})
-        reasons = [text for part, text in _REASONS.items() if _differs(part, now, before, known[host])]
+        earlier = records[host].get("parts", {})
+        reasons = [text for part, text in _REASONS.items() if _differs(part, new_parts, earlier, records[host])]
         if reasons:
-            found.append(Due(host=host, reason=", ".join(reasons)))
-    return tuple(found)
+            result.append(Due(host=host, reason=", ".join(reasons)))
+    return tuple(result)
 
 
-def lost(known: Mapping[str, Mapping[str, Any]], stamps: Mapping[str, str]) -> tuple[Due, ...]:
-    """Hosts that are not as their last preparation left them. ``stamps``: what those that were looked at say themselves."""
-    expected = {host: fingerprint(found["parts"]) for host, found in known.items() if "parts" in found}
+def find_changed(records: Mapping[str, Mapping[str, Any]], stamps: Mapping[str, str]) -> tuple[Due, ...]:
+    """Hosts that changed since their last preparation. ``stamps``: host -> the fingerprint observed on it."""
+    expected = {host: fingerprint(record["parts"]) for host, record in records.items() if "parts" in record}
     return tuple(
-        Due(host=host, reason=_OTHERWISE if stamps[host] else _GONE)
-        for host, wanted in expected.items()
-        if host in stamps and stamps[host] != wanted
+        Due(host=host, reason=_STAMP_DIFFERS if stamps[host] else _STAMP_MISSING)
+        for host, stamp in expected.items()
+        if host in stamps and stamps[host] != stamp
     )
 
 
@@ -77,17 +75,17 @@ def images(bed: BedSpec) -> tuple[str, ...]:
 
 
 def addresses(bed: BedSpec) -> tuple[str, ...]:
-    """Where the bed's hosts are reached by each other."""
-    found = [node.address for node in bed.nodes] + [host.address for host in bed.hosts]
-    return tuple(sorted({address for address in found if address}))
+    """The addresses at which the bed's hosts connect to each other."""
+    candidates = [node.address for node in bed.nodes] + [host.address for host in bed.hosts]
+    return tuple(sorted({address for address in candidates if address}))
 
 
-def _differs(part: str, now: Mapping[str, Any], before: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-    if part == "hosts" and not known.get("firewall"):
+def _differs(part: str, current: Mapping[str, Any], earlier: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
+    if part == "hosts" and not record.get("firewall"):
         return False
-    if part == "image_id" and not now.get(part):
-        return False  # this machine does not have it: what the host has is right
-    return bool(now.get(part) != before.get(part))
+    if part == "image_id" and not current.get(part):
+        return False  # the controller does not have the image: the host's image is correct
+    return bool(current.get(part) != earlier.get(part))
 
 
 def _parts(bed: BedSpec, host: HostSpec, playbooks: str, image_ids: Mapping[str, str]) -> dict[str, Any]:
@@ -99,8 +97,8 @@ def _parts(bed: BedSpec, host: HostSpec, playbooks: str, image_ids: Mapping[str,
         "image_id": image_ids.get(image, ""),
         "hostdir": bed.hostdir,
         "engine": host.engine,
-        "gpus": sorted({"cdi" if "=" in device else "index" for one in containers for device in one.gpu_devices}),
-        "rdma": any(one.rdma for one in containers),
+        "gpus": sorted({"cdi" if "=" in device else "index" for spec in containers for device in spec.gpu_devices}),
+        "rdma": any(spec.rdma for spec in containers),
         "reached": [host.address, host.port, host.user],
         "hosts": list(addresses(bed)),
     }

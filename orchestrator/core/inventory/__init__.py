@@ -1,1 +1,1 @@
-"""Inventories: hosts and variables from YAML and Ansible, each with its source position."""
+"""Inventories: a file becomes hosts with variables and source positions here; core/bed turns hosts into nodes."""

@@ -1,7 +1,7 @@
-"""Values of an inventory that reach a host: readers that accept plain data only, and reject everything else with a reason.
+"""Readers of inventory values that reach a host: they accept plain data only and reject everything else with a reason.
 
-What passes means the same to a shell, to ssh, to Ansible's templates, to an engine and in a path. Every use quotes it as
-well. Each reader raises ValueError.
+An accepted value means the same to a shell, to ssh, to Ansible's templates, to a container engine and in a path. Every use
+quotes it as well. The readers raise ValueError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..spec import values
 
 #: Letters and digits of any script; no space, quote, bracket, dollar, backslash, percent sign or control character.
 _COMPONENT = re.compile(r"[\w.+@=,-]{1,255}")
-#: With ``keeper-`` before it, a host's name is the name of a directory.
+#: With the prefix ``keeper-``, a host's name is the name of a directory.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,239}")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,63}\$?")
 _NUMBERED_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9._-]{0,63})?")
@@ -23,13 +23,13 @@ _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._:@-]{0,14}")
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*([/:@][A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _DEVICE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/=+-]{0,127}")
 _HOP = re.compile(r"(?:([^@]*)@)?(?:\[([^\]]+)\]|([^:]+))(?::(.*))?")
-LONGEST_PATH, LONGEST_IMAGE = 1024, 255
-#: Names that Ansible itself gives to groups.
+MAX_PATH_LENGTH, MAX_IMAGE_LENGTH = 1024, 255
+#: Ansible's own groups.
 _GROUPS = ("all", "ungrouped")
 
 
 def text(value: Any) -> str:
-    """Any text that a program can be given as an argument."""
+    """Any text that can be an argument of a program."""
     if not isinstance(value, str | int | float) or isinstance(value, bool) or value == "":
         raise ValueError("must be text")
     if "\0" in str(value):
@@ -38,41 +38,41 @@ def text(value: Any) -> str:
 
 
 def path(value: Any) -> str:
-    """An absolute path, or one below the user's home (``~/``), without ``..``."""
-    found = _plain_path(value)
-    return found if found.startswith("~/") else absolute_path(found)
+    """An absolute path, or a path below the user's home directory (``~/``), without ``..``."""
+    result = _plain_path(value)
+    return result if result.startswith("~/") else absolute_path(result)
 
 
 def absolute_path(value: Any) -> str:
-    found = _plain_path(value)
-    if not found.startswith("/"):
+    result = _plain_path(value)
+    if not result.startswith("/"):
         raise ValueError("must be an absolute path")
-    if {"..", "."} & set(found.split("/")):
+    if {"..", "."} & set(result.split("/")):
         raise ValueError("must be a path without . and ..")
-    return found
+    return result
 
 
 def file(value: Any) -> str:
-    """The path of a file on this machine; it may be relative."""
+    """The path of a file on the controller; it may be relative."""
     return _plain_path(value, relative=True)
 
 
 def host_name(value: Any) -> str:
-    """Of a host in an inventory: it is part of paths, and of Ansible's patterns."""
-    found = str(value)
-    if not _is_numeric(found) and (not _NAME.fullmatch(found) or ".." in found):
+    """The name of a host in an inventory: it is part of paths and of Ansible's patterns."""
+    result = str(value)
+    if not _is_numeric(result) and (not _NAME.fullmatch(result) or ".." in result):
         raise ValueError("must be 1 to 240 letters, digits, . _ and -, begin with a letter or digit, and have no ..")
-    if found in _GROUPS:
-        raise ValueError("is the name of a group of Ansible's own; give the host another one")
-    return found
+    if result in _GROUPS:
+        raise ValueError("is the name of one of Ansible's own groups; rename the host")
+    return result
 
 
 def address(value: Any) -> str:
-    """Where a host is reached: a name or a numeric address."""
-    found = text(value)
-    if not _is_numeric(found) and (not _NAME.fullmatch(found) or ".." in found):
+    """The address of a host: a name or a numeric address."""
+    result = text(value)
+    if not _is_numeric(result) and (not _NAME.fullmatch(result) or ".." in result):
         raise ValueError("must be a host name or a numeric address")
-    return found
+    return result
 
 
 def numeric_address(value: Any) -> str:
@@ -94,10 +94,10 @@ def interface(value: Any) -> str:
 
 
 def image(value: Any) -> str:
-    found = _matching(_IMAGE, value, "must be the name of an image such as ccbed/cpu:2.13.0")
-    if len(found) > LONGEST_IMAGE:
-        raise ValueError(f"must have at most {LONGEST_IMAGE} characters")
-    return found
+    result = _matching(_IMAGE, value, "must be the name of an image such as ccbed/cpu:2.13.0")
+    if len(result) > MAX_IMAGE_LENGTH:
+        raise ValueError(f"must have at most {MAX_IMAGE_LENGTH} characters")
+    return result
 
 
 def device(value: Any) -> str:
@@ -119,7 +119,7 @@ def port(value: Any) -> int:
 
 
 def jump(value: Any) -> str:
-    """A host of ssh's ProxyJump, or several: ``[user@]host[:port],…``."""
+    """One or more hosts of ssh's ProxyJump: ``[user@]host[:port],…``."""
     for hop in text(value).removeprefix("ssh://").split(","):
         parts = _HOP.fullmatch(hop)
         if not parts:
@@ -138,34 +138,34 @@ def _connection(value: Any) -> str:
 
 def _is_numeric(value: str) -> bool:
     try:
-        found = ipaddress.ip_address(value)
+        result = ipaddress.ip_address(value)
     except ValueError:
         return False
-    scope = getattr(found, "scope_id", None)
+    scope = getattr(result, "scope_id", None)
     return not scope or _INTERFACE.fullmatch(scope) is not None
 
 
 def _plain_path(value: Any, *, relative: bool = False) -> str:
-    found = value if isinstance(value, str) else ""
-    if not relative and not found.startswith(("/", "~/")):
+    result = value if isinstance(value, str) else ""
+    if not relative and not result.startswith(("/", "~/")):
         raise ValueError("must be an absolute path")
-    kept = found.rstrip("/")
-    parts = kept.removeprefix("~/").removeprefix("/").split("/")
-    if kept.startswith("-") or not all(_COMPONENT.fullmatch(part) for part in parts):
+    stripped = result.rstrip("/")
+    parts = stripped.removeprefix("~/").removeprefix("/").split("/")
+    if stripped.startswith("-") or not all(_COMPONENT.fullmatch(part) for part in parts):
         raise ValueError("must be a path of letters, digits and . _ + @ = , -")
-    if len(found) > LONGEST_PATH:
-        raise ValueError(f"must have at most {LONGEST_PATH} characters")
-    return kept
+    if len(result) > MAX_PATH_LENGTH:
+        raise ValueError(f"must have at most {MAX_PATH_LENGTH} characters")
+    return stripped
 
 
-def _matching(pattern: re.Pattern[str], value: Any, otherwise: str) -> str:
-    found = text(value)
-    if not pattern.fullmatch(found):
-        raise ValueError(otherwise)
-    return found
+def _matching(pattern: re.Pattern[str], value: Any, problem: str) -> str:
+    result = text(value)
+    if not pattern.fullmatch(result):
+        raise ValueError(problem)
+    return result
 
 
-#: Variables of Ansible's own that ccbed reads as well. ssh's arguments have a reader of their own (``ssh_options``).
+#: Ansible's variables that ccbed reads as well. ``ssh_options`` reads the arguments of ssh.
 ANSIBLE: Mapping[str, Callable[[Any], Any]] = {
     "ansible_connection": _connection,
     "ansible_host": address,

@@ -1,4 +1,4 @@
-"""An Ansible YAML inventory -> Inventory, or one UsageError that holds every mistake with its line."""
+"""Parse an inventory file (Ansible's YAML) into hosts with variables; core/bed/nodes_from_inventory.py makes nodes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _SECTIONS = ("hosts", "children", "vars")
 
 
 def parse(text: str, path: str) -> Inventory:
-    """Raises UsageError. Groups may nest; the variables of a child win over its parent's, a host's own over all."""
+    """The hosts of an inventory. Raises UsageError with every mistake and its line.
+
+    Groups may nest; variables of a child override those of its parent, and variables of a host override all others.
+    """
     document = source_positions.load(text, path)
     reader = _Reader(document=document)
     if not isinstance(document.content, dict):
@@ -25,9 +28,9 @@ def parse(text: str, path: str) -> Inventory:
     for name in document.content:
         reader.group((name,), depth=0 if name == "all" else 1, chain=())
     for where in document.repeated:
-        reader.say(where, "appears twice")
+        reader.add_problem(where, "appears twice")
     if not reader.hosts and not reader.problems:
-        reader.say(("all", "hosts"), "no host; at least one is needed")
+        reader.add_problem(("all", "hosts"), "no host; at least one is needed")
     if reader.problems:
         raise UsageError(*(text for _, text in sorted(reader.problems)))
     return Inventory(path=path, hosts=tuple(reader.host(name) for name in reader.hosts))
@@ -35,11 +38,11 @@ def parse(text: str, path: str) -> Inventory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Setting:
-    """A variable where it was set. The larger ``rank`` wins: the depth of the group, then its name; hosts above all."""
+    """A variable and its position. The higher ``precedence`` wins: the depth of the group, then its name; a host's is highest."""
 
-    rank: tuple[int, str]
-    value: Any
-    place: str
+    precedence: tuple[int, str]
+    content: Any
+    position: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -47,19 +50,19 @@ class _Reader:
     document: source_positions.Document
     problems: list[tuple[int, str]] = field(default_factory=list)
     hosts: dict[str, dict[str, _Setting]] = field(default_factory=dict)
-    places: dict[str, str] = field(default_factory=dict)
+    positions: dict[str, str] = field(default_factory=dict)
 
     def host(self, name: str) -> Host:
-        found = self.hosts[name]
+        settings = self.hosts[name]
         return Host(
             name=name,
-            variables={key: setting.value for key, setting in found.items()},
-            place=self.places[name],
-            places={key: setting.place for key, setting in found.items()},
+            variables={key: setting.content for key, setting in settings.items()},
+            position=self.positions[name],
+            positions={key: setting.position for key, setting in settings.items()},
         )
 
     def group(self, where: tuple[str, ...], depth: int, chain: tuple[Mapping[str, _Setting], ...]) -> None:
-        body = self._at(where)
+        body = self._content_at(where)
         if body is None:
             return
         if not self._is_mapping(where, body):
@@ -75,54 +78,56 @@ class _Reader:
     def _host(self, where: tuple[str, ...], inherited: tuple[Mapping[str, _Setting], ...]) -> None:
         name = where[-1]
         if "[" in name:
-            self.say(where, "host ranges are not available in this version; write each host")
+            self.add_problem(where, "host ranges are not available in this version; write each host")
         else:
-            self._checked(where, literal.host_name, name, "its name ")
-        own = self._settings(where, self._at(where), (1_000_000, name))
+            self._convert(where, literal.host_name, name, "its name ")
+        own = self._settings(where, self._content_at(where), (1_000_000, name))
         known = self.hosts.setdefault(name, {})
-        self.places.setdefault(name, self._label(where))
+        self.positions.setdefault(name, self._label(where))
         for layer in (*inherited, own):
             for key, setting in layer.items():
-                if key not in known or setting.rank >= known[key].rank:
+                if key not in known or setting.precedence >= known[key].precedence:
                     known[key] = setting
 
-    def _settings(self, where: tuple[str, ...], body: Any, rank: tuple[int, str]) -> dict[str, _Setting]:
+    def _settings(self, where: tuple[str, ...], body: Any, precedence: tuple[int, str]) -> dict[str, _Setting]:
         if body is None or not self._is_mapping(where, body):
             return {}
-        found = {}
+        settings = {}
         for key, raw in body.items():
             path = (*where, key)
-            found[key] = _Setting(rank=rank, value=self._value(path, key, raw), place=self._label(path))
-        return found
+            content = self._value(path, key, raw)
+            settings[key] = _Setting(precedence=precedence, content=content, position=self._label(path))
+        return settings
 
     def _value(self, path: tuple[str, ...], key: str, raw: Any) -> Any:
         if not key.startswith(variables.PREFIX):
-            return self._checked(path, literal.ANSIBLE[key], raw) if key in literal.ANSIBLE else raw
+            return self._convert(path, literal.ANSIBLE[key], raw) if key in literal.ANSIBLE else raw
         name = key.removeprefix(variables.PREFIX)
         known = variables.KNOWN.get(name)
         if known is None:
-            full = [variables.PREFIX + one for one in variables.KNOWN]
-            self.say(path, f"unknown variable; {values.nearest(key, full)}")
+            names = [variables.PREFIX + name for name in variables.KNOWN]
+            self.add_problem(path, f"unknown variable; {values.nearest(key, names)}")
             return raw
-        return self._checked(path, known.read, raw)
+        return self._convert(path, known.read, raw)
 
-    def _checked(self, path: tuple[str, ...], read: Callable[[Any], Any], raw: Any, what: str = "") -> Any:
-        """``raw`` as it is read, or as it is where that fails, which is a problem."""
+    def _convert(self, path: tuple[str, ...], read: Callable[[Any], Any], raw: Any, what: str = "") -> Any:
+        """``raw`` converted by ``read``; if that fails, ``raw`` unchanged, and the problem is recorded."""
         try:
             return read(self._literal(raw))
         except ValueError as error:
-            self.say(path, f"{what}{error} (got {values.show(raw)})")
+            self.add_problem(path, f"{what}{error} (got {values.show(raw)})")
             return raw
 
     def _literal(self, raw: Any) -> Any:
-        if templates.has(raw):
+        if templates.has_template(raw):
             raise ValueError("templates are not available for ccbed variables; write the value")
         return raw
 
     def _unknown_sections(self, where: tuple[str, ...], body: Mapping[str, Any]) -> None:
         for key in body:
             if key not in _SECTIONS:
-                self.say((*where, key), f"a group has hosts, children and vars; {values.nearest(key, _SECTIONS)}")
+                text = f"a group has hosts, children and vars; {values.nearest(key, _SECTIONS)}"
+                self.add_problem((*where, key), text)
 
     def _names(self, where: tuple[str, ...], body: Any) -> Iterator[str]:
         if body is None:
@@ -134,10 +139,10 @@ class _Reader:
     def _is_mapping(self, where: tuple[str, ...], body: Any) -> bool:
         if isinstance(body, dict):
             return True
-        self.say(where, f"must be a mapping (got {values.show(body)})")
+        self.add_problem(where, f"must be a mapping (got {values.show(body)})")
         return False
 
-    def _at(self, where: tuple[str, ...]) -> Any:
+    def _content_at(self, where: tuple[str, ...]) -> Any:
         value: Any = self.document.content
         for key in where:
             value = value[key]
@@ -146,7 +151,7 @@ class _Reader:
     def _label(self, where: tuple[str | int, ...]) -> str:
         return f"{self.document.position(*where)}: {_dotted(where)}"
 
-    def say(self, where: tuple[str | int, ...], text: str) -> None:
+    def add_problem(self, where: tuple[str | int, ...], text: str) -> None:
         self.problems.append((self.document.line(*where), f"{self._label(where)}: {text}"))
 
 

@@ -1,4 +1,4 @@
-"""Arguments of ssh in an inventory -> its options by name, so that ccbed's own connection keeps to them."""
+"""Parse arguments of ssh in an inventory into options by name, so that ccbed's own connection honours them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ..spec import values
 from . import literal
 
-#: Where they may stand, in the order in which ansible hands them to ssh: the first of an option counts.
+#: The variables that hold them, in the order in which Ansible passes them to ssh: the first value of an option applies.
 VARIABLES = ("ansible_ssh_args", "ansible_ssh_common_args", "ansible_ssh_extra_args")
-#: What ccbed's own connection does as it is told; ``config`` is -F.
+#: Options that ccbed's own connection honours; ``config`` is -F.
 HONOURED = (
     "port", "user", "hostname", "identityfile", "userknownhostsfile", "stricthostkeychecking", "proxycommand",
     "proxyjump", "config",
 )  # fmt: skip
-#: What it does in a way of its own, and what is about terminals, logs and shared connections: left to ansible.
+#: Options that ccbed's connection ignores (it has its own way, or they concern terminals, logs, shared connections).
 LEFT_TO_SSH = (
     "addkeystoagent", "batchmode", "canonicalizehostname", "challengeresponseauthentication", "checkhostip",
     "ciphers", "compression", "connectionattempts", "connecttimeout", "controlmaster", "controlpath",
@@ -28,7 +28,7 @@ LEFT_TO_SSH = (
     "streamlocalbindunlink", "tcpkeepalive", "updatehostkeys", "verifyhostkeydns", "visualhostkey",
 )  # fmt: skip
 _LETTERS = {"p": "port", "l": "user", "i": "identityfile", "J": "proxyjump", "F": "config"}
-#: Letters that take no word, or one that only concerns ssh itself.
+#: Flags without a value, flags with a value, and flags whose value concerns only ssh itself.
 _FLAGS, _WITH_WORD = "1246AaCfGgKkMNnqsTtVvXxYy", "BbcDEeFIiJLlmOoPpQRSWw"
 _ALONE = frozenset("cEemS")
 
@@ -38,56 +38,57 @@ Options = Mapping[str, tuple[str, ...]]
 def read(*arguments: str) -> Options:
     """``-o Port=1 -J bastion -i key`` -> {"port": ("1",), "proxyjump": ("bastion",), "identityfile": ("key",)}.
 
-    Keys are collected; of every other option the first counts, as for ssh. Raises ValueError that names what ccbed's own
-    connection cannot keep to.
+    Identity files are collected; of every other option the first value applies, as in ssh. Raises ValueError with the
+    names of unsupported options.
     """
-    found: dict[str, tuple[str, ...]] = {}
-    unknown = []
-    for name, value, shown in _given(arguments):
+    options: dict[str, tuple[str, ...]] = {}
+    unsupported = []
+    for name, value, written in _parse_words(arguments):
         if name in HONOURED:
-            before = found.get(name, ())
-            found[name] = (*before, value) if name == "identityfile" else before or (value,)
+            earlier = options.get(name, ())
+            options[name] = (*earlier, value) if name == "identityfile" else earlier or (value,)
         elif name not in LEFT_TO_SSH:
-            unknown.append(shown)
-    if unknown:
-        raise ValueError(f"ccbed's own connection does not know {', '.join(dict.fromkeys(unknown))}; remove it")
-    _check(found)
-    return found
+            unsupported.append(written)
+    if unsupported:
+        names = ", ".join(dict.fromkeys(unsupported))
+        raise ValueError(f"ccbed's own connection does not support {names}; remove it")
+    _check(options)
+    return options
 
 
 def first(options: Options, name: str) -> str:
-    """Empty where it is not given."""
+    """The first value of an option; empty if it is not set."""
     return next(iter(options.get(name, ())), "")
 
 
 def known_hosts(options: Options) -> str | None:
-    """The user's file of known hosts, where it is named."""
+    """The user's file of known hosts, if the options name it."""
     return first(options, "userknownhostsfile").split(" ")[0] or None
 
 
 def first_contact(options: Options) -> bool:
-    """Whether a host that is not known yet may be accepted."""
+    """Whether an unknown host key may be accepted."""
     return first(options, "stricthostkeychecking").lower() in ("no", "off", "accept-new")
 
 
-#: ``proxycommand`` is a command that this machine runs, as ssh does.
-_READ = {"port": literal.port, "user": literal.user, "hostname": literal.address, "proxyjump": literal.jump}
+#: ``proxycommand`` is a command that the controller runs, as ssh does.
+_READERS = {"port": literal.port, "user": literal.user, "hostname": literal.address, "proxyjump": literal.jump}
 
 
-def _check(found: Options) -> None:
-    """Raises ValueError for a value that would not stay one word of a command."""
-    for name, given in found.items():
-        for value in given:
+def _check(options: Options) -> None:
+    """Raises ValueError for a value that would not stay a single word of a command."""
+    for name, option_values in options.items():
+        for value in option_values:
             try:
                 literal.text(value)
-                if name in _READ and value != "none":
-                    _READ[name](value)
+                if name in _READERS and value != "none":
+                    _READERS[name](value)
             except ValueError as error:
                 raise ValueError(f"{name} of ssh {error} (got {values.show(value)})") from None
 
 
-def _given(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """(name, value, as it stands) of each option. Raises ValueError for what ssh would not understand either."""
+def _parse_words(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """(name, value, option as written). Raises ValueError for an argument that ssh itself would reject."""
     for text in arguments:
         words = iter(shlex.split(text))
         for word in words:
@@ -97,7 +98,7 @@ def _given(arguments: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _option(word: str, words: Iterator[str]) -> Iterator[tuple[str, str, str]]:
-    """One word: flags, and at their end perhaps a letter with a value that stands in it or is the next word."""
+    """Parse a word: flags, then possibly a letter with a value in the same or in the next word."""
     for at, letter in enumerate(word[1:], start=1):
         if letter in _FLAGS:
             continue
@@ -124,12 +125,12 @@ def _named(text: str) -> tuple[str, str, str]:
 
 
 def absolute(options: Options, home: str) -> Options:
-    """With ``home`` for ``~`` in the names of files."""
+    """The options with ``home`` in place of ``~`` in file names."""
     files = ("identityfile", "userknownhostsfile", "config")
-    return {name: _at_home(values, home) if name in files else values for name, values in options.items()}
+    return {name: _expand_user(values, home) if name in files else values for name, values in options.items()}
 
 
-def _at_home(values: Sequence[str], home: str) -> tuple[str, ...]:
+def _expand_user(values: Sequence[str], home: str) -> tuple[str, ...]:
     return tuple(
-        " ".join(home + one[1:] if one.startswith("~/") else one for one in text.split(" ")) for text in values
+        " ".join(home + path[1:] if path.startswith("~/") else path for path in text.split(" ")) for text in values
     )

@@ -1,20 +1,20 @@
-"""Templates in variables of an inventory: `{{ ansible_host }}` -> the value, by Jinja alone, without Ansible's lookups."""
+"""Fill in templates in variables of an inventory: `{{ ansible_host }}` -> the value, with Jinja, without Ansible's lookups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-#: A template may name a variable that is a template; more than this is a circle.
-_DEPTH = 8
+#: A template may name a variable that is itself a template; deeper nesting is treated as a cycle.
+_MAX_DEPTH = 8
 
 
-def has(value: Any) -> bool:
-    """Whether there is anything to fill in."""
+def has_template(value: Any) -> bool:
+    """Whether ``value`` contains a template."""
     if isinstance(value, dict):
-        return any(has(item) for item in value.values())
+        return any(has_template(item) for item in value.values())
     if isinstance(value, list):
-        return any(has(item) for item in value)
+        return any(has_template(item) for item in value)
     return isinstance(value, str) and ("{{" in value or "{%" in value)
 
 
@@ -24,12 +24,12 @@ def fill(value: Any, context: Mapping[str, Any]) -> Any:
         return {key: fill(item, context) for key, item in value.items()}
     if isinstance(value, list):
         return [fill(item, context) for item in value]
-    found: Any = value
-    for _ in range(_DEPTH):
-        if not has(found):
-            return found
-        found = _render(found, context) if isinstance(found, str) else fill(found, context)
-    raise ValueError("a template that leads back to itself")
+    result: Any = value
+    for _ in range(_MAX_DEPTH):
+        if not has_template(result):
+            return result
+        result = _render(result, context) if isinstance(result, str) else fill(result, context)
+    raise ValueError("a template that refers to itself")
 
 
 def _render(text: str, context: Mapping[str, Any]) -> Any:
@@ -37,14 +37,14 @@ def _render(text: str, context: Mapping[str, Any]) -> Any:
     from jinja2 import nativetypes, sandbox
 
     class Environment(sandbox.SandboxedEnvironment, nativetypes.NativeEnvironment):
-        """Types stay what they are, and no template reaches into the interpreter."""
+        """Values keep their types, and templates cannot access the interpreter."""
 
     try:
-        found: Any = Environment(undefined=jinja2.StrictUndefined).from_string(text).render(**context)
-        if isinstance(found, jinja2.Undefined):
-            str(found)  # raises: says what is undefined
-        return found
+        rendered: Any = Environment(undefined=jinja2.StrictUndefined).from_string(text).render(**context)
+        if isinstance(rendered, jinja2.Undefined):
+            str(rendered)  # raises an error that names the undefined variable
+        return rendered
     except jinja2.TemplateError as error:
-        raise ValueError(f"a template that cannot be filled in here: {error.message}; write the value") from None
+        raise ValueError(f"a template that cannot be rendered: {error.message}; write the value") from None
     except (TypeError, ArithmeticError) as error:
-        raise ValueError(f"a template that cannot be filled in here: {error}; write the value") from None
+        raise ValueError(f"a template that cannot be rendered: {error}; write the value") from None

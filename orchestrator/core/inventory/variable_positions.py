@@ -1,4 +1,4 @@
-"""Where a variable of a host stands among the YAML files of an inventory."""
+"""Source positions of variables and hosts in the YAML files of an inventory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RANGE = re.compile(r"\[[^\]]*:[^\]]*\]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file of an inventory: one of hosts and groups, or the variables of the host or group ``name``."""
+    """A file of an inventory: its hosts and groups, or the variables of the host or group ``name``."""
 
     kind: Literal["inventory", "group_vars", "host_vars"]
     name: str
@@ -22,8 +22,8 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """``text`` as in an error: ``file:line: hosts.h2.ccbed_gpus``. ``line`` 0: not found in any file."""
+class Position:
+    """``text`` as in an error: ``file:line: hosts.h2.ccbed_gpus``. ``line`` 0: not in any file."""
 
     file: str
     line: int
@@ -31,42 +31,44 @@ class Place:
 
 
 def members(listing: Mapping[str, Any], group: str) -> tuple[str, ...]:
-    """The hosts of a group and of the groups in it, each once."""
+    """The hosts of a group and of its child groups, without repetition."""
     return tuple(dict.fromkeys(_members(listing, group, ())))
 
 
 def groups(listing: Mapping[str, Any], host: str) -> tuple[str, ...]:
-    """The groups that a host is in, the smallest first: the nearest is the likelier place of a variable."""
-    found = {name: members(listing, name) for name in listing if name != "_meta"}
-    return tuple(sorted((name for name in found if host in found[name]), key=lambda name: len(found[name])))
+    """The groups of a host, the smallest first: a smaller group more likely sets a variable."""
+    hosts = {name: members(listing, name) for name in listing if name != "_meta"}
+    return tuple(sorted((name for name in hosts if host in hosts[name]), key=lambda name: len(hosts[name])))
 
 
-def variable(sources: Sequence[Source], groups: Iterable[str], host: str, key: str, value: Any) -> Place | None:
-    """The place of ``key``; of several the one that has this value, else the nearest to the host."""
+def find_variable(sources: Sequence[Source], groups: Iterable[str], host: str, key: str, value: Any) -> Position | None:
+    """The position of ``key``: of several, a position that has this value, else the nearest to the host."""
     candidates = [*_of_host(sources, host, key)]
     for group in groups:
         candidates += _of_group(sources, group, key)
-    same = [one for one in candidates if str(_at(one[0], one[1])).strip() == str(value).strip()]
+    same = [
+        (source, path) for source, path in candidates if str(_content_at(source, path)).strip() == str(value).strip()
+    ]
     best = next(iter(same or candidates), None)
-    return _place(*best) if best else None
+    return _position(*best) if best else None
 
 
-def host(sources: Sequence[Source], name: str) -> str:
-    """Where a host is named; empty if nowhere in a YAML file."""
-    for source in (one for one in sources if one.kind == "inventory"):
+def find_host(sources: Sequence[Source], name: str) -> str:
+    """The position that names a host; empty if no YAML file names it."""
+    for source in (source for source in sources if source.kind == "inventory"):
         for where in source.document.lines:
             if len(where) > 1 and where[-2] == "hosts" and _names(str(where[-1]), name):
-                return _place(source, where).text
+                return _position(source, where).text
     return ""
 
 
-def _members(listing: Mapping[str, Any], group: str, seen: tuple[str, ...]) -> Iterator[str]:
-    if group in seen:
+def _members(listing: Mapping[str, Any], group: str, parents: tuple[str, ...]) -> Iterator[str]:
+    if group in parents:
         return
     body = listing.get(group, {})
     yield from body.get("hosts", ())
     for child in body.get("children", ()):
-        yield from _members(listing, child, (*seen, group))
+        yield from _members(listing, child, (*parents, group))
 
 
 def _of_host(sources: Sequence[Source], host: str, key: str) -> Iterator[tuple[Source, source_positions.Path]]:
@@ -90,22 +92,22 @@ def _of_group(sources: Sequence[Source], group: str, key: str) -> Iterator[tuple
 
 
 def _names(written: str, host: str) -> bool:
-    """Whether ``h[1:3]`` may mean ``h2``."""
+    """Whether the name or range ``written`` may include ``host``: ``h[1:3]`` includes ``h2``."""
     if not _RANGE.search(written):
         return written == host
     pattern = ".+".join(re.escape(part) for part in _RANGE.split(written))
     return re.fullmatch(pattern, host) is not None
 
 
-def _at(source: Source, where: source_positions.Path) -> Any:
-    value = source.document.content
+def _content_at(source: Source, where: source_positions.Path) -> Any:
+    content = source.document.content
     for part in where:
-        value = value[part]
-    return value
+        content = content[part]
+    return content
 
 
-def _place(source: Source, where: source_positions.Path) -> Place:
+def _position(source: Source, where: source_positions.Path) -> Position:
     document = source.document
     parts = [str(part) for part in where]
     dotted = ".".join(parts[1:] if parts[:1] == ["all"] and len(parts) > 1 else parts)
-    return Place(file=document.path, line=document.line(*where), text=f"{document.position(*where)}: {dotted}")
+    return Position(file=document.path, line=document.line(*where), text=f"{document.position(*where)}: {dotted}")

@@ -1,4 +1,4 @@
-"""The ccbed_* variables of an inventory: their types and the providers that honour them."""
+"""The ccbed_* variables of an inventory: their readers, and the providers that honour them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ PREFIX = "ccbed_"
 PROVIDERS = ("process", "docker")
 PROCESS = ("process",)
 DOCKER = ("docker",)
-#: Those that the design knows, so that a right inventory for a later version is told apart from a typing error.
+#: Planned providers: an inventory for a later version is not mistaken for a typing error.
 LATER_PROVIDERS = ("slurm",)
-#: Nobody means more nodes, spares or GPUs on one host than this; a slip of the finger shall not fork them.
-MOST = 1024
-LONGEST_START_S = 3600.0
+#: The maximum of nodes, spares and GPUs on a host: a typing error must not fork more.
+MAX_COUNT = 1024
+MAX_START_TIMEOUT_S = 3600.0
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variable:
-    """How a value is read (``read`` raises ValueError), whether all hosts of a bed must agree, and who honours it."""
+    """``read`` converts a value or raises ValueError; ``bed_wide``: all hosts of a bed must agree; ``honoured_by`` providers."""
 
     read: Callable[[Any], Any]
     bed_wide: bool = False
@@ -36,7 +36,7 @@ class Variable:
 
 
 def bed_name(value: Any) -> str:
-    """Raises ValueError for a name that is no safe part of a path."""
+    """A bed's name. Raises ValueError for a name that is not a safe part of a path."""
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise ValueError("must be 1 to 40 of a-z 0-9 . _ - and begin with a letter or digit")
     return value
@@ -52,8 +52,8 @@ def _provider(value: Any) -> str:
 
 def _count(value: Any) -> int:
     number = values.whole(value)
-    if number > MOST:
-        raise ValueError(f"must be <= {MOST}")
+    if number > MAX_COUNT:
+        raise ValueError(f"must be <= {MAX_COUNT}")
     return number
 
 
@@ -74,12 +74,12 @@ def _environment(value: Any) -> dict[str, str]:
         raise ValueError("must be a mapping of names to values")
     wrong = [name for name in value if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,254}", name)]
     if wrong:
-        raise ValueError(f"{wrong[0]!r} is no name of an environment variable")
+        raise ValueError(f"{wrong[0]!r} is not a valid name of an environment variable")
     nested = [name for name, item in value.items() if isinstance(item, dict | list) or item is None]
     if nested:
         raise ValueError(f"{nested[0]} must be text")
-    if cut := [name for name, item in value.items() if "\0" in str(item)]:
-        raise ValueError(f"{cut[0]} must not contain a NUL character")
+    if with_nul := [name for name, item in value.items() if "\0" in str(item)]:
+        raise ValueError(f"{with_nul[0]} must not contain a NUL character")
     return {
         name: ("true" if item else "false") if isinstance(item, bool) else str(item) for name, item in value.items()
     }
@@ -87,8 +87,8 @@ def _environment(value: Any) -> dict[str, str]:
 
 def _start_timeout(value: Any) -> float:
     limit = values.seconds(value)
-    if not 1.0 <= limit <= LONGEST_START_S:
-        raise ValueError(f"must be a time from 1s to {LONGEST_START_S / 60:.0f}m")
+    if not 1.0 <= limit <= MAX_START_TIMEOUT_S:
+        raise ValueError(f"must be a time from 1s to {MAX_START_TIMEOUT_S / 60:.0f}m")
     return limit
 
 
@@ -111,12 +111,12 @@ def _isolation(value: Any) -> str:
 
 
 def _cpus(value: Any) -> str:
-    """A number of cores, also a part of one."""
+    """A number of cores; fractions are valid."""
     try:
         number = float(value)
     except (TypeError, ValueError):
         number = 0.0
-    if isinstance(value, bool) or not 0 < number <= MOST:
+    if isinstance(value, bool) or not 0 < number <= MAX_COUNT:
         raise ValueError("must be a number of cores such as 2 or 0.5")
     return f"{number:g}"
 
@@ -133,15 +133,15 @@ def _list(value: Any) -> tuple[str, ...]:
 
 def _mounts(value: Any) -> tuple[str, ...]:
     """``source:target`` or ``source:target:ro``, both absolute."""
-    found = _list(value)
-    for mount in found:
+    mounts = _list(value)
+    for mount in mounts:
         source, _, rest = mount.partition(":")
         target, _, mode = rest.partition(":")
         if not (source.startswith("/") and target.startswith("/") and mode in ("", "ro", "rw")):
             raise ValueError(f"{values.show(mount)}: must be /source:/target or /source:/target:ro")
         for path in (source, target):
             literal.absolute_path(path)
-    return found
+    return mounts
 
 
 def _network(value: Any) -> str:
@@ -150,34 +150,35 @@ def _network(value: Any) -> str:
     return str(value)
 
 
-def _switch(value: Any) -> Any:
+def _on_off(value: Any) -> Any:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-def _switched(value: Any) -> Any:
-    return [_switch(item) for item in value] if isinstance(value, list) else value
+def _on_off_items(value: Any) -> Any:
+    return [_on_off(item) for item in value] if isinstance(value, list) else value
 
 
 def _control(*states: str) -> Callable[[Any], dict[str, tuple[str, ...]]]:
-    """A reader of a mapping from each of ``states`` to the argv that brings it about.
+    """A reader of a mapping from ``states`` to the argv that produces the state.
 
-    YAML reads a bare ``off`` or ``on`` as a truth value, as a key and as an argument; it is what it says here.
+    YAML reads a bare ``off`` or ``on`` as a boolean, both as a key and as an argument; this reader restores the words.
     """
 
     def read(value: Any) -> dict[str, tuple[str, ...]]:
-        value = {_switch(key): _switched(item) for key, item in value.items()} if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            value = {_on_off(key): _on_off_items(item) for key, item in value.items()}
         if not isinstance(value, dict) or sorted(value) != sorted(states):
-            raise ValueError(f"must be a mapping with {' and '.join(states)}, each a list: a program and its arguments")
-        found = {state: _list(value[state]) for state in states}
-        if empty := [state for state, argv in found.items() if not argv]:
+            raise ValueError(f"must be a mapping with {' and '.join(states)} to lists: a program and its arguments")
+        commands = {state: _list(value[state]) for state in states}
+        if empty := [state for state, argv in commands.items() if not argv]:
             raise ValueError(f"{empty[0]}: must be a program and its arguments")
-        return found
+        return commands
 
     return read
 
 
 def _link(value: Any) -> dict[str, Any]:
-    """As plain values; see ``links``."""
+    """A LinkSpec as plain values; see ``links``."""
     return dict(codec.plain(links.parse(value)))
 
 
@@ -214,7 +215,7 @@ KNOWN: Mapping[str, Variable] = {
     "known_hosts": Variable(read=literal.file, honoured_by=DOCKER),
     "ssh_first_contact": Variable(read=_boolean, honoured_by=DOCKER),
 }
-#: Counts, sizes and words of a closed list: no secrets, also where the file around them is encrypted.
+#: Counts, sizes and words of a closed list: they are not secret, even in an encrypted file.
 PUBLIC = (
     "bed", "provider", "nodes", "spares", "standby", "gpus", "isolation", "link", "allow_faults", "rdma", "cpus", "memory",
     "shm_size", "start_timeout", "network", "ssh_first_contact",

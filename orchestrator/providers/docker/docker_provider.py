@@ -342,7 +342,7 @@ def _request(
         addresses=ready.addresses,
         tag=process_tag.bed_tag(bed.name, bed.hostdir),
         env={**HUGE_PAGES, names.IMAGE_VARIABLE: image, names.ENGINE_VARIABLE: ready.version},
-        whose=owners.text(bed),
+        owner_label=owners.text(bed),
     )
 
 

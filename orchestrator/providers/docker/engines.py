@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...core.bed import devices
+from ...core.bed import gpu_devices
 from ...model import container as names
 from ...model.bed import BedSpec, ContainerSpec, HostSpec
 from ...model.requirements import ENGINE, version_text
@@ -149,7 +149,7 @@ def ready(
     """See that it can have these containers, and make the network of the bed. Raises EngineProblem."""
     version = engine.version()
     for spec in wanted:
-        if reason := devices.unfit(spec, version):
+        if reason := gpu_devices.version_problem(spec, version):
             raise EngineProblem(reason)
     images = [spec.image for spec in wanted]
     image_ids = engine.images(images)

@@ -254,7 +254,7 @@ def _shm(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
     for node, facts in observed.inside.items():
         shm, spec = facts["shm"], bed.node(node).container
         if not isinstance(shm, str) or spec:
-            free[node] = container_requests.shm(spec) if isinstance(shm, str) and spec else int(shm)
+            free[node] = container_requests.shm_bytes(spec) if isinstance(shm, str) and spec else int(shm)
     if free:
         node = min(free, key=lambda name: free[name])
         fix = f"set ccbed_shm_size of {bed.node(node).host} to more, or free what fills /dev/shm of {node}"

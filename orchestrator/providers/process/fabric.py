@@ -23,7 +23,7 @@ def refuse(bed: BedSpec) -> None:
     """Raises InfrastructureError with a line for each thing that is not there, before anything is made of the bed."""
     if lacks := lacking(bed.link):
         hint = "\n".join(dict.fromkeys(lack.fix for lack in lacks))
-        places = (_place(bed) if lack.asked else f"bed {bed.name}" for lack in lacks)
+        places = (_place(bed) if lack.only_for_link else f"bed {bed.name}" for lack in lacks)
         raise InfrastructureError(
             *(f"{place}: {lack.text}" for place, lack in zip(places, lacks, strict=True)), hint=hint
         )
@@ -49,7 +49,7 @@ def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
         return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
     if not HOSTS.exists():
         return (Lack(text=f"there is no {HOSTS}, over which the nodes' own is mounted", fix=f"touch {HOSTS}"),)
-    lacks = (lack for program, lines in fabric.trial(link).items() for lack in _tried(program, lines))
+    lacks = (lack for program, lines in fabric.probe_commands(link).items() for lack in _tried(program, lines))
     return tuple(dict.fromkeys(lacks))
 
 
@@ -79,7 +79,7 @@ def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
     except subprocess.TimeoutExpired:
         yield Lack(text=f"{program} does not answer within {_TRY_S:g} s", fix="see what it waits for")
         return
-    yield from fabric.untried(done.returncode, done.stderr, list(lines), platform.release())
+    yield from fabric.parse_probe(done.returncode, done.stderr, list(lines), platform.release())
 
 
 def write_hosts(bed: BedSpec) -> None:
@@ -88,7 +88,7 @@ def write_hosts(bed: BedSpec) -> None:
         own = HOSTS.read_text(errors="replace").splitlines()
     except OSError:
         own = []
-    text = fabric.hosts({node.name: node.address for node in bed.nodes}, own).encode()
+    text = fabric.hosts_file({node.name: node.address for node in bed.nodes}, own).encode()
     fd = os.open(Path(bed.workdir) / node_fabric.HOSTS, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         os.fchmod(fd, 0o644)

@@ -1,4 +1,4 @@
-"""Inventory -> BedSpec: which nodes shall exist, where, and the hash that says when one must be replaced."""
+"""Make a bed's nodes from the hosts of an inventory: their names, devices, containers, and the hash of their spec."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ...model.errors import UsageError
 from ...model.requirements import CPU_IMAGE, ENGINE_SOCKET
 from ..inventory import ssh_options, variables
 from ..spec import values
-from . import departed, devices, fabric, gpu_allocation, links
+from . import departed, fabric, gpu_devices, links
 
 START_TIMEOUT_S = 60.0
 
 
-def assemble(
+def assemble_bed(
     inventory: Inventory,
     *,
     agent: str,
@@ -30,29 +30,34 @@ def assemble(
     home: str,
     recorded: Callable[[str], BedSpec | None] = lambda name: None,
 ) -> BedSpec:
-    """``agent``: hash of the agent archive; ``state``: the state directory; ``home`` stands for ``~``.
+    """``agent``: hash of the agent archive; ``state``: the state directory; ``home`` replaces ``~``.
 
-    ``recorded``: the bed of a name as it was last brought up; its nodes keep their names, its hosts are not forgotten.
+    ``recorded``: bed name -> the bed as it was last brought up; its nodes keep their names, its hosts are remembered.
 
     Raises UsageError with every problem of hosts that do not fit together.
     """
-    problems = [*_unheard(inventory)] or [*_disagreements(inventory), *_misfits(inventory), *_strangers(inventory)]
-    problems += [*_refused(inventory), *_unplugged(inventory)]
+    problems = [*_unsupported_ssh_options(inventory)] or [
+        *_disagreements(inventory),
+        *_provider_problems(inventory),
+        *_duplicate_hosts(inventory),
+    ]
+    problems += [*_container_problems(inventory), *_fabric_problems(inventory)]
     shared = _bed_wide(inventory)
-    name, named = _name(inventory, shared)
-    problems += named
+    name, name_problems = _name(inventory, shared)
+    problems += name_problems
     if not any(_value(host, "nodes", 1) for host in inventory.hosts):
-        place = next((one for host in inventory.hosts if (one := host.places.get("ccbed_nodes"))), inventory.path)
-        problems.append(f"{place}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
+        positions = (host.positions.get("ccbed_nodes") for host in inventory.hosts)
+        position = next((position for position in positions if position), inventory.path)
+        problems.append(f"{position}: no node; set ccbed_nodes to 1 or more (got {_counts(inventory)})")
     if problems:
         raise UsageError(*problems)
     link = LinkSpec(**shared["link"]) if "link" in shared else None
     isolated = shared.get("isolation") == "namespace"
-    before = recorded(name)
-    nodes = _nodes(inventory, agent, isolated=isolated, link=link, before=before)
+    earlier = recorded(name)
+    nodes = _nodes(inventory, agent, isolated=isolated, link=link, earlier=earlier)
     provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
-    return _hashed(
+    return _with_hash(
         BedSpec(
             name=name,
             provider=provider,
@@ -68,17 +73,17 @@ def assemble(
             hostdir=hostdir,
             network=_network(inventory, shared) if provider == "docker" else "private" if isolated else "",
             link=link,
-            departed=departed.hosts([host.name for host in inventory.hosts], before),
+            departed=departed.departed_hosts([host.name for host in inventory.hosts], earlier),
         )
     )
 
 
-def placed(spec: BedSpec, inventory: str) -> BedSpec:
-    """The same bed with another path of its inventory: errors show it as it was given, the bed file has it absolute."""
+def with_inventory_path(spec: BedSpec, inventory: str) -> BedSpec:
+    """The bed with another path of its inventory: errors show the user's path, the bed file has the absolute path."""
     return replace(spec, inventory=inventory)
 
 
-def _hashed(spec: BedSpec) -> BedSpec:
+def _with_hash(spec: BedSpec) -> BedSpec:
     content = {key: value for key, value in codec.plain(spec).items() if key != "inventory"}
     return replace(spec, hash=_digest(content))
 
@@ -94,7 +99,7 @@ def _name(inventory: Inventory, shared: Mapping[str, Any]) -> tuple[str, list[st
     try:
         return variables.bed_name(stem), []
     except ValueError as error:
-        return stem, [f"{inventory.path}: the bed's name is the file's, which {error}; or set ccbed_bed"]
+        return stem, [f"{inventory.path}: the file's name is the bed's name and {error}; or set ccbed_bed"]
 
 
 def _value(host: Host, name: str, default: Any = None) -> Any:
@@ -103,115 +108,117 @@ def _value(host: Host, name: str, default: Any = None) -> Any:
 
 def _bed_wide(inventory: Inventory) -> dict[str, Any]:
     names = [name for name, variable in variables.KNOWN.items() if variable.bed_wide]
-    found = {}
+    shared = {}
     for name in names:
-        given = [_value(host, name) for host in inventory.hosts if _value(host, name) is not None]
-        if given:
-            found[name] = given[0]
-    return found
+        settings = [_value(host, name) for host in inventory.hosts if _value(host, name) is not None]
+        if settings:
+            shared[name] = settings[0]
+    return shared
 
 
 def _disagreements(inventory: Inventory) -> Iterable[str]:
     for name, variable in variables.KNOWN.items():
         key = variables.PREFIX + name
-        given = {host.name: host.variables.get(key) for host in inventory.hosts}
-        if variable.bed_wide and len({json.dumps(value) for value in given.values()}) > 1:
-            place = next(host.places[key] for host in inventory.hosts if key in host.places)
-            listed = ", ".join(f"{host}: {_shown(name, value)}" for host, value in given.items())
-            yield f"{place}: must be the same for all hosts (got {listed}); set it under all.vars"
+        settings = {host.name: host.variables.get(key) for host in inventory.hosts}
+        if variable.bed_wide and len({json.dumps(value) for value in settings.values()}) > 1:
+            position = next(host.positions[key] for host in inventory.hosts if key in host.positions)
+            listed = ", ".join(f"{host}: {_format(name, value)}" for host, value in settings.items())
+            yield f"{position}: must be the same for all hosts (got {listed}); set it under all.vars"
 
 
-def _shown(name: str, value: Any) -> str:
+def _format(name: str, value: Any) -> str:
     return links.text(LinkSpec(**value)) if name == "link" and value else values.show(value)
 
 
-def _misfits(inventory: Inventory) -> Iterable[str]:
-    seen: set[str] = set()
+def _provider_problems(inventory: Inventory) -> Iterable[str]:
+    reported: set[str] = set()
     for host in inventory.hosts:
         provider = _value(host, "provider", "process")
         if not _local(host) and provider == "process":
-            got = host.variables.get("ansible_connection", "ssh, ansible's default")
-            place = host.places.get("ansible_connection", f"{host.place or inventory.path}.ansible_connection")
-            yield f"{place}: provider process runs on this machine only: must be local (got {got})"
-        for key, place in host.places.items():
+            connection = host.variables.get("ansible_connection", "ssh, ansible's default")
+            default = f"{host.position or inventory.path}.ansible_connection"
+            position = host.positions.get("ansible_connection", default)
+            yield f"{position}: provider process runs on the controller only: must be local (got {connection})"
+        for key, position in host.positions.items():
             variable = (
                 variables.KNOWN.get(key.removeprefix(variables.PREFIX)) if key.startswith(variables.PREFIX) else None
             )
-            if variable and provider not in variable.honoured_by and place not in seen:
-                seen.add(place)
-                yield f"{place}: provider {provider} does not honour it in this version; remove it"
+            if variable and provider not in variable.honoured_by and position not in reported:
+                reported.add(position)
+                yield f"{position}: unsupported by provider {provider} in this version; remove it"
 
 
-def _strangers(inventory: Inventory) -> Iterable[str]:
-    """Hosts of a bed of containers that cannot be in one bed: the same one twice, or this machine beside others."""
+def _duplicate_hosts(inventory: Inventory) -> Iterable[str]:
+    """Hosts that cannot be in the same bed of containers: a host that appears twice, or the controller with others."""
     docker = [host for host in inventory.hosts if _value(host, "provider", "process") == "docker"]
     if docker and len({_local(host) for host in docker}) > 1:
-        near = next(host for host in docker if _local(host))
-        place = near.places.get("ansible_connection", near.place)
-        yield f"{place}: this machine's engine and hosts behind SSH are not in one bed; reach it by SSH as well"
-    seen: dict[tuple[str, int, str], str] = {}
+        local = next(host for host in docker if _local(host))
+        position = local.positions.get("ansible_connection", local.position)
+        yield f"{position}: the controller's engine cannot be in a bed with hosts behind SSH; connect to it by SSH too"
+    names: dict[tuple[str, int, str], str] = {}
     for host in docker:
-        reached = _host(host, "")
-        way = ssh_options.first(reached.ssh, "proxyjump") or ssh_options.first(reached.ssh, "proxycommand")
-        key = (reached.address, reached.port, way)
-        if key in seen:
-            place = host.places.get("ansible_host", host.place)
-            yield f"{place}: {host.name} and {seen[key]} are the same host ({reached.address} port {reached.port})"
-        seen.setdefault(key, host.name)
+        spec = _host(host, "")
+        proxy = ssh_options.first(spec.ssh, "proxyjump") or ssh_options.first(spec.ssh, "proxycommand")
+        key = (spec.address, spec.port, proxy)
+        if key in names:
+            position = host.positions.get("ansible_host", host.position)
+            yield f"{position}: {host.name} and {names[key]} are the same host ({spec.address} port {spec.port})"
+        names.setdefault(key, host.name)
 
 
-def _unheard(inventory: Inventory) -> Iterable[str]:
-    """Arguments for ssh that ccbed's own connection cannot keep to: each once, at its place."""
-    found: dict[str, str] = {}
+def _unsupported_ssh_options(inventory: Inventory) -> Iterable[str]:
+    """Arguments of ssh that ccbed's own connection does not support, with their positions, without repetition."""
+    problems: dict[str, str] = {}
     for host in inventory.hosts:
         for name in ssh_options.VARIABLES if not _local(host) else ():
             try:
                 ssh_options.read(str(host.variables.get(name, "")))
             except ValueError as error:
-                found.setdefault(host.places.get(name, f"{host.place}.{name}"), str(error))
-    return [f"{place}: {text}" for place, text in found.items()]
+                problems.setdefault(host.positions.get(name, f"{host.position}.{name}"), str(error))
+    return [f"{position}: {text}" for position, text in problems.items()]
 
 
-def _refused(inventory: Inventory) -> Iterable[str]:
-    """Devices that the host's nodes cannot have, and mounts that no container gets."""
+def _container_problems(inventory: Inventory) -> Iterable[str]:
+    """Devices that the host's nodes cannot have, and mounts that are forbidden in containers."""
     for host in inventory.hosts:
-        place = host.places.get("ccbed_gpus", host.place)
+        position = host.positions.get("ccbed_gpus", host.position)
         try:
             shares = [gpu for shares in _shares(host).values() for share in shares for gpu in share]
         except ValueError as error:
-            yield f"{place}: {error}"
+            yield f"{position}: {error}"
             continue
-        if _value(host, "provider", "process") != "docker" and (cdi := [gpu for gpu in shares if devices.is_cdi(gpu)]):
-            yield f"{place}: {cdi[0]} is a CDI name, which only containers understand; name GPUs by index or UUID"
-        place = host.places.get("ccbed_mounts", host.place)
+        cdi = [gpu for gpu in shares if gpu_devices.is_cdi(gpu)]
+        if cdi and _value(host, "provider", "process") != "docker":
+            yield f"{position}: {cdi[0]} is a CDI name, which only containers support; name GPUs by index or UUID"
+        position = host.positions.get("ccbed_mounts", host.position)
         sockets = (_value(host, "engine", ENGINE_SOCKET), ENGINE_SOCKET, "/run/docker.sock")
         sources = [mount.partition(":")[0] for mount in _value(host, "mounts", ())]
-        if found := [source for source in sources if any(_holds(source, socket) for socket in sockets)]:
-            yield f"{place}: {found[0]} holds the engine's socket, with which a container rules its host; mount less"
+        if unsafe := [source for source in sources if any(_contains(source, socket) for socket in sockets)]:
+            yield f"{position}: {unsafe[0]} contains the engine's socket, which gives root on the host; mount less"
 
 
-def _unplugged(inventory: Inventory) -> Iterable[str]:
-    """A link without a fabric, what a fabric itself gives its nodes, and more groups than nodes."""
+def _fabric_problems(inventory: Inventory) -> Iterable[str]:
+    """A link without a fabric, variables that a fabric itself sets, and more groups than nodes."""
     for host in inventory.hosts:
         isolated = _value(host, "isolation") == "namespace"
-        place = host.places.get("ccbed_link", host.place)
-        if "ccbed_link" in host.places and not isolated:
-            yield f"{place}: only a node in its own network namespace has one; set ccbed_isolation: namespace"
+        position = host.positions.get("ccbed_link", host.position)
+        if "ccbed_link" in host.positions and not isolated:
+            yield f"{position}: only a node in its own network namespace has a link; set ccbed_isolation: namespace"
         for name in ("address", "interface") if isolated else ():
-            if f"ccbed_{name}" in host.places:
-                yield f"{host.places[f'ccbed_{name}']}: a node in its own network namespace is given one; remove it"
+            if f"ccbed_{name}" in host.positions:
+                yield f"{host.positions[f'ccbed_{name}']}: the fabric sets it for nodes in network namespaces; remove it"
     groups = max((_groups(host) for host in inventory.hosts), default=1)
     members = sum(_value(host, "nodes", 1) for host in inventory.hosts)
     if groups > max(members, 1):
-        place = next(host.places["ccbed_link"] for host in inventory.hosts if _groups(host) == groups)
-        yield f"{place}: groups: must be <= {members}, the number of nodes (got {groups})"
+        position = next(host.positions["ccbed_link"] for host in inventory.hosts if _groups(host) == groups)
+        yield f"{position}: groups: must be <= {members}, the number of nodes (got {groups})"
 
 
 def _groups(host: Host) -> int:
     return int(_value(host, "link", {}).get("groups", 1))
 
 
-def _holds(directory: str, path: str) -> bool:
+def _contains(directory: str, path: str) -> bool:
     return posixpath.commonpath([posixpath.normpath(directory), path]) == posixpath.normpath(directory)
 
 
@@ -220,31 +227,31 @@ def _local(host: Host) -> bool:
 
 
 def _directories(name: str, inventory: Inventory, workdir: str | None, state: str) -> tuple[str, str]:
-    """The bed's directory on this machine, and the one on its hosts: two only where hosts are elsewhere."""
-    here = f"{state}/beds/{name}"
+    """The bed's directories on the controller and on its hosts: they are the same if all hosts are local."""
+    local = f"{state}/beds/{name}"
     if all(_local(host) for host in inventory.hosts):
-        return (workdir or here,) * 2
-    return here, workdir or f"/var/lib/ccbed/{name}"
+        return (workdir or local,) * 2
+    return local, workdir or f"/var/lib/ccbed/{name}"
 
 
 def _network(inventory: Inventory, shared: Mapping[str, Any]) -> Literal["host", "private"]:
-    """One engine gives its containers a network of their own; several hosts share theirs with them."""
+    """The containers of a single host have a private network; those of several hosts use the network of their host."""
     chosen = shared.get("network") or ("host" if len(inventory.hosts) > 1 else "private")
     return "private" if chosen == "private" else "host"
 
 
 def _host(host: Host, home: str) -> HostSpec:
-    given = host.variables
-    key = given.get("ansible_ssh_private_key_file")
+    settings = host.variables
+    key = settings.get("ansible_ssh_private_key_file")
     ssh = ssh_options.absolute(_ssh(host), home)
     return HostSpec(
         name=host.name,
         connection="local" if _local(host) else "ssh",
-        address=str(given.get("ansible_host", host.name)),
-        port=int(given.get("ansible_port", 0) or ssh_options.first(ssh, "port") or 22),
-        user=str(given.get("ansible_user", "") or ssh_options.first(ssh, "user")),
+        address=str(settings.get("ansible_host", host.name)),
+        port=int(settings.get("ansible_port", 0) or ssh_options.first(ssh, "port") or 22),
+        user=str(settings.get("ansible_user", "") or ssh_options.first(ssh, "user")),
         key=_absolute(key, home) or ssh_options.first(ssh, "identityfile") or None,
-        python=str(given.get("ansible_python_interpreter", "python3")),
+        python=str(settings.get("ansible_python_interpreter", "python3")),
         engine=_value(host, "engine", ENGINE_SOCKET),
         known_hosts=_absolute(_value(host, "known_hosts") or ssh_options.known_hosts(ssh), home),
         first_contact=_value(host, "ssh_first_contact", ssh_options.first_contact(ssh)),
@@ -262,16 +269,16 @@ def _ssh(host: Host) -> ssh_options.Options:
 
 
 def _nodes(
-    inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None, before: BedSpec | None
+    inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None, earlier: BedSpec | None
 ) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
         wanted += [(host, kind) for host in inventory.hosts for _ in range(_value(host, kind, 0))]
     shares = {host.name: _shares(host) for host in inventory.hosts}
     ports = fabric.ports([kind for _, kind in wanted], link) if isolated else (None,) * len(wanted)
-    names = departed.names([(host.name, _role(kind)) for host, kind in wanted], before)
+    names = departed.node_names([(host.name, _role(kind)) for host, kind in wanted], earlier)
     specs = (
-        _plugged(_node(name, host, kind, shares[host.name][kind].pop(0)), int(name[1:]), port)
+        _with_port(_node(name, host, kind, shares[host.name][kind].pop(0)), int(name[1:]), port)
         for name, (host, kind), port in zip(names, wanted, ports, strict=True)
     )
     return tuple(replace(spec, hash=_digest([codec.plain(spec), agent])) for spec in specs)
@@ -281,25 +288,25 @@ def _role(kind: str) -> Role:
     return "node" if kind == "node" else "spare"
 
 
-def _plugged(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
-    """On a fabric it is the place on the switch that gives a node its address."""
+def _with_port(node: NodeSpec, number: int, port: PortSpec | None) -> NodeSpec:
+    """The node with its switch port; on a fabric the number of the port determines the address."""
     if port is None:
         return node
     return replace(node, address=fabric.address(number), interface=fabric.INTERFACE, port=port)
 
 
 def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:
-    """The GPUs of each node, spare and standby of a host, in their order. Raises ValueError; see allot."""
+    """The GPUs of the nodes, spares and standbys of a host, in order. Raises ValueError; see ``gpu_devices.allocate``."""
     nodes, spares = _value(host, "nodes", 1), _value(host, "spares", 0)
-    members, standby = gpu_allocation.allot(_value(host, "gpus", 0), nodes + spares, _value(host, "standby", 0))
+    members, standby = gpu_devices.allocate(_value(host, "gpus", 0), nodes + spares, _value(host, "standby", 0))
     return {"node": members[:nodes], "spares": members[nodes:], "standby": standby}
 
 
 def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...]) -> NodeSpec:
-    """All of it but its hash."""
+    """The node without its hash."""
     env = dict(_value(host, "env", {}))
     docker = _value(host, "provider", "process") == "docker"
-    if gpus and not docker and gpus != devices.ALL:  # as they are numbered in what the driver's tools show
+    if gpus and not docker and gpus != gpu_devices.ALL:  # the numbering of nvidia-smi
         env = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": ",".join(gpus), **env}
     return NodeSpec(
         name=name,
@@ -308,17 +315,17 @@ def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...]) -> NodeSpec:
         address=_address(host, docker),
         hash="",
         interface=_value(host, "interface", "" if docker else "lo"),
-        gpus=-1 if gpus == devices.ALL else len(gpus),
+        gpus=-1 if gpus == gpu_devices.ALL else len(gpus),
         env=env,
         container=_container(host, gpus) if docker else None,
     )
 
 
 def _address(host: Host, docker: bool) -> str:
-    """What the inventory says; for containers, where it says nothing, the address by which the host is reached."""
-    given = _value(host, "address")
-    if given or not docker:
-        return str(given or "127.0.0.1")
+    """The inventory's address; for containers without one, the address by which the host is reached."""
+    address = _value(host, "address")
+    if address or not docker:
+        return str(address or "127.0.0.1")
     try:
         return "" if _local(host) else str(ipaddress.ip_address(str(host.variables.get("ansible_host", host.name))))
     except ValueError:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.core.inventory import listed_inventory
+from orchestrator.core.inventory import parse_listing
 from orchestrator.model.bed import Inventory
 from orchestrator.model.errors import UsageError
 from orchestrator.prepare import ansible_listing, ansible_programs, inventory
@@ -81,7 +81,7 @@ def test_a_directory_with_variables_of_groups_and_hosts(tmp_path: Path) -> None:
     }
     found = read(lay(tmp_path, files) / "lab")
     assert {host.name: host.variables["ccbed_gpus"] for host in found.hosts} == {"h1": 4, "h2": 8}
-    assert found.hosts[1].places["ccbed_gpus"].endswith("host_vars/h2/main.yml:1: ccbed_gpus")
+    assert found.hosts[1].positions["ccbed_gpus"].endswith("host_vars/h2/main.yml:1: ccbed_gpus")
 
 
 def test_a_mistake_is_shown_in_the_file_that_holds_it_and_once(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ all:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("{{ nothing }}", "a template that cannot be filled in here: 'nothing' is undefined; write the value"),
+        ("{{ nothing }}", "a template that cannot be rendered: 'nothing' is undefined; write the value"),
         (
             "{{ lookup('env', 'HOME') }}",
-            "a template that cannot be filled in here: 'lookup' is undefined; write the value",
+            "a template that cannot be rendered: 'lookup' is undefined; write the value",
         ),
-        ("{{ ccbed_image }}", "a template that leads back to itself"),
+        ("{{ ccbed_image }}", "a template that refers to itself"),
     ],
 )
 def test_a_template_that_cannot_be_filled_in_is_refused(tmp_path: Path, template: str, said: str) -> None:
@@ -234,7 +234,7 @@ def test_the_order_of_hosts_is_that_of_the_groups() -> None:
         "all": {"children": ["ungrouped", "gpu"]},
         "gpu": {"hosts": ["b", "a"]},
     }
-    found = listed_inventory.build(listing, listed_inventory.Surroundings(path="x"))
+    found = parse_listing.parse(listing, parse_listing.SourceFiles(path="x"))
     assert [host.name for host in found.hosts] == ["b", "a"]
 
 

@@ -1,0 +1,238 @@
+"""Parse the output of `ansible-inventory --list` into hosts; every mistake has its position in the source files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...model import vaulted
+from ...model.bed import Host, Inventory
+from ...model.errors import UsageError
+from ..spec import values
+from . import literal, ssh_options, templates, variable_positions, variables
+
+#: Variables with which ccbed connects to a host. All other variables of Ansible are dropped, passwords in particular.
+REACH = (
+    "ansible_connection", "ansible_host", "ansible_port", "ansible_user", "ansible_ssh_private_key_file",
+    "ansible_python_interpreter", *ssh_options.VARIABLES,
+)  # fmt: skip
+#: Older names of these variables.
+ALIASES = {
+    "ansible_ssh_host": "ansible_host",
+    "ansible_ssh_port": "ansible_port",
+    "ansible_ssh_user": "ansible_user",
+    "ansible_private_key_file": "ansible_ssh_private_key_file",
+}
+_ENCRYPTED = "__ansible_vault"
+#: Variables of Ansible that are not secret.
+_PUBLIC = ("ansible_connection", "ansible_port", "ansible_python_interpreter")
+_WORDS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFiles:
+    """The files of the listing. ``decrypted``: ciphertext -> text; ``documents``: the content of encrypted files."""
+
+    path: str
+    directory: str = ""
+    sources: Sequence[variable_positions.Source] = ()
+    has_encrypted_file: bool = False
+    decrypted: Mapping[str, str] = field(default_factory=dict)
+    documents: Sequence[Any] = ()
+
+
+def needed_ciphertexts(listing: Mapping[str, Any]) -> tuple[str, ...]:
+    """The encrypted values that ccbed needs, without repetition. All others stay encrypted."""
+    ciphertexts: dict[str, None] = {}
+    for host_variables in _hostvars(listing).values():
+        needed = [value for key, value in host_variables.items() if _is_needed(key)]
+        text = " ".join(str(value) for value in needed if templates.has_template(value))
+        needed += [value for key, value in host_variables.items() if key in text and not _is_needed(key)]
+        ciphertexts.update(dict.fromkeys(ciphertext for value in needed for ciphertext in _ciphertexts(value)))
+    return tuple(ciphertexts)
+
+
+def secrets(files: SourceFiles) -> tuple[str, ...]:
+    """Every value from the vault, except public settings such as the number of nodes."""
+    texts = set(files.decrypted.values()) | {text for document in files.documents for text in _leaves(document)}
+    return tuple(sorted({form for text in texts for form in _forms(text) if form}))
+
+
+def _forms(text: str) -> Iterator[str]:
+    """The text, the text without surrounding space, and its lines: the forms in which a program may print it."""
+    yield from (text, text.strip())
+    lines = text.strip().splitlines()
+    yield from (line for line in lines if len(lines) > 1 and len(line) >= vaulted.SHORTEST)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if str(key).removeprefix(variables.PREFIX) not in variables.PUBLIC and key not in _PUBLIC:
+                yield from _leaves(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def parse(listing: Mapping[str, Any], files: SourceFiles) -> Inventory:
+    """The hosts of a listing. Raises UsageError with every mistake."""
+    reader = _Reader(listing=listing, files=files)
+    hosts = tuple(reader.host(name) for name in _ordered(listing))
+    if not hosts:
+        raise UsageError(f"{files.path}: no host; at least one is needed")
+    if reader.problems:
+        raise UsageError(*reader.messages())
+    return Inventory(path=files.path, hosts=hosts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Problem:
+    position: variable_positions.Position
+    host: str
+    key: str
+    text: str
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    listing: Mapping[str, Any]
+    files: SourceFiles
+    problems: list[_Problem] = field(default_factory=list)
+
+    def host(self, name: str) -> Host:
+        needed = {key: value for key, value in _hostvars(self.listing).get(name, {}).items() if _is_needed(key)}
+        converted: dict[str, Any] = {}
+        positions: dict[str, str] = {}
+        for key, raw in needed.items():
+            position = _position(self.listing, self.files, name, key, raw)
+            target = ALIASES.get(key, key)
+            converted[target] = self._value(name, key, raw, position)
+            positions[target] = position.text
+        where = variable_positions.find_host(self.files.sources, name) or f"{self.files.path}: hosts.{name}"
+        self._check_name(name, where)
+        return Host(name=name, variables=converted, position=where, positions=positions)
+
+    def _check_name(self, name: str, where: str) -> None:
+        try:
+            literal.host_name(name)
+        except ValueError as error:
+            position = variable_positions.Position(file=self.files.path, line=0, text=values.printable(where))
+            self.problems.append(
+                _Problem(position=position, host=name, key="", text=f"its name {error} (got {values.show(name)})")
+            )
+
+    def _value(self, host: str, key: str, raw: Any, position: variable_positions.Position) -> Any:
+        is_secret = bool(tuple(_ciphertexts(raw))) or (self.files.has_encrypted_file and not position.line)
+        value = raw
+        try:
+            value = self._resolve(host, raw)
+            return _read(key, value)
+        except ValueError as error:
+            quoted = "a value of the vault" if is_secret else values.show(value)
+            suffix = "" if isinstance(error, _NotAboutValueError) else f" (got {quoted})"
+            self.problems.append(_Problem(position=position, host=host, key=key, text=f"{error}{suffix}"))
+            return raw
+
+    def _resolve(self, host: str, raw: Any) -> Any:
+        """``raw`` decrypted, with its templates filled in. Raises ValueError."""
+        value = _decrypt(raw, self.files.decrypted)
+        if any(_ciphertexts(value)):
+            raise _NotAboutValueError("is encrypted; give --vault-password-file FILE or --ask-vault-pass")
+        return templates.fill(value, self._context(host)) if templates.has_template(value) else value
+
+    def _context(self, host: str) -> dict[str, Any]:
+        own = {name: _decrypt(value, self.files.decrypted) for name, value in _hostvars(self.listing)[host].items()}
+        groups = {name: variable_positions.members(self.listing, name) for name in self.listing if name != "_meta"}
+        return {
+            "inventory_hostname": host,
+            "inventory_hostname_short": host.partition(".")[0],
+            "inventory_dir": self.files.directory,
+            "inventory_file": self.files.path,
+            "groups": groups,
+            "group_names": [
+                name for name in sorted(groups) if host in groups[name] and name not in ("all", "ungrouped")
+            ],
+            "hostvars": _hostvars(self.listing),
+            **own,
+        }
+
+    def messages(self) -> list[str]:
+        """A line per mistake: hosts with the same mistake share the line."""
+        grouped: dict[tuple[str, str, str], list[_Problem]] = {}
+        for problem in self.problems:
+            where = problem.position.text if problem.position.line else ""
+            grouped.setdefault((where, problem.key, problem.text), []).append(problem)
+        firsts = [(group[0], len(group) - 1) for group in grouped.values()]
+        ordered = sorted(firsts, key=lambda item: (item[0].position.file, item[0].position.line))
+        return [f"{problem.position.text}{_other_hosts(problem, count)}: {problem.text}" for problem, count in ordered]
+
+
+class _NotAboutValueError(ValueError):
+    """The name or the encryption of a variable is wrong, not its value."""
+
+
+def _read(key: str, value: Any) -> Any:
+    """Raises ValueError."""
+    if not key.startswith(variables.PREFIX):
+        read = literal.ANSIBLE.get(ALIASES.get(key, key))
+        return read(value) if read else value
+    known = variables.KNOWN.get(key.removeprefix(variables.PREFIX))
+    if known is None:
+        names = [variables.PREFIX + name for name in variables.KNOWN]
+        raise _NotAboutValueError(f"unknown variable; {values.nearest(key, names)}")
+    word = _WORDS.get(value.lower()) if isinstance(value, str) else None
+    return known.read(value if word is None else word)
+
+
+def _other_hosts(problem: _Problem, count: int) -> str:
+    if problem.position.line or not count:
+        return ""
+    return f" (and on {count} other host{'s' if count > 1 else ''})"
+
+
+def _is_needed(key: str) -> bool:
+    return key.startswith(variables.PREFIX) or key in REACH or key in ALIASES
+
+
+def _hostvars(listing: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    hostvars: Mapping[str, Mapping[str, Any]] = listing.get("_meta", {}).get("hostvars", {})
+    return hostvars
+
+
+def _ordered(listing: Mapping[str, Any]) -> tuple[str, ...]:
+    """All hosts in the order of the groups, which is the order of the files."""
+    return variable_positions.members(listing, "all")
+
+
+def _position(
+    listing: Mapping[str, Any], files: SourceFiles, host: str, key: str, raw: Any
+) -> variable_positions.Position:
+    value = raw if not isinstance(raw, dict) or _ENCRYPTED not in raw else raw[_ENCRYPTED]
+    groups = variable_positions.groups(listing, host)
+    position = variable_positions.find_variable(files.sources, groups, host, key, value)
+    return position or variable_positions.Position(file=files.path, line=0, text=f"{files.path}: hosts.{host}.{key}")
+
+
+def _ciphertexts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if _ENCRYPTED in value:
+            yield str(value[_ENCRYPTED])
+        else:
+            for item in value.values():
+                yield from _ciphertexts(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _ciphertexts(item)
+
+
+def _decrypt(value: Any, decrypted: Mapping[str, str]) -> Any:
+    """``value`` with decrypted text in place of ciphertext."""
+    if isinstance(value, dict):
+        if _ENCRYPTED not in value:
+            return {key: _decrypt(item, decrypted) for key, item in value.items()}
+        return decrypted.get(value[_ENCRYPTED], value)
+    return [_decrypt(item, decrypted) for item in value] if isinstance(value, list) else value
