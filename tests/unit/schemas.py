@@ -154,7 +154,7 @@ def checks(catalogue: Catalogue) -> Schema:
 
 # --- inventories --------------------------------------------------------------------------------------------------------
 
-COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": variables.MOST}
+COUNT: Schema = {"type": "integer", "minimum": 0, "maximum": variables.MAX_COUNT}
 PATH: Schema = {"type": "string", "pattern": "^[/~]"}
 ARGV: Schema = {"anyOf": [{"type": "array", "minItems": 1}, {"type": "string"}]}
 
