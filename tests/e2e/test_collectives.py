@@ -107,7 +107,7 @@ def test_a_wrong_result_fails_the_run_and_says_where_and_what(bed: Bed, algorith
     outcome, reason, _ = ending(ran.run.history)
     assert outcome == "failed" and reason.startswith(expected), "one sentence names the culprit, whoever left first"
     code, shown = bed.ccbed("check", ran.run.directory)
-    assert code == 1 and "log       rank 2 on n2, epoch 0" in shown
+    assert code == 1 and "log       rank 2 on n2, attempt 0" in shown
     (line,) = [line for line in shown.splitlines() if line.startswith("FAIL ")]
     assert line.count(expected) == 1 and "[" not in line
 

@@ -58,7 +58,7 @@ def test_nodes_move_between_hosts_and_a_host_leaves(desk: Desk) -> None:
     plan = desk.ccbed("plan", inventory, within_s=PLAYED_S).text
     assert "3 to remove" in plan
     assert "- n3 n4 keeper   node   its host h3 is no longer in the inventory" in plan
-    assert "h3: 3 processes ended, nothing is left" in up(desk, inventory).text
+    assert "h3: 3 processes ended, none is left" in up(desk, inventory).text
     assert (there(desk)["h3"], keepers(desk, "h3")) == ([], [])
     assert "nothing to change, 2 of 2 warm" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
 

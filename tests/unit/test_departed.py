@@ -159,7 +159,7 @@ def test_up_ends_what_is_on_a_host_that_left(desk: tuple[Hosts, Any], tmp_path: 
     assert "its host h2 is no longer in the inventory" in said
     code, said = run("up", h1=1)
     assert (code, provider.told[-1]) == (0, "clear h2"), said
-    assert "h2: 1 processes ended, nothing is left" in said
+    assert "h2: 1 processes ended, none is left" in said
     assert (found := store.read(tmp_path, "lab")) is not None
     assert found.departed == ()
     assert "nothing to change" in run("up", h1=1)[1]

@@ -1,4 +1,4 @@
-"""The end of a run on the terminal: failovers, what was lost, verdicts, one sentence, what to do next."""
+"""The summary of a run: failovers, lost steps, verdicts, one sentence, and the next commands."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .terminal import Terminal, run_path
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
 _WIDTH = 100
-#: Lines of a log that are shown of the rank to blame.
+#: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
-#: How the traceback of a report that broke is named.
+#: The file name of a report's traceback ends with this.
 _FAILED = "-failed.txt"
 
 
 def show(session: Session, result: Result, *, as_json: bool = False) -> int:
-    """Print how the run ended; returns its exit code."""
+    """Print how the run ended, and return its exit code."""
     if as_json:
         session.terminal.json(document(result))
         return result.code
     directory, code, terminal = Path(result.directory), result.code, session.terminal
     run = _judged(result)
-    seen = views.view(run.trial, run.history, run.files.steps())
-    terminal.lines(_failovers(run, seen))
+    view = views.view(run.trial, run.history, run.files.steps())
+    terminal.lines(_failovers(run, view))
     terminal.lines(_collectives(run, directory))
     for line in verdicts(terminal, run.verdicts):
         terminal.line(line)
@@ -47,18 +47,18 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         terminal.line(f"not saved verdicts and report: {result.obstacle}")
     terminal.lines(_unloaded(session, directory))
     if code and code != 130:
-        terminal.lines(_blame(run))
+        terminal.lines(_failed_log(run))
     word = _WORDS.get(code, "FAIL")
     terminal.line(
-        f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, seen, run.verdicts)}     exit {code}"
+        f"{terminal.style(f'{word:<9}', word)} {sentence.sentence(run.trial, view, run.verdicts)}     exit {code}"
     )
-    terminal.lines(_broken(directory))
+    terminal.lines(_failed_reports(directory))
     terminal.lines(_next(result))
     return code
 
 
 def saved(directory: Path) -> Result:
-    """The result of a run that was judged before."""
+    """Read the result of a run from its saved verdicts."""
     run = bundle.load(directory)
     outcome, _, kind = views.ending(run.history)
     code = judge.exit_code(run.verdicts, outcome, kind)
@@ -66,9 +66,9 @@ def saved(directory: Path) -> Result:
 
 
 def document(result: Result) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the summary as JSON."""
     run = _judged(result)
-    seen = views.view(run.trial, run.history, run.files.steps())
+    view = views.view(run.trial, run.history, run.files.steps())
     measured = _measured(run)
     return {
         "run": Path(run.directory).name,
@@ -76,8 +76,8 @@ def document(result: Result) -> dict[str, Any]:
         "exit": result.code,
         "format": run.format,
         **({"note": views.NOT_COMPARED} if run.format < 2 else {}),
-        "sentence": sentence.sentence(run.trial, seen, run.verdicts),
-        "view": codec.plain(seen),
+        "sentence": sentence.sentence(run.trial, view, run.verdicts),
+        "view": codec.plain(view),
         "verdicts": codec.plain(run.verdicts),
         **({"changes": codec.plain(result.changes)} if result.changes else {}),
         **({"unsaved": list(result.unsaved)} if result.unsaved else {}),
@@ -92,21 +92,21 @@ def _judged(result: Result) -> Run:
 
 
 def _judging(result: Result, run: Run) -> Iterator[str]:
-    """What a reader must know of how the run was judged, this time and before."""
+    """Yield notes on how this verdict was made, and how it differs from the saved one."""
     begin = run.history.first(RunBegin)
     if begin and begin.data.code not in (None, run.code):
         yield "note      judged by another version of ccbed than the one that drove the run"
-    another = [one.check for one in result.verdicts if judge.JUDGED_BY in one.evidence]
-    if another:
-        yield f"note      judged by {judge.ANOTHER_VERSION}: {', '.join(another)}"
+    changed = [verdict.check for verdict in result.verdicts if judge.JUDGED_BY in verdict.evidence]
+    if changed:
+        yield f"note      judged by {judge.ANOTHER_VERSION}: {', '.join(changed)}"
     for check, (before, now) in result.changes.items():
         yield f"changed   {check}: the saved verdict is {before}, this one is {now}"
     if result.unsaved:
-        yield f"unsaved   verdicts.json and report/ are left as they are: not judged now: {', '.join(result.unsaved)}"
+        yield f"unsaved   verdicts.json and report/ stay as they are; checks that cannot be judged here: {', '.join(result.unsaved)}"
 
 
 def _unloaded(session: Session, directory: Path) -> Iterator[str]:
-    """Plugins of the run that this invocation did not load: what they would check, draw or run is missing."""
+    """Yield the plugins of the run that this invocation did not load; their checks and reports are missing."""
     from ... import plugins
 
     if missing := plugins.unloaded(directory / bundle.PLUGINS, session.catalogue):
@@ -129,24 +129,25 @@ def _measured(run: Run) -> dict[str, Any] | None:
     return collective.document(run)
 
 
-def verdicts(terminal: Terminal, found: tuple[Verdict, ...]) -> Iterator[str]:
-    """Those that pass share lines; each other one has its own, with its reason and the numbers of its events."""
+def verdicts(terminal: Terminal, verdicts: tuple[Verdict, ...]) -> Iterator[str]:
+    """Yield the verdicts: those that pass share lines, the others have a reason and the numbers of their events."""
     label = "verdicts "
     good = terminal.style(f"{'pass':<7}", "good")
     for outcome in ("fail", "unknown", "skipped"):
-        for names, text in _alike([one for one in found if one.outcome == outcome]):
+        for names, text in _grouped([verdict for verdict in verdicts if verdict.outcome == outcome]):
             word = terminal.style(f"{outcome:<7}", _MARKS[outcome])
             yield f"{label} {word} {names}: {text}"
             label = " " * len(label)
-    for row in _rows([f"{one.check} ({one.text})" for one in found if one.outcome == "pass"]):
+    passed = [f"{verdict.check} ({verdict.text})" for verdict in verdicts if verdict.outcome == "pass"]
+    for row in _rows(passed):
         yield f"{label} {good} {row}"
         label = " " * len(label)
 
 
-def _alike(found: list[Verdict]) -> Iterator[tuple[str, str]]:
-    """Checks that say the same share a line."""
+def _grouped(verdicts: list[Verdict]) -> Iterator[tuple[str, str]]:
+    """Group the checks with the same text."""
     grouped: dict[str, list[str]] = {}
-    for verdict in found:
+    for verdict in verdicts:
         grouped.setdefault(f"{verdict.text}{_events(verdict)}", []).append(verdict.check)
     return ((", ".join(checks), text) for text, checks in grouped.items())
 
@@ -168,17 +169,18 @@ def _rows(items: list[str]) -> Iterator[str]:
         yield row
 
 
-def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
-    for one in seen.failovers:
-        parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in one.phases)
-        total = f" = TTR {one.ttr_s * 1000:.0f} ms" if one.ttr_s is not None else f"; {sentence.returned(seen, one)}"
-        later = f"      caught up +{one.caught_up_s * 1000:.0f} ms" if one.caught_up_s is not None else ""
+def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
+    for failover in view.failovers:
+        parts = " | ".join(f"{name} {seconds * 1000:.0f}" for name, seconds in failover.phases)
+        ttr_s, caught_up_s = failover.ttr_s, failover.caught_up_s
+        total = f" = TTR {ttr_s * 1000:.0f} ms" if ttr_s is not None else f"; {sentence.returned(view, failover)}"
+        later = f"      caught up +{caught_up_s * 1000:.0f} ms" if caught_up_s is not None else ""
         yield f"failover  {parts}{total}{later}"
-    redone = sorted({step for one in seen.failovers for step in one.lost_steps})
-    if seen.failovers and seen.steps:
+    redone = sorted({step for failover in view.failovers for step in failover.lost_steps})
+    if view.failovers and view.steps:
         span = f" ({_span(redone)})" if redone else ""
-        good = f" · goodput {seen.goodput:.0%} of {seen.duration_s:.2f} s" if seen.goodput is not None else ""
-        times = sum(len(one.lost_steps) for one in seen.failovers)  # a step may be lost in several failovers
+        good = f" · goodput {view.goodput:.0%} of {view.duration_s:.2f} s" if view.goodput is not None else ""
+        times = sum(len(failover.lost_steps) for failover in view.failovers)  # a step may be lost in several failovers
         yield f"lost      {sentence.count(times, 'step')}{span} redone{good}"
     if healed := _healed(run.history):
         yield f"healed    {healed}"
@@ -191,7 +193,7 @@ def _healed(history: History) -> str:
         return ""
     left = sorted(str(node) for node in acted - healed)
     if left:
-        return f"not proved for {', '.join(left)}: ccbed status"
+        return f"not verified for {', '.join(left)}: ccbed status"
     return f"{', '.join(sorted(map(str, healed)))} back and warm; the bed is as `up` left it"
 
 
@@ -200,19 +202,19 @@ def _span(steps: list[int]) -> str:
     return f"{steps[0]}-{steps[-1]}" if whole and len(steps) > 1 else ", ".join(map(str, steps))
 
 
-def _blame(run: Run) -> Iterator[str]:
-    """The last lines of the log of the first rank that failed by itself, or of the one that it blames."""
-    failed = next((e for e in run.history.of(RankError, RankExit) if _is_failure(e.data)), None)
+def _failed_log(run: Run) -> Iterator[str]:
+    """Yield the end of the log of the first rank that failed, or of the rank that it names as the cause."""
+    failed = next((event for event in run.history.of(RankError, RankExit) if _is_failure(event.data)), None)
     if failed is None or failed.node is None:
         return
     rank, node = failed.data.rank, failed.node
-    gang = next((one for one in views.gangs(run.history) if one.epoch == (failed.epoch or 0)), None)
+    gang = next((gang for gang in views.gangs(run.history) if gang.epoch == (failed.epoch or 0)), None)
     if gang and rank in gang.ranks:
         rank, _ = views.blamed(gang, rank)
         node = gang.ranks[rank]
     tail = run.files.log(node, rank, failed.epoch or 0).splitlines()[-_TAIL:]
     if tail:
-        yield f"log       rank {rank} on {node}, epoch {failed.epoch or 0}, last lines:"
+        yield f"log       rank {rank} on {node}, attempt {failed.epoch or 0}, last lines:"
         yield from (f"          {line}" for line in tail)
 
 
@@ -221,15 +223,15 @@ def _is_failure(payload: RankError | RankExit) -> bool:
 
 
 def _failed(directory: Path) -> list[str]:
-    """The reports that broke, by name."""
+    """Return the names of the reports that failed."""
     return sorted(path.name.removesuffix(_FAILED) for path in (directory / bundle.REPORT).glob(f"*{_FAILED}"))
 
 
-def _broken(directory: Path) -> Iterator[str]:
-    """The verdicts stand without them; that they are missing is said."""
+def _failed_reports(directory: Path) -> Iterator[str]:
+    """Yield a line per report that failed; the verdicts do not depend on reports."""
     for name in _failed(directory):
         where = run_path(directory)
-        yield f"report    {name} could not be written (a defect); why: {where}/{bundle.REPORT}/{name}{_FAILED}"
+        yield f"report    {name} could not be written (internal error); traceback: {where}/{bundle.REPORT}/{name}{_FAILED}"
 
 
 def _next(result: Result) -> Iterator[str]:

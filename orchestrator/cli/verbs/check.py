@@ -1,4 +1,4 @@
-"""Judge a run again from its bundle, anywhere, without its bed."""
+"""Judge a run again from its bundle; needs no bed."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from ..render.terminal import short_path
     "--require-format",
     type=click.IntRange(min(bundle.FORMATS), max(bundle.FORMATS)),
     default=1,
-    help="A bundle of an older format is unknown (exit 2), because its contents cannot be compared.",
+    help="Require this format of the bundle; an older one is unknown (exit 2).",
 )
 @options.runs_dir
 @options.as_json
 @click.option(
     "--accept-changed",
     is_flag=True,
-    help="Judge by a check of --plugins although its file has changed since the run was planned.",
+    help="Use a check of --plugins even if its file has changed since the run was planned.",
 )
 @click.pass_obj
 def command(
@@ -52,22 +52,20 @@ def command(
 
 
 def verify(directory: Path) -> None:
-    """Raises TornBundleError when the evidence is not as it was sealed, InfrastructureError when it never was."""
+    """Raises TornBundleError when the evidence does not match its seal, InfrastructureError when it has none."""
     if not bundle.is_sealed(directory):
         _unsealed(directory)
     problems = seal.verify_evidence(directory)
     if problems:
-        hint = "nothing can be concluded from changed evidence: take the bundle from where it was made"
+        hint = "changed evidence proves nothing: copy the bundle again from where it was made"
         raise paths.TornBundleError(*problems, hint=hint)
 
 
 def _unsealed(directory: Path) -> NoReturn:
-    """Raises what fits: the run goes on, or it has ended and its seal is gone."""
+    """Raises InfrastructureError for a run that has not ended, TornBundleError for one whose seal is missing."""
     where = short_path(directory)
     if bundle.read_history(directory).last(RunEnd):
-        hint = (
-            f"if it was interrupted while it sealed: ccbed resume {where}; else take the bundle from where it was made"
-        )
+        hint = f"if it was interrupted while it sealed: ccbed resume {where}; else copy the bundle again from where it was made"
         raise paths.TornBundleError(f"{where}: not sealed: it has no {seal.MANIFEST}", hint=hint)
     hint = f"wait for it: ccbed watch {where}; or, if its orchestrator is gone: ccbed resume {where}"
     raise InfrastructureError(f"{where}: the run has not ended", hint=hint)

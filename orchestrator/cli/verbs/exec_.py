@@ -34,7 +34,7 @@ _OUTPUT = 1 << 30
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND …")
 @click.pass_obj
 def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
-    """Run COMMAND on a node, with its environment and in its directory; the exit code is the command's own."""
+    """Run COMMAND on a node, in its directory and with its environment; the exit code is that of the command."""
     from ...providers import bed_commands
 
     program = argv[1:] if argv[0] == "--" else argv
@@ -43,71 +43,71 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     handle = index.node(node)
     bed = beds.choose(session, handle[0] if handle else None)
     name = handle[1] if handle else node
-    if all(one.name != name for one in bed.nodes):
-        raise UsageError(f"bed {bed.name} has no node {name}; it has {', '.join(one.name for one in bed.nodes)}")
+    if all(known.name != name for known in bed.nodes):
+        raise UsageError(f"bed {bed.name} has no node {name}; it has {', '.join(known.name for known in bed.nodes)}")
     provider = session.provider(bed)
-    found = provider.observe(bed).node(name)
-    if found.state not in ("warm", "busy"):
+    status = provider.observe(bed).node(name)
+    if status.state not in ("warm", "busy"):
         raise InfrastructureError(
-            f"node {bed.name}/{name} is {found.state}", hint=f"ccbed up {short_path(bed.inventory)}"
+            f"node {bed.name}/{name} is {status.state}", hint=f"ccbed up {short_path(bed.inventory)}"
         )
     directory = Path(bed.hostdir or bed.workdir) / "nodes" / name
     out = directory / "exec" / secrets.token_hex(4)
-    here = Path(bed.workdir) / "nodes" / name / "exec" / out.name
+    local = Path(bed.workdir) / "nodes" / name / "exec" / out.name
     program_run = Exec(
         argv=tuple(program), env=bed.node(name).env, out=str(out), cwd=str(directory), umask=session.umask
     )
     key = f"exec/{out.name}"
-    order = command(program_run, key, node=name, incarnation=found.incarnation, deadline_s=_FOREVER_S)
-    ask = bed_commands.bound(provider, bed)
-    tails = _Tails(session, here)
+    order = command(program_run, key, node=name, incarnation=status.incarnation, deadline_s=_FOREVER_S)
+    commands = bed_commands.bound(provider, bed)
+    tails = _Tails(session, local)
 
     def waiting() -> None:
         tails.pump()
-        if name not in provider.heartbeats() or provider.heartbeats()[name][0] != found.incarnation:
+        if name not in provider.heartbeats() or provider.heartbeats()[name][0] != status.incarnation:
             raise InfrastructureError(f"node {bed.name}/{name} was lost while the command ran")
 
     try:
-        answer = ask.all([order], waiting=waiting)[order.key]
+        reply = commands.all([order], waiting=waiting)[order.key]
     except KeyboardInterrupt:
-        ask.all(
+        commands.all(
             [
                 command(
                     ExecStop(out=str(out)),
                     f"{order.key}/stop",
                     node=name,
-                    incarnation=found.incarnation,
+                    incarnation=status.incarnation,
                     deadline_s=_STOP_S,
                 )
             ]
         )
         raise
-    _bring(provider, name, out, here)
+    _fetch_rest(provider, name, out, local)
     tails.pump()
-    problem = bed_commands.problem(answer, order)
-    failed = answer.data if answer is not None and answer.kind is CommandFailed else None
+    problem = bed_commands.problem(reply, order)
+    failed = reply.data if reply is not None and reply.kind is CommandFailed else None
     if failed is not None and failed.errno is not None:
         session.terminal.error([f"{bed.name}/{name}: {problem}"])
-        return 127 if failed.errno == errno.ENOENT else 126  # as a shell tells it
-    if answer is None or problem:
+        return 127 if failed.errno == errno.ENOENT else 126  # as in a shell
+    if reply is None or problem:
         raise InfrastructureError(f"{bed.name}/{name}: {problem}")
-    return _shell_code(1 if answer.data.code is None else answer.data.code)
+    return _shell_code(1 if reply.data.code is None else reply.data.code)
 
 
-def _bring(provider: Provider, node: str, out: Path, here: Path) -> None:
-    """All that a host elsewhere has of the output: what is fetched lies here, where it was followed, from then on."""
-    if out != here:
+def _fetch_rest(provider: Provider, node: str, out: Path, local: Path) -> None:
+    """Fetch the whole output of a remote host into the directory that mirrors it."""
+    if out != local:
         with tempfile.TemporaryDirectory() as unused:
             provider.fetch(node, f"exec/{out.name}", Path(unused), _OUTPUT)
 
 
 def _shell_code(code: int) -> int:
-    """A signal's death as a shell tells it."""
+    """Return the exit code as a shell does: 128 + the signal."""
     return 128 + signal.Signals(-code) if code < 0 else code
 
 
 class _Tails:
-    """What the command has written and was not shown yet."""
+    """Print the output of the command as it grows."""
 
     def __init__(self, session: Session, out: Path) -> None:
         terminal = session.terminal

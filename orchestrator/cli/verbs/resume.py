@@ -1,4 +1,4 @@
-"""Go on with a run whose orchestrator was interrupted or died."""
+"""Resume a run whose orchestrator was interrupted or died."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from . import check
 @options.as_json
 @click.pass_obj
 def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
-    """Go on with RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
-    directory = _asked_for(index.resolve(run, runs_dir))
+    """Resume RUN where its history ends; its gang may still be training. A run that has ended is judged again."""
+    directory = _requested_run(index.resolve(run, runs_dir))
     history = bundle.read_history(directory)
     end = history.last(RunEnd)
     if end is not None and end.data.outcome == "interrupted":
         raise UsageError(
-            f"{short_path(directory)}: the run was given up: {end.data.reason}",
-            hint=f"again: ccbed run {short_path(directory)}/trial.json",
+            f"{short_path(directory)}: the run was abandoned: {end.data.reason}",
+            hint=f"run it again: ccbed run {short_path(directory)}/trial.json",
         )
     trial = bundle.load_trial(directory)
     plan = bundle.load_plan(directory)
@@ -47,7 +47,7 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
         return summary.show(session, judging.finish(session.catalogue, directory), as_json=as_json)
     if bed is None:
         raise UsageError(
-            f"bed {plan.bed} of this run is not up any more", hint=f"again: ccbed run {directory}/trial.json"
+            f"bed {plan.bed} of this run is no longer up", hint=f"run it again: ccbed run {directory}/trial.json"
         )
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots, quiet=as_json)
     printer.replay(history.events)
@@ -71,18 +71,15 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     return summary.show(session, result, as_json=as_json)
 
 
-def _asked_for(directory: Path) -> Path:
-    """The run itself, or the run that it is the twin of: a twin shows nothing of what was asked for.
-
-    Raises UsageError where that is not there any more.
-    """
+def _requested_run(directory: Path) -> Path:
+    """Return the run, or for a twin the run whose twin it is. Raises UsageError where that no longer exists."""
     origin = paths.document(directory, bundle.BUNDLE).get("twin_of") if (directory / bundle.BUNDLE).exists() else None
     if not origin:
         return directory
-    asked = directory.parent / Path(str(origin)).name
-    if bundle.stage(asked) == "none":
+    requested = directory.parent / Path(str(origin)).name
+    if bundle.stage(requested) == "none":
         raise UsageError(
-            f"{short_path(directory)}: the twin of {origin}, which is not there any more",
+            f"{short_path(directory)}: the twin of {origin}, which no longer exists",
             hint=f"judge the twin itself: ccbed check {short_path(directory)}",
         )
-    return asked
+    return requested

@@ -123,42 +123,42 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     "--fail-node",
     multiple=True,
     metavar="N",
-    help="Kill this node halfway through. Repeatable: all of them are killed at the same time, unless each has its own --at.",
+    help="Kill this node halfway through the run. Repeatable: without --at all are killed at the same time.",
 )
 @click.option(
     "--at",
     multiple=True,
     metavar="WHEN",
-    help="When --fail-node acts: step=20,phase=allreduce, or 10s. One for all, or one per --fail-node, in order.",
+    help="When --fail-node acts: step=20,phase=allreduce, or 10s. Once for all, or once per --fail-node, in order.",
 )
 @click.option("--recovery", metavar="POLICY", help="auto, none, or an order such as spare,restart.")
-@click.option("--max-restarts", metavar="N", help="How many recoveries are allowed.")
-@click.option("--nodes", metavar="N", help="How many nodes take part.")
-@click.option("--ranks-per-node", metavar="N", help="How many ranks each node has.")
+@click.option("--max-restarts", metavar="N", help="Maximum number of recoveries.")
+@click.option("--nodes", metavar="N", help="Number of nodes.")
+@click.option("--ranks-per-node", metavar="N", help="Ranks per node.")
 @click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
-@click.option("--seed", metavar="N", help="Decides weights, data order and noise.")
-@click.option("--wall", metavar="TIME", help="The run fails if it is not finished by then: 90s, 2h (default 1h).")
+@click.option("--seed", metavar="N", help="The seed of weights, data order and noise.")
+@click.option("--wall", metavar="TIME", help="The time limit of the run: 90s, 2h (default 1h).")
 @click.option(
     "--repeat",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Run it N times; --json then prints one document with all of them. An interruption or an error ends it.",
+    help="Run the trial N times; --json prints one document for all runs. An interruption or an error stops it.",
 )
 @click.option(
     "--no-twin",
     is_flag=True,
-    help="Make no uninterrupted run to compare with. Checks that need one are unknown (exit 2) where the trial names them,"
-    " else listed as not checked.",
+    help="Run no twin, the same trial without faults. Checks that need one are unknown (exit 2) if the trial names them,"
+    " else not checked.",
 )
 @click.option(
     "--secret",
     multiple=True,
     metavar="NAME",
-    help="Redact the value of this environment variable or option of the script; repeatable.",
+    help="Redact this environment variable or option of the script. Repeatable.",
 )
 @options.bed
-@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not.")
-@click.option("--data-dir", type=click.Path(path_type=Path), help="Where the ranks find data sets.")
+@click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")
 @click.option("--dry-run", is_flag=True, help="Print the trial and its plan, and stop.")
 @options.runs_dir
 @options.as_json

@@ -1,4 +1,4 @@
-"""Bring the nodes of an inventory up, warm; a second `up` changes nothing."""
+"""Start the nodes of an inventory and keep them warm; a second `up` changes nothing."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 @options.command()
 @click.argument("inventory", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
-@click.option("--prepare/--no-prepare", default=None, help="Prepare all hosts, or none; as it is: those that changed.")
-@options.force("Also while a run is open on the bed: it is ended.")
+@click.option(
+    "--prepare/--no-prepare", default=None, help="Prepare all hosts, or none.  [default: the hosts that changed]"
+)
+@options.force("Also while a run is open on the bed; it ends.")
 @options.vault
 @click.pass_obj
 def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | None, force: bool) -> int:
-    """Bring the nodes of INVENTORY up, warm; a second `up` changes nothing."""
+    """Start the nodes of INVENTORY and keep them warm; a second `up` changes nothing."""
     bed = beds.wanted(session, inventory)
     if dry_run:
         prepared_hosts.plan(session, bed, wanted=prepare)
@@ -50,7 +52,7 @@ def command(session: Session, inventory: Path, dry_run: bool, prepare: bool | No
 
 
 def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = False, prepare: bool | None = None) -> int:
-    """Make the bed as it is wanted. Raises UsageError, InfrastructureError."""
+    """Make the bed match its inventory. Raises UsageError, InfrastructureError."""
     with store.lock(session.state, bed.name):
         if not force:
             beds.settle(session, bed)
@@ -74,15 +76,15 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
 
 
 def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedSpec, tuple[BedStatus, Diff, Provider]]:
-    """The bed with its hosts prepared, and what is there. A host that turns out not to be the one that was is prepared again."""
+    """Prepare the hosts, and compare the bed with its inventory. A host that lost its preparation is prepared again."""
     bed = prepared_hosts.ready(session, bed, wanted=wanted)
     lost: tuple[Due, ...] = ()
     try:
-        found = compare(session, bed, settle=True)
+        comparison = compare(session, bed, settle=True)
         if wanted is not False:
-            lost = prepared_hosts.lost(session, bed, found[0])
+            lost = prepared_hosts.lost(session, bed, comparison[0])
         if not lost:
-            return bed, found
+            return bed, comparison
     except UnreachedError as error:
         if wanted is not False:
             lost = prepared_hosts.lost(session, bed, error.status, error.reached)
@@ -94,7 +96,7 @@ def _prepared(session: Session, bed: BedSpec, wanted: bool | None) -> tuple[BedS
 
 
 def compare(session: Session, bed: BedSpec, *, settle: bool = False) -> tuple[BedStatus, Diff, Provider]:
-    """What exists, what is to be done about it, and the provider that can do it. ``settle``: nodes that start are waited for."""
+    """Return the status, the difference to the inventory, and the provider. ``settle``: wait for nodes that start."""
     from ...core.bed import diff
     from ...providers import apply, host_problems
 
@@ -106,12 +108,12 @@ def compare(session: Session, bed: BedSpec, *, settle: bool = False) -> tuple[Be
     if settle:
         status = apply.settle(provider, bed, status)
     host_problems.refuse_doubled(bed, status)
-    found = diff.diff(bed, status, before)
-    return status, replace(found, departed=_departed(provider, bed)), provider
+    changes = diff.diff(bed, status, before)
+    return status, replace(changes, departed=_departed(provider, bed)), provider
 
 
 def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
-    """Raises UsageError where what is up would not be met any more."""
+    """Raises UsageError where the running bed has another directory or provider."""
     for was, now in (
         (before.workdir, bed.workdir),
         (before.hostdir or before.workdir, bed.hostdir or bed.workdir),
@@ -125,7 +127,7 @@ def _refuse_moved(bed: BedSpec, before: BedSpec) -> None:
 
 
 def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
-    """What is left on the hosts that are no longer in the inventory."""
+    """Return the nodes on hosts that are no longer in the inventory."""
     if not bed.departed:
         return ()
     try:
@@ -135,7 +137,7 @@ def _departed(provider: Provider, bed: BedSpec) -> tuple[Change, ...]:
 
 
 def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provider: Provider, *, mend: bool) -> None:
-    """``mend``: hosts that turn out to lack what preparation brings are prepared again, once."""
+    """Apply the difference. ``mend``: prepare hosts again, once, that lack something of the preparation."""
     from ...providers import apply
 
     terminal = session.terminal
@@ -144,7 +146,7 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     count = len(diff.of("create")) + len(diff.of("replace"))
     ready: list[str] = []
 
-    def heard(event: Event) -> None:
+    def on_event(event: Event) -> None:
         if event.kind is NodeApplyDone:
             ready.append(str(event.node))
             terminal.status(f"  nodes       {len(ready)}/{count} warm")
@@ -158,7 +160,7 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
             terminal.lines(bed_view.started_keepers(bed, provider.observe(bed), seconds))
 
     terminal.status(bed_view.starting_keeper(bed))
-    work = functools.partial(apply.apply, provider, bed, diff, heard=heard, prepared=prepared)
+    work = functools.partial(apply.apply, provider, bed, diff, heard=on_event, prepared=prepared)
     try:
         done = work(token=secrets.token_hex(3))
     except UnpreparedError as error:
@@ -172,19 +174,19 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     _preflight(session, bed, status, provider)
     terminal.line()
     bed_view.table(terminal, bed, status)
-    again = f"undo: ccbed down {bed.name}"
-    terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {again}")
+    undo = f"undo: ccbed down {bed.name}"
+    terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {undo}")
 
 
 def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:
-    """End what is on hosts that are no longer in the inventory; those that are empty afterwards are not remembered."""
+    """End the processes on hosts that are no longer in the inventory, and forget the hosts that are empty then."""
     hosts = departed.hosts_to_clear(bed, diff.departed)
     if not hosts:
         return
     ended = provider.retire_hosts(bed, hosts)
     store.write(session.state, departed.without_empty_hosts(bed, _departed(provider, bed)))
     listed = short_list(host.name for host in hosts)
-    session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, nothing is left")
+    session.terminal.line(f"  departed    {listed}: {len(ended)} processes ended, none is left")
 
 
 def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Provider) -> None:

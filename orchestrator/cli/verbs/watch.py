@@ -1,4 +1,4 @@
-"""Follow a run while it goes on, or tell one that has ended."""
+"""Show a run while it happens, or one that has ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..render import live, summary
 from ..render.terminal import short_path
 from . import check
 
-_LOOK_S = 0.1
+_POLL_S = 0.1
 #: A run that has ended is judged and sealed within this time.
 _SEAL_S = 60.0
 
@@ -31,7 +31,7 @@ _SEAL_S = 60.0
 @click.option("--timeout", type=click.FloatRange(min=0), default=None, help="Stop watching after so many seconds.")
 @click.pass_obj
 def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -> int:
-    """Tell RUN as it happens, until it has ended; its exit code tells its verdict."""
+    """Show RUN as it happens, until it has ended; the exit code is that of the run."""
     directory = index.resolve(run, runs_dir)
     if bundle.is_sealed(directory):
         check.verify(directory)
@@ -39,46 +39,46 @@ def command(session: Session, run: str, runs_dir: Path, timeout: float | None) -
     session.terminal.line(f"run    {short_path(directory)}")
     printer = live.Printer(terminal=session.terminal, trial=trial, slots=plan.slots)
     until = time.monotonic() + timeout if timeout is not None else float("inf")
-    for event in _events(directory, until, lambda: _driven(session, plan)):
+    for event in _events(directory, until, lambda: _is_driven(session, plan)):
         printer.event(event)
-    if not _judged(directory, until):
-        session.terminal.line(f"still open     go on: ccbed watch {short_path(directory)}")
+    if not _wait_for_verdicts(directory, until):
+        session.terminal.line(f"still open     continue: ccbed watch {short_path(directory)}")
         return 0
     return summary.show(session, summary.saved(directory))
 
 
-def _driven(session: Session, plan: Plan) -> bool:
-    """Whether an orchestrator is at work on the run."""
+def _is_driven(session: Session, plan: Plan) -> bool:
+    """Whether an orchestrator drives the run."""
     bed = beds.read(session, plan.bed)
     return bed is not None and store.driver(Path(bed.workdir)) != 0
 
 
-def _events(directory: Path, until: float, driven: Callable[[], bool]) -> Iterator[Event]:
-    """The events so far and those to come, each once. Raises InfrastructureError when none will come."""
-    told = 0
+def _events(directory: Path, until: float, is_driven: Callable[[], bool]) -> Iterator[Event]:
+    """Yield every event once, past and future. Raises InfrastructureError when no further event can come."""
+    shown = 0
     while True:
-        alive = driven()
+        driven = is_driven()
         events = bundle.read_history(directory).events
-        yield from events[told:]
-        told = len(events)
-        if _over(directory, events) or time.monotonic() > until:
+        yield from events[shown:]
+        shown = len(events)
+        if _has_ended(directory, events) or time.monotonic() > until:
             return
-        if not alive:
+        if not driven:
             raise InfrastructureError(
-                f"{short_path(directory)}: the run has not ended, and nobody drives it",
-                hint=f"go on: ccbed resume {short_path(directory)}",
+                f"{short_path(directory)}: the run has not ended, and no orchestrator drives it",
+                hint=f"resume it: ccbed resume {short_path(directory)}",
             )
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
 
 
-def _over(directory: Path, events: tuple[Event, ...]) -> bool:
+def _has_ended(directory: Path, events: tuple[Event, ...]) -> bool:
     return any(event.kind is RunEnd for event in events) or (directory / seal.MANIFEST).exists()
 
 
-def _judged(directory: Path, until: float) -> bool:
+def _wait_for_verdicts(directory: Path, until: float) -> bool:
     limit = min(until, time.monotonic() + _SEAL_S)
     while not (directory / seal.DERIVED).exists():
         if time.monotonic() > limit:
             return False
-        time.sleep(_LOOK_S)
+        time.sleep(_POLL_S)
     return True
