@@ -1,4 +1,4 @@
-"""The twin that the run is compared with had no fault and no restart."""
+"""The twin of the run had no fault and no restart, and did at least one step."""
 
 from __future__ import annotations
 
@@ -14,18 +14,22 @@ TWIN = True
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By what the twin's own history counted."""
+    """By the faults, restarts and steps that the twin's history counts."""
     twin = run.twin
     if twin is None:
         return views.unknown("baseline-clean", "no twin to compare with")
-    broken = {"fault": twin.faults, "restart": twin.restarts}
-    failures = [views.found(f"the twin {twin.run} had {n} {what}{'s' * (n != 1)}") for what, n in broken.items() if n]
+    interruptions = {"fault": twin.faults, "restart": twin.restarts}
+    failures = [
+        views.finding(f"the twin {twin.run} had {count} {kind}{'s' * (count != 1)}")
+        for kind, count in interruptions.items()
+        if count
+    ]
     if twin.steps < 1:
-        failures.append(views.found(f"the twin {twin.run} did no step"))
+        failures.append(views.finding(f"the twin {twin.run} did no step"))
     return views.conclude(
         "baseline-clean", f"twin {twin.run}: {twin.steps} steps without a fault or restart", failures=failures
     )

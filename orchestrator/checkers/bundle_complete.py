@@ -1,4 +1,4 @@
-"""The bundle holds what every rank of every epoch left, in the place of the node that it came from; chunk files are whole."""
+"""The bundle has the files of every rank of every attempt below the node that wrote them; chunk files are whole."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model import events
 from ..model.event import Event
-from ..model.events import GatherDone, RankFinished, RankStart, RankStep, RunBegin
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import transfers
@@ -16,53 +16,53 @@ from ..views import transfers
 ALWAYS = True
 TWIN = False
 
-#: The documents without which a run cannot be read later.
+#: Documents that every bundle has.
 DOCUMENTS = ("plan.json", "fingerprint.json", "bundle.json")
-#: The first line of a rank's log says whose it is.
+#: The first line of a rank's log names its run, node, attempt and rank.
 IDENTITY = re.compile(r"^ccbed: run (\S+) node (\S+) incarnation (\S+) epoch (\d+) rank (\d+)\s*$", re.MULTILINE)
 
 
-#: (epoch, rank) -> step -> the node on which it is recorded, in the order of the file.
+#: (attempt, rank) -> step -> the node on which it is recorded, in the order of the file.
 _Steps = dict[tuple[int, int], dict[int, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rank:
-    """One rank of one epoch, as its gang.start and its rank.start have it."""
+    """One rank of one attempt by its gang.start and its rank.start."""
 
     rank: int
     epoch: int
     node: str
     directory: str
-    started: Event
-    stepped: Event[RankStep] | None
+    started: Event[events.RankStart]
+    first_step: Event[events.RankStep] | None
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """What is missing and was reported missing is lost data (unknown); what is missing without a word is a failure."""
+    """A missing file that gather reported is lost data (unknown); any other missing file is a failure."""
     present = set(run.files.paths())
     ranks = list(_ranks(run))
     expected = {path: rank for rank in ranks for path in _expected(rank, present)}
-    reported = views.unfetched(run.history)
+    reported = views.missing_files(run.history)
     absent = {path: rank for path, rank in expected.items() if path not in present}
-    excused = {path: reason for path in absent if (reason := views.excuse(path, reported))}
-    doubts = [_lost(path, excused[path], rank) for path, rank in absent.items() if path in excused]
-    failures = [views.found(f"{path} is missing", r.started) for path, r in absent.items() if path not in excused]
-    failures += [views.found(f"{name} is missing") for name in DOCUMENTS if name not in run.extras]
+    lost = {path: reason for path in absent if (reason := views.why_missing(path, reported))}
+    doubts = [views.finding(f"{path} was lost: {lost[path]}", absent[path].started) for path in lost]
+    failures = [views.finding(f"{path} is missing", r.started) for path, r in absent.items() if path not in lost]
+    failures += [views.finding(f"{name} is missing") for name in DOCUMENTS if name not in run.extras]
     failures += [*_strays(ranks, present), *_inputs(run, present)]
     for rank in ranks:
         if f"{rank.directory}/rank-{rank.rank}.log" in present:
             wrong, unsure = _identity(run, rank)
             failures, doubts = [*failures, *wrong], [*doubts, *unsure]
     steps = _steps(run)
-    failures += [*_records(steps, ranks), *_unheard(run)]
-    doubts += transfers.damage(run.files, run.history, _left(run, ranks, steps))
-    doubts += [*_ungathered(run), *views.unended(run.history), *views.unstarted(run.history)]
+    failures += [*_records(steps, ranks), *_missing_events(run)]
+    doubts += transfers.damage(run.files, run.history, _reports(run, ranks, steps))
+    doubts += [*_ungathered(run), *views.not_ended(run.history), *views.not_started(run.history)]
     text = f"{len(expected)} files of {len(ranks)} ranks, each from its own node"
     return views.conclude("bundle-complete", text, failures=failures, doubts=doubts)
 
@@ -74,100 +74,100 @@ def _inputs(run: Run, present: set[str]) -> Iterator[views.Finding]:
         return
     sums = {f"inputs/{path}": str(value) for path, value in views.mapping(listed).items()}
     for path in sorted(sums.keys() - present):
-        yield views.found(f"{path} is missing; plan.json lists it")
+        yield views.finding(f"{path} is missing; plan.json lists it")
     for path in sorted(path for path in present if path.startswith("inputs/")):
         if path not in sums:
-            yield views.found(f"{path} is not listed in plan.json")
+            yield views.finding(f"{path} is not listed in plan.json")
         elif run.files.sha256(path) != sums[path]:
-            yield views.found(f"{path} has not the content that plan.json lists")
+            yield views.finding(f"{path} differs from the content that plan.json lists")
 
 
-def _unheard(run: Run) -> Iterator[views.Finding]:
-    """The history holds every event that a node has written down itself."""
-    heard = {event.source.identity for event in run.history.events}
+def _missing_events(run: Run) -> Iterator[views.Finding]:
+    """The history has every event in the files of the nodes."""
+    known = {event.source.identity for event in run.history.events}
     for path, source in run.files.said():
-        if source.identity not in heard:
-            yield views.found(f"{path} has event {source.n} of {source.writer}, which the history lacks")
+        if source.identity not in known:
+            yield views.finding(f"{path} has event {source.n} of {source.writer}, which the history lacks")
 
 
 def _ranks(run: Run) -> Iterator[_Rank]:
     for gang in views.gangs(run.history):
-        stepped = gang.by_rank(RankStep)
-        for rank, event in gang.by_rank(RankStart).items():
+        first_steps = gang.by_rank(events.RankStep)
+        for rank, event in gang.by_rank(events.RankStart).items():
             node = gang.ranks.get(rank)
             directory = gang.directory(node) if node else None
             if node and directory:
-                place = f"nodes/{node}/{directory}"
                 yield _Rank(
-                    rank=rank, epoch=gang.epoch, node=node, directory=place, started=event, stepped=stepped.get(rank)
+                    rank=rank, epoch=gang.epoch, node=node, directory=f"nodes/{node}/{directory}", started=event,
+                    first_step=first_steps.get(rank),
                 )  # fmt: skip
 
 
 def _expected(rank: _Rank, present: set[str]) -> Iterator[str]:
-    """A log and an environment of every rank; steps of one that did a step, chunks if its gang recorded any."""
+    """A log and an environment of every rank; steps if it did a step, chunks if its gang recorded any."""
     yield f"{rank.directory}/rank-{rank.rank}.log"
     yield f"{rank.directory}/env-r{rank.rank}.json"
-    if rank.stepped is not None:
+    if rank.first_step is not None:
         yield f"{rank.directory}/steps-r{rank.rank}.jsonl"
         if any(f"-e{rank.epoch}/chunks-r" in path for path in present):
             yield f"{rank.directory}/chunks-r{rank.rank}.bin"
 
 
-def _lost(path: str, reason: str, rank: _Rank) -> views.Finding:
-    return views.found(f"{path} was lost: {reason}", rank.started)
-
-
 def _ungathered(run: Run) -> Iterator[views.Finding]:
-    """Nothing was gathered, or something was cut at its cap."""
-    gathered = run.history.of(GatherDone)
+    """Nothing was gathered, or a file was cut at the limit of the node's share."""
+    gathered = run.history.of(events.GatherDone)
     if not gathered:
-        yield views.found("nothing was gathered")
+        yield views.finding("nothing was gathered")
     for event in gathered:
         for file in event.data.capped or ():
-            yield views.found(f"{file.path} was cut at its cap", event)
+            yield views.finding(f"{file.path} was cut at its limit", event)
 
 
 def _strays(ranks: list[_Rank], present: set[str]) -> Iterator[views.Finding]:
     """A rank's file in a directory in which that rank did not run."""
-    homes = {(rank.directory, rank.rank) for rank in ranks}
+    pairs = {(rank.directory, rank.rank) for rank in ranks}
     known = {rank.directory for rank in ranks}
     for path in sorted(present):
         directory, _, name = path.rpartition("/")
         number = re.search(r"^(?:rank-|steps-r|chunks-r|env-r)(\d+)\.", name)
-        if directory in known and number and (directory, int(number[1])) not in homes:
-            yield views.found(f"{path} is of a rank that did not run there")
+        if directory in known and number and (directory, int(number[1])) not in pairs:
+            yield views.finding(f"{path} belongs to a rank that did not run there")
 
 
 def _identity(run: Run, rank: _Rank) -> tuple[list[views.Finding], list[views.Finding]]:
-    """(contradictions, doubts) of the line with which a rank begins its log."""
-    begin = run.history.first(RunBegin)
+    """(failures, doubts) about the first line of a rank's log."""
+    begin = run.history.first(events.RunBegin)
     name = begin.data.run if begin else None
     text = run.files.log(rank.node, rank.rank, rank.epoch)
     line = IDENTITY.search(text[:4096])
     where = f"{rank.directory}/rank-{rank.rank}.log"
     if line is None:
-        return [], [views.found(f"{where} does not say whose it is", rank.started)]
+        return [], [views.finding(f"{where} does not name its rank", rank.started)]
     due = (str(name), rank.node, str(rank.started.source.incarnation), str(rank.epoch), str(rank.rank))
     if line.groups() == due:
         return [], []
-    said = f"rank {line[5]} of {line[2]}, epoch {line[4]}"
-    return [views.found(f"{where} is the log of {said}, incarnation {line[3]} of run {line[1]}", rank.started)], []
+    identity = f"rank {line[5]} of {line[2]}, attempt {line[4]}"
+    return [
+        views.finding(f"{where} is the log of {identity}, incarnation {line[3]} of run {line[1]}", rank.started)
+    ], []
 
 
 def _steps(run: Run) -> _Steps:
-    found: _Steps = {}
+    steps: _Steps = {}
     for record in run.files.steps():
-        found.setdefault((record.epoch, record.rank), {}).setdefault(record.step, record.node)
-    return found
+        steps.setdefault((record.epoch, record.rank), {}).setdefault(record.step, record.node)
+    return steps
 
 
-def _left(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.Place, transfers.Left]:
-    """What the chunk file of every rank is held against."""
+def _reports(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.RankOfAttempt, transfers.RankReport]:
+    """The reports with which the chunk file of every rank is compared."""
     ends = {
-        (gang.epoch, rank): end for gang in views.gangs(run.history) for rank, end in gang.by_rank(RankFinished).items()
+        (gang.epoch, rank): end
+        for gang in views.gangs(run.history)
+        for rank, end in gang.by_rank(events.RankFinished).items()
     }
     return {
-        (rank.epoch, rank.rank): transfers.Left(
+        (rank.epoch, rank.rank): transfers.RankReport(
             path=f"{rank.directory}/chunks-r{rank.rank}.bin",
             steps=steps.get((rank.epoch, rank.rank), {}).keys(),
             finished=(end := ends.get((rank.epoch, rank.rank))) is not None,
@@ -178,13 +178,13 @@ def _left(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.Place, 
 
 
 def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[views.Finding]:
-    """A rank's step records begin with the step that it reported as its first, and lie on its node."""
+    """A rank's step records begin with the step that it reported as its first, and come from its node."""
     for rank in ranks:
-        if rank.stepped is None:
+        if rank.first_step is None:
             continue
         done = steps.get((rank.epoch, rank.rank), {})
         step, node = next(iter(done.items()), (None, rank.node))
-        told = rank.stepped.data.step
-        if step != told or node != rank.node:
+        reported = rank.first_step.data.step
+        if step != reported or node != rank.node:
             where = f"{rank.directory}/steps-r{rank.rank}.jsonl"
-            yield views.found(f"{where} begins with step {step}, the rank reported {told}", rank.stepped)
+            yield views.finding(f"{where} begins with step {step}, the rank reported {reported}", rank.first_step)

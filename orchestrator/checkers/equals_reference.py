@@ -1,11 +1,11 @@
-"""What ranks computed together is near what one process computes alone: weights of a training, answers of an inference."""
+"""The result of all ranks is near that of one process: weights of a training, outputs of an inference."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from .. import views
-from ..model.events import ReferenceCompared
+from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -21,15 +21,19 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By what rank 0 told when it had trained alone."""
-    told, doubts = run.history.last(ReferenceCompared), [*views.unended(run.history)]
-    if told is None:
-        doubts = [views.found("nothing was compared with what one process computes"), *doubts]
+    """By the comparison that rank 0 makes after it has computed the result alone."""
+    compared, doubts = run.history.last(events.ReferenceCompared), [*views.not_ended(run.history)]
+    if compared is None:
+        doubts = [views.finding("the result was not compared with that of one process"), *doubts]
         return views.conclude("equals-reference", "", doubts=doubts)
-    difference, steps = views.number(told.data.difference), told.data.steps
+    difference, steps = views.number(compared.data.difference), compared.data.steps
     if difference is None:
-        return views.conclude("equals-reference", "", doubts=[views.found("the difference is not told", told)])
-    text = f"largest difference of {told.data.of} {difference:.1e} after {steps} steps"
-    far = [views.found(f"{text}; allowed is {params.tolerance:g}", told)] if not difference <= params.tolerance else []
+        return views.conclude("equals-reference", "", doubts=[views.finding("the difference is not known", compared)])
+    text = f"largest difference of {compared.data.of} {difference:.1e} after {steps} steps"
+    far = (
+        [views.finding(f"{text}; allowed is {params.tolerance:g}", compared)]
+        if not difference <= params.tolerance
+        else []
+    )
     evidence = {"difference": difference}
     return views.conclude("equals-reference", text, failures=far, doubts=doubts, evidence=evidence)

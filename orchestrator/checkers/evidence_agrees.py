@@ -19,11 +19,11 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """A contradiction is a failure; what was lost is unknown. A bundle of format 1 does not state what is needed to compare."""
+    """A contradiction is a failure; lost data is unknown. A bundle of format 1 does not state enough to compare."""
     if run.format < 2:
         return views.unknown("evidence-agrees", views.NOT_COMPARED)
     agreement = views.agreement(run)
@@ -31,32 +31,32 @@ def check(run: Run, params: Params) -> Verdict:
     doubts = [
         *agreement.doubts,
         *views.uncertain_times(run.history),
-        *views.unended(run.history),
-        *views.unstarted(run.history),
+        *views.not_ended(run.history),
+        *views.not_started(run.history),
     ]
     same = views.by_same_code(run)
     if same and run.twin and run.twin.key != twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))):
-        doubts.append(views.found("the twin is of another trial or another fingerprint"))
+        doubts.append(views.finding("the twin belongs to another trial or another fingerprint"))
     (failures if same else doubts).extend(_metrics(run))
     text = f"{agreement.compared} events equal on both sides, documents and metrics as recorded"
     return views.conclude("evidence-agrees", text, failures=failures, doubts=doubts)
 
 
 def _timed_steps(run: Run) -> tuple[StepRecord, ...]:
-    """The steps that ranks timed themselves; a user's script writes into its steps what it likes."""
+    """The steps that ranks timed themselves; the times in a user script's steps are not checked."""
     return () if run.trial.workload == "script" else tuple(run.files.steps())
 
 
 def _metrics(run: Run) -> Iterator[views.Finding]:
-    """metrics.jsonl is what this version computes from the evidence."""
+    """metrics.jsonl equals the metrics that this version computes from the evidence."""
     computed = [json.dumps(codec.plain(metric), sort_keys=True) for metric in metrics.of(run)]
     try:
         lines = run.files.read("metrics.jsonl").splitlines()
         recorded = [json.dumps(json.loads(line), sort_keys=True) for line in lines]
     except ValueError as error:
-        yield views.found(f"metrics.jsonl: not JSON ({error})")
+        yield views.finding(f"metrics.jsonl: not JSON ({error})")
         return
     if computed != recorded:
         number = next((n for n, pair in enumerate(zip(computed, recorded, strict=False), 1) if pair[0] != pair[1]), 0)
         line = number or min(len(computed), len(recorded)) + 1
-        yield views.found(f"metrics.jsonl:{line} is not what the evidence gives")
+        yield views.finding(f"metrics.jsonl:{line} differs from the evidence")

@@ -6,27 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import views
+from ..model import events
 from ..model.event import Event
-from ..model.events import (
-    FaultAct,
-    FaultBefore,
-    FaultHealed,
-    FaultInjected,
-    FaultPlanned,
-    FaultTarget,
-    FaultUnreached,
-    FaultVerified,
-    HealVerified,
-    HoldExpired,
-    LeaseArmed,
-    LeaseOver,
-    NodeExit,
-    RankHeld,
-    RankInside,
-    RankReleased,
-    RunResumed,
-)
-from ..model.payload import Payload
 from ..model.run import Run
 from ..model.trial import INSIDE
 from ..model.verdict import Verdict
@@ -34,25 +15,25 @@ from ..model.verdict import Verdict
 ALWAYS = True
 TWIN = False
 
-#: A fault that was not proved leaves the verdict unknown, never a pass.
+#: A fault that is not proved makes the verdict unknown, never a pass.
 UNPROVED = "fault not proved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """The whole operation of each fault, by its events."""
+    """By the events of each fault, from its plan to its healing."""
     traces = views.traces(run.trial, run.history)
-    failures = [*_strangers(run), *(one for trace in traces for one in _frauds(run, trace))]
+    failures = [*_unplanned(run), *(finding for trace in traces for finding in _wrong_acts(run, trace))]
     times = views.clocks(run.history)
-    held = run.history.of(RankHeld)
-    doubts = [*(one for trace in traces for one in _gaps(trace, times, held)), *views.unended(run.history)]
-    doubts += [one for trace in traces for one in _survived(run, trace, times)]
-    if not any(views.unended(run.history)):
-        failures += [one for trace in traces for one in _unhealed(trace) if trace.changed]
+    held = run.history.of(events.RankHeld)
+    doubts = [*(finding for trace in traces for finding in _gaps(trace, times, held)), *views.not_ended(run.history)]
+    doubts += [finding for trace in traces for finding in _survived(run, trace, times)]
+    if not any(views.not_ended(run.history)):
+        failures += [finding for trace in traces for finding in _unhealed(trace) if trace.is_proved]
     return views.conclude("fault-verified", _text(traces), failures=failures, doubts=doubts)
 
 
@@ -63,160 +44,164 @@ def _text(traces: tuple[views.FaultTrace, ...]) -> str:
     return f"{named}: injected, verified and healed"
 
 
-def _strangers(run: Run) -> Iterator[views.Finding]:
-    """Injections that no planned fault and no command of ours stands behind."""
+def _unplanned(run: Run) -> Iterator[views.Finding]:
+    """Injections without a planned fault, or before their command."""
     planned = {fault.id for fault in run.trial.faults}
-    asked = {event.data.id: event for event in reversed(run.history.of(FaultAct))}
-    for event in run.history.of(FaultInjected):
+    acts = {event.data.id: event for event in reversed(run.history.of(events.FaultAct))}
+    for event in run.history.of(events.FaultInjected):
         id = event.data.id
         if id not in planned:
-            yield views.found(f"{id} was injected but not planned", event)
-        elif id not in asked or asked[id].seq > event.seq:
-            yield views.found(f"{id} was injected before anybody asked for it", event)
+            yield views.finding(f"{id} was injected but not planned", event)
+        elif id not in acts or acts[id].seq > event.seq:
+            yield views.finding(f"{id} was injected before its command", event)
 
 
-def _frauds(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
-    """What a fault must never do: act twice, or elsewhere than where it was aimed at."""
-    id, injected = trace.plan.id, trace.of(FaultInjected)
+def _wrong_acts(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """Acts that repeat, or that hit another node than the target."""
+    id, injected = trace.plan.id, trace.of(events.FaultInjected)
     if len(injected) > 1:
-        yield views.found(f"{id} was injected {len(injected)} times", *injected)
-    resumes = len(run.history.of(RunResumed))
-    answers = [event for act in trace.acts for event in act.outcomes if event.type == "ok"]
-    if len(answers) > 1 + resumes:
-        yield views.found(f"{id} was acknowledged {len(answers)} times", *answers)
+        yield views.finding(f"{id} was injected {len(injected)} times", *injected)
+    resumes = len(run.history.of(events.RunResumed))
+    outcomes = [event for act in trace.acts for event in act.outcomes if event.type == "ok"]
+    if len(outcomes) > 1 + resumes:
+        yield views.finding(f"{id} was acknowledged {len(outcomes)} times", *outcomes)
     for event in (
-        *trace.of(LeaseArmed),
-        *trace.of(FaultBefore),
+        *trace.of(events.LeaseArmed),
+        *trace.of(events.FaultBefore),
         *injected,
-        *trace.of(FaultVerified),
-        *trace.of(FaultHealed),
+        *trace.of(events.FaultVerified),
+        *trace.of(events.FaultHealed),
     ):
         if trace.node is not None and event.node != trace.node:
-            yield views.found(f"{id} was aimed at {trace.node} but {event.f} is of {event.node}", event)
+            yield views.finding(f"the target of {id} is {trace.node}, but {event.f} is of {event.node}", event)
     yield from _wrong_target(run, trace)
 
 
 def _wrong_target(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
     """The resolution must be the named node, or the holder of the named group rank at that time."""
-    target, asked = trace.first(FaultTarget), trace.plan.node
+    target, planned = trace.first(events.FaultTarget), trace.plan.node
     if target is None:
         return
-    holder: str | None = asked if isinstance(asked, str) else None
-    if isinstance(asked, int):
+    holder: str | None = planned if isinstance(planned, str) else None
+    if isinstance(planned, int):
         slots = views.slots_at(run.history, target.seq)
-        holder = slots[asked] if asked < len(slots) else None
+        holder = slots[planned] if planned < len(slots) else None
     if holder not in (None, trace.node):
-        yield views.found(
-            f"{trace.plan.id} was to hit {asked}, which was {holder}, and was aimed at {trace.node}", target
+        yield views.finding(
+            f"the target of {trace.plan.id} is {planned}, which was {holder}, but it resolved to {trace.node}", target
         )
 
 
-def _gaps(trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event[RankHeld]]) -> Iterator[views.Finding]:
-    """What is missing from the proof."""
+def _gaps(trace: views.FaultTrace, times: views.Clocks, held: Sequence[Event]) -> Iterator[views.Finding]:
+    """Gaps in the proof of a fault."""
     id = trace.plan.id
-    unreached, expired = trace.first(FaultUnreached), trace.first(HoldExpired)
+    unreached, expired = trace.first(events.FaultUnreached), trace.first(events.HoldExpired)
     if unreached is not None:
-        yield views.found(f"{UNPROVED}: {id} was not reached: {unreached.data.reason or ''}", unreached)
+        yield views.finding(f"{UNPROVED}: {id} was not reached: {unreached.data.reason or ''}", unreached)
         return
     if expired is not None and not trace.acts:
-        yield views.found(f"{UNPROVED}: nobody released the rank that {id} held", expired)
+        yield views.finding(f"{UNPROVED}: the rank that {id} held was not released", expired)
         return
-    before = trace.of(FaultBefore)
-    if before and trace.unchanged:
-        yield views.found(f"{UNPROVED}: {trace.unchanged} ({id})", *before)
+    before = trace.of(events.FaultBefore)
+    if before and trace.unproved_reason:
+        yield views.finding(f"{UNPROVED}: {trace.unproved_reason} ({id})", *before)
     else:
         yield from _chain(trace)
-    over = trace.first(LeaseOver)
+    over = trace.first(events.LeaseOver)
     if over is not None:
-        yield views.found(f"the lease of {id} ran out: it was healed before its time", over)
+        yield views.finding(f"the lease of {id} expired: its holder healed the fault before its time", over)
     if trace.plan.at.exact:
         yield from _hold(trace, times, held)
 
 
 def _chain(trace: views.FaultTrace) -> Iterator[views.Finding]:
-    """planned -> (held) -> target -> asked -> armed -> (before) -> injected -> verified -> acknowledged."""
-    asked = trace.acts[0].invoke if trace.acts else None
-    answer = trace.acts[0].ok if trace.acts else None
-    held = (RankHeld,) if trace.plan.at.exact else ()
-    before = (FaultBefore,) if trace.inspects or trace.of(FaultBefore) else ()
-    planned: tuple[type[Payload], ...] = (FaultPlanned, *held, FaultTarget)
-    acted: tuple[type[Payload], ...] = (LeaseArmed, *before, FaultInjected, FaultVerified)
-    chain: list[tuple[str, Event | None]] = [(kind.NAME, trace.first(kind)) for kind in planned]
-    chain += [(FaultAct.NAME, asked), *((kind.NAME, trace.first(kind)) for kind in acted)]
-    chain += [("the answer to fault.act", answer)]
+    """planned -> (held) -> target -> command -> armed -> (before) -> injected -> verified -> acknowledged."""
+    invoke = trace.acts[0].invoke if trace.acts else None
+    outcome = trace.acts[0].ok if trace.acts else None
+    exact, inspected = trace.plan.at.exact, trace.inspects or trace.of(events.FaultBefore)
+    held = (events.RankHeld,) if exact else ()
+    before = (events.FaultBefore,) if inspected else ()
+    chain = [
+        *((kind.NAME, trace.first(kind)) for kind in (events.FaultPlanned, *held, events.FaultTarget)),
+        ("fault.act", invoke),
+        *((kind.NAME, trace.first(kind)) for kind in (events.LeaseArmed, *before, events.FaultInjected, events.FaultVerified)),
+        ("the outcome of fault.act", outcome),
+    ]  # fmt: skip
     last: Event | None = None
     for name, event in chain:
         if event is None:
-            yield views.found(f"{UNPROVED}: {trace.plan.id} has no {name}", last)
+            yield views.finding(f"{UNPROVED}: {trace.plan.id} has no {name}", last)
             return
         if last is not None and event.seq < last.seq:
-            yield views.found(f"{UNPROVED}: {name} of {trace.plan.id} comes before {last.f}", event, last)
+            yield views.finding(f"{UNPROVED}: {name} of {trace.plan.id} comes before {last.f}", event, last)
             return
         last = event
 
 
-def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event[RankHeld]]) -> Iterator[views.Finding]:
-    """The rank was held until the fault had acted; in a collective, another rank was inside of the same one.
+def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event]) -> Iterator[views.Finding]:
+    """The rank was held until the fault had acted; in a collective, another rank was inside the same one.
 
-    ``all_held``: ranks that were held for any fault. One that another fault holds at the same point is inside as well.
+    ``all_held``: ranks that were held for any fault. A rank that another fault holds at the same point is inside as well.
     """
-    id, at, injected = trace.plan.id, trace.plan.at, trace.first(FaultInjected)
-    held = next((e for e in reversed(trace.of(RankHeld)) if injected is None or e.seq < injected.seq), None)
+    id, at, injected = trace.plan.id, trace.plan.at, trace.first(events.FaultInjected)
+    held = next((e for e in reversed(trace.of(events.RankHeld)) if injected is None or e.seq < injected.seq), None)
     if held is None or injected is None:
         return
     if held.node != trace.node:
-        yield views.found(f"{id} held a rank of {held.node} but acted on {trace.node}", held, injected)
+        yield views.finding(f"{id} held a rank of {held.node} but acted on {trace.node}", held, injected)
     if held.data.phase != at.phase or (at.step is not None and held.data.step != at.step):
-        yield views.found(f"{id} was held elsewhere than in {at.phase} of step {at.step}", held)
-    released: list[Event] = [*trace.of(RankReleased), *trace.of(HoldExpired)]
-    ended = [event for event in released if event.epoch == held.epoch]
+        yield views.finding(f"{id} was not held in {at.phase} of step {at.step}", held)
+    ended = [
+        event for event in (*trace.of(events.RankReleased), *trace.of(events.HoldExpired)) if event.epoch == held.epoch
+    ]
     early = [event for event in ended if times.before(event, injected)]
     unsure = [event for event in ended if times.before(event, injected) is None]
     if unsure:
-        yield views.found(
-            f"{UNPROVED}: no clock tells whether the rank that {id} held went on before the fault acted", *unsure
+        yield views.finding(
+            f"{UNPROVED}: no clock shows whether the rank that {id} held continued before the fault acted", *unsure
         )
     if early:
-        yield views.found(f"{UNPROVED}: the rank that {id} held had gone on before the fault acted", *early)
-    place = (held.data.step, held.data.phase)
-    others: list[Event[RankInside | RankHeld]] = [*trace.of(RankInside)]
-    others += [event for event in all_held if (event.data.step, event.data.phase) == place]
-    inside = [event for event in others if event.epoch == held.epoch and event.data.rank != held.data.rank]
-    asked = trace.acts[0].invoke if trace.acts else injected
-    shown = [event for event in inside if times.before(event, injected) or times.before(event, asked)]
+        yield views.finding(f"{UNPROVED}: the rank that {id} held had continued before the fault acted", *early)
+    beside = [e for e in all_held if (e.data.step, e.data.phase) == (held.data.step, held.data.phase)]
+    inside = [
+        e for e in (*trace.of(events.RankInside), *beside)
+        if e.epoch == held.epoch and e.data.rank != held.data.rank
+    ]  # fmt: skip
+    invoke = trace.acts[0].invoke if trace.acts else injected
+    shown = [event for event in inside if times.before(event, injected) or times.before(event, invoke)]
     if at.phase in INSIDE and not shown:
-        yield views.found(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
+        yield views.finding(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
 
 
 def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:
-    """A node whose power was cut says nothing more as the same incarnation: that its host did not answer is no proof alone."""
-    verified = trace.first(FaultVerified)
+    """Events of the same incarnation after its power was cut: a host that does not respond is no proof alone."""
+    verified = trace.first(events.FaultVerified)
     if verified is None or not trace.cuts_power:
         return
     own = [e for e in run.history.events if e.node == trace.node and _shows_life(e, of_host=trace.cuts_host)]
     before = {event.source.incarnation for event in own if event.seq < verified.seq}
     after = [event for event in own if event.source.incarnation in before and times.before(verified, event)]
     if after:
-        yield views.found(
-            f"{UNPROVED}: {trace.node} lived on after {trace.plan.id} had cut its power", verified, after[0]
+        yield views.finding(
+            f"{UNPROVED}: {trace.node} still lived after {trace.plan.id} had cut its power", verified, after[0]
         )
 
 
 def _shows_life(event: Event, *, of_host: bool) -> bool:
-    """What an agent or a rank says; with a host its keeper ends too, so an exit code that it saw is one of a living node."""
+    """Events of agents and ranks; with ``of_host`` also an exit code that the keeper saw, because the keeper had to end too."""
     if event.source.writer == "keeper":
-        return of_host and event.kind is NodeExit and event.data.code is not None
+        return of_host and event.kind is events.NodeExit and event.data.code is not None
     return event.source.writer.startswith(("agent", "rank"))
 
 
 def _unhealed(trace: views.FaultTrace) -> Iterator[views.Finding]:
-    """Hygiene: what was injected is undone when the run ends, and that was looked at. What was not proved is no failure."""
-    injected = trace.first(FaultInjected)
+    """Injected faults that were not healed, or whose healing was not verified, when the run ended."""
+    injected = trace.first(events.FaultInjected)
     if injected is None:
         return
-    healed, verified = trace.first(FaultHealed), trace.first(HealVerified)
+    healed, verified = trace.first(events.FaultHealed), trace.first(events.HealVerified)
     if healed is None or verified is None:
-        missing = "healed" if healed is None else "seen to be healed"
-        yield views.found(f"{trace.plan.id} on {trace.node} was never {missing}", injected)
+        missing = "healed" if healed is None else "verified as healed"
+        yield views.finding(f"{trace.plan.id} on {trace.node} was never {missing}", injected)
     elif not injected.seq < healed.seq <= verified.seq:
-        yield views.found(f"{trace.plan.id}: healed and verified stand in the wrong order", healed, verified)
+        yield views.finding(f"{trace.plan.id}: healing and its verification are in the wrong order", healed, verified)

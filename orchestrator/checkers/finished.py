@@ -1,4 +1,4 @@
-"""The run ended as it should: every rank of the last epoch finished and left with exit code 0."""
+"""The run finished: every rank of the last attempt completed its work and left with exit code 0."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model import events
 from ..model.event import Event
-from ..model.events import CheckpointFailed, GangStop, RankExit, RankFinished, RunEnd
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -18,20 +18,22 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """The exit codes are the verdict; a workload of ours says ``rank.finished`` as well."""
+    """By the exit codes, and, except for scripts, by ``rank.finished`` and its last step."""
     outcome, reason, kind = views.ending(run.history)
-    end = run.history.last(RunEnd)
+    end = run.history.last(events.RunEnd)
     gangs = views.gangs(run.history)
-    doubts = list(views.unended(run.history))
+    doubts = list(views.not_ended(run.history))
     if outcome == "failed":
-        return views.conclude("finished", "", failures=[_blame(run, gangs) or views.found(_reason(reason, kind), end)])
+        return views.conclude(
+            "finished", "", failures=[_first_failure(run, gangs) or views.finding(_reason(reason, kind), end)]
+        )
     if not gangs and not doubts:
         return views.unknown("finished", "no gang was started", end)
-    missing, failures = _leavings(run, gangs[-1]) if gangs and not doubts else ([], [])
+    missing, failures = _exits(run, gangs[-1]) if gangs and not doubts else ([], [])
     return views.conclude("finished", _text(gangs) + _unsaved(run), failures=failures, doubts=[*doubts, *missing])
 
 
@@ -39,26 +41,26 @@ def _reason(reason: str, kind: str) -> str:
     return f"the run failed: {reason or 'no reason given'}" + (" (infrastructure)" if kind == "infrastructure" else "")
 
 
-def _blame(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
-    """The first rank of the last gang that left by itself with another code than 0."""
+def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
+    """The first rank of the last gang that left by itself with a code other than 0."""
     if not gangs:
         return None
-    stops = views.operations(run.history, GangStop)
+    stops = views.operations(run.history, events.GangStop)
     first = min(
         (stop.invoke.seq for stop in stops if stop.epoch == gangs[-1].epoch), default=len(run.history.events) + 1
     )
-    exits = (e for e in gangs[-1].of(RankExit) if e.data.code not in (0, None) and e.seq < first)
+    exits = (e for e in gangs[-1].of(events.RankExit) if e.data.code not in (0, None) and e.seq < first)
     return next((_left(event, gangs[-1]) for event in exits), None)
 
 
-def _left(event: Event[RankExit], gang: views.Gang) -> views.Finding:
+def _left(event: Event[events.RankExit], gang: views.Gang) -> views.Finding:
     rank, code = event.data.rank, event.data.code or 0
-    culprit, said = views.blamed(gang, rank)
-    if said and culprit != rank:
-        return views.found(f"{said.data.kind} of {gang.ranks[culprit]}: {said.data.message}", event, said)
+    culprit, error = views.culprit_of(gang, rank)
+    if error and culprit != rank:
+        return views.finding(f"{error.data.kind} of {gang.ranks[culprit]}: {error.data.message}", event, error)
     how = f"was ended by {_signal(-code)}" if code < 0 else f"left with exit code {code}"
-    why = f": {said.data.kind}: {said.data.message}" if said and said.data.kind != "exit" else ""
-    return views.found(f"rank {rank} ({event.node}) {how}{why}", event, said)
+    why = f": {error.data.kind}: {error.data.message}" if error and error.data.kind != "exit" else ""
+    return views.finding(f"rank {rank} ({event.node}) {how}{why}", event, error)
 
 
 def _signal(number: int) -> str:
@@ -68,38 +70,38 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _leavings(run: Run, gang: views.Gang) -> tuple[list[views.Finding], list[views.Finding]]:
-    """(what was not seen, what was seen and is wrong) about the ranks of the last epoch."""
-    exits, ends = gang.by_rank(RankExit), gang.by_rank(RankFinished)
-    missing = [views.found(f"the exit of rank {rank} was not seen") for rank in gang.ranks if rank not in exits]
+def _exits(run: Run, gang: views.Gang) -> tuple[list[views.Finding], list[views.Finding]]:
+    """(doubts, failures) about the ranks of the last attempt."""
+    exits, ends = gang.by_rank(events.RankExit), gang.by_rank(events.RankFinished)
+    missing = [views.finding(f"the exit of rank {rank} is not known") for rank in gang.ranks if rank not in exits]
     failures = [_left(event, gang) for event in exits.values() if event.data.code != 0]
     if run.trial.workload != "script":
         silent = [rank for rank in gang.ranks if rank not in ends and rank in exits]
-        failures += [views.found(f"rank {rank} left without finishing", exits[rank]) for rank in silent]
+        failures += [views.finding(f"rank {rank} left without finishing", exits[rank]) for rank in silent]
         failures += _short(run, ends)
     if not gang.ranks:
-        missing.append(views.found("the last gang has no ranks", gang.began))
+        missing.append(views.finding("the last gang has no ranks", gang.began))
     return missing, failures
 
 
-def _short(run: Run, ends: dict[int, Event]) -> Iterator[views.Finding]:
+def _short(run: Run, ends: dict[int, Event[events.RankFinished]]) -> Iterator[views.Finding]:
     """Ranks that finished before the plan's last step."""
     last = views.whole(views.mapping(run.extras.get("plan.json")).get("last_step"))
     for rank, event in ends.items():
         steps = event.data.steps
         if last is not None and steps != last:
-            yield views.found(f"rank {rank} finished after step {steps} of {last}", event)
+            yield views.finding(f"rank {rank} finished after step {steps} of {last}", event)
 
 
 def _text(gangs: tuple[views.Gang, ...]) -> str:
     if not gangs:
         return ""
-    ends = gangs[-1].by_rank(RankFinished).values()
+    ends = gangs[-1].by_rank(events.RankFinished).values()
     steps = max((event.data.steps or 0 for event in ends), default=0)
     counted = f", {steps}/{steps} steps" if steps else ""
     return f"{len(gangs[-1].ranks)} of {len(gangs[-1].ranks)} ranks left with exit code 0{counted}"
 
 
 def _unsaved(run: Run) -> str:
-    lost = len(run.history.of(CheckpointFailed))
+    lost = len(run.history.of(events.CheckpointFailed))
     return f", {lost} checkpoint{'s' * (lost > 1)} could not be written" if lost else ""

@@ -1,4 +1,4 @@
-"""Every decision in the history follows from the events before it: the engine, run again, takes the same ones."""
+"""Every decision in the history follows from the events before it: a replay of the engine makes the same decisions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """A difference is a failure; where another version of the engine decided, it is unknown."""
+    """A difference is a failure; where another version of the engine decided, the verdict is unknown."""
     name = "history-replays"
     if run.format < 2:
         return views.unknown(name, views.NOT_COMPARED)
     findings = list(replay.contradictions(run))
     count = sum(event.type == "invoke" for event in run.history.events)
-    doubts = [*views.unended(run.history), *views.unstarted(run.history)]
+    doubts = [*views.not_ended(run.history), *views.not_started(run.history)]
     if not views.by_same_code(run):
         return views.conclude(name, f"{count} commands follow from the events", doubts=[*findings, *doubts])
     return views.conclude(name, f"{count} commands follow from the events", failures=findings, doubts=doubts)

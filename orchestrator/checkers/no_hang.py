@@ -1,4 +1,4 @@
-"""Nothing hung: every command was answered within its deadline, and a gang that stood still was recovered."""
+"""Every command ended within its deadline, and every gang that stalled was recovered."""
 
 from __future__ import annotations
 
@@ -6,23 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model import events
 from ..model.event import Event
-from ..model.events import (
-    ControllerLate,
-    FaultAct,
-    FaultHeal,
-    FaultHealDone,
-    GangStalled,
-    NodeApplyDone,
-    NodeExit,
-    NodeKill,
-    NodeSilent,
-    RankRelease,
-    RecoveryDecided,
-    RunResumed,
-    Timer,
-    TimerDone,
-)
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -30,26 +15,26 @@ ALWAYS = False
 TWIN = False
 
 #: Timers of the orchestrator wait on purpose; a hold is released when its fault has acted.
-WAITS = (Timer.NAME, RankRelease.NAME)
+WAITS = (events.Timer.NAME, events.RankRelease.NAME)
 
-#: After these a node owes no answer until it is started again or healed.
-LOSSES = (NodeExit, NodeSilent, NodeKill, FaultAct)
+#: After these events a node need not respond until it is started again or healed.
+LOSSES = (events.NodeExit, events.NodeSilent, events.NodeKill, events.FaultAct)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """``slack_s``: how much later than its deadline an answer may be written down."""
+    """``slack_s``: how much later than its deadline the outcome of a command may be recorded."""
 
     slack_s: float = 1.0
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """Silence of a node that is known to be gone, silent or paused is no hang; it is that loss."""
+    """Commands to a node that is known to be lost, silent or paused do not count: that is a loss, not a hang."""
     ops = views.operations(run.history)
-    doubts = views.unended(run.history)
-    failures = [one for op in ops for one in _hung(run, op, params, ended=not doubts)]
-    failures += [*_stalled(run, ended=not doubts), *_walled(run)]
-    text = f"{len(ops)} commands answered in time, slowest {_slowest(run, ops)}"
+    doubts = views.not_ended(run.history)
+    failures = [finding for op in ops for finding in _hung(run, op, params, ended=not doubts)]
+    failures += [*_stalled(run, ended=not doubts), *_wall_time(run)]
+    text = f"{len(ops)} commands ended in time, slowest {_slowest(run, ops)}"
     return views.conclude("no-hang", text, failures=failures, doubts=doubts)
 
 
@@ -57,58 +42,59 @@ def _hung(run: Run, op: views.Operation, params: Params, *, ended: bool) -> Iter
     outcome = op.outcome
     if outcome is None:
         if ended:
-            yield views.found(f"{op.f} {op.key} was still open when the run ended", op.invoke)
+            yield views.finding(f"{op.f} {op.key} had no outcome when the run ended", op.invoke)
         return
-    if op.f in WAITS or _gone(run, op):
+    if op.f in WAITS or _is_lost(run, op):
         return
     if outcome.type == "info":
-        yield views.found(
-            f"{op.f} on {op.node or 'the controller'} gave no answer: {getattr(outcome.data, 'reason', None)}",
+        yield views.finding(
+            f"{op.f} on {op.node or 'the controller'} had an unknown outcome: {getattr(outcome.data, 'reason', None)}",
             op.invoke,
             outcome,
         )
     elif op.deadline_s is not None and _late(run, op, outcome) > op.deadline_s + params.slack_s:
         took = _late(run, op, outcome)
-        yield views.found(f"{op.f} on {op.node} took {took:.1f} s of {op.deadline_s:g} s", op.invoke, outcome)
+        yield views.finding(f"{op.f} on {op.node} took {took:.1f} s of {op.deadline_s:g} s", op.invoke, outcome)
 
 
 def _late(run: Run, op: views.Operation, outcome: Event) -> float:
-    """Seconds from the command to its answer, without the time in which no controller was there or it slept."""
+    """Seconds from the command to its outcome, without times in which the controller slept or did not exist."""
     when = views.clock(run.history)
     between = [e for e in run.history.events if op.invoke.seq < e.seq <= outcome.seq]
-    if any(event.kind is RunResumed for event in between):
+    if any(event.kind is events.RunResumed for event in between):
         return 0.0
-    slept = sum(e.data.late_s or 0.0 for e in between if e.kind is ControllerLate)
+    slept = sum(e.data.late_s or 0.0 for e in between if e.kind is events.ControllerLate)
     return when(outcome) - when(op.invoke) - slept
 
 
-def _gone(run: Run, op: views.Operation) -> bool:
-    """Whether the node was lost, or was being paused, when the command was closed. A host that was given back brings no node."""
+def _is_lost(run: Run, op: views.Operation) -> bool:
+    """Whether the node was lost, or paused by a fault, when the command ended. Healing a host does not bring back its nodes."""
     if op.node is None or op.outcome is None:
         return False
     about = [event for event in run.history.events if event.node == op.node and event.seq < op.outcome.seq]
-    hosts = {e.key for e in run.history.of(FaultHeal) if e.data.act is not None and e.data.act.of_host}
-    back = max((e.seq for e in about if _back(e) and e.key not in hosts and e.seq < op.invoke.seq), default=0)
-    return any(event.seq > back and event.subject in LOSSES and event.seq != op.invoke.seq for event in about)
+    heals = run.history.of(events.FaultHeal)
+    hosts = {event.key for event in heals if event.data.act and event.data.act.of_host}
+    restored = max((e.seq for e in about if _restores(e) and e.key not in hosts and e.seq < op.invoke.seq), default=0)
+    return any(event.seq > restored and event.subject in LOSSES and event.seq != op.invoke.seq for event in about)
 
 
-def _back(event: Event) -> bool:
-    return event.kind in (NodeApplyDone, FaultHealDone)
+def _restores(event: Event) -> bool:
+    return event.kind in (events.NodeApplyDone, events.FaultHealDone)
 
 
 def _stalled(run: Run, *, ended: bool) -> Iterator[views.Finding]:
-    """A gang that stood still must have been stopped and followed by another one."""
-    for event in run.history.of(GangStalled):
-        after = [decided for decided in run.history.of(RecoveryDecided) if decided.seq > event.seq]
+    """Gangs that stalled without a recovery."""
+    for event in run.history.of(events.GangStalled):
+        after = [decided for decided in run.history.of(events.RecoveryDecided) if decided.seq > event.seq]
         if ended and not after:
-            yield views.found(f"the gang stood still for {event.data.since_s} s and was not recovered", event)
+            yield views.finding(f"the gang stalled for {event.data.since_s} s and was not recovered", event)
 
 
-def _walled(run: Run) -> Iterator[views.Finding]:
-    """The whole run's own limit was reached."""
-    for event in run.history.of(TimerDone):
+def _wall_time(run: Run) -> Iterator[views.Finding]:
+    """The run reached its own time limit."""
+    for event in run.history.of(events.TimerDone):
         if event.key == "wall":
-            yield views.found(f"the run was not finished after {run.trial.liveness.wall_s:g} s", event)
+            yield views.finding(f"the run was not finished after {run.trial.liveness.wall_s:g} s", event)
 
 
 def _slowest(run: Run, ops: tuple[views.Operation, ...]) -> str:

@@ -1,4 +1,4 @@
-"""No process of any gang is left: every node of every epoch was counted empty, or is proved dead."""
+"""No process of any gang is left: every node of every attempt had no process, or is proved dead."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model import events
 from ..model.act import Primitive
 from ..model.event import Event
-from ..model.events import FaultAct, FaultVerified, GangStopDone, NodeEnded, NodeExit, NodeKillDone
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -18,63 +18,64 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """gang.stop and node.kill answer how many processes are left; a verified power-off, or the end of a container, left none."""
+    """By the processes that gang.stop and node.kill counted; a verified power-off, or the end of a container, leaves none."""
     gangs = views.gangs(run.history)
     doubts = [
-        *(one for gang in gangs for one in _uncounted(run, gang)),
-        *views.unended(run.history),
-        *views.unstarted(run.history),
+        *(finding for gang in gangs for finding in _uncounted(run, gang)),
+        *views.not_ended(run.history),
+        *views.not_started(run.history),
     ]
     nodes = sum(len(gang.starts) for gang in gangs)
-    text = f"nothing left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} epoch{'s' * (len(gangs) != 1)}"
+    text = f"no process left on {nodes} node{'s' * (nodes != 1)} of {len(gangs)} attempt{'s' * (len(gangs) != 1)}"
     return views.conclude("no-orphans", text, failures=_left(run), doubts=doubts)
 
 
 def _left(run: Run) -> Iterator[views.Finding]:
-    """A count above 0 stands, unless a later count of the same node is 0."""
-    for event in _counts(run):
+    """Counts above 0, unless a later count of the same node is 0."""
+    counts = _counts(run)
+    for event in counts:
         left = event.data.left
-        if left != 0 and not any(e.seq > event.seq and e.node == event.node and e.data.left == 0 for e in _counts(run)):
-            yield views.found(f"{left} processes were left on {event.node} by {event.f}", event)
+        if left != 0 and not any(e.seq > event.seq and e.node == event.node and e.data.left == 0 for e in counts):
+            yield views.finding(f"{left} processes were left on {event.node} by {event.f}", event)
 
 
 def _counts(run: Run) -> list[Event]:
-    counts = run.history.of(GangStopDone, NodeKillDone, NodeEnded)
-    return [e for e in counts if e.type in ("ok", "note") and e.data.left is not None]
+    kinds = (events.GangStopDone, events.NodeKillDone, events.NodeEnded)
+    counts = [e for e in run.history.events if e.kind in kinds and e.type in ("ok", "note")]
+    return [event for event in counts if event.data.left is not None]
 
 
 def _uncounted(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     for start in gang.starts:
         proofs = (event for event in run.history.events if event.seq > start.invoke.seq and event.node == start.node)
         if not any(_proves(run, event, gang.epoch) for event in proofs):
-            yield views.found(f"nobody counted what epoch {gang.epoch} left on {start.node}", start.invoke)
+            yield views.finding(
+                f"the processes that attempt {gang.epoch} left on {start.node} were not counted", start.invoke
+            )
 
 
 def _proves(run: Run, event: Event, epoch: int) -> bool:
-    """A later epoch's count covers the earlier ones: it looks for the mark of the node, not of the epoch."""
-    match event.data:
-        case NodeExit() | NodeEnded():
-            return event.data.left == 0 and event.source.incarnation is not None
-        case GangStopDone() | NodeKillDone() if event.type == "ok":
-            return event.data.left == 0 and (event.epoch is None or event.epoch >= epoch)
-        case FaultVerified():
-            return _powers_off(run, event.data.id)
-    return False
+    """The count of a later attempt covers the earlier ones: processes are found by the tag of their node."""
+    if event.kind in (events.NodeExit, events.NodeEnded):
+        return event.data.left == 0 and event.source.incarnation is not None
+    if event.type == "ok" and event.kind in (events.GangStopDone, events.NodeKillDone):
+        return event.data.left == 0 and (event.epoch is None or event.epoch >= epoch)
+    return event.kind is events.FaultVerified and _powers_off(run, event.data.id)
 
 
 def _powers_off(run: Run, id: str) -> bool:
     """Whether that fault ends every process of its node, so that its verification is a count."""
-    for op in views.operations(run.history, FaultAct):
-        order = op.invoke.data
-        if order.id == id:
-            return order.act is not None and any(map(_of_node, order.act.verify))
+    for op in views.operations(run.history, events.FaultAct):
+        if op.invoke.data.id == id:
+            act = op.invoke.data.act
+            return act is not None and any(map(_of_node, act.verify))
     return False
 
 
 def _of_node(primitive: Primitive) -> bool:
-    """Power of the node itself. That a host does not answer says nothing about what still runs there."""
-    return primitive.kind == "power" and bool(primitive.args.get("of", "node") == "node")
+    """Power of the node itself. A host that does not respond may still run processes."""
+    return primitive.kind == "power" and primitive.args.get("of", "node") == "node"

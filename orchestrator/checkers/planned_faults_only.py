@@ -1,29 +1,14 @@
-"""Everything that broke was broken by a planned fault, or is a consequence of one."""
+"""Every loss was caused by a planned fault, or follows from such a loss."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from .. import views
+from ..model import events
+from ..model.act import Act
 from ..model.event import Event
-from ..model.events import (
-    FaultAct,
-    FaultHeal,
-    FaultHealDone,
-    GangStalled,
-    GangStart,
-    GangStop,
-    GatherDone,
-    NodeApply,
-    NodeApplyDone,
-    NodeExit,
-    NodeKill,
-    NodeSilent,
-    RankExit,
-    RecoveryDecided,
-    RunBegin,
-)
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -33,29 +18,29 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """Each detector's event is explained by an injection, by an end that we ordered ourselves, or by an earlier loss."""
+    """An injection, an ordered end, or an earlier loss must explain each detector event."""
     failures = [*_unexplained(run), *_undetected(run), *_lost_keepers(run)]
-    doubts = [*views.unended(run.history), *_unknown_keepers(run)]
+    doubts = [*views.not_ended(run.history), *_unknown_keepers(run)]
     return views.conclude("planned-faults-only", _summary(run), failures=failures, doubts=doubts)
 
 
 def _summary(run: Run) -> str:
-    lost = sum(len(event.data.lost or ()) for event in run.history.of(RecoveryDecided))
+    lost = sum(len(event.data.lost or ()) for event in run.history.of(events.RecoveryDecided))
     if lost:
         return f"{lost} node{'s' * (lost != 1)} lost as planned, nothing else"
-    broke = any(event.type == "note" and views.abnormal(event) for event in run.history.events)
-    return "what broke was broken by a planned fault" if broke else "nothing broke"
+    is_abnormal = any(event.type == "note" and views.is_abnormal(event) for event in run.history.events)
+    return "every loss was caused by a planned fault" if is_abnormal else "no loss"
 
 
 @dataclass(kw_only=True)
 class _Damage:
-    """What is broken at a point of the history: epochs, and nodes that a fault or we ourselves hit.
+    """The damage at a point of the history: attempts, and nodes that a fault or an ordered end hit.
 
-    What was healed has not given back the nodes that ``fell``, or whose end we ordered: that may be told late.
+    Healing does not bring back ``lost`` nodes, which exited or whose end was ordered: their exit may be reported late.
     ``acted``, ``healed``: when a fault on a node was last ordered, and healed. A silence that began between the two, give
     or take ``grace_s``, belongs to the fault.
     """
@@ -63,139 +48,148 @@ class _Damage:
     grace_s: float
     epochs: set[int] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
-    fell: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
     acted: dict[str, float] = field(default_factory=dict)
     healed: dict[str, float] = field(default_factory=dict)
 
     def explains(self, event: Event, epoch: int | None) -> bool:
-        if event.kind is NodeSilent and self._late(event):
+        if event.kind is events.NodeSilent and self._is_late(event):
             return True
-        if event.kind in (NodeExit, NodeSilent):
+        if event.kind in (events.NodeExit, events.NodeSilent):
             return event.node in self.nodes
         return epoch in self.epochs or event.node in self.nodes
 
-    def _late(self, event: Event[NodeSilent]) -> bool:
-        """Whether the silence began under a fault on this node that is healed by now, or in the grace after its heal."""
+    def _is_late(self, event: Event) -> bool:
+        """Whether the silence began under a fault on this node that is healed by now, or within ``grace_s`` of it."""
         node, silent_s = event.node or "", event.data.silent_s
         if silent_s is None or node not in self.healed:
             return False
         begin = self.acted.get(node, self.healed[node]) - self.grace_s
-        return begin <= event.t - silent_s <= self.healed[node] + self.grace_s
+        return bool(begin <= event.t - silent_s <= self.healed[node] + self.grace_s)
 
 
 def _unexplained(run: Run) -> Iterator[views.Finding]:
-    """Detector events in order; an explained one explains what the rest of its gang suffers after it."""
+    """Detector events without a cause, in order; one of them explains the later events of its gang."""
     gangs, reach = views.gangs(run.history), _reaches(run)
     damage = _Damage(grace_s=run.trial.liveness.lost_s)
     for event in run.history.events:
         epoch = event.epoch if event.epoch is not None else views.epoch_at(gangs, event.seq)
-        here = {epoch} if epoch is not None else set()
-        if event.kind in (FaultAct, NodeKill):
+        epochs = {epoch} if epoch is not None else set()
+        if event.kind is events.FaultAct:
             hit = reach.get(str(event.key), {event.node or ""})
             damage.nodes |= hit
-            damage.acted |= dict.fromkeys(hit, event.t) if event.kind is FaultAct else {}
-            damage.epochs |= here if event.kind is FaultAct else set()
-            damage.fell |= {event.node or ""} if event.kind is NodeKill else set()
-        elif event.kind is GangStop:
-            damage.epochs |= here
-        elif event.kind is FaultHealDone:
+            damage.acted |= dict.fromkeys(hit, event.t)
+            damage.epochs |= epochs
+        elif event.kind is events.NodeKill:
+            damage.nodes |= reach.get(str(event.key), {event.node or ""})
+            damage.lost |= {event.node or ""}
+        elif event.kind is events.GangStop:
+            damage.epochs |= epochs
+        elif event.kind is events.FaultHealDone:
             hit = reach.get(str(event.key), {event.node or ""})
-            damage.nodes -= hit - damage.fell
+            damage.nodes -= hit - damage.lost
             damage.healed |= dict.fromkeys(hit, event.t)
-        elif event.kind is NodeApplyDone:
+        elif event.kind is events.NodeApplyDone:
             damage.nodes.discard(event.node or "")
-            damage.fell.discard(event.node or "")
-        elif event.type == "note" and views.abnormal(event):
-            damage.fell |= {event.node or ""}
+            damage.lost.discard(event.node or "")
+        elif event.type == "note" and views.is_abnormal(event):
+            damage.lost |= {event.node or ""}
             if not damage.explains(event, epoch):
-                yield views.found(_told(event, gangs), event)
-                damage.epochs |= here
+                yield views.finding(_description(event, gangs), event)
+                damage.epochs |= epochs
 
 
 def _reaches(run: Run) -> dict[str, set[str]]:
-    """Key of an injection or of its healing -> the nodes that it is about: all of a host, where the host itself is hit."""
+    """Key of an injection or healing that hits a whole host -> the nodes of that host."""
     hosts = views.hosts_of(run.history)
-    found = {}
-    for event in run.history.of(FaultAct, FaultHeal):
-        act = event.data.act
-        if event.key and act is not None and act.of_host:
-            found[event.key] = {name for name, host in hosts.items() if host == hosts.get(event.node or "")}
-    return found
+    reached = {}
+    for event in run.history.events:
+        act = event.data.act if event.kind in (events.FaultAct, events.FaultHeal) else None
+        if event.key and act and act.of_host:
+            reached[event.key] = {name for name, host in hosts.items() if host == hosts.get(event.node or "")}
+    return reached
 
 
-def _told(event: Event, gangs: Sequence[views.Gang]) -> str:
-    if isinstance(event.data, RankExit):
-        rank, code = event.data.rank, event.data.code
+def _description(event: Event, gangs: Sequence[views.Gang]) -> str:
+    if event.kind is events.RankExit:
+        rank = event.data.rank
         gang = next((gang for gang in gangs if gang.epoch == event.epoch), None)
-        culprit, said = views.blamed(gang, rank) if gang else (rank, None)
-        if gang and said and said.data.culprit is not None:
-            return f"{said.data.kind} of rank {culprit} on {gang.ranks[culprit]}, which nothing planned"
-        return f"rank {rank} on {event.node} left with code {code}, which nothing planned"
-    if isinstance(event.data, GangStalled):
-        return f"the gang stood still for {event.data.since_s} s, which nothing planned"
-    what = "exited" if event.kind is NodeExit else "fell silent"
-    return f"{event.node} {what}, which nothing planned"
+        culprit, error = views.culprit_of(gang, rank) if gang else (rank, None)
+        if gang and error and error.data.culprit is not None:
+            return f"{error.data.kind} of rank {culprit} on {gang.ranks[culprit]} was not planned"
+        return f"rank {rank} on {event.node} left with code {event.data.code}, which was not planned"
+    if event.kind is events.GangStalled:
+        return f"the gang stalled for {event.data.since_s} s, which was not planned"
+    what = "exited" if event.kind is events.NodeExit else "fell silent"
+    return f"{event.node} {what}, which was not planned"
 
 
 def _undetected(run: Run) -> Iterator[views.Finding]:
-    """Recovery starts from detection only, never from the outcome of our own injection."""
+    """Recoveries without an earlier detection; the outcome of an injection does not count as one."""
     last = 0
-    for decided in run.history.of(RecoveryDecided):
-        seen = [e for e in run.history.events if last < e.seq < decided.seq and (views.abnormal(e) or _failed(e))]
-        if not seen:
-            yield views.found("a recovery was decided although nothing had been detected", decided)
-        unseen = [node for node in decided.data.lost or () if not _gone(run, node, decided)]
-        if unseen:
-            yield views.found(f"{unseen[0]} was given up although neither its exit nor its silence was seen", decided)
+    for decided in run.history.of(events.RecoveryDecided):
+        detections = [
+            e for e in run.history.events if last < e.seq < decided.seq and (views.is_abnormal(e) or _failed(e))
+        ]
+        if not detections:
+            yield views.finding("a recovery was decided although no loss had been detected", decided)
+        undetected = [node for node in decided.data.lost or () if not _is_gone(run, node, decided)]
+        if undetected:
+            yield views.finding(
+                f"{undetected[0]} was replaced although neither its exit nor its silence was detected", decided
+            )
         last = decided.seq
 
 
 def _failed(event: Event) -> bool:
-    """A node that could not be started again is a loss of its own."""
-    return event.command in (NodeApply, NodeKill, GangStart, GangStop) and event.type in ("fail", "info")
+    """Whether a command failed that shows a node as lost, for example one that could not be started again."""
+    return event.f in ("node.apply", "node.kill", "gang.start", "gang.stop") and event.type in ("fail", "info")
 
 
-def _gone(run: Run, node: object, decided: Event) -> bool:
+def _is_gone(run: Run, node: str, decided: Event) -> bool:
     return any(
-        event.node == node and event.seq < decided.seq and (event.kind in (NodeExit, NodeSilent) or _failed(event))
+        event.node == node
+        and event.seq < decided.seq
+        and (event.kind in (events.NodeExit, events.NodeSilent) or _failed(event))
         for event in run.history.events
     )
 
 
 def _lost_keepers(run: Run) -> Iterator[views.Finding]:
-    """A keeper that lives when the run begins lives when its files are gathered, unless its host was powered off."""
-    begin, gathered = run.history.first(RunBegin), _gathered(run)
+    """Keepers that lived when the run began and not when its files were gathered, unless their host was powered off."""
+    begin, gathered = run.history.first(events.RunBegin), _gathered(run)
     if begin is None or gathered is None:
         return
     for host, pid in _keepers(begin).items():
         now = _keepers(gathered).get(host, pid)
         if pid and now != pid and host not in _powered_off(run):
             after = f"; its successor has pid {now}" if now else ""
-            yield views.found(f"the keeper on {host} (pid {pid}) ended, which nothing planned{after}", begin, gathered)
+            yield views.finding(
+                f"the keeper on {host} (pid {pid}) ended, which was not planned{after}", begin, gathered
+            )
 
 
 def _unknown_keepers(run: Run) -> Iterator[views.Finding]:
-    begin, gathered = run.history.first(RunBegin), _gathered(run)
+    begin, gathered = run.history.first(events.RunBegin), _gathered(run)
     if begin is not None and gathered is not None:
         for host in sorted(_keepers(begin).keys() - _keepers(gathered).keys() - _powered_off(run)):
-            yield views.found(f"it is not known whether the keeper on {host} lived when the run ended", gathered)
+            yield views.finding(f"it is not known whether the keeper on {host} lived when the run ended", gathered)
 
 
-def _keepers(event: Event[RunBegin | GatherDone]) -> Mapping[str, int]:
-    return event.data.keeper_pids or {}
+def _keepers(event: Event[events.RunBegin] | Event[events.GatherDone]) -> dict[str, int]:
+    return dict(event.data.keeper_pids or {})
 
 
-def _gathered(run: Run) -> Event[GatherDone] | None:
-    return run.history.last(GatherDone)
+def _gathered(run: Run) -> Event[events.GatherDone] | None:
+    return run.history.last(events.GatherDone)
 
 
 def _powered_off(run: Run) -> set[str]:
     """The hosts that a planned fault powered off, and their keepers with them."""
     hosts = views.hosts_of(run.history)
-    acts = [event for event in run.history.of(FaultAct) if event.node in hosts]
-    return {hosts[event.node or ""] for event in acts if _cuts_power(event)}
+    acts = [event for event in run.history.of(events.FaultAct) if event.node in hosts]
+    return {hosts[event.node or ""] for event in acts if event.data.act and _cuts_power(event.data.act)}
 
 
-def _cuts_power(event: Event[FaultAct]) -> bool:
-    act = event.data.act
-    return act is not None and any(part.kind == "power" and part.args.get("of") == "host" for part in act.inject)
+def _cuts_power(act: Act) -> bool:
+    return any(primitive.kind == "power" and primitive.args.get("of") == "host" for primitive in act.inject)

@@ -1,4 +1,4 @@
-"""All ranks hold the same weights: after every restore, after every step, and with the optimizer's state at the end."""
+"""All ranks have the same weights after every restore and step, and the same optimizer state at the end."""
 
 from __future__ import annotations
 
@@ -6,62 +6,58 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
-from ..model.events import RankFinished, RankRestored
+from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
 
 ALWAYS = False
 TWIN = False
 
-#: Random states differ from rank to rank on purpose.
+#: Prefix of random states, which differ from rank to rank on purpose.
 OWN = "rng."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
     """By SHA-256 of the parameters."""
     gangs = views.gangs(run.history)
     compared, failures = _steps(run)
-    failures += [one for gang in gangs for one in (*_restored(gang), *_finished(gang))]
-    doubts = [*_unproved(gangs), *views.unended(run.history), *views.unstarted(run.history)]
+    failures += [finding for gang in gangs for finding in (*_restored(gang), *_finished(gang))]
+    doubts = [*_missing_digests(gangs), *views.not_ended(run.history), *views.not_started(run.history)]
     ranks = len(gangs[-1].ranks) if gangs else 0
     text = f"replicas identical {ranks}/{ranks}, {_compared(compared, ranks)}"
     return views.conclude("replicas-identical", text, failures=failures, doubts=doubts)
 
 
 def _compared(steps: int, ranks: int) -> str:
-    """What was; of steps only where they told a hash."""
+    """The scope of the comparison; of steps only where ranks recorded a hash."""
     if ranks < 2:
-        return "one rank has nothing to be compared with"
-    return (
-        f"{steps} steps compared"
-        if steps
-        else "compared where they began and when they had finished; steps tell no hash"
-    )
+        return "a single rank is not compared"
+    return f"{steps} steps compared" if steps else "compared at the beginning and at the end; steps have no hash"
 
 
 def _restored(gang: views.Gang) -> Iterator[views.Finding]:
-    told = gang.by_rank(RankRestored)
-    if len({event.data.weights for event in told.values()}) > 1:
-        yield views.found(f"epoch {gang.epoch}: the ranks restored different weights", *told.values())
+    restored = gang.by_rank(events.RankRestored)
+    if len({event.data.weights for event in restored.values()}) > 1:
+        yield views.finding(f"attempt {gang.epoch}: the ranks restored different weights", *restored.values())
 
 
 def _finished(gang: views.Gang) -> Iterator[views.Finding]:
     """Model and optimizer, by the set of names: a missing tensor is a difference."""
-    told = gang.by_rank(RankFinished)
-    states = {rank: _shared(event.data.digest or {}) for rank, event in told.items()}
+    ends = gang.by_rank(events.RankFinished)
+    states = {rank: _shared(event.data.digest or {}) for rank, event in ends.items()}
     if not states:
         return
     first = min(states)
     for rank, state in sorted(states.items()):
         names = sorted(name for name in {*state, *states[first]} if state.get(name) != states[first].get(name))
         if names:
-            yield views.found(
-                f"rank {rank} and rank {first} finished with different {names[0]}", told[rank], told[first]
+            yield views.finding(
+                f"rank {rank} and rank {first} finished with different {names[0]}", ends[rank], ends[first]
             )
 
 
@@ -71,24 +67,26 @@ def _shared(digest: Mapping[str, object]) -> dict[str, object]:
 
 def _steps(run: Run) -> tuple[int, list[views.Finding]]:
     """(steps of which two ranks were compared, differences)"""
-    seen: dict[tuple[int, int], dict[int, str]] = {}
+    digests_of: dict[tuple[int, int], dict[int, str]] = {}
     for record in run.files.steps():
         if record.digest is not None:
-            seen.setdefault((record.epoch, record.step), {})[record.rank] = record.digest
-    apart = [place for place, digests in sorted(seen.items()) if len(set(digests.values())) > 1]
-    failures = [views.found(f"epoch {epoch}: the ranks differ after step {step}") for epoch, step in apart[:1]]
-    return sum(len(digests) > 1 for digests in seen.values()), failures
+            digests_of.setdefault((record.epoch, record.step), {})[record.rank] = record.digest
+    apart = [step for step, digests in sorted(digests_of.items()) if len(set(digests.values())) > 1]
+    failures = [views.finding(f"attempt {epoch}: the ranks differ after step {step}") for epoch, step in apart[:1]]
+    return sum(len(digests) > 1 for digests in digests_of.values()), failures
 
 
-def _unproved(gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
-    """Without the digests of every rank at the end nothing is shown."""
+def _missing_digests(gangs: tuple[views.Gang, ...]) -> Iterator[views.Finding]:
+    """Ranks without a digest, which cannot be compared."""
     if not gangs:
         return
-    told = gangs[-1].by_rank(RankFinished)
-    silent = [rank for rank in gangs[-1].ranks if not (rank in told and told[rank].data.digest)]
+    ends = gangs[-1].by_rank(events.RankFinished)
+    silent = [rank for rank in gangs[-1].ranks if not (rank in ends and ends[rank].data.digest)]
     if silent:
-        yield views.found(f"rank {silent[0]} gave no digest of its weights at the end", told.get(silent[0]))
+        yield views.finding(f"rank {silent[0]} reported no digest of its weights at the end", ends.get(silent[0]))
     for gang in gangs:
-        missing = [rank for rank, event in gang.by_rank(RankRestored).items() if not event.data.weights]
+        missing = [rank for rank, event in gang.by_rank(events.RankRestored).items() if not event.data.weights]
         if missing:
-            yield views.found(f"epoch {gang.epoch}: rank {missing[0]} gave no digest of what it restored")
+            yield views.finding(
+                f"attempt {gang.epoch}: rank {missing[0]} reported no digest of the weights that it restored"
+            )

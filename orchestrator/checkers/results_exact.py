@@ -1,4 +1,4 @@
-"""Every collective gave exactly what it must give, on every rank, and the same on all of them."""
+"""Every result of a collective is exact on every rank, and equal on all ranks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import views
+from ..model import events
 from ..model.event import Event
-from ..model.events import CaseFacts, CollectivePlan, CollectiveWrong, RankFinished
+from ..model.events import CaseFacts, CollectivePlan, CollectiveWrong
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -19,60 +20,58 @@ NAME = "results-exact"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By what the ranks of the last gang say: each compares every result, and all compare with each other."""
+    """By the reports of the last gang: each rank checks every result and compares it with the other ranks."""
     gangs = views.gangs(run.history)
-    failures = [_wrong(run, event) for event in run.history.of(CollectiveWrong)]
-    doubts = [*views.unended(run.history), *views.unstarted(run.history)]
-    plan = next(iter(gangs[-1].of(CollectivePlan)), None) if gangs else None
-    cases = (plan.data.cases if plan else None) or ()
+    failures = [_wrong(run, event) for event in run.history.of(events.CollectiveWrong)]
+    doubts = [*views.not_ended(run.history), *views.not_started(run.history)]
+    plan = next(iter(gangs[-1].of(events.CollectivePlan)), None) if gangs else None
+    cases = (plan.data.cases or ()) if plan else ()
     if plan is None:
-        doubts.append(views.found("no rank said what was measured"))
+        doubts.append(views.finding("no rank reported a plan of the measurement"))
     elif plan.data.verify is False:
-        doubts.append(views.found("verification was off: --verify true", plan))
+        doubts.append(views.finding("verification was off: --verify true", plan))
     else:
-        doubts += _unproved(gangs[-1], _wanted(cases), ended=not doubts)
-    text = f"{_wanted(cases)} results of {len(cases)} cases exact, all ranks equal"
-    evidence = {"results": _wanted(cases), "cases": len(cases)}
+        doubts += _unproved(gangs[-1], _planned(cases), ended=not doubts)
+    text = f"{_planned(cases)} results of {len(cases)} cases exact, all ranks equal"
+    evidence = {"results": _planned(cases), "cases": len(cases)}
     return views.conclude(NAME, text, failures=failures, doubts=doubts, evidence=evidence)
 
 
-def _wanted(cases: Sequence[CaseFacts]) -> int:
+def _planned(cases: Sequence[CaseFacts]) -> int:
     return sum(case.iterations or 0 for case in cases)
 
 
-def _unproved(gang: views.Gang, wanted: int, *, ended: bool) -> Iterator[views.Finding]:
-    """Ranks that have not verified as many results as were planned."""
-    ends = gang.by_rank(RankFinished)
+def _unproved(gang: views.Gang, planned: int, *, ended: bool) -> Iterator[views.Finding]:
+    """Ranks that verified another number of results than planned."""
+    ends = gang.by_rank(events.RankFinished)
     for rank in gang.ranks if ended else ():
         done = ends[rank].data.verified if rank in ends else 0
-        if done != wanted:
-            yield views.found(f"rank {rank} verified {done or 0} of {wanted} results", ends.get(rank))
+        if done != planned:
+            yield views.finding(f"rank {rank} verified {done or 0} of {planned} results", ends.get(rank))
 
 
 def _wrong(run: Run, event: Event[CollectiveWrong]) -> views.Finding:
-    data = event.data
-    plan = next((one for one in run.history.of(CollectivePlan) if one.epoch == event.epoch), None)
-    case = _case(plan, data.case)
-    named = (case.operation, case.algorithm, case.bytes, case.dtype)
-    what = " ".join(str(name) for name in named if name is not None)
-    where = f"rank {data.rank} ({event.node}), step {data.step}"
-    if views.whole(data.offset) == -1:
-        return views.found(f"{what}: {where}: another result than the first rank of its group", event, plan)
-    return views.found(
-        f"{what}: {where}: element {data.offset}: expected {_number(data.expected)}, got {_number(data.got)}",
-        event,
-        plan,
-    )
+    wrong = event.data
+    plan = next((plan for plan in run.history.of(events.CollectivePlan) if plan.epoch == event.epoch), None)
+    case = _case(plan, wrong.case)
+    where = f"{case}: rank {wrong.rank} ({event.node}), step {wrong.step}"
+    if wrong.offset == -1:
+        return views.finding(f"{where}: the result differs from that of the first rank of its group", event, plan)
+    values = f"expected {_number(wrong.expected)}, got {_number(wrong.got)}"
+    return views.finding(f"{where}: element {wrong.offset}: {values}", event, plan)
 
 
 def _number(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _case(plan: Event[CollectivePlan] | None, number: int | None) -> CaseFacts:
-    cases = (plan.data.cases if plan else None) or ()
-    return next((case for case in cases if case.case == number), CaseFacts.read({}))
+def _case(plan: Event[CollectivePlan] | None, number: int | None) -> str:
+    """Operation, algorithm, size and type of the case; empty where the plan does not have it."""
+    cases = (plan.data.cases or ()) if plan else ()
+    case = next((case for case in cases if case.case == number), None)
+    parts = (case.operation, case.algorithm, case.bytes, case.dtype) if case else ()
+    return " ".join(str(part) for part in parts if part is not None)

@@ -1,4 +1,4 @@
-"""All ranks of an epoch loaded the same checkpoint, by step and SHA-256, and it is the one that was chosen."""
+"""All ranks of an attempt loaded the chosen checkpoint, by step and SHA-256."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
-from ..model.events import RankFinished, RankRestored, RankStep, ResumeFacts
+from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -16,55 +16,57 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By what every rank said it had restored."""
+    """By the report of every rank after it restored its state."""
     gangs = views.gangs(run.history)
-    failures = [one for gang in gangs for one in (*_differing(run, gang), *_told_otherwise(run, gang))]
+    failures = [finding for gang in gangs for finding in (*_differing(run, gang), *_wrong_commands(run, gang))]
     doubts = [finding for gang in gangs for finding in _silent(gang)]
-    if not run.history.of(RankRestored):
-        doubts = [views.found("no rank reported what it restored")]
-    reported = {gang.epoch for gang in gangs if gang.of(RankRestored)}
+    if not run.history.of(events.RankRestored):
+        doubts = [views.finding("no rank reported the checkpoint that it restored")]
+    reported = {gang.epoch for gang in gangs if gang.of(events.RankRestored)}
     steps = [str(step) for epoch, step in views.resume_steps(run.history).items() if epoch in reported]
     text = f"every rank restored step {', '.join(steps)}"
     return views.conclude(
         "same-resume-step",
         text,
         failures=failures,
-        doubts=[*doubts, *views.unended(run.history), *views.unstarted(run.history)],
+        doubts=[*doubts, *views.not_ended(run.history), *views.not_started(run.history)],
     )
 
 
 def _differing(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
-    chosen = views.choices(run.history).get(gang.epoch)
+    chosen = views.chosen_checkpoints(run.history).get(gang.epoch)
     step = views.resume_steps(run.history).get(gang.epoch, 0)
     sha256 = chosen.data.sha256 if chosen else None
-    for rank, event in gang.by_rank(RankRestored).items():
-        if event.data.step != step:
-            got = event.data.step
-            yield views.found(f"epoch {gang.epoch}: rank {rank} restored step {got}, chosen was {step}", event, chosen)
-        elif event.data.sha256 != sha256:
-            yield views.found(
-                f"epoch {gang.epoch}: rank {rank} restored another file than the one chosen", event, chosen
-            )
+    for rank, event in gang.by_rank(events.RankRestored).items():
+        restored = event.data
+        if restored.step != step:
+            text = f"attempt {gang.epoch}: rank {rank} restored step {restored.step}, chosen was {step}"
+            yield views.finding(text, event, chosen)
+        elif restored.sha256 != sha256:
+            text = f"attempt {gang.epoch}: rank {rank} restored another file than the chosen one"
+            yield views.finding(text, event, chosen)
 
 
-def _told_otherwise(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
-    """Every node must have been given the checkpoint that was chosen."""
-    chosen = views.choices(run.history).get(gang.epoch)
+def _wrong_commands(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
+    """Nodes that were started with another checkpoint than the chosen one."""
+    chosen = views.chosen_checkpoints(run.history).get(gang.epoch)
     if chosen is None:
         return
     for start in gang.starts:
-        given = start.invoke.data.resume or ResumeFacts()
+        resume = start.invoke.data.resume
         due = (chosen.data.step or 0, chosen.data.sha256)
-        if (given.step or 0, given.sha256) != due:
-            yield views.found(f"epoch {gang.epoch}: {start.node} was told another checkpoint", start.invoke, chosen)
+        if ((resume.step or 0, resume.sha256) if resume else (0, None)) != due:
+            yield views.finding(
+                f"attempt {gang.epoch}: {start.node} was started with another checkpoint", start.invoke, chosen
+            )
 
 
 def _silent(gang: views.Gang) -> Iterator[views.Finding]:
-    """A gang that trains, or has finished, has restored."""
-    missing = sorted(set(gang.ranks) - set(gang.by_rank(RankRestored)))
-    if missing and any(gang.of(kind) for kind in (RankStep, RankFinished)):
-        yield views.found(f"epoch {gang.epoch}: rank {missing[0]} did not say what it restored", gang.began)
+    """Ranks without a report, in a gang that trained or finished."""
+    missing = sorted(set(gang.ranks) - set(gang.by_rank(events.RankRestored)))
+    if missing and (any(gang.of(events.RankStep)) or any(gang.of(events.RankFinished))):
+        yield views.finding(f"attempt {gang.epoch}: rank {missing[0]} did not report what it restored", gang.began)

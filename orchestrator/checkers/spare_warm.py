@@ -1,4 +1,4 @@
-"""A spare that took over was warm: the same process since `up`, with torch imported before its ranks were forked."""
+"""Every spare that was used was warm: the same process since `up`, with torch imported before its ranks were forked."""
 
 from __future__ import annotations
 
@@ -6,28 +6,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
+from ..model import events
 from ..model.event import Event
-from ..model.events import GangStartDone, NodeApply, NodeExit, NodeFacts, RankStart, RecoveryDecided
+from ..model.events import RankStart, RecoveryDecided
 from ..model.run import Run
 from ..model.verdict import Verdict
 
 ALWAYS = False
 TWIN = False
 
-#: What a warm agent holds in memory; the third is imported by the first optimizer step otherwise, for two seconds.
+#: Modules that a warm agent has imported; otherwise the first optimizer step imports the third, which takes two seconds.
 WARM = ("torch", "torch.distributed", "torch._dynamo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """Incarnation and pid as run.begin found them, the parent of the ranks, and what the ranks found imported."""
-    used = [(event, node) for event in run.history.of(RecoveryDecided) for node in _spares(run, event)]
-    failures = [one for decided, node in used for one in (*_changed(run, decided, node), *_cold(run, decided, node))]
-    doubts = [*(one for decided, node in used for one in _unseen(run, decided, node)), *views.unended(run.history)]
+    """By incarnation and pid in run.begin, the parent process of the ranks, and the modules that were imported before the fork."""
+    used = [(event, node) for event in run.history.of(events.RecoveryDecided) for node in _spares(run, event)]
+    failures = [
+        finding for decided, node in used for finding in (*_changed(run, decided, node), *_cold(run, decided, node))
+    ]
+    doubts = [
+        *(finding for decided, node in used for finding in _unseen(run, decided, node)),
+        *views.not_ended(run.history),
+    ]
     names = ", ".join(node for _, node in used)
     text = (
         f"{names}: same process since up, {len(WARM)} modules imported before the fork" if used else "no spare was used"
@@ -36,7 +42,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _spares(run: Run, decided: Event[RecoveryDecided]) -> Iterator[str]:
-    """The nodes that took a slot of a node that a spare was to replace."""
+    """The nodes that took the slot of a node whose policy is ``spare``."""
     before = views.slots_at(run.history, decided.seq - 1)
     after = decided.data.slots or ()
     policies = decided.data.policy or {}
@@ -45,48 +51,51 @@ def _spares(run: Run, decided: Event[RecoveryDecided]) -> Iterator[str]:
             yield new
 
 
-def _ranks(run: Run, decided: Event, node: str) -> list[Event[RankStart]]:
-    """The starts of the ranks that the node forked for the new epoch, or for the next if that one was cut off before."""
-    later = (one for one in views.gangs(run.history) if decided.epoch is not None and one.epoch >= decided.epoch)
-    starts = ([event for event in gang.of(RankStart) if event.node == node] for gang in later)
-    return next((found for found in starts if found), [])
+def _ranks(run: Run, decided: Event[RecoveryDecided], node: str) -> list[Event[RankStart]]:
+    """The starts of the node's ranks in the new attempt, or in the next one if that attempt was cut off before."""
+    later = (gang for gang in views.gangs(run.history) if decided.epoch is not None and gang.epoch >= decided.epoch)
+    starts = ([event for event in gang.of(events.RankStart) if event.node == node] for gang in later)
+    return next((ranks for ranks in starts if ranks), [])
 
 
-def _changed(run: Run, decided: Event, node: str) -> Iterator[views.Finding]:
-    """Its agent is no longer the one that `up` left."""
-    facts = views.begin_nodes(run.history).get(node, NodeFacts())
+def _changed(run: Run, decided: Event[RecoveryDecided], node: str) -> Iterator[views.Finding]:
+    """Ranks of another agent than the one that `up` started."""
+    facts = views.begin_nodes(run.history).get(node)
     for event in _ranks(run, decided, node):
-        if event.source.incarnation != facts.incarnation:
-            yield views.found(f"{node} was started during the run: incarnation {event.source.incarnation}", event)
-        elif (parent := event.data.ppid) not in (None, agent := _agent(run, event) or facts.pid):
-            yield views.found(f"a rank of {node} was forked by process {parent}, not by {agent}", event)
-    for loss in run.history.with_subject(NodeExit, NodeApply):
-        if loss.node == node and loss.seq < decided.seq:
-            yield views.found(f"{node} did not live from `up` to the failover: {loss.f}", loss)
+        if event.source.incarnation != (facts.incarnation if facts else None):
+            yield views.finding(f"{node} was started during the run: incarnation {event.source.incarnation}", event)
+        elif event.data.ppid not in (None, agent := _agent(run, event) or (facts.pid if facts else None)):
+            parent = event.data.ppid
+            yield views.finding(f"a rank of {node} was forked by process {parent}, not by {agent}", event)
+    for event in run.history.with_subject(events.NodeExit, events.NodeApply):
+        if event.node == node and event.seq < decided.seq:
+            yield views.finding(f"{node} did not live from `up` to the failover: {event.f}", event)
 
 
-def _agent(run: Run, start: Event) -> int | None:
-    """The pid of the agent that started a rank, as it told itself: that of a container sees others than its host does."""
-    asked = (event for event in run.history.of(GangStartDone) if event.source.node == start.node)
-    same = (
-        event for event in asked if event.epoch == start.epoch and event.source.incarnation == start.source.incarnation
+def _agent(run: Run, start: Event[RankStart]) -> int | None:
+    """The pid of the agent that started a rank, by its own report: in a container it differs from that on the host."""
+    about = start.source.node, start.epoch, start.source.incarnation
+    started = (
+        event.data.agent
+        for event in run.history.of(events.GangStartDone)
+        if (event.source.node, event.epoch, event.source.incarnation) == about
     )
-    return next((event.data.agent for event in same), None)
+    return next(started, None)
 
 
-def _cold(run: Run, decided: Event, node: str) -> Iterator[views.Finding]:
+def _cold(run: Run, decided: Event[RecoveryDecided], node: str) -> Iterator[views.Finding]:
     for event in _ranks(run, decided, node):
         missing = [name for name in WARM if name not in (event.data.preloaded or ())]
         if missing:
-            yield views.found(f"rank {event.data.rank} on {node} had to import {missing[0]}", event)
+            yield views.finding(f"rank {event.data.rank} on {node} had to import {missing[0]}", event)
 
 
-def _unseen(run: Run, decided: Event, node: str) -> Iterator[views.Finding]:
+def _unseen(run: Run, decided: Event[RecoveryDecided], node: str) -> Iterator[views.Finding]:
     starts = _ranks(run, decided, node)
     if not starts:
-        yield views.found(f"no rank was seen to start on {node}", decided)
+        yield views.finding(f"no rank reported its start on {node}", decided)
     for event in starts:
         if event.data.ppid is None:
-            yield views.found(f"the parent of rank {event.data.rank} on {node} is not known", event)
+            yield views.finding(f"the parent of rank {event.data.rank} on {node} is not known", event)
     if node not in views.begin_nodes(run.history):
-        yield views.found(f"{node} was not there when the run began", decided)
+        yield views.finding(f"{node} did not exist when the run began", decided)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from .. import views
-from ..model.events import CollectivePlan
+from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
 from ..views import collectives
@@ -15,7 +15,7 @@ from ..views.collectives import phrases
 
 ALWAYS = False
 TWIN = False
-#: Where no rate is known there is nothing to compare with.
+#: Without a known rate the check is skipped.
 SKIPS = True
 NAME = "times-possible"
 #: Rates and clocks are exact to this part.
@@ -24,19 +24,19 @@ TOLERANCE = 0.001
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """Holds the time from the first start to the last end against the bound; clocks between hosts count with their error."""
+    """By the time from the first start to the last end; the uncertainty of clocks between hosts is added to it."""
     measured = collectives.measured(run)
-    doubts = [*views.unended(run.history), *views.unstarted(run.history)]
+    doubts = [*views.not_ended(run.history), *views.not_started(run.history)]
     if measured is None or doubts:
-        return views.conclude(NAME, "", doubts=doubts or [views.found("no rank reported what it measured")])
+        return views.conclude(NAME, "", doubts=doubts or [views.finding("no rank reported a measurement")])
     bounds = {row.case.number: collectives.lower_bound(measured.setting, row.case) for row in measured.rows}
     known = [row for row in measured.rows if bounds[row.case.number] is not None]
     doubts = [
-        views.found(f"{phrases.case(row.case)}: {row.lost} iterations were not recorded") for row in known if row.lost
+        views.finding(f"{phrases.case(row.case)}: {row.lost} iterations were not recorded") for row in known if row.lost
     ]
     failures = [finding for row in known for finding in _too_fast(run, measured, row.case, bounds[row.case.number])]
     if not known:
@@ -54,21 +54,21 @@ def _too_fast(
     spans = measured.data[case.number][0]
     if bound is None or not len(spans.trials):
         return
-    times = spans.times("cct") + _error(run, measured.setting, case, float(spans.start.max()))
+    times = spans.times("cct") + _uncertainty_s(run, measured.setting, case, float(spans.start.max()))
     shortest = int(times.argmin())
     if times[shortest] < bound.seconds * (1 - TOLERANCE):
-        yield views.found(
+        yield views.finding(
             f"{phrases.case(case)}: iteration {spans.trials[shortest]} took {phrases.milliseconds(float(times[shortest]))} ms; "
             f"{bound.payload:,} bytes need at least {phrases.milliseconds(bound.seconds)} ms on {bound.link} "
-            f"({phrases.rate(bound.rate)}): the time is wrong, or the bytes took another way",
-            run.history.last(CollectivePlan),
+            f"({phrases.rate(bound.rate)}): the time is wrong, or the bytes took another path",
+            run.history.last(events.CollectivePlan),
         )
 
 
-def _error(run: Run, setting: collectives.Setting, case: collectives.Case, at: float) -> float:
-    """Seconds by which two clocks of the case's ranks may differ from what was measured; 0 where they share one."""
+def _uncertainty_s(run: Run, setting: collectives.Setting, case: collectives.Case, at: float) -> float:
+    """By how much two clocks of the case's ranks may differ from their measured offset; 0 where they share a clock."""
     readings = {setting.clocks.get(rank, (0.0, 0.0)) for rank in case.ranks}
     if len(readings) < 2:
         return 0.0
     since = abs(at - views.clocks(run.history).mono)
-    return float(sum(sorted(doubt for _, doubt in readings)[-2:]) + 2 * DRIFT * since)
+    return float(sum(sorted(uncertainty_s for _, uncertainty_s in readings)[-2:]) + 2 * DRIFT * since)

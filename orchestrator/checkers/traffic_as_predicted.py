@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from .. import views
-from ..model.event import Event
-from ..model.events import Traffic
+from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
 
@@ -18,45 +17,40 @@ TWIN = False
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By what every rank of the last gang that did a step counted in its first one, summed over the ranks."""
-    doubts = [*views.unended(run.history)]
-    gang = next((one for one in reversed(views.gangs(run.history)) if one.complete(Traffic)), None)
+    """By the bytes that the ranks of the last gang counted in their first step, summed over the ranks."""
+    doubts = [*views.not_ended(run.history)]
+    gang = next((gang for gang in reversed(views.gangs(run.history)) if gang.is_complete(events.Traffic)), None)
     if gang is None:
-        doubts = [views.found("no gang of which every rank told what a step moved"), *doubts]
+        doubts = [views.finding("no gang has a traffic report of every rank"), *doubts]
         return views.conclude("traffic-as-predicted", "", doubts=doubts)
-    told = gang.by_rank(Traffic)
-    first = next(iter(told.values()))
-    measured, once = _sum(told.values(), "measured"), _sum(told.values(), "once")
+    reports = [event.data for event in gang.by_rank(events.Traffic).values()]
+    measured, once = _sum(report.measured for report in reports), _sum(report.once for report in reports)
     failures = [
-        *_apart(measured, _sizes(first.data.predicted), "in a step of all ranks"),
-        *_apart(once, _sizes(first.data.once_predicted), "of all ranks before the first step"),
+        *_differences(measured, reports[0].predicted or {}, "in a step of all ranks"),
+        *_differences(once, reports[0].once_predicted or {}, "of all ranks before the first step"),
     ]
-    before = f"{_each(once, len(told))} per rank once, " if once else ""
-    text = f"{before}{_each(measured, len(told))} per rank and step, as predicted"
+    before = f"{_per_rank(once, len(reports))} per rank once, " if once else ""
+    text = f"{before}{_per_rank(measured, len(reports))} per rank and step, as predicted"
     return views.conclude("traffic-as-predicted", text, failures=failures, doubts=doubts)
 
 
-def _sum(told: Iterable[Event[Traffic]], name: str) -> Counter[str]:
-    found: Counter[str] = Counter()
-    for event in told:
-        found.update(_sizes(getattr(event.data, name)))
-    return found
+def _sum(reports: Iterable[Mapping[str, int] | None]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for sizes in reports:
+        total.update(sizes or {})
+    return total
 
 
-def _each(sizes: Mapping[str, int], ranks: int) -> str:
+def _per_rank(sizes: Mapping[str, int], ranks: int) -> str:
     return ", ".join(f"{name} {size / ranks:,.0f} bytes" for name, size in sorted(sizes.items()))
 
 
-def _sizes(told: object) -> dict[str, int]:
-    return {name: views.whole(size) or 0 for name, size in views.mapping(told).items()}
-
-
-def _apart(measured: Mapping[str, int], predicted: Mapping[str, int], where: str) -> Iterator[views.Finding]:
+def _differences(measured: Mapping[str, int], predicted: Mapping[str, int], where: str) -> Iterator[views.Finding]:
     for name in sorted({*measured, *predicted}):
-        found, wanted = measured.get(name, 0), predicted.get(name, 0)
-        if found != wanted:
-            yield views.found(f"{name}: {found:,} bytes {where}, predicted were {wanted:,}")
+        size, expected = measured.get(name, 0), predicted.get(name, 0)
+        if size != expected:
+            yield views.finding(f"{name}: {size:,} bytes {where}, predicted were {expected:,}")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .. import views
 from ..model.run import Run
+from ..views import collectives
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """Nothing for a run that measured no collectives."""
-    found = views.measured(run)
+    found = collectives.measured(run)
     if found is None:
         return {}
     from .page import nccl, nccl_table, plots, sheet

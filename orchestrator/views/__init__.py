@@ -1,22 +1,19 @@
-"""History -> what people and checkers want to know: status, milestones, timeline. Pure."""
+"""History -> status, milestones, failovers, time line: the values that people and checkers read. Pure."""
 
-from .agreement import Agreement, agreement
-from .clock import Clocks, clock, clocks, listing, mapping, names, number, text, whole
-from .collective_runs import is_collective, measured
-from .command_outcomes import Operation, operations, unasked
+from .agreement import NOT_COMPARED, Agreement, agreement, by_same_code, identity, missing_files, why_missing
+from .clock import Clocks, clock, clocks
+from .command_outcomes import Operation, operations, unrequested
 from .event_times import event_times, uncertain_times
-from .failovers import failovers, struck
-from .faults import FaultTrace, faults, traces
-from .findings import Finding, conclude, found, unended, unknown, unstarted
-from .gangs import Gang, abnormal, begin_nodes, blamed, epoch_at, epoch_of, gangs, hosts_of, slots_at
-from .gathered import excuse, unfetched
-from .identity import NOT_COMPARED, by_same_code, identity
-from .lineage import choices, commits, kept, kept_steps, resume_steps
+from .failovers import MILESTONES, PHASES, Failover, Milestone, failovers, fault_start
+from .faults import FaultTrace, FaultView, faults, traces
+from .findings import Finding, conclude, finding, not_ended, not_started, unknown
+from .gangs import Gang, begin_nodes, culprit_of, epoch_at, epoch_of, gangs, hosts_of, is_abnormal, slots_at
+from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps
 from .order import disorder
-from .overview import counts_steps, ending, view
+from .overview import RunView, counts_steps, ending, is_collective, view
 from .progress import caught_up, goodput, lost_steps
-from .shapes import MILESTONES, PHASES, Failover, FaultView, Milestone, RunView, Span
-from .timeline import timeline
+from .timeline import Span, timeline
+from .values import listing, mapping, number, whole
 
 __all__ = [
     "MILESTONES",
@@ -33,53 +30,50 @@ __all__ = [
     "Operation",
     "RunView",
     "Span",
-    "abnormal",
     "agreement",
     "begin_nodes",
-    "blamed",
     "by_same_code",
     "caught_up",
-    "choices",
+    "chosen_checkpoints",
     "clock",
     "clocks",
-    "commits",
+    "committed_checkpoints",
     "conclude",
     "counts_steps",
+    "culprit_of",
     "disorder",
     "ending",
     "epoch_at",
     "epoch_of",
     "event_times",
-    "excuse",
     "failovers",
+    "fault_start",
     "faults",
-    "found",
+    "finding",
     "gangs",
     "goodput",
     "hosts_of",
     "identity",
+    "is_abnormal",
     "is_collective",
-    "kept",
+    "is_kept",
     "kept_steps",
     "listing",
     "lost_steps",
     "mapping",
-    "measured",
-    "names",
+    "missing_files",
+    "not_ended",
+    "not_started",
     "number",
     "operations",
     "resume_steps",
     "slots_at",
-    "struck",
-    "text",
     "timeline",
     "traces",
-    "unasked",
     "uncertain_times",
-    "unended",
-    "unfetched",
     "unknown",
-    "unstarted",
+    "unrequested",
     "view",
     "whole",
-]  # fmt: skip
+    "why_missing",
+]

@@ -1,4 +1,4 @@
-"""Whether the history and the event files of nodes and keepers say the same, line by line, in both directions."""
+"""Whether the documents, the history and the event files of nodes and keepers of a bundle say the same, in both directions."""
 
 from __future__ import annotations
 
@@ -8,30 +8,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..model import codec, vaulted
-from ..model.event import REPEATED, Event
-from ..model.events import (
-    CommandRepeated,
-    FaultHeal,
-    GangStartDone,
-    GatherDone,
-    HealVerified,
-    NodeApply,
-    NodeExit,
-    NodeKill,
-    NodeSilent,
-    RankFinished,
-    RankStart,
-    RunBegin,
-)
+from ..model import codec, events, vaulted
+from ..model.event import REPEATED, Event, History
 from ..model.run import Run
-from .clock import mapping, whole
-from .findings import Finding, found
+from .findings import Finding, finding
 from .gangs import gangs
-from .gathered import excuse, unfetched
+from .values import mapping, whole
 
 #: They serve runs and the bed alike; a line without a run is then about the bed, unless it is an observation.
 _KEEPERS = ("keeper", "outside")
+#: The remark about every bundle of the first format.
+NOT_COMPARED = "format 1: contents not compared"
 
 _Identity = tuple[Any, Any, Any, Any]
 
@@ -44,30 +31,79 @@ class _Line:
 
 @dataclass(kw_only=True)
 class Agreement:
-    """Contradictions, and what cannot be compared because it was lost."""
+    """Contradictions, and lines that cannot be compared because they were lost."""
 
     failures: list[Finding] = field(default_factory=list)
     doubts: list[Finding] = field(default_factory=list)
     compared: int = 0
 
 
+# --- documents ----------------------------------------------------------------------------------------------------------
+
+
+def identity(run: Run) -> Iterator[Finding]:
+    """``run.begin`` states format, trial, twin and the SHA-256 of plan, documents and inputs; differences are findings.
+
+    Another version of ccbed may compute another id from the same trial.json, whose SHA-256 is compared in any case.
+    """
+    begin = run.history.first(events.RunBegin)
+    if begin is None:
+        yield finding("the history has no run.begin")
+        return
+    stated, twin = begin.value, run.twin.key if run.twin else None
+    due = {"format": run.format, "twin": twin, "plan": run.files.sha256("plan.json")}
+    if by_same_code(run):
+        due["trial"] = run.trial.id
+    for name, value in due.items():
+        if name not in stated or stated[name] != value:
+            yield finding(f"run.begin states {name} {stated.get(name)}, the bundle has {value}", begin)
+    about = mapping(run.extras.get("bundle.json"))
+    for name in ("run", "bed"):
+        if stated.get(name) != about.get(name):
+            yield finding(f"run.begin states {name} {stated.get(name)}, bundle.json has {about.get(name)}", begin)
+    yield from _documents(run, begin)
+    for event in run.history.of(events.GangStartDone):
+        if event.data.begin != codec.digest(stated):
+            yield finding(f"{event.node} received another run.begin", begin, event)
+
+
+def by_same_code(run: Run) -> bool:
+    """Whether the code that judges the run is the code that drove it."""
+    begin = run.history.first(events.RunBegin)
+    return begin is not None and begin.data.code == run.code
+
+
+def _documents(run: Run, begin: Event[events.RunBegin]) -> Iterator[Finding]:
+    """Every document and input has the SHA-256 that run.begin states; inputs that it does not state are findings."""
+    stated = {f"inputs/{path}": sha256 for path, sha256 in (begin.data.inputs or {}).items()}
+    stated |= begin.data.documents or {}
+    for path, sha256 in sorted(stated.items()):
+        if run.files.sha256(path) != sha256:
+            yield finding(f"{path} is not the file that the run began with (SHA-256)", begin)
+    for path in run.files.paths():
+        if path.startswith("inputs/") and path not in stated:
+            yield finding(f"{path} was not among the inputs when the run began", begin)
+
+
+# --- event files --------------------------------------------------------------------------------------------------------
+
+
 def agreement(run: Run) -> Agreement:
-    """Compare every event of a node or keeper with the line that its writer wrote itself."""
+    """Compare every event of a node or keeper with the line in its writer's own file."""
     result = Agreement()
     lines = _lines(run, result.failures)
-    events = {event.source.identity: event for event in run.history.events if event.source.writer != "ctl"}
+    written = {event.source.identity: event for event in run.history.events if event.source.writer != "ctl"}
     for identity, line in lines.items():
-        event = events.get(identity)
+        event = written.get(identity)
         if event is None:
-            result.failures.append(
-                found(f"{line.path} has event {identity[3]} of {identity[2]}, which the history lacks")
-            )
-        elif not _same(event, line.content):
+            text = f"{line.path} has event {identity[3]} of {identity[2]}, which the history lacks"
+            result.failures.append(finding(text))
+        elif not _is_same(event, line.content):
             where = f"event {identity[3]} of {identity[2]}"
-            result.failures.append(found(f"{line.path}: {where} differs from the history", event))
+            result.failures.append(finding(f"{line.path}: {where} differs from the history", event))
         else:
             result.compared += 1
-    _unwritten(run, lines, events, result)
+    _unwritten(run, lines, written, result)
     _agents(run, result)
     result.failures += [*_recorded(run), *_systems(run), *_sums(run)]
     return result
@@ -75,7 +111,7 @@ def agreement(run: Run) -> Agreement:
 
 def _lines(run: Run, failures: list[Finding]) -> dict[_Identity, _Line]:
     """The lines of this run by identity. Each writer numbers its lines by one; a line of another run is a failure."""
-    begin = run.history.first(RunBegin)
+    begin = run.history.first(events.RunBegin)
     name = begin.data.run if begin else None
     lines: dict[_Identity, _Line] = {}
     last: dict[tuple[Any, ...], int] = {}
@@ -86,21 +122,21 @@ def _lines(run: Run, failures: list[Finding]) -> dict[_Identity, _Line]:
         by_keeper = source.get("writer") in _KEEPERS
         writer = (path,) if by_keeper else (path, *identity[:3])
         if n != last.get(writer, n - 1 if by_keeper else 0) + 1:
-            failures.append(found(f"{path}: event {n} does not follow event {last.get(writer, 0)}"))
+            failures.append(finding(f"{path}: event {n} does not follow event {last.get(writer, 0)}"))
         last[writer] = n
         if not by_keeper and path != _expected_path(identity):
-            failures.append(found(f"{path} has an event of {source.get('writer')} on {source.get('node')}"))
-        if _of_run(content, name):
+            failures.append(finding(f"{path} has an event of {source.get('writer')} on {source.get('node')}"))
+        if _is_of_run(content, name):
             lines[identity] = _Line(path=path, content=content)
         elif not by_keeper:
-            failures.append(found(f"{path}: event {n} is of run {content.get('run')}"))
+            failures.append(finding(f"{path}: event {n} is of run {content.get('run')}"))
     return lines
 
 
-def _of_run(content: Mapping[str, Any], name: Any) -> bool:
-    """A keeper's answer without a run was asked for the bed."""
-    answers_bed = mapping(content.get("source")).get("writer") in _KEEPERS and content.get("type") != "note"
-    return bool(content.get("run", "bed" if answers_bed else name) == name)
+def _is_of_run(content: Mapping[str, Any], name: str | None) -> bool:
+    """A keeper's outcome without a run is about the bed."""
+    about_bed = mapping(content.get("source")).get("writer") in _KEEPERS and content.get("type") != "note"
+    return bool(content.get("run", "bed" if about_bed else name) == name)
 
 
 def _expected_path(identity: _Identity) -> str:
@@ -108,12 +144,12 @@ def _expected_path(identity: _Identity) -> str:
     return f"nodes/{node}/{writer}.{incarnation}.jsonl"
 
 
-def _same(event: Event, content: Mapping[str, Any]) -> bool:
-    """Equal in all that the writer wrote; a repeated answer stands in the history as a note."""
+def _is_same(event: Event, content: Mapping[str, Any]) -> bool:
+    """Equal in all that the writer wrote; the history holds a repeated outcome as a note."""
     own = {name: item for name, item in content.items() if name not in ("run", "mac")}
-    if event.kind is CommandRepeated and mapping(own.get("value")).get(REPEATED):
+    if event.kind is events.CommandRepeated and mapping(own.get("value")).get(REPEATED):
         own |= {"type": "note", "f": event.f, "value": {"f": own.get("f"), "key": own.pop("key", None)}}
-    try:  # what neither states has the same default on both sides, also one of a later version
+    try:  # a field that neither side states has the same default on both, also a field of a later version
         written = codec.plain(codec.build(Event, own | {"seq": event.seq, "t": event.t}))
     except (AttributeError, KeyError, TypeError, ValueError):
         return False
@@ -121,82 +157,111 @@ def _same(event: Event, content: Mapping[str, Any]) -> bool:
 
 
 def _unwritten(
-    run: Run, lines: Mapping[_Identity, _Line], events: Mapping[_Identity, Event], result: Agreement
+    run: Run, lines: Mapping[_Identity, _Line], written: Mapping[_Identity, Event], result: Agreement
 ) -> None:
     """Events of the history that no file has. The end of a lost node's file may be lost with it."""
-    reasons, present = unfetched(run.history), set(run.files.paths())
-    lost = {event.node for event in run.history.of(NodeExit, NodeSilent)}
+    reasons, present = missing_files(run.history), set(run.files.paths())
+    lost = {event.node for event in run.history.events if event.kind in (events.NodeExit, events.NodeSilent)}
     last: dict[tuple[Any, ...], int] = {}
     for identity in lines:
         last[identity[:3]] = max(identity[3], last.get(identity[:3], 0))
-    for identity, event in events.items():
+    for identity, event in written.items():
         if identity in lines:
             continue
         keeper = identity[2] in _KEEPERS
         path = f"the file of {identity[2]}" if keeper else _expected_path(identity)
         what = f"{path} lacks event {identity[3]} ({event.f})"
-        reason = "" if keeper else excuse(path, reasons)
+        reason = "" if keeper else why_missing(path, reasons)
         if keeper and not any(path.startswith("keepers/") for path in present):
             reason = "the keepers' events were not gathered"
         if reason:
-            result.doubts.append(found(f"{what}: {reason}", event))
+            result.doubts.append(finding(f"{what}: {reason}", event))
         elif not keeper and path in present and event.node in lost and identity[3] > last.get(identity[:3], 0):
-            result.doubts.append(found(f"{what}: the node was lost before it was on its disk", event))
+            result.doubts.append(finding(f"{what}: the node was lost before the event was on its disk", event))
         else:
-            result.failures.append(found(what, event))
+            result.failures.append(finding(what, event))
 
 
 def _agents(run: Run, result: Agreement) -> None:
     """Every node of every gang has left an agent's file."""
-    reasons, present = unfetched(run.history), run.files.paths()
+    reasons, present = missing_files(run.history), run.files.paths()
     for node in sorted({node for gang in gangs(run.history) for node in gang.ranks.values()}):
         if any(path.startswith(f"nodes/{node}/agent.") and path.endswith(".jsonl") for path in present):
             continue
-        reason = excuse(f"nodes/{node}/agent", reasons)
-        finding = found(f"nodes/{node} has no agent file{f': {reason}' if reason else ''}")
-        (result.doubts if reason else result.failures).append(finding)
+        reason = why_missing(f"nodes/{node}/agent", reasons)
+        missing = finding(f"nodes/{node} has no agent file{f': {reason}' if reason else ''}")
+        (result.doubts if reason else result.failures).append(missing)
 
 
 def _recorded(run: Run) -> Iterator[Finding]:
     """A rank's own files have the SHA-256 that it stated when it started and when it finished."""
     present = set(run.files.paths())
     for gang in gangs(run.history):
-        events: list[Event[RankStart | RankFinished]] = [*gang.by_rank(RankStart).values()]
-        events += gang.by_rank(RankFinished).values()
-        for event in events:
+        starts, ends = gang.by_rank(events.RankStart), gang.by_rank(events.RankFinished)
+        stated = [
+            *((event, event.data.files) for event in starts.values()),
+            *((event, event.data.files) for event in ends.values()),
+        ]
+        for event, files in stated:
             directory = gang.directory(event.node) if event.node else None
-            for name, stated in (event.data.files or {}).items():
+            for name, sha256 in (files or {}).items():
                 path = f"nodes/{event.node}/{directory}/{name}"
-                if path in present and run.files.sha256(path) != stated:
-                    yield found(f"{path} is not the file that its rank wrote (SHA-256)", event)
+                if path in present and run.files.sha256(path) != sha256:
+                    yield finding(f"{path} is not the file that its rank wrote (SHA-256)", event)
 
 
 def _systems(run: Run) -> Iterator[Finding]:
     """system.json of a node that ran to the end has the SHA-256 that its agent stated when it started the last gang."""
-    changing = (NodeExit, NodeSilent, NodeApply, NodeKill, FaultHeal, HealVerified)
+    changing = (
+        events.NodeExit, events.NodeSilent, events.NodeApply, events.NodeKill, events.FaultHeal, events.HealVerified,
+    )  # fmt: skip
     last = {event.node: event.seq for event in run.history.with_subject(*changing)}
-    started = {event.node: event for event in run.history.of(GangStartDone)}
+    started = {event.node: event for event in run.history.of(events.GangStartDone)}
     for node, event in started.items():
         path = f"nodes/{node}/system.json"
         stated = event.data.system
         if stated and event.seq > last.get(node, 0) and run.files.sha256(path) != stated:
-            yield found(f"{path} is not the file that its agent stated (SHA-256)", event)
+            yield finding(f"{path} is not the file that its agent stated (SHA-256)", event)
 
 
 def _sums(run: Run) -> Iterator[Finding]:
     """Every file of a node has the SHA-256 with which it was gathered."""
-    gathered = run.history.of(GatherDone)
-    if not gathered:
+    gathered = run.history.last(events.GatherDone)
+    if gathered is None:
         return
-    data = gathered[-1].data
-    stated = data.sums or {}
+    stated = gathered.data.sums or {}
     present = {path for path in run.files.paths() if path.startswith("nodes/")}
     for path in sorted(present | set(stated)):
         if run.files.sha256(path) != stated.get(path):
-            yield found(f"{path} is not the file that was gathered (SHA-256)", gathered[-1])
-    for path, prefix in (data.keepers or {}).items():
+            yield finding(f"{path} is not the file that was gathered (SHA-256)", gathered)
+    for path, prefix in (gathered.data.keepers or {}).items():
         content = run.files.read(path)[: prefix.bytes or 0]
         if hashlib.sha256(content).hexdigest() != prefix.sha256:
-            yield found(f"{path} does not begin with what was gathered (SHA-256)", gathered[-1])
-    if data.files != len(present):
-        yield found(f"{data.files} files were gathered, {len(present)} are there", gathered[-1])
+            yield finding(f"{path} does not begin with the content that was gathered (SHA-256)", gathered)
+    if gathered.data.files != len(present):
+        yield finding(f"{gathered.data.files} files were gathered, the bundle has {len(present)}", gathered)
+
+
+# --- lost files ---------------------------------------------------------------------------------------------------------
+
+
+def missing_files(history: History) -> Mapping[str, str]:
+    """Path in the bundle, of a file or of a whole tree -> why gather could not fetch all of it."""
+    reasons: dict[str, str] = {}
+    for event in history.of(events.GatherDone):
+        for missing in event.data.missing or ():
+            reasons |= _reasons(missing.node, missing.path or "", missing.reason)
+        for capped in event.data.capped or ():
+            reasons |= _reasons(capped.node, capped.path or "", None)
+    return reasons
+
+
+def why_missing(path: str, reasons: Mapping[str, str]) -> str:
+    """Why a file is missing, if gather reported it or a tree that contains it; empty otherwise."""
+    parts = path.split("/")
+    return next((reasons[tree] for n in range(len(parts), 0, -1) if (tree := "/".join(parts[:n])) in reasons), "")
+
+
+def _reasons(node: str | None, path: str, reason: str | None) -> dict[str, str]:
+    tree = "" if path.startswith("runs/") else f"/{path}"  # the tree of a run lies in the node's own directory
+    return dict.fromkeys((path, f"nodes/{node}{tree}"), reason or "not fetched whole")

@@ -1,25 +1,24 @@
-"""Commands and what became of them: an invoke and the outcomes that carry its key."""
+"""Commands and their outcomes: an invoke, and the outcomes with the same key."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Generic
 
-from ..model.event import Event, History, P_co
+from ..model.event import Event, History
 from ..model.payload import Payload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Operation(Generic[P_co]):
-    """One command. ``invokes`` has more than one entry where a resumed run asked again under the same key."""
+class Operation:
+    """One command. ``invokes`` has several entries where a resumed run issued it again under the same key."""
 
     f: str
     key: str
-    invokes: tuple[Event[P_co], ...]
+    invokes: tuple[Event, ...]
     outcomes: tuple[Event, ...]
 
     @property
-    def invoke(self) -> Event[P_co]:
+    def invoke(self) -> Event:
         return self.invokes[0]
 
     @property
@@ -45,28 +44,28 @@ class Operation(Generic[P_co]):
 
 
 def operations(history: History, *kinds: type[Payload]) -> tuple[Operation, ...]:
-    """The commands named, or all, in the order in which they were first issued."""
+    """The commands of these kinds (classes of invokes), or all, in the order in which they were first issued."""
     names = {kind.NAME for kind in kinds}
     invokes: dict[tuple[str, str], list[Event]] = {}
     outcomes: dict[tuple[str, str], list[Event]] = {}
     for event in history.events:
         if event.key is None or event.type == "note" or (names and event.f not in names):
             continue
-        place = invokes if event.type == "invoke" else outcomes
-        place.setdefault((event.f, event.key), []).append(event)
+        group = invokes if event.type == "invoke" else outcomes
+        group.setdefault((event.f, event.key), []).append(event)
     return tuple(
-        Operation(f=f, key=key, invokes=tuple(asked), outcomes=tuple(outcomes.get((f, key), ())))
-        for (f, key), asked in invokes.items()
+        Operation(f=f, key=key, invokes=tuple(issued), outcomes=tuple(outcomes.get((f, key), ())))
+        for (f, key), issued in invokes.items()
     )
 
 
-def unasked(history: History) -> tuple[Event, ...]:
-    """Outcomes that no earlier invoke asked for."""
-    asked: set[tuple[str, str | None]] = set()
-    found: list[Event] = []
+def unrequested(history: History) -> tuple[Event, ...]:
+    """Outcomes without an earlier invoke."""
+    issued: set[tuple[str, str | None]] = set()
+    outcomes: list[Event] = []
     for event in history.events:
         if event.type == "invoke":
-            asked.add((event.f, event.key))
-        elif event.type != "note" and (event.f, event.key) not in asked:
-            found.append(event)
-    return tuple(found)
+            issued.add((event.f, event.key))
+        elif event.type != "note" and (event.f, event.key) not in issued:
+            outcomes.append(event)
+    return tuple(outcomes)

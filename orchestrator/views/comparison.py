@@ -1,4 +1,4 @@
-"""Two runs side by side: the same cases, or the same training, and what else differs between them."""
+"""Two runs side by side: the same cases, or the same training, and other differences between them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ..model.run import Run, StepRecord
 from . import collectives
-from .clock import mapping
 from .collectives import phrases, statistics
 from .lineage import kept_steps
 from .overview import view
+from .values import mapping
 
 if TYPE_CHECKING:
     from .collectives.statistics import Floats
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Change = Literal["slower", "no difference", "faster", "unknown"]
 #: The chance that any case of two equal runs is called changed.
 LEVEL = 0.05
-#: Less than this is no difference, however sure it is: two runs of one thing differ by as much.
+#: A smaller change is no difference, however certain: two runs of the same trial differ by as much.
 MARGIN = 0.02
 
 
@@ -28,8 +28,8 @@ MARGIN = 0.02
 class Compared:
     """One figure of both runs, in seconds. ``change``: relative, its interval 95 % for all figures together; None: too few samples.
 
-    ``noise``: what the halves of either run differ by, at least MARGIN. ``verdict``: slower or faster where the interval
-    leaves out zero and the change is more than the noise; without an interval unknown, unless both are equal.
+    ``noise``: the difference between the halves of either run, at least MARGIN. ``verdict``: slower or faster where the
+    interval excludes zero and the change exceeds the noise; without an interval unknown, unless both are equal.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Compared:
 
     @property
     def undecided(self) -> bool:
-        """Whether there are samples, but too few to say anything. Single figures, such as a whole run's time, are not judged."""
+        """Whether there are samples, but too few to decide. Single figures, such as a whole run's time, are not judged."""
         return self.verdict == "unknown" and max(self.counts) > 1
 
     def slower_than(self, limit: float) -> bool:
@@ -59,10 +59,10 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """``rows``: the figures of both. ``only``: (which run, what) that the other one lacks. ``differences``: what else differs.
+    """``rows``: the figures of both. ``only``: (run, case) that the other run lacks. ``differences``: (name, in A, in B).
 
-    ``least_samples``: of each run, below which no row can be decided; 0 where nothing has samples.
-    ``over``: of collectives, what the times of both are, whatever either run says; empty for others.
+    ``least_samples``: with fewer samples of each run no row can be decided; 0 where nothing has samples.
+    ``over``: of collectives, what the times of both are; empty for others.
 
     ``losses``: (steps with equal losses, steps of both, the first that differs); None without losses.
     """
@@ -79,19 +79,19 @@ def compare(before: Run, after: Run) -> Comparison:
     """``rows`` is empty where the runs have nothing in common."""
     differences = tuple(_differences(before, after))
     over = _over(before, after)
-    one, other = collectives.measured(before, over), collectives.measured(after, over)
-    if one is not None and other is not None:
-        cases = _by_identity(one), _by_identity(other)
+    old, new = collectives.measured(before, over), collectives.measured(after, over)
+    if old is not None and new is not None:
+        cases = _by_identity(old), _by_identity(new)
         both = [name for name in cases[0] if name in cases[1]]
         level = LEVEL / max(1, len(both))
-        rows = tuple(_case(name, one, cases[0][name], other, cases[1][name], level) for name in both)
+        rows = tuple(_case(name, old, cases[0][name], new, cases[1][name], level) for name in both)
         only: list[tuple[Literal["A", "B"], str]] = [("A", name) for name in cases[0] if name not in cases[1]]
         only += [("B", name) for name in cases[1] if name not in cases[0]]
         return Comparison(
             rows=tuple(row for row in rows if row), only=tuple(only), differences=differences, over=over,
             least_samples=statistics.least_samples(level),
         )  # fmt: skip
-    if one is None and other is None:
+    if old is None and new is None:
         return Comparison(
             rows=tuple(_training(before, after)), losses=_losses(before, after), differences=differences,
             least_samples=statistics.least_samples(LEVEL),
@@ -107,18 +107,18 @@ def verdict(change: collectives.Interval, relative: float, noise: float) -> Chan
 
 
 def _over(before: Run, after: Run) -> str:
-    """What both runs say their times are; the slowest rank where they differ, or say chunks: cases are compared by trials."""
-    found = {told.over for told in map(collectives.setting, (before, after)) if told is not None}
-    return found.pop() if len(found) == 1 and "chunk" not in found else "max_rank"
+    """The kind of times of both runs; the slowest rank where the kinds differ or are chunks: cases are compared by iterations."""
+    kinds = {setting.over for setting in map(collectives.setting, (before, after)) if setting is not None}
+    return kinds.pop() if len(kinds) == 1 and "chunk" not in kinds else "max_rank"
 
 
 # --- collectives --------------------------------------------------------------------------------------------------------
 
 
-def _by_identity(found: collectives.Measured) -> dict[str, collectives.Case]:
-    """What a case is called, in full -> the case; the first where a plan has it twice."""
+def _by_identity(measured: collectives.Measured) -> dict[str, collectives.Case]:
+    """Full name of a case -> the case; the first where a plan has it twice."""
     named: dict[str, collectives.Case] = {}
-    for case in found.setting.cases:
+    for case in measured.setting.cases:
         groups = f" groups {[len(group) for group in case.groups]}" if len(case.groups) > 1 else ""
         text = f"{phrases.kind(case)}: {case.algorithm} {phrases.size(case.bytes)}, {case.world} ranks{groups}"
         named.setdefault(text, case)
@@ -127,18 +127,18 @@ def _by_identity(found: collectives.Measured) -> dict[str, collectives.Case]:
 
 def _case(
     name: str,
-    one: collectives.Measured,
+    old: collectives.Measured,
     case: collectives.Case,
-    other: collectives.Measured,
+    new: collectives.Measured,
     same: collectives.Case,
     level: float,
 ) -> Compared | None:
-    before, after = one.data[case.number][1], other.data[same.number][1]
+    before, after = old.data[case.number][1], new.data[same.number][1]
     return of_samples(name, before, after, level)
 
 
 def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -> Compared | None:
-    """None without samples. ``level``: the chance of an interval that misses; less where many figures are compared."""
+    """None without samples. ``level``: the probability that the interval misses; less where many figures are compared."""
     old, new = statistics.spread(before), statistics.spread(after)
     if old is None or new is None:
         return None
@@ -161,12 +161,12 @@ def _training(before: Run, after: Run) -> Iterator[Compared]:
     steps = of_samples("step, slowest rank", _step_times(before), _step_times(after))
     if steps:
         yield steps
-    for index, (one, other) in enumerate(zip(old.failovers, new.failovers, strict=False)):
+    for index, (earlier, later) in enumerate(zip(old.failovers, new.failovers, strict=False)):
         number = f" {index + 1}" if len(old.failovers) > 1 else ""
         for name, a, b in (
-            (f"failover{number}: TTR", one.ttr_s, other.ttr_s),
-            (f"failover{number}: detected", one.detect_s, other.detect_s),
-            (f"failover{number}: caught up", one.caught_up_s, other.caught_up_s),
+            (f"failover{number}: TTR", earlier.ttr_s, later.ttr_s),
+            (f"failover{number}: detected", earlier.detect_s, later.detect_s),
+            (f"failover{number}: caught up", earlier.caught_up_s, later.caught_up_s),
         ):
             if a is not None and b is not None:
                 yield _single(name, a, b)
@@ -189,7 +189,7 @@ def _step_times(run: Run) -> Floats:
 
 
 def _losses(before: Run, after: Run) -> tuple[int, int, int | None] | None:
-    old, new = _kept(before), _kept(after)
+    old, new = _kept_losses(before), _kept_losses(after)
     both = set(old) & set(new)
     if not both:
         return None
@@ -198,24 +198,24 @@ def _losses(before: Run, after: Run) -> tuple[int, int, int | None] | None:
     return len(steps) - len(differ), len(steps), min(differ, default=None)
 
 
-def _kept(run: Run) -> Mapping[tuple[int, int], str]:
-    """(step, rank) -> loss as written, of what the last epoch to do it found."""
+def _kept_losses(run: Run) -> Mapping[tuple[int, int], str]:
+    """(step, rank) -> loss as written by the last attempt that executed the step."""
     records: list[StepRecord] = list(kept_steps(run.files.steps(), run.history))
-    return {(one.step, one.rank): one.loss for one in records}
+    return {(record.step, record.rank): record.loss for record in records}
 
 
-# --- what else differs --------------------------------------------------------------------------------------------------
+# --- other differences --------------------------------------------------------------------------------------------------
 
 
 def _differences(before: Run, after: Run) -> Iterator[tuple[str, str, str]]:
     """(name, in A, in B): bed, links, parameters, machine."""
-    old, new = dict(_surroundings(before)), dict(_surroundings(after))
+    old, new = dict(_environment(before)), dict(_environment(after))
     for name in [*old, *(name for name in new if name not in old)]:
         if old.get(name) != new.get(name):
             yield name, old.get(name, "-"), new.get(name, "-")
 
 
-def _surroundings(run: Run) -> Iterator[tuple[str, str]]:
+def _environment(run: Run) -> Iterator[tuple[str, str]]:
     plan, about = mapping(run.extras.get("plan.json")), mapping(run.extras.get("bundle.json"))
     yield "bed", str(plan.get("bed", about.get("bed", "-")))
     yield "backend", str(plan.get("backend", "-"))

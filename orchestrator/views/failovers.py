@@ -4,37 +4,78 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..model import events
 from ..model.event import Event, History
-from ..model.events import (
-    FaultInjected,
-    GangStop,
-    NodeApply,
-    NodeExit,
-    NodeSilent,
-    RankJoined,
-    RankRestored,
-    RankStep,
-    RecoveryDecided,
-    StoreOpen,
-)
+from ..model.events import RecoveryDecided
 from ..model.payload import Payload
 from ..model.run import StepRecord
 from ..model.trial import Trial
 from .clock import Clocks, clocks
 from .command_outcomes import operations
 from .faults import FaultTrace, traces
-from .gangs import Gang, abnormal, epoch_of, gangs
-from .lineage import choices, commits
+from .gangs import Gang, epoch_of, gangs, is_abnormal
+from .lineage import chosen_checkpoints, committed_checkpoints
 from .progress import caught_up, lost_steps
-from .shapes import MILESTONES, PHASES, Failover, Milestone
+
+#: In this order; a phase is the difference of the running maximum of two neighbours, so phases sum to the TTR.
+MILESTONES = (
+    "injected",
+    "detected",
+    "old epoch gone",
+    "nodes ready",
+    "store ready",
+    "joined",
+    "restored",
+    "first step",
+)
+PHASES = ("detect", "stop", "node", "store", "join", "restore", "step")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Milestone:
+    """A point in a failover: when the last rank or node (``who``) reached it, in seconds since the run began."""
+
+    name: str
+    t: float
+    seq: int
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failover:
+    """One loss and its recovery: ``index`` from 0, ``epoch`` of the new attempt, ``fault``: the id of the planned fault.
+
+    ``ttr_s``, ``detect_s`` and ``caught_up_s`` are seconds since the injection, or, without a planned fault, since the
+    detection (``detect_s`` is None then). ``phases``: (name, seconds), summing to ``ttr_s``.
+    ``lost_steps``: executed before and again after. ``newest_step``: of the newest checkpoint that the kept lineage
+    had committed before the new attempt. None: not reached, or not known.
+    """
+
+    index: int
+    epoch: int
+    lost: tuple[str, ...]
+    failed_ranks: tuple[int, ...]
+    detector: str
+    fault: str | None
+    policies: Mapping[str, str]
+    milestones: tuple[Milestone, ...]
+    phases: tuple[tuple[str, float], ...]
+    ttr_s: float | None
+    detect_s: float | None
+    caught_up_s: float | None = None
+    resume_step: int | None = None
+    resume_name: str | None = None
+    newest_step: int | None = None
+    lost_steps: tuple[int, ...] = ()
+    slots: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """What is needed to read one recovery: the decision, the gang before and after it, and the faults not yet accounted for."""
+    """One recovery: its decision, the gangs before and after it, its detector and the planned fault that caused it."""
 
     history: History
     when: Callable[[Event], float]
@@ -50,14 +91,14 @@ class _Case:
 def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> tuple[Failover, ...]:
     """The recoveries of a run in order, each with its milestones."""
     records = tuple(steps)
-    found: list[Failover] = []
-    unclaimed = [trace for trace in traces(trial, history) if trace.first(FaultInjected)]
-    for decided in history.of(RecoveryDecided):
+    recoveries: list[Failover] = []
+    unclaimed = [trace for trace in traces(trial, history) if trace.first(events.FaultInjected)]
+    for decided in history.of(events.RecoveryDecided):
         case = _case(history, decided, unclaimed)
         if case.fault is not None:
             unclaimed = [trace for trace in unclaimed if not _claimed(trace, case)]
-        found.append(_failover(len(found), case, records))
-    return tuple(found)
+        recoveries.append(_failover(len(recoveries), case, records))
+    return tuple(recoveries)
 
 
 def _case(history: History, decided: Event[RecoveryDecided], unclaimed: Sequence[FaultTrace]) -> _Case:
@@ -84,51 +125,51 @@ def _case(history: History, decided: Event[RecoveryDecided], unclaimed: Sequence
 def _detector(
     history: History, decided: Event[RecoveryDecided], old: Gang | None, epoch: int, times: Clocks
 ) -> Event | None:
-    """The first detector that spoke of the epochs before ``epoch``, after any earlier decision."""
-    since = max((e.seq for e in history.of(RecoveryDecided) if e.seq < decided.seq), default=0)
+    """The first detector event about the attempts before ``epoch``, after any earlier decision."""
+    since = max((e.seq for e in history.of(events.RecoveryDecided) if e.seq < decided.seq), default=0)
     oldest = old.epoch if old else 0
-    spoke = [
+    detections = [
         event
         for event in history.events
         if max(since, old.began.seq if old else 0) < event.seq < decided.seq
-        and abnormal(event)
+        and is_abnormal(event)
         and (event.epoch is None or oldest <= event.epoch < epoch)
     ]
     nodes = {*(old.nodes if old else ()), *(decided.data.lost or ())}
-    mine = [event for event in spoke if event.node is None or event.node in nodes] or spoke
-    return functools.reduce(lambda one, other: other if times.before(other, one) else one, mine) if mine else None
+    own = [event for event in detections if event.node is None or event.node in nodes] or detections
+    return functools.reduce(lambda first, event: event if times.before(event, first) else first, own) if own else None
 
 
 def _cause(
     decided: Event[RecoveryDecided], detector: Event | None, unclaimed: Sequence[FaultTrace], times: Clocks
 ) -> FaultTrace | None:
-    """The earliest injected fault that can be behind this recovery: on a node that was lost, else any before the detection."""
+    """The earliest injected fault that can have caused this recovery: on a lost node, else any before the detection."""
     lost = set(decided.data.lost or ()) | ({detector.node} if detector else set())
     limit = detector or decided
-    counted = [(trace, struck(trace, limit, times)) for trace in unclaimed]
-    possible = [trace for trace, event in counted if event is not None and not times.before(limit, event)]
-    late = [trace for trace, event in counted if event is not None and event.seq < decided.seq and trace.node in lost]
+    starts = [(trace, fault_start(trace, limit, times)) for trace in unclaimed]
+    possible = [trace for trace, event in starts if event is not None and not times.before(limit, event)]
+    late = [trace for trace, event in starts if event is not None and event.seq < decided.seq and trace.node in lost]
     return next(iter([trace for trace in possible if trace.node in lost] or late or possible), None)
 
 
-def struck(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
-    """Where the time of a fault that ``limit`` remarked counts from: the return of the injecting call.
+def fault_start(trace: FaultTrace, limit: Event, times: Clocks) -> Event | None:
+    """From where the time of a fault counts that event ``limit`` detected: the return of the injecting call.
 
-    What a slow call breaks may be remarked before it returns: then from where it began, or, where that was not written down,
-    from where it was asked for.
+    A slow call may be detected before it returns. Then the time counts from its beginning, or, where that is not
+    recorded, from its command.
     """
-    returned, began = trace.first(FaultInjected), trace.struck
+    returned, began = trace.first(events.FaultInjected), trace.began
     if returned is None or began is None or times.at(returned) <= times.at(limit):
         return returned
     if times.at(began) > times.at(limit) and trace.acts:
-        asked = trace.acts[0].invoke
-        return asked if times.at(asked) <= times.at(limit) else began
+        command = trace.acts[0].invoke
+        return command if times.at(command) <= times.at(limit) else began
     return began
 
 
 def _claimed(trace: FaultTrace, case: _Case) -> bool:
-    """Losses in one window are one recovery: every fault that struck before the decision is accounted for by it."""
-    began = trace.struck
+    """One recovery accounts for every fault on its lost nodes that was injected before the decision."""
+    began = trace.began
     lost = case.decided.data.lost or ()
     if trace is case.fault or began is None or trace.node not in lost:
         return trace is case.fault
@@ -136,22 +177,22 @@ def _claimed(trace: FaultTrace, case: _Case) -> bool:
 
 
 def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failover:
-    decided = case.decided.data
+    decision = case.decided.data
     points = _milestones(case)
     start = points[0].t if points else 0.0
     reached = {point.name: point.t for point in points}
-    chosen = choices(case.history).get(case.epoch)
+    chosen = chosen_checkpoints(case.history).get(case.epoch)
     resume = chosen.data.step if chosen else None
-    committed = commits(case.history, case.new) if case.new else ()
+    committed = committed_checkpoints(case.history, case.new) if case.new else ()
     detected = reached.get("detected")
     return Failover(
         index=index,
         epoch=case.epoch,
-        lost=decided.lost or (),
-        failed_ranks=decided.failed or (),
+        lost=decision.lost or (),
+        failed_ranks=decision.failed or (),
         detector=_name(case),
         fault=case.fault.plan.id if case.fault else None,
-        policies=decided.policy or {},
+        policies=decision.policy or {},
         milestones=points,
         phases=_phases(points),
         ttr_s=_since(start, max((p.t for p in points), default=0.0) if "first step" in reached else None),
@@ -161,7 +202,7 @@ def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failove
         resume_name=(chosen.data.name or None) if chosen else None,
         newest_step=committed[-1].data.step if committed else None,
         lost_steps=lost_steps(case.history, records, case.epoch, resume),
-        slots=decided.slots or (),
+        slots=decision.slots or (),
     )
 
 
@@ -170,7 +211,7 @@ def _since(start: float, t: float | None) -> float | None:
 
 
 def _name(case: _Case) -> str:
-    """The detector's name: what the event shows; without one what the decision says."""
+    """The detector's name by its event; without an event as the decision states it."""
     return case.detector.f if case.detector else case.decided.data.detector or ""
 
 
@@ -178,34 +219,34 @@ def _phases(points: Sequence[Milestone]) -> tuple[tuple[str, float], ...]:
     """Differences of the running maximum. Without a planned fault there is no time to detection."""
     by_name = {point.name: point.t for point in points}
     high = points[0].t if points else 0.0
-    found: list[tuple[str, float]] = []
+    phases: list[tuple[str, float]] = []
     for name, phase in zip(MILESTONES[1:], PHASES, strict=True):
         if name not in by_name:
             break
         top = max(high, by_name[name])
-        found.append((phase, top - high))
+        phases.append((phase, top - high))
         high = top
-    return tuple(found)
+    return tuple(phases)
 
 
 def _milestones(case: _Case) -> tuple[Milestone, ...]:
     """The points that were reached, up to the first that was not."""
-    since = struck(case.fault, case.detector or case.decided, case.times) if case.fault else None
-    found = {
+    since = fault_start(case.fault, case.detector or case.decided, case.times) if case.fault else None
+    reached = {
         "injected": [since or case.detector or case.decided],
         "detected": [case.detector or case.decided],
-        "old epoch gone": _gone(case),
-        "nodes ready": _ready(case),
-        "store ready": _store(case),
-        "joined": _ranks(case, RankJoined),
-        "restored": _ranks(case, RankRestored),
-        "first step": _ranks(case, RankStep),
+        "old epoch gone": _old_gang_ended(case),
+        "nodes ready": _nodes_ready(case),
+        "store ready": _store_ready(case),
+        "joined": _ranks(case, events.RankJoined),
+        "restored": _ranks(case, events.RankRestored),
+        "first step": _ranks(case, events.RankStep),
     }
     points: list[Milestone] = []
     for name in MILESTONES:
-        if not found[name]:
+        if not reached[name]:
             break
-        last = max(found[name], key=case.when)
+        last = max(reached[name], key=case.when)
         points.append(Milestone(name=name, t=case.when(last), seq=last.seq, who=_who(last)))
     return tuple(points)
 
@@ -215,28 +256,30 @@ def _who(event: Event) -> str:
     return f"rank {rank}" if rank is not None else event.node or ""
 
 
-def _gone(case: _Case) -> list[Event]:
-    """The last answer to a gang.stop of the epochs before, and the exits of the lost nodes; without any, the decision."""
+def _old_gang_ended(case: _Case) -> list[Event]:
+    """The outcomes of gang.stop for the attempts before, and the exits of the lost nodes; without any, the decision."""
     if case.old is None:
         return [case.decided]
     epochs = range(case.old.epoch, case.epoch)
-    stops = [op for op in operations(case.history, GangStop) if epoch_of(op.invoke) in epochs]
-    answers = [op.outcome for op in stops if op.outcome is not None and op.outcome.seq < _limit(case)]
+    stops = [op for op in operations(case.history, events.GangStop) if epoch_of(op.invoke) in epochs]
+    outcomes = [op.outcome for op in stops if op.outcome is not None and op.outcome.seq < _limit(case)]
     lost = case.decided.data.lost or ()
     exits = [
         event
-        for event in case.history.of(NodeExit, NodeSilent)
-        if event.node in lost and case.old.began.seq < event.seq < case.decided.seq
+        for event in case.history.events
+        if event.kind in (events.NodeExit, events.NodeSilent)
+        and event.node in lost
+        and case.old.began.seq < event.seq < case.decided.seq
     ]
-    return [*answers, *exits] or [case.decided]
+    return [*outcomes, *exits] or [case.decided]
 
 
-def _ready(case: _Case) -> list[Event]:
-    """The starts of nodes that the new gang needs; where none was needed, the decision: they were ready then."""
+def _nodes_ready(case: _Case) -> list[Event]:
+    """The decision, and the starts of nodes that the new gang needs; empty as long as one of them is not started."""
     slots = set(case.decided.data.slots or ()) or set(case.new.nodes if case.new else ())
     applied = [
         op
-        for op in operations(case.history, NodeApply)
+        for op in operations(case.history, events.NodeApply)
         if op.node in slots and case.decided.seq < op.invoke.seq < _limit(case)
     ]
     if any(op.ok is None for op in applied):
@@ -244,23 +287,23 @@ def _ready(case: _Case) -> list[Event]:
     return [case.decided, *(op.ok for op in applied if op.ok is not None)]
 
 
-def _store(case: _Case) -> list[Event]:
-    stores = operations(case.history, StoreOpen)
+def _store_ready(case: _Case) -> list[Event]:
+    stores = operations(case.history, events.StoreOpen)
     return [op.ok for op in stores if op.ok is not None and epoch_of(op.invoke) == case.epoch]
 
 
 def _ranks(case: _Case, kind: type[Payload]) -> list[Event]:
-    """The note of every rank of the new epoch; nothing as long as one is missing."""
-    if case.new is None or not case.new.complete(kind):
+    """The note of every rank of the new attempt; empty as long as one is missing."""
+    if case.new is None or not case.new.is_complete(kind):
         return []
     return [event for rank, event in case.new.by_rank(kind).items() if rank in case.new.ranks]
 
 
 def _limit(case: _Case) -> int:
-    """The event before which everything of this recovery was asked for."""
+    """The event before which every command of this recovery was issued."""
     return case.new.began.seq if case.new else _next_decision(case)
 
 
 def _next_decision(case: _Case) -> int:
-    later = (event.seq for event in case.history.of(RecoveryDecided) if event.seq > case.decided.seq)
+    later = (event.seq for event in case.history.of(events.RecoveryDecided) if event.seq > case.decided.seq)
     return min(later, default=sys.maxsize)

@@ -1,49 +1,54 @@
-"""Each planned fault and how far it got: the events of its operation, and the same as times."""
+"""Each planned fault and how far it got: the events of its operation, and the time of each stage."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from ..model import events
 from ..model.act import Primitive
-from ..model.event import Event, History, Q
-from ..model.events import (
-    FaultAct,
-    FaultBefore,
-    FaultHeal,
-    FaultHealed,
-    FaultInjected,
-    FaultPlanned,
-    FaultTarget,
-    FaultUnreached,
-    FaultVerified,
-    HealVerified,
-    HoldExpired,
-    LeaseArmed,
-    LeaseOver,
-    RankHeld,
-    RankInside,
-    RankReleased,
-    RunBegin,
-)
+from ..model.event import Event, History
 from ..model.payload import Payload
 from ..model.trial import FaultPlan, Trial
 from .clock import clock
 from .command_outcomes import Operation, operations
-from .shapes import FaultView
+
+P = TypeVar("P", bound=Payload)
 
 #: The stages of a fault and the observation that proves each.
 STAGES: Mapping[str, type[Payload]] = {
-    "planned": FaultPlanned,
-    "armed": LeaseArmed,
-    "injected": FaultInjected,
-    "verified": FaultVerified,
-    "healed": FaultHealed,
-    "heal verified": HealVerified,
+    "planned": events.FaultPlanned,
+    "armed": events.LeaseArmed,
+    "injected": events.FaultInjected,
+    "verified": events.FaultVerified,
+    "healed": events.FaultHealed,
+    "heal verified": events.HealVerified,
 }
-_OF_HOLDS = (RankHeld, RankInside, RankReleased, HoldExpired)
+_OF_FAULTS = (
+    events.FaultPlanned, events.FaultTarget, events.FaultUnreached, events.FaultBefore, events.FaultInjected,
+    events.FaultVerified, events.FaultHealed, events.HealVerified,
+)  # fmt: skip
+_OF_HOLDS = (events.RankHeld, events.RankInside, events.RankReleased, events.HoldExpired)
 #: From this format on a bundle says what held before an injection.
 INSPECTED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultView:
+    """A planned fault and how far it got: planned, armed, injected, verified, healed, heal verified (seconds or None).
+
+    ``began``: when the call that injects began; ``injected`` is its return.
+    """
+
+    id: str
+    fault: str
+    node: str | None
+    rank: int | None
+    stages: Mapping[str, float | None] = field(default_factory=dict)
+    began: float | None = None
+    exact: bool = True
+    unreached: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,29 +59,29 @@ class FaultTrace:
     """
 
     plan: FaultPlan
-    acts: tuple[Operation[FaultAct], ...]
-    heals: tuple[Operation[FaultHeal], ...]
-    events: tuple[Event, ...]
+    acts: tuple[Operation, ...]
+    heals: tuple[Operation, ...]
+    notes: tuple[Event, ...]
     inspects: bool = True
 
-    def of(self, kind: type[Q]) -> tuple[Event[Q], ...]:
-        return tuple(event for event in self.events if event.kind is kind)
+    def of(self, kind: type[P]) -> tuple[Event[P], ...]:
+        return tuple(event for event in self.notes if event.f == kind.NAME)
 
-    def first(self, kind: type[Q]) -> Event[Q] | None:
-        return next((event for event in self.events if event.kind is kind), None)
+    def first(self, kind: type[P]) -> Event[P] | None:
+        return next((event for event in self.notes if event.f == kind.NAME), None)
 
     @property
     def node(self) -> str | None:
-        """The node that the target resolved to; before that, the one that was named."""
-        target = self.first(FaultTarget)
+        """The resolved target; before that, the node that the trial names."""
+        target = self.first(events.FaultTarget)
         if target is not None:
             return target.data.node or target.node
         return self.plan.node if isinstance(self.plan.node, str) else None
 
     @property
-    def struck(self) -> Event[FaultInjected] | None:
-        """The injection when it began: what a slow call breaks may be gone, and seen to be, long before the call returns."""
-        injected = self.first(FaultInjected)
+    def began(self) -> Event[events.FaultInjected] | None:
+        """The injection, at the time when its call began: a slow call may break something long before it returns."""
+        injected = self.first(events.FaultInjected)
         began = injected.data.began if injected else None
         if injected is None or began is None:
             return injected
@@ -87,27 +92,27 @@ class FaultTrace:
     @property
     def held_before(self) -> bool | None:
         """Whether the state that verifies the fault held before the injection; None: not recorded, or not known."""
-        states = [event.data.held for event in self.of(FaultBefore)]
-        return None if not states or None in states else any(states)
+        states = [event.data.held for event in self.of(events.FaultBefore)]
+        return None if None in states or not states else any(states)
 
     @property
-    def changed(self) -> bool:
-        """Whether the injection is shown to have changed something: verified, and not so before."""
-        return self.first(FaultVerified) is not None and not self.unchanged
+    def is_proved(self) -> bool:
+        """Whether the injection changed something: it was verified, and the verified state did not hold before."""
+        return self.first(events.FaultVerified) is not None and not self.unproved_reason
 
     @property
-    def unchanged(self) -> str:
+    def unproved_reason(self) -> str:
         """Why its verification proves nothing; empty where it does. Bundles of format 1 have no ``fault.before``."""
         if self.held_before:
             return "the state to verify already held before the injection"
-        if self.held_before is None and (self.inspects or self.of(FaultBefore)):
+        if self.held_before is None and (self.inspects or self.of(events.FaultBefore)):
             return "it is not known whether the state to verify already held before the injection"
         return ""
 
     @property
     def _injects(self) -> list[Primitive]:
         """The primitives of its injection."""
-        acts = (order.invoke.data.act for order in self.acts)
+        acts = (act.invoke.data.act for act in self.acts)
         return [primitive for act in acts if act is not None for primitive in act.inject]
 
     @property
@@ -117,7 +122,7 @@ class FaultTrace:
 
     @property
     def cuts_host(self) -> bool:
-        """Whether it ends the node's host, its keeper included."""
+        """Whether it ends the node's host with its keeper."""
         return "host" in self._powered_off
 
     @property
@@ -125,73 +130,61 @@ class FaultTrace:
         power = [primitive.args for primitive in self._injects if primitive.kind == "power"]
         return {args.get("of", "node") for args in power if args.get("state") == "off"}
 
-    @property
-    def pauses(self) -> bool:
-        """Whether it stops its node for a time, rather than killing it."""
-        kinds = {primitive.kind for primitive in self._injects}
-        return "pause" in kinds or (not kinds and self.plan.fault.startswith("pause"))
-
 
 def traces(trial: Trial, history: History) -> tuple[FaultTrace, ...]:
     """The planned faults with their events."""
-    acts = operations(history, FaultAct)
-    heals = operations(history, FaultHeal)
+    acts = operations(history, events.FaultAct)
+    heals = operations(history, events.FaultHeal)
     return tuple(_trace(plan, history, acts, heals) for plan in trial.faults)
 
 
 def faults(trial: Trial, history: History) -> tuple[FaultView, ...]:
     """The planned faults with the time of each stage."""
     when = clock(history)
-    found: list[FaultView] = []
-    for trace in traces(trial, history):
-        target, unreached = trace.first(FaultTarget), trace.first(FaultUnreached)
-        rank = target.data.rank if target else None
-        stages = {stage: trace.first(kind) for stage, kind in STAGES.items()}
-        struck = trace.struck
-        found.append(
-            FaultView(
-                id=trace.plan.id,
-                fault=trace.plan.fault,
-                node=trace.node,
-                rank=rank,
-                stages={stage: when(event) if event else None for stage, event in stages.items()},
-                struck=when(struck) if struck else None,
-                exact=trace.plan.at.exact,
-                unreached=unreached.data.reason or "not reached" if unreached else "",
-            )
-        )
-    return tuple(found)
+    return tuple(_view(trace, when) for trace in traces(trial, history))
 
 
-def fault_id(event: Event) -> str | None:
-    """The fault that an event names: ``id`` in its value, else by its key (or a lease's key), ``f/<id>/…``."""
-    named: str | None = getattr(event.data, "id", None)
-    if named is not None:
-        return named
-    keys = (event.key, getattr(event.data, "key", None))
-    return next((key.split("/")[1] for key in keys if key and key.startswith("f/")), None)
+def _view(trace: FaultTrace, when: Callable[[Event], float]) -> FaultView:
+    target, unreached = trace.first(events.FaultTarget), trace.first(events.FaultUnreached)
+    stages = {stage: trace.first(kind) for stage, kind in STAGES.items()}
+    return FaultView(
+        id=trace.plan.id,
+        fault=trace.plan.fault,
+        node=trace.node,
+        rank=target.data.rank if target else None,
+        stages={stage: when(event) if event else None for stage, event in stages.items()},
+        began=when(trace.began) if trace.began else None,
+        exact=trace.plan.at.exact,
+        unreached=(unreached.data.reason or "not reached") if unreached else "",
+    )
 
 
-def _trace(
-    plan: FaultPlan, history: History, acts: Iterable[Operation[FaultAct]], heals: Iterable[Operation[FaultHeal]]
-) -> FaultTrace:
-    own = tuple(act for act in acts if fault_id(act.invoke) == plan.id)
-    undone = tuple(heal for heal in heals if fault_id(heal.invoke) == plan.id)
-    keys = {act.key for act in (*own, *undone)}
-    events = tuple(event for event in history.events if event.type == "note" and _belongs(event, plan.id, keys))
-    return FaultTrace(plan=plan, acts=own, heals=undone, events=events, inspects=_format(history) >= INSPECTED)
+def _trace(plan: FaultPlan, history: History, acts: Iterable[Operation], heals: Iterable[Operation]) -> FaultTrace:
+    own_acts = tuple(act for act in acts if _fault_id(act) == plan.id)
+    own_heals = tuple(heal for heal in heals if _fault_id(heal) == plan.id)
+    keys = {operation.key for operation in (*own_acts, *own_heals)}
+    notes = tuple(event for event in history.events if event.type == "note" and _belongs(event, plan.id, keys))
+    return FaultTrace(plan=plan, acts=own_acts, heals=own_heals, notes=notes, inspects=_format(history) >= INSPECTED)
+
+
+def _fault_id(operation: Operation) -> str | None:
+    """The fault that a command names in its value, or in its key ``f/<id>/…``."""
+    return operation.invoke.data.id or _id_of_key(operation.key)
+
+
+def _id_of_key(key: str | None) -> str | None:
+    return key.split("/")[1] if key and key.startswith("f/") else None
 
 
 def _format(history: History) -> int:
-    """The format of the bundle as its run recorded it; 1 did not record any."""
-    begin = history.first(RunBegin)
-    stated = begin.data.format if begin else None
-    return 1 if stated is None else stated
+    """The format of the bundle as its run recorded it; format 1 did not record it."""
+    begin = history.first(events.RunBegin)
+    return (begin.data.format if begin else None) or 1
 
 
 def _belongs(event: Event, plan: str, keys: set[str]) -> bool:
-    if event.kind in (LeaseArmed, LeaseOver):
-        return event.data.key in keys or fault_id(event) == plan
+    if event.kind in (events.LeaseArmed, events.LeaseOver):
+        return event.data.key in keys or plan in (_id_of_key(event.key), _id_of_key(event.data.key))
     if event.kind in _OF_HOLDS:
         return bool(event.data.hold == plan)
-    return event.f.startswith(("fault.", "heal.")) and getattr(event.data, "id", None) == plan
+    return event.kind in _OF_FAULTS and event.data.id == plan

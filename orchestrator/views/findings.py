@@ -1,4 +1,4 @@
-"""What a checker found, and the verdict that follows from it."""
+"""Findings of a checker, and the verdict that follows from them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from ..model.verdict import Outcome, Verdict
 from .gangs import gangs
 from .overview import ending
 
-#: So many findings are listed in the evidence of a verdict.
+#: The evidence of a verdict lists at most so many findings.
 LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One observation against a pass, and the events (``seq``) that show it."""
+    """One reason against a pass, and the events (``seq``) that show it."""
 
     text: str
     seqs: tuple[int, ...] = ()
 
 
-def found(text: str, *events: Event | None) -> Finding:
+def finding(text: str, *events: Event | None) -> Finding:
+    """A finding with the events that show it."""
     return Finding(text=text, seqs=tuple(event.seq for event in events if event is not None))
 
 
@@ -41,11 +42,11 @@ def conclude(
 
 
 def unknown(check: str, text: str, *events: Event | None) -> Verdict:
-    return conclude(check, "", doubts=[found(text, *events)])
+    return conclude(check, "", doubts=[finding(text, *events)])
 
 
-def unended(history: History) -> tuple[Finding, ...]:
-    """The doubt that a run which has not ended leaves."""
+def not_ended(history: History) -> tuple[Finding, ...]:
+    """The doubt about a run that has not ended; empty for others."""
     outcome, _, _ = ending(history)
     if outcome == "running":
         return (Finding(text="the run has not ended"),)
@@ -54,14 +55,14 @@ def unended(history: History) -> tuple[Finding, ...]:
     return ()
 
 
-def unstarted(history: History) -> tuple[Finding, ...]:
-    """The doubt that a run leaves in which nothing was ever started: about nothing, everything is true."""
+def not_started(history: History) -> tuple[Finding, ...]:
+    """The doubt about a run without any gang, of which every statement is true; empty for others."""
     return () if gangs(history) else (Finding(text="no gang was started"),)
 
 
 def _verdict(check: str, outcome: Outcome, findings: Sequence[Finding], evidence: Mapping[str, Any] | None) -> Verdict:
     more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    listed = [{"text": one.text, "seq": list(one.seqs)} for one in findings[:LISTED]]
+    listed = [{"text": item.text, "seq": list(item.seqs)} for item in findings[:LISTED]]
     return Verdict(
         check=check, outcome=outcome, text=findings[0].text + more, evidence={**(evidence or {}), "findings": listed}
     )

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from ..model import events
 from ..model.event import Event, History
 from ..model.events import CheckpointCommit, ResumeChosen
 from ..model.run import StepRecord
 from .gangs import Gang, gangs
 
 
-def choices(history: History) -> Mapping[int, Event[ResumeChosen]]:
-    """epoch -> the resume.chosen that its gang was started with."""
+def chosen_checkpoints(history: History) -> Mapping[int, Event[ResumeChosen]]:
+    """Attempt -> the resume.chosen that its gang was started with."""
     chosen: dict[int, Event[ResumeChosen]] = {}
     newest: Event[ResumeChosen] | None = None
     starts = {gang.began.seq: gang.epoch for gang in gangs(history)}
     for event in history.events:
-        if event.kind is ResumeChosen:
+        if event.kind is events.ResumeChosen:
             newest = event
         if event.seq in starts and newest is not None:
             chosen.setdefault(starts[event.seq], newest)
@@ -25,39 +26,41 @@ def choices(history: History) -> Mapping[int, Event[ResumeChosen]]:
 
 
 def resume_steps(history: History) -> Mapping[int, int]:
-    """epoch -> the step that it resumed from, 0 for a fresh start; epochs whose gang was started, in order."""
-    chosen = choices(history)
+    """Attempt -> the step that it resumed from, 0 for a fresh start; attempts whose gang was started, in order."""
+    chosen = chosen_checkpoints(history)
     return {gang.epoch: _resume_step(gang, chosen.get(gang.epoch)) for gang in gangs(history)}
 
 
-def kept(epoch: int, step: int, resumes: Mapping[int, int]) -> bool:
-    """Whether what ``epoch`` did in ``step`` still counts: no later epoch resumed from before it."""
+def is_kept(epoch: int, step: int, resumes: Mapping[int, int]) -> bool:
+    """Whether step ``step`` of attempt ``epoch`` still counts: no later attempt resumed from an earlier step."""
     return all(step <= resume for later, resume in resumes.items() if later > epoch)
 
 
 def kept_steps(records: Iterable[StepRecord], history: History) -> tuple[StepRecord, ...]:
-    """The records of the kept lineage, in order of epoch, rank and step."""
+    """The records of the kept lineage, in order of attempt, rank and step."""
     resumes = resume_steps(history)
-    chosen = (record for record in records if kept(record.epoch, record.step, resumes))
+    chosen = (record for record in records if is_kept(record.epoch, record.step, resumes))
     return tuple(sorted(chosen, key=lambda record: (record.epoch, record.rank, record.step)))
 
 
-def commits(history: History, gang: Gang, skipped: Iterable[str] = ()) -> tuple[Event[CheckpointCommit], ...]:
+def committed_checkpoints(
+    history: History, gang: Gang, skipped: Iterable[str] = ()
+) -> tuple[Event[CheckpointCommit], ...]:
     """Checkpoints that the kept lineage had committed before ``gang`` was started, oldest step first.
 
-    ``skipped``: names to leave out (damaged ones).
+    ``skipped``: names of damaged checkpoints, which are left out.
     """
     resumes = {epoch: step for epoch, step in resume_steps(history).items() if epoch < gang.epoch}
-    excused = set(skipped)
-    found = (
+    damaged = set(skipped)
+    commits = (
         event
-        for event in history.of(CheckpointCommit)
+        for event in history.of(events.CheckpointCommit)
         if event.seq < gang.began.seq
         and (event.epoch or 0) < gang.epoch
-        and event.data.name not in excused
-        and kept(event.epoch or 0, event.data.step or 0, resumes)
+        and event.data.name not in damaged
+        and is_kept(event.epoch or 0, event.data.step or 0, resumes)
     )
-    return tuple(sorted(found, key=lambda event: (event.data.step or 0, event.epoch or 0)))
+    return tuple(sorted(commits, key=lambda event: (event.data.step or 0, event.epoch or 0)))
 
 
 def _resume_step(gang: Gang, chosen: Event[ResumeChosen] | None) -> int:

@@ -1,19 +1,41 @@
-"""A run at a glance: how it stands or ended, where the ranks are, what was lost and came back."""
+"""A run at a glance: its state or outcome, the nodes of its ranks, its losses and recoveries."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from ..model.event import History
-from ..model.events import Progress, RankFinished, RankStep, RunEnd, RunInterrupted, RunResumed
+from ..model import events
+from ..model.event import Event, History
 from ..model.run import StepRecord
 from ..model.trial import Trial
-from .clock import clock, number
-from .failovers import failovers
-from .faults import faults
+from .clock import clock
+from .failovers import Failover, failovers
+from .faults import FaultView, faults
 from .gangs import gangs
 from .progress import goodput
-from .shapes import RunView
+from .values import number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run at a glance. ``outcome``: running | finished | failed | interrupted. ``goodput``: 0..1, see goodput().
+
+    ``step``: the last completed step; None where a script reports no steps, so that it is not known.
+    """
+
+    outcome: str
+    reason: str
+    kind: str
+    step: int | None
+    steps: int | None
+    loss: float | None
+    duration_s: float
+    epochs: int
+    slots: tuple[str, ...]
+    failovers: tuple[Failover, ...]
+    faults: tuple[FaultView, ...]
+    goodput: float | None = None
 
 
 def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> RunView:
@@ -37,41 +59,48 @@ def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> Ru
     )
 
 
+def is_collective(history: History) -> bool:
+    """Whether the run measured collectives: only then do readers load the views of them."""
+    return history.first(events.CollectivePlan) is not None
+
+
 def counts_steps(trial: Trial, history: History, records: Collection[StepRecord]) -> bool:
-    """Whether steps of the run can be known: a script that reported none may have taken any number."""
-    return trial.workload != "script" or bool(records) or bool(history.of(Progress, RankStep))
+    """Whether the steps of the run are known: a script that reported none may have completed any number."""
+    kinds = (events.Progress, events.RankStep)
+    return trial.workload != "script" or bool(records) or any(event.kind in kinds for event in history.events)
 
 
 def ending(history: History) -> tuple[str, str, str]:
-    """(outcome, reason, kind); outcome is ``running`` as long as nothing ended it, or since it was resumed."""
-    events = history.of(RunEnd, RunResumed, RunInterrupted)
-    last = events[-1].data if events else None
-    match last:
-        case RunEnd():
-            return last.outcome or "failed", last.reason or "", last.kind or ""
-        case RunInterrupted():
-            return "interrupted", last.reason or "", ""
-        case _:
-            return "running", "", ""
+    """(outcome, reason, kind); the outcome is ``running`` until an event ends the run, or after it was resumed."""
+    last: Event | None = None
+    for event in history.events:
+        if event.kind in (events.RunEnd, events.RunResumed, events.RunInterrupted):
+            last = event
+    if last is None or last.kind is events.RunResumed:
+        return "running", "", ""
+    if last.kind is events.RunInterrupted:
+        return "interrupted", last.data.reason or "", ""
+    return last.data.outcome or "failed", last.data.reason or "", last.data.kind or ""
 
 
 def _step(history: History, records: Iterable[StepRecord]) -> int:
-    """The last step that is known to be done; after a failover that of the new epoch."""
+    """The last step that is known to be completed; after a failover that of the new attempt."""
     epoch = max((gang.epoch for gang in gangs(history)), default=0)
-    told = [e.data.step or 0 for e in history.of(Progress, RankStep) if e.epoch == epoch]
-    told += [e.data.steps or 0 for e in history.of(RankFinished) if e.epoch == epoch]
-    return max([*told, *(record.step for record in records if record.epoch == epoch)], default=0)
+    steps = [event.data.step or 0 for event in history.of(events.Progress) if event.epoch == epoch]
+    steps += [event.data.step for event in history.of(events.RankStep) if event.epoch == epoch]
+    steps += [event.data.steps or 0 for event in history.of(events.RankFinished) if event.epoch == epoch]
+    return max([*steps, *(record.step for record in records if record.epoch == epoch)], default=0)
 
 
 def _steps(history: History) -> int | None:
-    told = (event.data.steps for event in history.of(Progress, RankFinished))
-    return max((steps for steps in told if steps), default=None)
+    reported = [event.data.steps for event in history.of(events.Progress)]
+    reported += [event.data.steps for event in history.of(events.RankFinished)]
+    return max((steps for steps in reported if steps), default=None)
 
 
 def _loss(history: History) -> float | None:
-    """At the end the mean over ranks of the last step, where the ranks told it; before, what rank 0 told last."""
-    ends = [event for event in history.of(RankFinished) if event.data.rank == 0]
-    told = [number(event.data.loss) for event in history.of(Progress)]
-    told += [number(event.data.loss) for event in ends]
-    told += [number(event.data.loss_mean) for event in ends]
-    return next((loss for loss in reversed(told) if loss is not None), None)
+    """At the end the mean over ranks of the last step, where ranks reported it; before, the newest of rank 0."""
+    ends = [event.data for event in history.of(events.RankFinished) if event.data.rank == 0]
+    losses = [number(event.data.loss) for event in history.of(events.Progress)]
+    losses += [number(end.loss) for end in ends] + [number(end.loss_mean) for end in ends]
+    return next((loss for loss in reversed(losses) if loss is not None), None)

@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from ..model import events
 from ..model.event import Event, History
-from ..model.events import (
-    AgentReady,
-    FaultAct,
-    FaultHealed,
-    GangStart,
-    GangStop,
-    HoldExpired,
-    LeaseOver,
-    NodeApply,
-    NodeExit,
-    NodeKill,
-    NodeSilent,
-    RankFinished,
-    RankHeld,
-    RankJoined,
-    RankReleased,
-)
 from ..model.payload import Payload
 from .clock import clock
 from .gangs import begin_nodes
-from .shapes import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What a node did for a time. kind: start | run | held | paused | dead | idle."""
+
+    node: str
+    kind: str
+    start: float
+    end: float
+    epoch: int | None = None
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,18 +66,18 @@ def _span(node: str, state: _State, end: float) -> list[Span]:
     return [Span(node=node, kind=state.kind, start=state.since, end=end, epoch=epoch, label=state.label)]
 
 
-#: Class of a note -> (states in which it counts, or None for all; the state that it leads to)
+#: Kind of event -> (states in which it counts, or None for all; the state that it leads to)
 _NOTES: Mapping[type[Payload] | None, tuple[tuple[str, ...] | None, str]] = {
-    NodeExit: (None, "dead"),
-    AgentReady: (("dead",), "idle"),
-    RankJoined: (("start",), "run"),
-    RankHeld: (("start", "run"), "held"),
-    RankReleased: (("held",), "run"),
-    HoldExpired: (("held",), "run"),
-    RankFinished: (("start", "run"), "idle"),
-    FaultHealed: (("paused",), "idle"),
-    LeaseOver: (("paused",), "idle"),
-    NodeSilent: (("start", "run", "held"), "paused"),
+    events.NodeExit: (None, "dead"),
+    events.AgentReady: (("dead",), "idle"),
+    events.RankJoined: (("start",), "run"),
+    events.RankHeld: (("start", "run"), "held"),
+    events.RankReleased: (("held",), "run"),
+    events.HoldExpired: (("held",), "run"),
+    events.RankFinished: (("start", "run"), "idle"),
+    events.FaultHealed: (("paused",), "idle"),
+    events.LeaseOver: (("paused",), "idle"),
+    events.NodeSilent: (("start", "run", "held"), "paused"),
 }
 
 
@@ -92,30 +86,32 @@ def _next(event: Event, kind: str) -> str | None:
     if event.type == "note":
         allowed, new = _NOTES.get(event.kind, ((), ""))
         return new if allowed is None or kind in allowed else None
-    rule = _OPERATIONS.get((event.type, event.command))
+    rule: Callable[[Event, str], str | None] | None = _COMMANDS.get(event.kind)
     return rule(event, kind) if rule else None
 
 
-def _acted(event: Event[FaultAct], kind: str) -> str | None:
-    """A pause is a state from its invoke on, for the node itself is silent then; a kill shows by its exit."""
-    act = event.data.act
-    pauses = act is not None and any(primitive.kind == "pause" for primitive in act.inject)
+def _acted(event: Event, kind: str) -> str | None:
+    """A pause counts from its command, because a paused node reports nothing; a kill shows by the exit of the node."""
+    inject = event.data.act.inject if event.data.act else ()
+    pauses = any(primitive.kind == "pause" for primitive in inject)
     return "paused" if pauses and kind != "dead" else None
 
 
-_OPERATIONS: Mapping[tuple[str, type[Payload] | None], Callable[[Event[Any], str], str | None]] = {
-    ("invoke", GangStart): lambda event, kind: "start",
-    ("ok", GangStop): lambda event, kind: "idle" if kind in ("start", "run", "held") else None,
-    ("ok", NodeKill): lambda event, kind: "dead",
-    ("ok", NodeApply): lambda event, kind: "idle",
-    ("invoke", FaultAct): _acted,
+_COMMANDS: Mapping[type[Payload] | None, Callable[[Event, str], str | None]] = {
+    events.GangStart: lambda event, kind: "start",
+    events.GangStopDone: lambda event, kind: (
+        "idle" if event.type == "ok" and kind in ("start", "run", "held") else None
+    ),
+    events.NodeKillDone: lambda event, kind: "dead" if event.type == "ok" else None,
+    events.NodeApplyDone: lambda event, kind: "idle",
+    events.FaultAct: _acted,
 }
 
 
 def _label(kind: str, event: Event) -> str:
-    if kind == "dead" and event.kind is NodeExit:
+    if kind == "dead" and event.kind is events.NodeExit:
         code = event.data.code
         return "gone" if code is None else f"exit {code}"
     if kind == "held":
         return f"held in {event.data.phase} of step {event.data.step}"
-    return f"epoch {event.epoch}" if kind in ("start", "run") and event.epoch is not None else ""
+    return f"attempt {event.epoch}" if kind in ("start", "run") and event.epoch is not None else ""

@@ -159,7 +159,7 @@ def test_an_idle_spare_that_is_killed_is_said_and_replaced_and_the_run_goes_on(b
     done = bed.run(trials.dp(params=SLOW), on_event=kill)
     assert done.outcome("finished") == "pass"
     assert done.of("recovery.decided") == ()
-    assert "n4 exited, which nothing planned" in done.verdict("planned-faults-only").text
+    assert "n4 exited, which was not planned" in done.verdict("planned-faults-only").text
     assert done.code == 1
     assert untouched(bed)
 

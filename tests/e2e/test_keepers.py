@@ -84,7 +84,7 @@ def test_a_run_whose_keeper_was_killed_is_no_clean_run_and_up_repairs_the_bed(ow
     assert ran.run.history.events[-1].value["outcome"] == "finished"
     verdict = ran.verdict("planned-faults-only")
     assert verdict.outcome == "fail"
-    assert f"(pid {keeper}) ended, which nothing planned" in verdict.text
+    assert f"(pid {keeper}) ended, which was not planned" in verdict.text
     assert ran.code == 1
 
     code, output = own.ccbed("up", INVENTORY)

@@ -53,7 +53,7 @@ def test_inference_begins_again_and_answers_what_one_process_answers(bed: Bed) -
     assert done.bad() == []
     assert done.outcome("equals-reference") == done.outcome("replicas-identical") == "pass"
     assert re.fullmatch(
-        r"4 of 4 ranks have what rank 0 broadcast \(sha256 \w{4}…\), in each of 2 epochs",
+        r"4 of 4 ranks have the weights that rank 0 broadcast \(sha256 \w{4}…\), in each of 2 attempts",
         done.verdict("weights-received").text,
     )
     assert done.verdict("traffic-as-predicted").text.startswith("broadcast 971,048 bytes per rank once, gather ")

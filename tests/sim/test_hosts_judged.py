@@ -73,7 +73,7 @@ def test_what_is_sent_again_because_its_acknowledgement_was_lost_is_done_and_ans
     repeated = [event for event in book.events if event.f == "command.repeated"]
     assert {event.node for event in repeated} == {"n2"}
     assert {count for node in bed.nodes.values() for count in node.done.values()} == {1}
-    assert bad(judged(trial, book)) == ["unknown recovered-within: nothing was lost"]
+    assert bad(judged(trial, book)) == ["unknown recovered-within: no node was lost"]
 
 
 def test_what_was_answered_twice_without_saying_so_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_what_a_host_tells_late_of_an_epoch_that_is_over_is_unknown_where_no_clo
     _, book = world.run(trial, bed, act)
     verdict = judged(trial, book)["membership"]
     assert verdict.outcome == "unknown"
-    assert "no clock tells whether progress of epoch 0 came before epoch 1 had begun" in verdict.text
+    assert "no clock shows whether progress of attempt 0 came before attempt 1 had begun" in verdict.text
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_host_lost_beside_the_one_that_was_meant_is_a_finding() -> None:
     _, book = world.run(trial, bed, {"f0": world.host_act("power-off")})
     verdict = judged(trial, book)["planned-faults-only"]
     assert verdict.outcome == "fail"
-    assert "n1 fell silent, which nothing planned" in verdict.text
+    assert "n1 fell silent, which was not planned" in verdict.text
 
 
 def test_a_node_that_exits_on_a_host_that_was_given_back_whole_is_a_finding() -> None:
@@ -167,7 +167,7 @@ def test_a_node_that_exits_on_a_host_that_was_given_back_whole_is_a_finding() ->
     _, book = world.run(trial, bed, {"f0": world.host_act("cut-link", for_s=1.2)})
     verdict = judged(trial, book)["planned-faults-only"]
     assert verdict.outcome == "fail"
-    assert "n2 exited, which nothing planned" in verdict.text
+    assert "n2 exited, which was not planned" in verdict.text
 
 
 def test_an_engine_that_does_not_answer_is_no_proof_that_its_containers_have_ended() -> None:
@@ -176,7 +176,7 @@ def test_an_engine_that_does_not_answer_is_no_proof_that_its_containers_have_end
     uncounted = [_without_count(event) for event in book.events if event.f != "node.kill"]
     verdict = judged(trial, dataclasses.replace(book, events=uncounted))["no-orphans"]
     assert verdict.outcome == "unknown"
-    assert "nobody counted" in verdict.text
+    assert "were not counted" in verdict.text
 
 
 def _without_count(event: Event) -> Event:
@@ -243,7 +243,7 @@ def test_a_host_that_falls_silent_after_the_grace_is_a_finding() -> None:
     _, book = world.run(trial, bed, {"f0": world.host_act("cut-link", for_s=1.2)})
     verdict = judged(trial, book)["planned-faults-only"]
     assert verdict.outcome == "fail"
-    assert "n2 fell silent, which nothing planned" in verdict.text
+    assert "n2 fell silent, which was not planned" in verdict.text
 
 
 @pytest.mark.parametrize(("works", "outcome"), [(True, "pass"), (False, "unknown")])

@@ -215,7 +215,7 @@ def verdicts() -> tuple[Verdict, ...]:
         verdict("finished", "60 of 60 steps", steps=60, seq=14),
         verdict("fault-verified", "crash-node f0 proved: no process of n2 left", events=[7, 9]),
         verdict("planned-faults-only", "nothing was lost that no fault explains"),
-        verdict("membership", "ranks 0..3 exactly once in each of 2 epochs", epochs=2),
+        verdict("membership", "ranks 0..3 exactly once in each of 2 attempts", epochs=2),
         verdict("no-orphans", "no process left behind"),
         verdict("resumed-newest", "resumed 25 of 25 newest", resumed=25, newest=25),
         verdict("bit-exact", "26 tensors and RNG equal on 4 ranks; loss equal at 60/60 steps", tensors=26, ranks=4),

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 
-from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.run import Run
 
 from . import history
@@ -137,17 +136,17 @@ def test_a_rank_that_ended_because_of_another_one_blames_it() -> None:
     bed.ctl("run.end", {"outcome": "failed", "reason": "rank 2, element 5: expected 34, got 35; no", "kind": "finding"})
     run = bed.run()
     assert ask(run, "finished").text.startswith("wrong result of n2: rank 2, element 5: expected 34, got 35")
-    assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2, which nothing planned")
-    story = RunLines(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
+    assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
+    story = Story(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
     told = [line for event in run.history.events for line in story.feed(event) if line.label == "error"]
     assert [line.text for line in told] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
 
 
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:
     run = history.reference()
-    assert ask(run, "weights-received").text.startswith("4 of 4 ranks have what rank 0 broadcast (sha256 ")
+    assert ask(run, "weights-received").text.startswith("4 of 4 ranks have the weights that rank 0 broadcast (sha256 ")
     other = history.changed(run, "rank.restored", nth=-1, value={"weights": "0" * 64})
-    assert ask(other, "weights-received").text == "epoch 1: rank 3 has other weights than rank 0"
+    assert ask(other, "weights-received").text == "attempt 1: rank 3 has other weights than rank 0"
     none = history.changed(run, "rank.restored", nth=-1, value={"weights": None})
     assert ask(none, "weights-received").outcome == "unknown"
 
@@ -155,7 +154,7 @@ def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those
 def test_replicas_of_which_no_step_was_compared_are_not_said_to_have_been() -> None:
     run = history.with_records(history.clean(), [])
     verdict = ask(run, "replicas-identical")
-    assert "0 steps" not in verdict.text and "when they had finished" in verdict.text
+    assert "0 steps" not in verdict.text and "and at the end" in verdict.text
 
 
 def test_a_detection_that_no_recovery_followed_has_its_figure() -> None:

@@ -86,7 +86,11 @@ def test_a_log_that_does_not_say_whose_it_is_is_unknown() -> None:
     [
         ({"inputs/user/train.py": "a", "inputs/user/net.py": "b"}, "pass", ""),
         ({"inputs/user/train.py": "a"}, "fail", "inputs/user/net.py is missing; plan.json lists it"),
-        ({"inputs/user/train.py": "a", "inputs/user/net.py": "c"}, "fail", "has not the content that plan.json lists"),
+        (
+            {"inputs/user/train.py": "a", "inputs/user/net.py": "c"},
+            "fail",
+            "differs from the content that plan.json lists",
+        ),
         (
             {"inputs/user/train.py": "a", "inputs/user/net.py": "b", "inputs/more": ""},
             "fail",

@@ -10,9 +10,8 @@ import pytest
 
 from orchestrator import views
 from orchestrator.checkers import spare_warm, times_possible
+from orchestrator.model import events
 from orchestrator.model.event import Event
-from orchestrator.model.events import StoreOpen
-from orchestrator.model.payload import Payload
 from orchestrator.model.run import Run, StepRecord
 from orchestrator.model.trial import FaultPlan, Recovery, Trigger
 from orchestrator.views import collectives
@@ -35,8 +34,8 @@ COUNTED = pytest.mark.parametrize(
 
 def index_of(run: Run, f: str, type: str, node: str | None = None) -> int:
     """Which of the events called ``f`` is the first of this type (and node)."""
-    events = [event for event in run.history.events if event.f == f]
-    return next(n for n, e in enumerate(events) if e.type == type and node in (None, e.node))
+    named = [event for event in run.history.events if event.f == f]
+    return next(n for n, e in enumerate(named) if e.type == type and node in (None, e.node))
 
 
 def without_recovery() -> Run:
@@ -95,8 +94,7 @@ def delayed(run: Run, seq: int, seconds: float) -> Run:
         at = dataclasses.replace(event.at, mono=event.at.mono + seconds, wall=event.at.wall + seconds)
         return dataclasses.replace(event, at=at, t=event.t + seconds)
 
-    events = [later(event) if event.seq >= seq else event for event in run.history.events]
-    return history.with_events(run, events)
+    return history.with_events(run, [later(event) if event.seq >= seq else event for event in run.history.events])
 
 
 @pytest.mark.parametrize(
@@ -120,8 +118,7 @@ def on_another_boot(run: Run, uncertainty_s: float) -> Run:
     """The keeper's events come from a host whose clock agrees with the controller's."""
     begin = run.history.events[0]
     value = {**begin.value, "clocks": {"b": {"host": "h1", "offset_s": 0.0, "uncertainty_s": uncertainty_s}}}
-    events = [dataclasses.replace(begin, value=value), *map(_of_boot_b, run.history.events[1:])]
-    return history.with_events(run, events)
+    return history.with_events(run, [dataclasses.replace(begin, value=value), *map(_of_boot_b, run.history.events[1:])])
 
 
 def _of_boot_b(event: Event) -> Event:
@@ -158,9 +155,9 @@ def test_the_default_limit_of_a_recovery_is_ten_seconds() -> None:
 # --- no-hang ------------------------------------------------------------------------------------------------------------
 
 
-def answered_after(run: Run, kind: type[Payload]) -> tuple[Run, float]:
-    """(the run, the seconds that the first command of this kind took)."""
-    operation = views.operations(run.history, kind)[0]
+def answered_after(run: Run) -> tuple[Run, float]:
+    """(the run, the seconds that its first store.open took)."""
+    operation = views.operations(run.history, events.StoreOpen)[0]
     assert operation.outcome is not None
     at = views.clocks(run.history).at
     return run, at(operation.outcome) - at(operation.invoke)
@@ -168,20 +165,20 @@ def answered_after(run: Run, kind: type[Payload]) -> tuple[Run, float]:
 
 @UP_TO
 def test_deadline_of_a_command(difference: float, outcome: str) -> None:
-    run, took_s = answered_after(history.clean(), StoreOpen)
+    run, took_s = answered_after(history.clean())
     run = history.changed(run, "store.open", 0, value={"deadline_s": took_s - difference})
     assert ask(run, "no-hang", slack_s=0.0).outcome == outcome
 
 
 @UP_TO
 def test_slack_after_a_deadline(difference: float, outcome: str) -> None:
-    run, took_s = answered_after(history.clean(), StoreOpen)
+    run, took_s = answered_after(history.clean())
     run = history.changed(run, "store.open", 0, value={"deadline_s": took_s / 2})
     assert ask(run, "no-hang", slack_s=took_s / 2 - difference).outcome == outcome
 
 
 def test_the_default_slack_is_one_second() -> None:
-    run, took_s = answered_after(history.clean(), StoreOpen)
+    run, took_s = answered_after(history.clean())
     for difference, outcome in ((EPSILON, "pass"), (-EPSILON, "fail")):
         late = history.changed(run, "store.open", 0, value={"deadline_s": took_s - 1.0 + difference})
         assert ask(late, "no-hang").outcome == outcome
@@ -190,14 +187,14 @@ def test_the_default_slack_is_one_second() -> None:
 @pytest.mark.parametrize(("late_s", "outcome"), [(0.25, "fail"), (0.5 - EPSILON, "fail"), (0.5 + EPSILON, "pass")])
 def test_time_in_which_the_controller_slept_does_not_count(late_s: float, outcome: str) -> None:
     run = history.clean()
-    answer = views.operations(run.history, StoreOpen)[0].outcome
+    answer = views.operations(run.history, events.StoreOpen)[0].outcome
     assert answer is not None
-    run, took_s = answered_after(delayed(run, answer.seq, 0.5), StoreOpen)
+    run, took_s = answered_after(delayed(run, answer.seq, 0.5))
     run = history.changed(run, "store.open", 0, value={"deadline_s": took_s - 0.5})
-    events = list(run.history.events)
+    written = list(run.history.events)
     note = dataclasses.replace(answer, type="note", f="controller.late", key=None, value={"late_s": late_s})
-    events.insert(answer.seq - 1, note)
-    assert ask(history.with_events(run, events), "no-hang", slack_s=0.0).outcome == outcome
+    written.insert(answer.seq - 1, note)
+    assert ask(history.with_events(run, written), "no-hang", slack_s=0.0).outcome == outcome
 
 
 # --- counts -------------------------------------------------------------------------------------------------------------

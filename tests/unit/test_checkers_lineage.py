@@ -16,7 +16,7 @@ from .verdicts import ask
 def test_resuming_one_checkpoint_early_fails() -> None:
     verdict = ask(history.reference(resume=20), "resumed-newest")
     assert verdict.outcome == "fail"
-    assert verdict.text == "epoch 1 resumed from 20 although 25 was committed"
+    assert verdict.text == "attempt 1 resumed from 20 although 25 was committed"
 
 
 def test_an_earlier_checkpoint_is_right_when_the_newest_was_damaged() -> None:
@@ -149,7 +149,7 @@ def test_bits_that_differ_on_a_spare_with_another_cpu_prove_no_loss() -> None:
     other = dataclasses.replace(history.reference(), twin=history.twin(seed=8))
     found = ask(on_mixed_nodes(other, n4="Xeon 8480"), "bit-exact")
     assert found.outcome == "unknown"
-    assert "rank 2 went from n2 to n4, whose cpu is Xeon 8480, not EPYC 9654" in str(found)
+    assert "rank 2 moved from n2 to n4, whose cpu is Xeon 8480, not EPYC 9654" in str(found)
 
 
 def test_bits_that_are_equal_on_a_spare_with_another_cpu_are_equal() -> None:

@@ -19,7 +19,7 @@ def test_a_node_killed_by_hand_is_a_finding() -> None:
     keep = [e for e in run.history.events if not e.f.startswith(("fault.", "lease.", "heal."))]
     bare = dataclasses.replace(history.with_events(run, keep), trial=history.trial())
     verdict = ask(bare, "planned-faults-only")
-    assert (verdict.outcome, verdict.text) == ("fail", "n2 exited, which nothing planned")
+    assert (verdict.outcome, verdict.text) == ("fail", "n2 exited, which was not planned")
 
 
 def test_another_node_than_the_planned_one_is_a_finding() -> None:
@@ -130,7 +130,7 @@ def _with_keepers(begin: object, end: object) -> Run:
     ("end", "outcome", "text"),
     [
         ({"": 7}, "pass", ""),
-        ({"": 0}, "fail", "(pid 7) ended, which nothing planned"),
+        ({"": 0}, "fail", "(pid 7) ended, which was not planned"),
         ({"": 8}, "fail", "its successor has pid 8"),
         ({}, "unknown", "not known whether the keeper"),
     ],

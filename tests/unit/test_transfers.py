@@ -75,7 +75,7 @@ def test_whole_files_pass(run: Run) -> None:
         (lambda whole: whole[:-7], f"{60 * BLOCK - 7:,} bytes are not whole records of 36"),
         (lambda whole: whole[: -2 * transfers.RECORD], "4 of 6 transfers of step 60 recorded"),
         (lambda whole: whole[:BLOCK] + whole[3 * BLOCK :], "0 of 6 transfers of step 2 recorded (1 more such steps)"),
-        (lambda whole: whole + record(99), "has 1 records of step 99, which were not done"),
+        (lambda whole: whole + record(99), "has 1 records of step 99, which the rank did not do"),
         (lambda whole: whole + record(7), "7 of 6 transfers of step 7 recorded"),
     ],
 )
@@ -113,7 +113,7 @@ def test_trials_of_one_case_are_compared_and_those_of_two_are_not() -> None:
     cases = [{"first_step": 1, "iterations": 3}, {"first_step": 4, "iterations": 3}]
     told = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
     whole = b"".join(record(step) * (1 if step < 4 else 2) for step in range(1, 7))
-    mine = transfers.Left(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
+    mine = transfers.RankReport(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
     for content, said in (
         (whole, []),
         (whole[: -transfers.RECORD], ["chunks-r0.bin: 1 of 2 transfers of step 6 recorded"]),
@@ -128,7 +128,7 @@ def test_trials_of_algorithms_that_took_turns_are_compared_with_those_of_their_o
     cases = [{"first_step": first, "iterations": 3, "stride": 2} for first in (1, 2)]
     told = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
     whole = b"".join(record(step) * (2 - step % 2) for step in range(1, 7))
-    mine = transfers.Left(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
+    mine = transfers.RankReport(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
     for content, said in (
         (whole, []),
         (whole[: -transfers.RECORD], ["chunks-r0.bin: 1 of 2 transfers of step 6 recorded"]),
@@ -142,7 +142,7 @@ def test_a_million_records_take_about_a_second() -> None:
     steps = 41_667
     content = b"".join(record(step) * RING for step in range(1, steps + 1))
     mine = {
-        (0, rank): transfers.Left(path="", steps=set(range(1, steps + 1)), finished=True, written=None)
+        (0, rank): transfers.RankReport(path="", steps=set(range(1, steps + 1)), finished=True, written=None)
         for rank in range(4)
     }
     begin = time.process_time()

@@ -105,7 +105,7 @@ def test_steps_without_a_duration_have_no_goodput(run: Run) -> None:
 @pytest.mark.parametrize(
     ("check", "text"),
     [
-        ("same-resume-step", "no rank reported what it restored"),
+        ("same-resume-step", "no rank reported the checkpoint that it restored"),
         ("resumed-newest", "no rank reported a checkpoint, neither written nor restored"),
         ("recovered-within", "the script reported no step, so the time to recover is not known"),
     ],

@@ -45,7 +45,7 @@ def test_detection_is_measured_from_the_return_of_the_injecting_call() -> None:
     assert one.detect_s == pytest.approx(exit_.t - injected.t)
     assert one.ttr_s == pytest.approx(sum(seconds for _, seconds in one.phases))
     (fault,) = views.faults(run.trial, run.history)
-    assert fault.struck == pytest.approx(injected.t - 0.004)
+    assert fault.began == pytest.approx(injected.t - 0.004)
     assert fault.stages["injected"] == pytest.approx(injected.t)
 
 

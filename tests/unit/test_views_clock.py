@@ -38,10 +38,10 @@ def test_events_of_two_boots_are_ordered_outside_of_the_uncertainty(mono: float,
 
 
 def test_a_clock_is_trusted_less_the_longer_ago_it_was_compared() -> None:
-    assert times().doubt(said(2, "b", 500.0)) == pytest.approx(0.01)
-    assert times().doubt(said(2, "b", 1500.0)) == pytest.approx(0.11)
-    assert times().doubt(said(2, "a", 1500.0)) == 0.0
-    assert times().doubt(said(2, "c", 1500.0)) == math.inf
+    assert times().uncertainty_s(said(2, "b", 500.0)) == pytest.approx(0.01)
+    assert times().uncertainty_s(said(2, "b", 1500.0)) == pytest.approx(0.11)
+    assert times().uncertainty_s(said(2, "a", 1500.0)) == 0.0
+    assert times().uncertainty_s(said(2, "c", 1500.0)) == math.inf
 
 
 def test_without_a_clock_only_what_had_arrived_when_the_controller_wrote_is_known_to_be_earlier() -> None:

@@ -210,7 +210,7 @@ def _failed_log(run: Run) -> Iterator[str]:
     rank, node = failed.data.rank, failed.node
     gang = next((gang for gang in views.gangs(run.history) if gang.epoch == (failed.epoch or 0)), None)
     if gang and rank in gang.ranks:
-        rank, _ = views.blamed(gang, rank)
+        rank, _ = views.culprit_of(gang, rank)
         node = gang.ranks[rank]
     tail = run.files.log(node, rank, failed.epoch or 0).splitlines()[-_TAIL:]
     if tail:

@@ -85,11 +85,13 @@ def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
 
 def _collectives(run: Run) -> Iterator[Metric]:
     """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
-    found = views.measured(run)
-    if found is None:
+    if not views.is_collective(run.history):
         return
     from ...views import collectives
 
+    found = collectives.measured(run)
+    if found is None:
+        return
     yield from _pairs(run.trial.name, found.setting)
     for row in found.rows:
         case = row.case

@@ -21,7 +21,7 @@ def contradictions(run: Run) -> Iterator[views.Finding]:
     try:
         yield from _contradictions(run)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        yield views.found(f"the history cannot be replayed: {type(error).__name__}: {error}")
+        yield views.finding(f"the history cannot be replayed: {type(error).__name__}: {error}")
 
 
 def _contradictions(run: Run) -> Iterator[views.Finding]:
@@ -30,7 +30,7 @@ def _contradictions(run: Run) -> Iterator[views.Finding]:
     for command, event in zip_longest(_commands(run, plan), recorded):
         difference = _difference(command, event, ended=_has_ended(run.history))
         if difference:
-            yield views.found(difference, event)
+            yield views.finding(difference, event)
             return
 
 

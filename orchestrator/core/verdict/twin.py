@@ -67,7 +67,7 @@ def incomplete(twin: Twin, ranks: int) -> str:
 def _disturbed(run: Run) -> bool:
     """Whether a fault was planned, or anything was lost, recovered, paused or interrupted."""
     marks = (FaultPlanned, FaultInjected, RecoveryDecided, RecoveryRefused, RunInterrupted, NodeSilent)
-    losses = any(views.abnormal(event) for event in run.history.events if event.type == "note")
+    losses = any(views.is_abnormal(event) for event in run.history.events if event.type == "note")
     return bool(run.trial.faults) or bool(run.history.of(*marks)) or losses
 
 

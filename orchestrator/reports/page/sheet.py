@@ -65,7 +65,7 @@ def _pair(found: Measured, one: Pair) -> dict[str, Any]:
 def _case(row: Row) -> dict[str, Any]:
     case = row.case
     cells: dict[str, Any] = {
-        "operation": case.operation, "algorithm": case.algorithm, "asked": case.asked, "bytes": case.bytes,
+        "operation": case.operation, "algorithm": case.algorithm, "asked": case.requested, "bytes": case.bytes,
         "bytes_per_rank": case.per_rank, "bytes_total": case.total, "count": case.count, "dtype": case.dtype,
         "operator": case.operator, "root": case.root, "ranks": case.world, "groups": len(case.groups),
         "asynchronous": int(case.asynchronous), "gap_ms": case.gap_ms, "shares": phrases.shares(case),

@@ -57,7 +57,7 @@ def window(run: views.RunView, spans: Sequence[views.Span]) -> tuple[float, floa
 def marks(run: views.RunView) -> tuple[Mark, ...]:
     """Where each fault struck; of one that a failover is due to, where that is counted from."""
     since = {one.fault: one.milestones[0].t for one in run.failovers if one.milestones}
-    struck = ((fault, since.get(fault.id, fault.struck)) for fault in run.faults)
+    struck = ((fault, since.get(fault.id, fault.began)) for fault in run.faults)
     return tuple(Mark(t=t, text=fault.fault, node=fault.node) for fault, t in struck if t is not None)
 
 

@@ -1,16 +1,18 @@
-"""What a collective run has set out to measure: its cases, its links, and where its ranks are."""
+"""The plan of a measurement of collectives: its cases, its links, and the nodes of its ranks."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...model import events
 from ...model.event import Event, History
-from ...model.events import CaseFacts, CollectiveAuto, CollectivePlan, CollectiveWrong, LinkFit, LinkPair
+from ...model.events import CaseFacts, CollectiveWrong
 from ...model.run import Run
-from ..clock import listing, mapping, number, whole
 from ..gangs import gangs
+from ..values import listing, mapping, number, whole
 
 #: Operations whose size is the total over all ranks, and whose bus bandwidth leaves out the share that stays (p - 1)/p.
 _TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
@@ -20,9 +22,10 @@ _TOTAL = ("all-gather", "reduce-scatter", "all-to-all", "gather", "scatter")
 class Case:
     """One (operation, algorithm, size, type, operator, groups). ``bytes``: the size S that bandwidths are computed from.
 
-    ``steps`` are its trials, every ``stride``-th one from ``first_step`` on: those between are of algorithms that took turns
-    with it. ``cost``: (rounds, volume) of the model, or None. ``port_bytes``, ``uplink_bytes``: payload that the schedule sends
-    through the busiest link of a node and the busiest uplink, in one direction; 0: not known.
+    ``steps`` are its iterations, every ``stride``-th step from ``first_step`` on; algorithms that take turns with it have the
+    steps between. ``requested``: the algorithm as the user gave it. ``cost``: (rounds, volume) of the model, or None.
+    ``port_bytes``, ``uplink_bytes``: payload that the schedule sends through the busiest link of a node and the busiest
+    uplink, in one direction; 0: not known.
     """
 
     number: int
@@ -42,7 +45,7 @@ class Case:
     cost: tuple[float, float] | None = None
     asynchronous: bool = False
     gap_ms: float = 0.0
-    asked: str = ""
+    requested: str = ""
     shares: tuple[float, ...] = ()
     port_bytes: int = 0
     uplink_bytes: int = 0
@@ -62,22 +65,22 @@ class Case:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What cases must share to be compared size by size."""
+        """Cases with an equal kind are compared size by size."""
         about = self.operation, self.dtype, self.operator, self.groups, self.root
         return *about, self.asynchronous, self.gap_ms, self.shares
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What makes two cases of different runs the same; ``auto`` is what it chose."""
+        """Cases of two runs with an equal identity are compared; for ``auto`` it has the chosen algorithm."""
         return (*self.kind, self.bytes, self.algorithm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """What the probe found between two ranks. ``samples``: (bytes, median one-way seconds, how many).
+    """The link between two ranks by the probe. ``samples``: (bytes, median one-way seconds, repetitions).
 
     ``spread``: of half of the repetitions, in units of their median; ``off``: how far a quarter of the sizes are off the
-    line, as a share of their time; ``sure``: no, where the line tells little of the pair.
+    line, as a share of their time; ``sure``: whether the line describes the pair.
     """
 
     a: int
@@ -112,7 +115,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Auto:
-    """What ``auto`` chose for a case, and why."""
+    """The choice of ``auto`` for a case, with its reason."""
 
     case: int
     chosen: str
@@ -122,9 +125,9 @@ class Auto:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """The run's plan. ``nodes``: rank -> node; ``hosts``: rank -> host;
-    ``clocks``: rank -> (seconds to add to its clock, how uncertain they are).
+    ``clocks``: rank -> (seconds to add to its clock, uncertainty).
 
-    ``verify``: whether results were looked at. ``bandwidth``: the time that algorithm bandwidth is computed from: the ``mean``
+    ``verify``: whether results were verified. ``bandwidth``: the time that algorithm bandwidth is computed from: the ``mean``
     time from first start to last end, or, in older bundles, the ``median`` of the slowest rank.
     """
 
@@ -160,11 +163,10 @@ def factor(operation: str, world: int) -> float:
 
 def setting(run: Run) -> Setting | None:
     """None where the run measured no collectives."""
-    event = run.history.last(CollectivePlan)
-    if event is None:
+    reported = run.history.last(events.CollectivePlan)
+    if reported is None:
         return None
-    plan = event.data
-    nodes = _nodes(run)
+    plan, nodes = reported.data, _nodes(run)
     return Setting(
         cases=tuple(map(_case, plan.cases or ())),
         over=plan.over or "max_rank",
@@ -180,130 +182,124 @@ def setting(run: Run) -> Setting | None:
     )
 
 
-def wrongs(history: History) -> list[Event[CollectiveWrong]]:
-    """The wrong results that were found; where a gang was started again, those of the last one that found any."""
-    found = list(history.of(CollectiveWrong))
-    last = max((event.epoch or 0 for event in found), default=0)
-    return [event for event in found if (event.epoch or 0) == last]
+def wrong_results(history: History) -> list[Event[CollectiveWrong]]:
+    """The wrong results; where a gang was started again, those of the last attempt that had any."""
+    wrong = history.of(events.CollectiveWrong)
+    last = max((event.epoch or 0 for event in wrong), default=0)
+    return [event for event in wrong if (event.epoch or 0) == last]
 
 
-def wrong(history: History) -> Mapping[int, int]:
-    """Case -> how many wrong results were found."""
-    found: dict[int, int] = {}
-    for event in wrongs(history):
-        case = event.data.case
-        if case is not None:
-            found[case] = found.get(case, 0) + 1
-    return found
+def wrong_by_case(history: History) -> Mapping[int, int]:
+    """Case -> its number of wrong results."""
+    return Counter(event.data.case for event in wrong_results(history) if event.data.case is not None)
 
 
-def _case(facts: CaseFacts) -> Case:
-    cost = facts.cost or {}
+def _case(case: CaseFacts) -> Case:
+    cost = case.cost or {}
     rounds, volume = number(cost.get("rounds")), number(cost.get("volume"))
     return Case(
-        number=facts.case or 0,
-        operation=facts.operation or "",
-        algorithm=facts.algorithm or "",
-        bytes=facts.bytes or 0,
-        dtype=facts.dtype or "",
-        operator=facts.operator or "",
-        groups=facts.groups or (),
-        first_step=facts.first_step or 1,
-        iterations=facts.iterations or 0,
-        stride=facts.stride or 1,
+        number=case.case or 0,
+        operation=case.operation or "",
+        algorithm=case.algorithm or "",
+        dtype=case.dtype or "",
+        operator=case.operator or "",
+        groups=tuple(map(tuple, case.groups or ())),
+        first_step=case.first_step or 1,
+        iterations=case.iterations or 0,
+        stride=max(1, case.stride or 1),
         cost=(rounds, volume) if rounds is not None and volume is not None else None,
-        asynchronous=bool(facts.asynchronous),
-        gap_ms=facts.gap_ms or 0.0,
-        asked=facts.asked or "",
-        shares=facts.shares or (),
-        per_rank=facts.per_rank or 0,
-        total=facts.total or 0,
-        count=facts.count or 0,
-        root=facts.root or 0,
-        port_bytes=facts.port_bytes or 0,
-        uplink_bytes=facts.uplink_bytes or 0,
+        asynchronous=bool(case.asynchronous),
+        gap_ms=case.gap_ms or 0.0,
+        requested=case.asked or "",
+        shares=tuple(case.shares or ()),
+        bytes=case.bytes or 0,
+        per_rank=case.per_rank or 0,
+        total=case.total or 0,
+        count=case.count or 0,
+        root=case.root or 0,
+        port_bytes=case.port_bytes or 0,
+        uplink_bytes=case.uplink_bytes or 0,
     )
 
 
 def _autos(history: History) -> list[Auto]:
-    """The last word on each case, in order."""
-    found: dict[int, Auto] = {}
-    for event in history.of(CollectiveAuto):
-        case = event.data.case
-        if case is not None:
-            found[case] = Auto(case=case, chosen=event.data.chosen or "", why=str(event.data.why or ""))
-    return [found[case] for case in sorted(found)]
+    """The last choice for each case, in order."""
+    autos: dict[int, Auto] = {}
+    for event in history.of(events.CollectiveAuto):
+        choice = event.data
+        if choice.case is not None:
+            autos[choice.case] = Auto(case=choice.case, chosen=choice.chosen or "", why=str(choice.why or ""))
+    return [autos[case] for case in sorted(autos)]
 
 
 def _link(run: Run) -> Link:
-    fit = run.history.last(LinkFit)
-    line = fit.data if fit else LinkFit()
+    reported = run.history.last(events.LinkFit)
+    fit = reported.data if reported else None
     spec = mapping(_document(run, "plan.json").get("link"))
-    rate = number(spec.get("rate"))
     return Link(
-        alpha_s=number(line.alpha_s),
-        beta=number(line.beta_s_per_byte),
-        worst=_worst(line.worst),
+        alpha_s=fit.alpha_s if fit else None,
+        beta=fit.beta_s_per_byte if fit else None,
+        worst=_worst(fit.worst) if fit else None,
         pairs=tuple(_pairs(run.history)),
-        rate=rate or None,
+        rate=number(spec.get("rate")) or None,
         spec=spec,
     )
 
 
-def _worst(told: Any) -> tuple[int, int, float] | None:
-    """(rank, rank, seconds per byte); None where it is something else."""
-    worst = listing(told)
+def _worst(reported: Any) -> tuple[int, int, float] | None:
+    """(rank, rank, seconds per byte); None for anything else."""
+    worst = listing(reported)
     if len(worst) != 3:
         return None
     a, b, beta = whole(worst[0]), whole(worst[1]), number(worst[2])
     return (a, b, beta) if a is not None and b is not None and beta is not None else None
 
 
-def _sample(told: Any) -> tuple[int, float, int] | None:
-    """(bytes, seconds, how many); None where it is something else."""
-    one = listing(told)
-    if len(one) != 3:
+def _sample(reported: Any) -> tuple[int, float, int] | None:
+    """(bytes, seconds, repetitions); None for anything else."""
+    sample = listing(reported)
+    if len(sample) != 3:
         return None
-    size, seconds, count = whole(one[0]), number(one[1]), whole(one[2])
+    size, seconds, count = whole(sample[0]), number(sample[1]), whole(sample[2])
     return (size, seconds, count) if size is not None and seconds is not None and count is not None else None
 
 
 def _pairs(history: History) -> list[Pair]:
-    """The last word on each pair, in order."""
-    found: dict[tuple[int, int], Pair] = {}
-    for event in history.of(LinkPair):
+    """The last report on each pair, in order."""
+    pairs: dict[tuple[int, int], Pair] = {}
+    for event in history.of(events.LinkPair):
         pair = event.data
         a, b, alpha, beta = pair.rank, pair.peer, pair.alpha_s, pair.beta_s_per_byte
         if a is None or b is None or alpha is None or beta is None:
             continue
-        samples = tuple(one for one in map(_sample, pair.samples or ()) if one is not None)
-        found[a, b] = Pair(
+        samples = tuple(sample for sample in map(_sample, pair.samples or ()) if sample is not None)
+        pairs[a, b] = Pair(
             a=a, b=b, alpha_s=alpha, beta=beta, r2=pair.r2, samples=samples,
             spread=number(pair.spread), off=number(pair.off), sure=pair.sure is not False,
         )  # fmt: skip
-    return [found[key] for key in sorted(found)]
+    return [pairs[key] for key in sorted(pairs)]
 
 
 def _nodes(run: Run) -> dict[int, str]:
-    """By the last gang that joined; else the first slots of the plan."""
+    """By the last gang that was started; else the first slots of the plan."""
     known = gangs(run.history)
     if known and known[-1].ranks:
         return dict(known[-1].ranks)
     slots = tuple(map(str, listing(_document(run, "plan.json").get("slots"))))
-    each = max(run.trial.world.ranks_per_node, 1)
-    return {rank: slots[rank // each] for rank in range(len(slots) * each)}
+    per_node = max(run.trial.world.ranks_per_node, 1)
+    return {rank: slots[rank // per_node] for rank in range(len(slots) * per_node)}
 
 
 def _clocks(run: Run, nodes: Mapping[int, str]) -> dict[int, tuple[float, float]]:
-    """Rank -> what to add to its clock for the orchestrator's; nothing where nobody measured it, or it is the same."""
+    """Rank -> (seconds to add to its clock, uncertainty); empty for ranks whose clock is the controller's or not measured."""
     plan = _document(run, "plan.json")
-    measured = {str(one.get("host")): one for one in map(mapping, mapping(plan.get("clocks")).values())}
-    found = {}
+    measured = {str(clock.get("host")): clock for clock in map(mapping, mapping(plan.get("clocks")).values())}
+    clocks = {}
     for rank, node in nodes.items():
         clock = measured.get(_host(run, node))
         if clock is not None:
-            found[rank] = (number(clock.get("offset_s")) or 0.0, number(clock.get("uncertainty_s")) or 0.0)
-    return found
+            clocks[rank] = (number(clock.get("offset_s")) or 0.0, number(clock.get("uncertainty_s")) or 0.0)
+    return clocks
 
 
 def _host(run: Run, node: str) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ...model.run import Run
-from ..collective_runs import is_collective
+from ..overview import is_collective
 from . import attribution, equivalent_ranks, repeated_delays, samples, statistics
 from . import dependencies as patterns
 from . import fastest as racing
-from .experiment import Case, Setting, factor, setting, wrong
+from .experiment import Case, Setting, factor, setting, wrong_by_case
 
 if TYPE_CHECKING:
     from .samples import Spans, Transfers
@@ -138,13 +138,13 @@ def _measured(same: _Same) -> Measured | None:
     spans = samples.spans(run.files.steps(), found)
     raw = samples.records(run.files, found)
     grids = {case.number: samples.transfers(raw, case) for case in found.cases}
-    counted = wrong(run.history)
+    wrong = wrong_by_case(run.history)
     told = [_Case(found, case, spans[case.number], grids[case.number], over) for case in found.cases]
     times = {one.case.number: samples.Timed(trials=one.spans.trials, seconds=one.times) for one in told}
     rounds = [one.rounds for one in told if one.rounds]
     return Measured(
         setting=found,
-        rows=tuple(one.row(counted.get(one.case.number, 0) if found.verify else None) for one in told),
+        rows=tuple(one.row(wrong.get(one.case.number, 0) if found.verify else None) for one in told),
         slow=tuple(slow for one in told for slow in one.slow),
         slow_chunks=tuple(slow for one in told for slow in one.slow_chunks),
         fastest=racing.fastest(found.cases, times),

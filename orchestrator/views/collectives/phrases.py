@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from ...model.event import History
 from .attribution import Blame
-from .experiment import Case, Pair, Setting, wrongs
+from .experiment import Case, Pair, Setting, wrong_results
 from .fastest import MARGIN, Fastest
 from .measurements import OUTLIER, Measured, Slow
 from .repeated_delays import SlowLink
@@ -305,7 +305,7 @@ def _digits(value: float) -> str:
 
 def verified(history: History, found: Measured) -> str:
     """Whether the results were right: the first wrong one by rank, offset, expected and got."""
-    first = next(iter(wrongs(history)), None)
+    first = next(iter(wrong_results(history)), None)
     if first is None and not found.setting.verify:
         return "not verified"
     if first is None:
@@ -313,6 +313,5 @@ def verified(history: History, found: Measured) -> str:
         return "all results exact, all ranks equal" if whole else "no wrong result; not every trial was carried out"
     wrong = first.data
     where = f"rank {wrong.rank}, step {wrong.step}, offset {wrong.offset}"
-    return (
-        f"{found.wrong or len(wrongs(history))} wrong, the first at {where}: expected {wrong.expected}, got {wrong.got}"
-    )
+    count = found.wrong or len(wrong_results(history))
+    return f"{count} wrong, the first at {where}: expected {wrong.expected}, got {wrong.got}"

@@ -82,7 +82,7 @@ def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
 
 
 def _algorithm(row: Row) -> str:
-    return f"{row.case.algorithm} (auto)" if row.case.asked == "auto" else row.case.algorithm
+    return f"{row.case.algorithm} (auto)" if row.case.requested == "auto" else row.case.algorithm
 
 
 def _times(row: Row, p99: bool) -> Iterator[str]:
