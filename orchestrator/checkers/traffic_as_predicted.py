@@ -30,18 +30,19 @@ def check(run: Run, params: Params) -> Verdict:
     reports = [event.data for event in gang.by_rank(events.Traffic).values()]
     measured, once = _sum(report.measured for report in reports), _sum(report.once for report in reports)
     failures = [
-        *_differences(measured, reports[0].predicted or {}, "in a step of all ranks"),
-        *_differences(once, reports[0].once_predicted or {}, "of all ranks before the first step"),
+        *_differences(measured, _sum([reports[0].predicted]), "in a step of all ranks"),
+        *_differences(once, _sum([reports[0].once_predicted]), "of all ranks before the first step"),
     ]
     before = f"{_per_rank(once, len(reports))} per rank once, " if once else ""
     text = f"{before}{_per_rank(measured, len(reports))} per rank and step, as predicted"
     return views.conclude("traffic-as-predicted", text, failures=failures, doubts=doubts)
 
 
-def _sum(reports: Iterable[Mapping[str, int] | None]) -> Counter[str]:
+def _sum(reports: Iterable[Mapping[str, float | str] | None]) -> Counter[str]:
+    """Bytes by operation, whole numbers."""
     total: Counter[str] = Counter()
     for sizes in reports:
-        total.update(sizes or {})
+        total.update({name: views.whole(size) or 0 for name, size in (sizes or {}).items()})
     return total
 
 

@@ -89,7 +89,7 @@ def test_what_was_answered_twice_without_saying_so_is_a_finding(monkeypatch: pyt
     trial, _, book = _lost_and_back("cut-link", 0)
     verdict = judged(trial, book)["membership"]
     assert verdict.outcome == "fail"
-    assert "stands 2 times in the history" in verdict.text
+    assert "occurs 2 times in the history" in verdict.text
 
 
 def _own_clocks(bed: FakeBed, off_s: float = 0.0005) -> dict[str, HostClock]:
@@ -256,4 +256,4 @@ def test_a_power_switch_that_does_nothing_behind_a_link_that_is_cut_is_noticed(w
     assert "fault.verified" in world.names(book)
     verdict = judged(trial, book)["fault-verified"]
     assert verdict.outcome == outcome, verdict.text
-    assert works or "n2 lived on after f0 had cut its power" in verdict.text
+    assert works or "n2 still lived after f0 had cut its power" in verdict.text

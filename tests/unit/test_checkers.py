@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from orchestrator.cli.render.run_lines import RunLines
 from orchestrator.model.run import Run
 
 from . import history
@@ -137,7 +138,7 @@ def test_a_rank_that_ended_because_of_another_one_blames_it() -> None:
     run = bed.run()
     assert ask(run, "finished").text.startswith("wrong result of n2: rank 2, element 5: expected 34, got 35")
     assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
-    story = Story(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
+    story = RunLines(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
     told = [line for event in run.history.events for line in story.feed(event) if line.label == "error"]
     assert [line.text for line in told] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
 

@@ -237,8 +237,8 @@ def _link(run: Run) -> Link:
     fit = reported.data if reported else None
     spec = mapping(_document(run, "plan.json").get("link"))
     return Link(
-        alpha_s=fit.alpha_s if fit else None,
-        beta=fit.beta_s_per_byte if fit else None,
+        alpha_s=number(fit.alpha_s) if fit else None,
+        beta=number(fit.beta_s_per_byte) if fit else None,
         worst=_worst(fit.worst) if fit else None,
         pairs=tuple(_pairs(run.history)),
         rate=number(spec.get("rate")) or None,
