@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..model.run import Run
-from ..views import collectives
+from .page import facts
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """Nothing for a run that measured no collectives."""
-    found = collectives.measured(run)
+    found = facts.measured(run)
     if found is None:
         return {}
     from .page import nccl, nccl_table, plots, sheet

@@ -10,7 +10,6 @@ from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
-from ..views import collectives
 from .page import facts
 
 #: What XML 1.0 cannot hold, not even escaped.
@@ -59,7 +58,7 @@ def _suite(root: ET.Element, run: Run, seen: views.RunView, verdicts: tuple[Verd
 
 
 def _figures(run: Run) -> Iterable[tuple[str, str]]:
-    found = collectives.measured(run)
+    found = facts.measured(run)
     if found is None:
         return ()
     from .page import collective

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
-from ..views import collectives
 from .page import facts
+
+if TYPE_CHECKING:
+    from ..views import collectives
 
 OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "broken": 4, "interrupted": 130}
 
@@ -78,7 +81,7 @@ def _failovers(seen: views.RunView) -> Iterator[Gauge]:
 
 
 def _collectives(run: Run) -> Iterator[Gauge]:
-    found = collectives.measured(run)
+    found = facts.measured(run)
     rows = found.rows if found else ()
     each = [
         ({**_case(row.case), "over": over}, spread)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
-from ..views import collectives
 from .page import facts, failover, tables
 
 #: What Markdown reads as markup within a line, and control characters.
@@ -49,7 +48,7 @@ def _head(run: Run, seen: views.RunView) -> Iterator[str]:
 
 def _collectives(run: Run) -> Iterator[str]:
     """The table with single headings, for Markdown has no bands, and the lines below it."""
-    found = collectives.measured(run)
+    found = facts.measured(run)
     if found is None:
         return
     from ..views.collectives import table

@@ -6,13 +6,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ... import views
 from ...core.verdict import sentence
 from ...model.events import RunBegin
 from ...model.run import Run
 from ...views import RunView
+
+if TYPE_CHECKING:
+    from ...views.collectives import Measured
 
 Pairs = list[tuple[str, str]]
 
@@ -34,6 +37,15 @@ def started(run: Run) -> str:
     """ISO 8601 in UTC, whole seconds; empty where the history is."""
     wall = run.history.events[0].at.wall if run.history.events else 0.0
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="seconds").replace("+00:00", "Z") if wall > 0 else ""
+
+
+def measured(run: Run) -> Measured | None:
+    """None for a run that measured no collectives: the views of them, and numpy, are loaded only where there are any."""
+    if not views.is_collective(run.history):
+        return None
+    from ...views import collectives
+
+    return collectives.measured(run)
 
 
 def document(run: Run, file: str) -> Mapping[str, Any]:
