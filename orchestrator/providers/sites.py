@@ -28,17 +28,17 @@ class Site(Protocol):
     root: Path
 
     @property
-    def connected(self) -> bool: ...
+    def is_connected(self) -> bool: ...
 
     @property
-    def connections(self) -> int:
+    def connection_count(self) -> int:
         """How many times it was connected; one more than before: the host may have been rebooted meanwhile."""
 
     @property
-    def answering(self) -> bool:
+    def is_responding(self) -> bool:
         """Does the host answer, though its connection is silent just now, or is made again?"""
 
-    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+    def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
@@ -69,16 +69,16 @@ class Site(Protocol):
 class LocalSite:
     """This machine: nothing is between."""
 
-    connected = True
-    connections = 1
-    answering = False
+    is_connected = True
+    connection_count = 1
+    is_responding = False
 
     def __init__(self, bed: BedSpec, host: HostSpec) -> None:
         self.root = Path(bed.hostdir)
         self._nodes = [node.name for node in bed.nodes if node.host == host.name]
         self._shared = Path(bed.shared_dir)
 
-    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+    def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         from ..node.hostlink import host_operations
 
         return within(deadline_s, op, lambda: host_operations.OPS[op](**args))

@@ -143,7 +143,7 @@ def bed(directory: Path, host: HostSpec, name: str = "wire") -> BedSpec:
     )
 
 
-def run(host: HostSpec, *argv: str) -> ssh_connection.Done:
+def run(host: HostSpec, *argv: str) -> ssh_connection.CommandResult:
     connection = ssh_connection.connect(host)
     try:
         return connection.run(argv)

@@ -61,8 +61,8 @@ def test_many_calls_at_once_take_few_sessions(client: Any, server: sshd.Sshd) ->
 def test_calls_go_on_after_a_cut(client: Any, site: RemoteSite, server: sshd.Sshd) -> None:
     assert client.ping()
     server.cut()
-    wait(lambda: not site.connected)
-    wait(lambda: site.connected)
+    wait(lambda: not site.is_connected)
+    wait(lambda: site.is_connected)
     assert client.ping()
 
 

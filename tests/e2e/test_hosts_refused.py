@@ -194,7 +194,7 @@ def test_a_host_behind_others_is_reached_by_the_way_that_the_inventory_names(
                 time.sleep(0.01)
             assert bastion.children() == []
         bastion.cut()
-    with pytest.raises(HostError, match=r"is not reached by its proxy: .*Connection refused"):
+    with pytest.raises(HostError, match=r"cannot be reached through its proxy: .*Connection refused"):
         place.connect(place.host(ssh=ssh_options.read(ways[0])))
 
 

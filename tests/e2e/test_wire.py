@@ -112,10 +112,10 @@ def latencies(wired: Wired, count: int) -> list[float]:
 def test_somebody_new_hears_an_sshd_that_is_there_and_none_that_is_not(tmp_path: Path) -> None:
     with sshd.running(tmp_path / "sshd") as own:
         connection = ssh_connection.connect(own.host())
-        assert connection.answers(2.0) is True
+        assert connection.is_responding(2.0) is True
         own.process.terminate()
         own.process.wait(10)
-        assert connection.answers(2.0) is False
+        assert connection.is_responding(2.0) is False
         connection.close()
 
 
@@ -156,10 +156,10 @@ def test_a_cut_connection_goes_on_where_it_was(wired: Wired) -> None:
     wired.append(log, os.urandom(3 << 20))
     until(lambda: wired.local_path(log).exists())
     assert wired.server.cut()
-    until(lambda: not wired.site.connected)
+    until(lambda: not wired.site.is_connected)
     wired.append(event, line(1) + line(2))
     wired.append(log, os.urandom(1 << 20))
-    until(lambda: wired.site.connected)
+    until(lambda: wired.site.is_connected)
     until(lambda: wired.same(event) and wired.same(log))
     until(lambda: wired.server.sessions() == 1)
 
@@ -169,7 +169,7 @@ def test_commands_of_a_time_without_connection_arrive(wired: Wired) -> None:
     wired.site.write(f"{place}/R.a.json", b"before")
     until((place / "R.a.json").exists)
     wired.server.cut()
-    until(lambda: not wired.site.connected)
+    until(lambda: not wired.site.is_connected)
     wired.site.write(f"{place}/R.b.json", b"meanwhile")
     until((place / "R.b.json").exists)
     assert (place / "R.b.json").read_bytes() == b"meanwhile"
@@ -205,8 +205,8 @@ def test_a_mirror_that_differs_is_fetched_anew(wired: Wired) -> None:
 
 def test_the_wheel_is_taken_again_after_a_cut(wired: Wired) -> None:
     wired.server.cut()
-    until(lambda: not wired.site.connected)
-    until(lambda: wired.site.connected)
+    until(lambda: not wired.site.is_connected)
+    until(lambda: wired.site.is_connected)
     other = RemoteSite(wired.bed, wired.server.host())
     other.open()
     with pytest.raises(
@@ -248,7 +248,7 @@ def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Pat
         remote_path.parent.mkdir(parents=True)
         remote_path.write_bytes(b"early\n")
         until((tmp_path / "mirror/nodes/n0/agent.log").exists)
-    until(lambda: not site.connected)
+    until(lambda: not site.is_connected)
     before = time.monotonic()
     got = site.fetch("n0", "agent.log", tmp_path / "to", 1000)
     gone = site.fetch("n0", f"runs/{RUN}", tmp_path / "none", 1000)
@@ -258,7 +258,7 @@ def test_a_lost_host_is_missing_with_its_reason(server: sshd.Sshd, tmp_path: Pat
     assert "what had come before is here" in got.reason
     assert "refuses connections" in gone.reason
     with pytest.raises(OSError, match="not connected"):
-        site.ask("look")
+        site.call("look")
     site.close()
 
 
@@ -266,11 +266,11 @@ def test_a_host_that_falls_silent_holds_nobody_up(wired: Wired) -> None:
     helper = wired.server.programs()[0]
     os.kill(helper, signal.SIGSTOP)
     before = time.monotonic()
-    with pytest.raises(OSError, match="no word from it"):
-        wired.site.ask("look", 30.0)
+    with pytest.raises(OSError, match="no response from it"):
+        wired.site.call("look", 30.0)
     assert time.monotonic() - before < 3
-    until(lambda: not wired.site.connected)
-    until(lambda: wired.site.connected)
+    until(lambda: not wired.site.is_connected)
+    until(lambda: wired.site.is_connected)
     assert wired.site.ping().error_s < 1
     os.kill(helper, signal.SIGCONT)
 

@@ -29,7 +29,7 @@ def test_a_key_that_no_host_takes(desk: Desk, tmp_path: Path) -> None:
 
 def test_a_key_that_is_not_there(desk: Desk, tmp_path: Path) -> None:
     inventory = desk.inventory(ansible_ssh_private_key_file=str(tmp_path / "none"))
-    both(desk, inventory, f"there is no key {tmp_path / 'none'}; set ansible_ssh_private_key_file")
+    both(desk, inventory, f"no key file {tmp_path / 'none'}; set ansible_ssh_private_key_file")
 
 
 def test_host_keys_that_are_not_known_are_accepted_as_the_message_says(desk: Desk, tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_a_host_without_power_before_and_after_preparation(desk: Desk) -> None:
     with desk.off("h2"):
         first = desk.ccbed("up", inventory, within_s=PLAYED_S)
         assert first.code == EXIT_INFRASTRUCTURE
-        first.assert_every_host("see the host's power", ("h2",))
+        first.assert_every_host("check the host's power", ("h2",))
         assert "h1 h3 are ready and kept; to continue: ccbed up" in first.text
         second = desk.ccbed("up", inventory)
-        second.assert_every_host("see the host's power", ("h2",))
+        second.assert_every_host("check the host's power", ("h2",))
         desk.nothing_there(("h1", "h3"))
 
 
@@ -90,15 +90,15 @@ def test_a_bed_of_which_one_host_is_away(desk: Desk) -> None:
         status = desk.ccbed("status")
         assert status.code == EXIT_INFRASTRUCTURE
         assert "n1    node   unreachable" in status.text
-        assert status.text.count("see the host's power") == 1
+        assert status.text.count("check the host's power") == 1
         assert "n0    node   warm" in status.text
         for args in (("up", inventory), ("run", "dp-ring", "--nodes", "3", "--runs-dir", desk.folder / "runs")):
             refused = desk.ccbed(*args)
             assert refused.code == EXIT_INFRASTRUCTURE
-            refused.assert_every_host("see the host's power", ("h2",))
+            refused.assert_every_host("check the host's power", ("h2",))
         down = desk.ccbed("down", "bad")
         assert down.code == EXIT_INFRASTRUCTURE
-        down.assert_every_host("see the host's power", ("h2",))
+        down.assert_every_host("check the host's power", ("h2",))
         assert "h1 h3 ended; once the host is back: ccbed down bad" in down.text
         assert desk.containers("h1") == desk.containers("h3") == []
     assert desk.containers("h2") != []
@@ -271,7 +271,9 @@ def test_a_directory_that_is_not_shared_is_told_and_what_needs_it_is_refused(des
         desk.inside("h2", "umount", layout.SHARED)
     late = desk.ccbed(*trial(desk, nodes=3))
     assert late.code == EXIT_USAGE, late.text
-    assert "the container of n2 has another there than its host" in late.text, "it was started before the mount"
+    assert "the container of n2 has another directory there than its host" in late.text, (
+        "it was started before the mount"
+    )
     assert desk.ccbed("down", "bad").code == EXIT_PASS
 
 

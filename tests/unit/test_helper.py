@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.node.hostlink import tails
 from orchestrator.node.hostlink.request_handler import Operations
-from orchestrator.providers.ssh.requests import Link, RefusedError
+from orchestrator.providers.ssh.requests import Link, RemoteError
 
 from .piped import Heard, serving
 
@@ -146,9 +146,9 @@ def test_long_operations_hold_up_nothing(served: Served) -> None:
 def test_operations_answer_their_value_or_their_sentence(served: Served) -> None:
     assert served.ask("op", op="look", args={}) == {"keeper": {}}
     assert served.ask("op", b"12345", op="size", args={}, raw="data") == 5
-    with pytest.raises(RefusedError, match="Unknown host operation gone"):
+    with pytest.raises(RemoteError, match="Unknown host operation gone"):
         served.ask("op", op="gone", args={})
-    with pytest.raises(RefusedError, match="Unknown request sing"):
+    with pytest.raises(RemoteError, match="Unknown request sing"):
         served.ask("sing")
 
 
@@ -158,7 +158,7 @@ def test_files_are_written_below_the_bed_alone(served: Served) -> None:
     assert path.read_bytes() == b"{}"
     assert path.stat().st_mode & 0o777 == 0o600
     for outside in ("/tmp/elsewhere/x", f"{served.root}/../x"):
-        with pytest.raises(RefusedError, match="outside of the bed"):
+        with pytest.raises(RemoteError, match="outside of the bed"):
             served.ask("write", b"{}", path=outside)
 
 
@@ -168,7 +168,7 @@ def test_a_payload_is_one_round_trip(served: Served) -> None:
     assert path.parent == served.root / "payloads"
     assert (path / "orchestrator/a.py").read_bytes() == b"x = 1\n"
     assert (path / "user/b").read_bytes() == b"hello"
-    with pytest.raises(RefusedError, match="leaves"):
+    with pytest.raises(RemoteError, match="leaves"):
         served.ask("put", b"x", files=[["../a", 1]])
 
 
@@ -178,7 +178,7 @@ def test_the_wheel_is_held_until_the_link_ends(tmp_path: Path) -> None:
         one, two = (Link(pipes, Heard().frame, Heard().loss) for pipes in (first, second))
         one.request({"do": "drive", "content": content}).result(TIMEOUT_S)
         assert json.loads((tmp_path / "run.lock").read_text())["run"] == "R1"
-        with pytest.raises(RefusedError, match=r"run R1 of ann@desk \(pid 7\) drives this bed"):
+        with pytest.raises(RemoteError, match=r"run R1 of ann@desk \(pid 7\) drives this bed"):
             two.request({"do": "drive", "content": {**content, "token": "t2"}}).result(TIMEOUT_S)
         one.request({"do": "leave"}).result(TIMEOUT_S)
         two.request({"do": "drive", "content": {**content, "token": "t2"}}).result(TIMEOUT_S)

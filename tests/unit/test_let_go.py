@@ -21,13 +21,13 @@ from . import beds
 class Site:
     """A host that is reached, until it is away."""
 
-    connected, connections = True, 1
+    is_connected, connection_count = True, 1
     away = False
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+    def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         if Site.away:
             raise OSError("not connected")
         return {"keeper": {"alive": False}, "nodes": [], "leases": [], "interfaces": {}, "engine": ""}

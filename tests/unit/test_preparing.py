@@ -111,10 +111,10 @@ def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansi
 def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_prepared(
     session: Session, ansible: Ansible
 ) -> None:
-    ansible.away = {"h2": "root@h2 does not answer within 4 s; see the host's power"}
+    ansible.away = {"h2": "root@h2 does not respond within 4 s; check the host's power"}
     with pytest.raises(InfrastructureError) as refused:
         prepared_hosts.ready(session, bed())
-    assert list(refused.value.problems) == ["host h2: root@h2 does not answer within 4 s; see the host's power"]
+    assert list(refused.value.problems) == ["host h2: root@h2 does not respond within 4 s; check the host's power"]
     assert refused.value.hint.startswith("h1 is ready and kept; to continue: ccbed up")
     assert [list(play.hosts) for play in ansible.played] == [["h1"]]
 
@@ -243,7 +243,7 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
 
 def test_only_hosts_that_let_us_in_are_asked_for_their_stamp() -> None:
     wrong = {
-        "h1": connection_errors.HostError("h1", "does not answer within 4 s"),
+        "h1": connection_errors.HostError("h1", "does not respond within 4 s"),
         "h2": connection_errors.python_missing(host("h2")),
         "h3": EngineError("the engine at /var/run/docker.sock is not reached"),
         "h4": TimeoutError("no answer"),

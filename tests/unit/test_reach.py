@@ -61,7 +61,7 @@ class Connection:
     def __init__(self, new: bool | None) -> None:
         self._new = new
 
-    def answers(self, within_s: float) -> bool | None:
+    def is_responding(self, within_s: float) -> bool | None:
         return self._new
 
     def close(self) -> None:
@@ -70,25 +70,27 @@ class Connection:
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"SLICE_S": 0.01, "HUSH_S": 0.03, "QUIET_S": 0.05, "BACKOFF_S": (0.0,)}.items():
+    for name, value in {"SLICE_S": 0.01, "PROBE_AFTER_S": 0.03, "QUIET_S": 0.05, "BACKOFF_S": (0.0,)}.items():
         monkeypatch.setattr(host_connection, name, value)
 
 
 @contextmanager
-def reached(new: bool | None, channel: Callable[[], Mute] = Mute) -> Iterator[tuple[host_connection.Reach, list[Link]]]:
+def reached(
+    new: bool | None, channel: Callable[[], Mute] = Mute
+) -> Iterator[tuple[host_connection.HostConnection, list[Link]]]:
     """A host over whose connections nothing comes, ever, unless ``channel`` is another, with the links that were made."""
     links: list[Link] = []
 
     def handle(header: Mapping[str, Any], body: bytes) -> None: ...
 
-    made = host_connection.Reach(
+    made = host_connection.HostConnection(
         "h1",
         connect=lambda deadline_s: Connection(new),  # type: ignore[arg-type, return-value]
         start=lambda connection, deadline_s: helper_start.Started(channel=channel(), hello={}, rest=b""),
         handle=handle,
-        greet=lambda link, deadline_s: None,
-        up=links.append,
-        turn=lambda link: None,
+        initialize=lambda link, deadline_s: None,
+        on_up=links.append,
+        every_second=lambda link: None,
     )
     made.open(1.0)
     try:
@@ -106,34 +108,34 @@ def wait(done: Callable[[], bool]) -> None:
 
 def test_one_that_answers_somebody_new_is_known_to_be_there_and_its_connection_is_waited_for() -> None:
     with reached(True) as (host, links):
-        wait(lambda: host.answering)
-        with pytest.raises(HostError, match="no word from it"):
-            host.ask({"do": "look"}, b"", 2.0)
-        assert host.answering
+        wait(lambda: host.is_responding)
+        with pytest.raises(HostError, match="no response from it"):
+            host.request({"do": "look"}, b"", 2.0)
+        assert host.is_responding
         assert len(links) == 1
 
 
 @pytest.mark.parametrize("new", [False, None])
 def test_one_that_does_not_is_waited_for_but_not_asked_in_vain(new: bool | None) -> None:
     with reached(new) as (host, links):
-        wait(lambda: time.monotonic() - links[0].heard > 2 * host_connection.QUIET_S)
-        with pytest.raises(HostError, match="no word from it"):
-            host.ask({"do": "look"}, b"", 2.0)
-        assert not host.answering
+        wait(lambda: time.monotonic() - links[0].last_received > 2 * host_connection.QUIET_S)
+        with pytest.raises(HostError, match="no response from it"):
+            host.request({"do": "look"}, b"", 2.0)
+        assert not host.is_responding
         assert len(links) == 1
 
 
 def test_what_is_lost_with_its_connection_is_asked_again_over_the_next_one() -> None:
     channels = iter((Breaking(good=False), Breaking(good=True)))
     with reached(None, lambda: next(channels)) as (host, links):
-        assert host.ask({"do": "look"}, b"", 5.0)[0] == "here"
+        assert host.request({"do": "look"}, b"", 5.0)[0] == "here"
         assert len(links) == 2
 
 
 def test_a_host_whose_connections_all_break_is_given_up_soon() -> None:
     begun = time.monotonic()
     with reached(None, lambda: Breaking(good=False)) as (host, _), pytest.raises(HostError, match="was lost"):
-        host.ask({"do": "look"}, b"", 60.0)
+        host.request({"do": "look"}, b"", 60.0)
     assert time.monotonic() - begun < 30.0, (
         "a connection that broke just as it was asked is known by its silence; the deadline is 60 s"
     )

@@ -45,7 +45,7 @@ def test_what_was_overdue_when_the_host_came_back_is_not_sent(
             assert time.monotonic() < until
         site.settle()
         assert sorted(path.name for path in place.iterdir()) == there
-        assert ("R.a.json: not sent" in site.trouble) == (len(there) == 1)
+        assert ("R.a.json: not sent" in site.last_problem) == (len(there) == 1)
     assert not site._unsent
 
 

@@ -18,7 +18,7 @@ PRUNE_S = 120.0
 
 def listed(bed: BedSpec, site: sites.Site) -> list[dict[str, Any]]:
     """See agent.leftovers. Raises OSError, ValueError or RuntimeError."""
-    entries: list[dict[str, Any]] = site.ask("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
+    entries: list[dict[str, Any]] = site.call("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
     return entries
 
 
@@ -27,7 +27,7 @@ def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tup
     chosen = [[kind, name] for place, kind, name in entries if place == host.name]
     if chosen:
         about = {"hostdir": bed.hostdir, "shared_dir": bed.shared_dir, "entries": chosen}
-        site.ask("remove_leftovers", PRUNE_S, **about)
+        site.call("remove_leftovers", PRUNE_S, **about)
 
 
 def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:

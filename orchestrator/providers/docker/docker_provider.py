@@ -95,12 +95,12 @@ class DockerProvider:
     def _answering(self, bed: BedSpec, host: HostSpec) -> bool:
         """Whoever answers, though not over the connection that there was, is soon connected again."""
         with suppress(OSError):
-            return self._site(bed, host).answering
+            return self._site(bed, host).is_responding
         return False
 
     def _look(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
         about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
-        return self._site(bed, host).ask("look", deadline_s, **about)
+        return self._site(bed, host).call("look", deadline_s, **about)
 
     def prober(self, bed: BedSpec) -> site_prober.SiteProber:
         return site_prober.SiteProber(bed, lambda host: self._site(bed, bed.host(host)))
@@ -117,13 +117,13 @@ class DockerProvider:
             wanted = [node.container for node in nodes if node.container]
             absent = partial(host_problems.absent, host)
             ready = self._with_engine(
-                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.ask("routes"), absent)
+                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.call("routes"), absent)
             )
             listed = [node.name for node in nodes]
-            owner = site.ask("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
+            owner = site.call("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
             requests = {node.name: _request(bed, node, path, (owner["uid"], owner["gid"]), ready) for node in nodes}
-            site.ask("place", path=path, data=content)
-            site.ask("keeper", KEEPER_S, **self._keeper(bed, host, path))
+            site.call("place", path=path, data=content)
+            site.call("keeper", KEEPER_S, **self._keeper(bed, host, path))
             return requests
 
         for requests in self._each(bed, ready).values():
@@ -148,10 +148,10 @@ class DockerProvider:
             if host.name in self._away:
                 raise self._away[host.name]
             site = self._site(bed, host)
-            ended: list[int] = site.ask("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
+            ended: list[int] = site.call("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
             if bed.network == "private":
                 self._with_engine(bed, host, lambda engine: engine.remove_network(bed))
-            site.ask("remove", END_S, hostdir=bed.hostdir)
+            site.call("remove", END_S, hostdir=bed.hostdir)
             return ended
 
         return tuple(pid for pids in self._each(bed, end).values() for pid in pids)
@@ -253,7 +253,7 @@ class DockerProvider:
         """On a host that does not answer just now it stays until the bed goes down: no run fails by that."""
 
         def forget(host: HostSpec) -> None:
-            self._site(bed, host).ask("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
+            self._site(bed, host).call("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
 
         self._tried(bed, forget)
 
@@ -268,7 +268,7 @@ class DockerProvider:
     def _greet(self, bed: BedSpec) -> None:
         """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""
         for host in bed.hosts:
-            connections = self._site(bed, host).connections
+            connections = self._site(bed, host).connection_count
             if connections > self._connections.get(host.name, connections):
                 path = f"{bed.hostdir}/agent/agent-{bed.agent}.pyz"
                 threading.Thread(target=self._revive, args=(bed, host, path), daemon=True).start()
@@ -278,7 +278,7 @@ class DockerProvider:
         """A host that is only just up is asked again; what goes wrong to the end is seen by what is then not answered."""
         for pause_s in PAUSES_S:
             with suppress(OSError, ValueError, RuntimeError):
-                self._site(bed, host).ask("keeper", KEEPER_S, **self._keeper(bed, host, archive))
+                self._site(bed, host).call("keeper", KEEPER_S, **self._keeper(bed, host, archive))
                 return
             time.sleep(pause_s)
 

@@ -28,7 +28,7 @@ class SiteProber:
         self._site = site
 
     def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
-        return self._site(host).ask(op, deadline_s, **args)
+        return self._site(host).call(op, deadline_s, **args)
 
     def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
         """Probe inside the node: a fork of its agent runs the operation, and its output is fetched."""

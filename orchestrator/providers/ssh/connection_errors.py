@@ -1,4 +1,4 @@
-"""Why a host cannot be reached over SSH, each in one sentence that ends with what to do about it."""
+"""Errors of a connection to a host over SSH: each says what is wrong and what to do next."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_WAY = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOW
 
 
 class HostError(OSError):
-    """A host that cannot be used now: one sentence, without its name, which whoever lists several puts before it.
+    """A host cannot be used now. The message does not name the host: a list of hosts puts the name before it.
 
-    ``lasting``: trying again is of no use before somebody did something about it. ``reached``: it lets this user in.
+    ``lasting``: a retry cannot help until the user has fixed the cause. ``reached``: the host accepts this user.
     """
 
     def __init__(self, host: str, text: str, *, lasting: bool = False, reached: bool = False) -> None:
@@ -28,7 +28,7 @@ class HostError(OSError):
 
 
 def explain(destination: Destination, error: BaseException, deadline_s: float) -> HostError:
-    """The error as a sentence for people."""
+    """The error with its cause and its fix."""
     text, lasting = _keys(destination, error) or _login(destination, error) or _network(destination, error, deadline_s)
     return HostError(destination.host.name, text, lasting=lasting)
 
@@ -38,14 +38,14 @@ def _keys(destination: Destination, error: BaseException) -> tuple[str, bool] | 
     if isinstance(error, host_keys.UnknownHostKeyError):
         scan = f"ssh-keyscan -p {destination.port} {destination.address} >> {known}"
         return (
-            f"{destination.login} shows a host key that is not known ({host_keys.fingerprint(error.key)}); if it is the "
+            f"{destination.login} shows an unknown host key ({host_keys.fingerprint(error.key)}); if it is the "
             f"right one: {scan}, or set ccbed_ssh_first_contact: true to accept keys of new hosts"
         ), True
     if isinstance(error, paramiko.BadHostKeyException):
         shown, wanted = host_keys.fingerprint(error.key), host_keys.fingerprint(error.expected_key)
         return (
-            f"{destination.login} shows another host key than the known one ({shown}, not {wanted}): somebody may be in "
-            f"between; if the host was installed anew: ssh-keygen -R '{name}' -f {known}, then accept the new key"
+            f"{destination.login} shows another host key than the known one ({shown}, not {wanted}): another machine may "
+            f"intercept the connection; if the host was reinstalled: ssh-keygen -R '{name}' -f {known}, then accept the new key"
         ), True
     return None
 
@@ -56,15 +56,18 @@ def _login(destination: Destination, error: BaseException) -> tuple[str, bool] |
     if isinstance(error, paramiko.PasswordRequiredException):
         return f"{destination.login}: the key {keys} has a passphrase; load it into your agent: ssh-add {keys}", True
     if isinstance(error, FileNotFoundError):
-        return f"{destination.login}: there is no key {error.filename}; set ansible_ssh_private_key_file to one", True
+        return (
+            f"{destination.login}: no key file {error.filename}; set ansible_ssh_private_key_file to an existing key",
+            True,
+        )
     if isinstance(error, PermissionError) and error.filename:
-        return f"{destination.login}: the key {error.filename} may not be read by you; see its owner and mode", True
+        return f"{destination.login}: you cannot read the key {error.filename}; check its owner and mode", True
     if isinstance(error, paramiko.BadAuthenticationType):
         ways = ", ".join(error.allowed_types)
-        return f"{destination.login} does not take keys (it offers {ways}); allow PubkeyAuthentication there", True
+        return f"{destination.login} does not accept keys (it offers {ways}); allow PubkeyAuthentication there", True
     if isinstance(error, paramiko.AuthenticationException) and "timeout" not in str(error).lower():
         return (
-            f"{destination.login} refuses this user with {keys}; add the public key to authorized_keys of {destination.user} there, "
+            f"{destination.login} rejects this user with {keys}; add the public key to authorized_keys of {destination.user} there, "
             f"or set ansible_user and ansible_ssh_private_key_file"
         ), True
     if isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error):
@@ -75,7 +78,10 @@ def _login(destination: Destination, error: BaseException) -> tuple[str, bool] |
 def _network(destination: Destination, error: BaseException, deadline_s: float) -> tuple[str, bool]:
     place = destination.login
     if isinstance(error, proxy.ProxyError):
-        return f"{place} is not reached by its proxy: {error}; see ansible_ssh_common_args, or ~/.ssh/config", False
+        return (
+            f"{place} cannot be reached through its proxy: {error}; check ansible_ssh_common_args, or ~/.ssh/config",
+            False,
+        )
     if isinstance(error, socket.gaierror):
         return f"the name {destination.address} does not resolve; set ansible_host to its address", True
     if isinstance(error, ConnectionRefusedError):
@@ -84,14 +90,14 @@ def _network(destination: Destination, error: BaseException, deadline_s: float) 
             False,
         )
     if isinstance(error, OSError) and error.errno in _NO_WAY:
-        return f"{place} cannot be reached: {error.strerror}; see the host's power, its link and ansible_host", False
+        return f"{place} cannot be reached: {error.strerror}; check the host's power, its link and ansible_host", False
     if isinstance(error, TimeoutError) or "timed out" in str(error).lower() or "timeout" in str(error).lower():
-        return f"{place} does not answer within {deadline_s:g} s; see the host's power, its link and firewall", False
+        return f"{place} does not respond within {deadline_s:g} s; check the host's power, its link and firewall", False
     if isinstance(error, paramiko.ConfigParseError):
         return f"~/.ssh/config cannot be read: {error}", True
     if isinstance(error, paramiko.SSHException | OSError | EOFError):
         what = str(error) or type(error).__name__
-        return f"{place} ends the connection ({what}); see the log of its sshd", False
+        return f"{place} ends the connection ({what}); check the log of its sshd", False
     raise error
 
 
@@ -109,11 +115,11 @@ def python_old(host: HostSpec, version: str) -> HostError:
 
 
 def directory_refused(host: HostSpec, path: str, reason: str) -> HostError:
-    text = f"{path} cannot be made or written by {host.user or 'this user'}: {reason}; see it, or set ccbed_workdir"
+    text = f"{path} cannot be created or written by {host.user or 'this user'}: {reason}; check its owner and mode, or set ccbed_workdir"
     return HostError(host.name, text, lasting=True, reached=True)
 
 
 def helper_ended(host: HostSpec, output: str) -> HostError:
     return HostError(
-        host.name, f"the helper there did not start: {output.strip()[-400:] or 'it said nothing'}", reached=True
+        host.name, f"the helper there did not start: {output.strip()[-400:] or 'it printed nothing'}", reached=True
     )

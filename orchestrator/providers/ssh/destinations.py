@@ -1,4 +1,4 @@
-"""Where a connection goes and by which way: what the inventory says, then what ssh's own configuration does."""
+"""The destination of a connection and its proxy, from the inventory first, then from ssh's own configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WAYS = ("proxycommand", "proxyjump")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a connection goes, once the inventory and ssh's own configuration were read."""
+    """The address, user and keys of a connection, as the inventory and ssh's own configuration say."""
 
     host: HostSpec
     address: str
@@ -36,7 +36,7 @@ class Destination:
 
 
 def resolve(host: HostSpec, config: Path | None = None) -> tuple[Destination, str]:
-    """(where to go, the command that stands for a socket, if any). ``config``: ssh's, if not the user's own."""
+    """(destination, proxy command or empty). ``config``: the file of ssh's configuration, if not the user's own."""
     named = ssh_options.first(host.ssh, "config")
     file = Path(named) if named else (config or CONFIG.expanduser())
     options = {**_configured(file, host.address or host.name), **{name: text[0] for name, text in host.ssh.items()}}
@@ -49,19 +49,19 @@ def resolve(host: HostSpec, config: Path | None = None) -> tuple[Destination, st
         keys=_keys(host, options),
         known=host_keys.files(host.known_hosts, shlex.split(str(options.get("userknownhostsfile", "")))),
     )
-    return destination, _way(destination, options, named)
+    return destination, _proxy_command(destination, options, named)
 
 
 def _keys(host: HostSpec, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of the inventory; without any, those of the configuration."""
+    """The keys of the inventory; if it has none, those of the configuration."""
     more = host.ssh.get("identityfile", ())
     if host.key:
         return tuple(dict.fromkeys((host.key, *_present(more))))
     return tuple(_present([] if more else options.get("identityfile", [])))
 
 
-def _way(destination: Destination, options: Mapping[str, Any], config: str) -> str:
-    """The first that is named counts, and the inventory before the configuration."""
+def _proxy_command(destination: Destination, options: Mapping[str, Any], config: str) -> str:
+    """The first proxy counts; the inventory comes before the configuration."""
     given = [name for name in destination.host.ssh if name in _WAYS] or [name for name in _WAYS if name in options]
     text = str(options[given[0]]) if given else "none"
     if text == "none":
@@ -75,7 +75,7 @@ def _way(destination: Destination, options: Mapping[str, Any], config: str) -> s
 
 
 def _filled(destination: Destination, command: str) -> str:
-    """With ssh's tokens filled in; those of a configuration are already."""
+    """The command with ssh's tokens replaced; paramiko has replaced those of a configuration."""
     tokens = {
         "h": destination.address,
         "p": str(destination.port),

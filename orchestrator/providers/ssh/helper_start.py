@@ -1,4 +1,4 @@
-"""The helper's start on a host: one command that brings the agent's archive along where the host lacks it."""
+"""Starts the helper on a host: one command, which copies the agent's archive there if the host lacks it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from . import connection_errors
 from .requests import Channel
 from .ssh_connection import Connection
 
-#: Runs on whatever Python there is, so that one that is too old can be named. What it prints is a header, as any frame.
-#: Unpacked, what it imports is compiled once: from an archive it would be every time, which is most of a start.
-#: Where a keeper of the same archive lives, its door (see ``agent.door``) gives a helper at once; nothing is imported then.
+#: Runs on any Python, so that it can report one that is too old. It prints frame headers.
+#: It unpacks the archive, so that modules are compiled once: from an archive they are compiled at every start.
+#: If a keeper of the same archive lives, its fork server (``hostlink/fork_server.py``) provides a helper without any import.
 BOOT = """
 import os, sys
 def say(**value):
@@ -83,12 +83,12 @@ from orchestrator.node.__main__ import main
 sys.exit(main(sys.argv[5:]))
 """
 _BLOCK = 1 << 16
-#: What a shell answers for a program that is not there.
+#: The exit code of a shell for a missing program.
 NOT_FOUND = 127
 
 
 class Streams(Channel, Protocol):
-    """What is needed of a paramiko channel beyond its bytes."""
+    """A paramiko channel with its exit status and its stderr."""
 
     def recv_exit_status(self) -> int: ...
 
@@ -99,7 +99,7 @@ class Streams(Channel, Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """A helper that serves. ``rest``: what it has said after its hello."""
+    """A helper that is ready. ``rest``: the bytes that came after its hello."""
 
     channel: Channel
     hello: Mapping[str, Any]
@@ -115,13 +115,13 @@ def command(python: str, hostdir: str, bed: str, roots: Sequence[str], content: 
 
 
 def start(connection: Connection, hostdir: str, bed: str, roots: Sequence[str], deadline_s: float) -> Started:
-    """Start it and hear its hello. Raises HostError."""
+    """Start the helper and wait for its hello. Raises HostError."""
     host, content = connection.host, archive.build()
     channel: Streams = connection.start(command(host.python, hostdir, bed, roots, content), deadline_s)
     channel.settimeout(deadline_s)
     data = b""
     while True:
-        message, data = _said(connection, channel, data, deadline_s)
+        message, data = _next_message(connection, channel, data, deadline_s)
         if "hello" in message:
             channel.settimeout(None)
             return Started(channel=channel, hello=message["hello"], rest=data)
@@ -133,8 +133,10 @@ def start(connection: Connection, hostdir: str, bed: str, roots: Sequence[str], 
             channel.sendall(content)
 
 
-def _said(connection: Connection, channel: Streams, data: bytes, deadline_s: float) -> tuple[dict[str, Any], bytes]:
-    """(what the helper says next, the bytes after it). What a login shell prints before it is passed over."""
+def _next_message(
+    connection: Connection, channel: Streams, data: bytes, deadline_s: float
+) -> tuple[dict[str, Any], bytes]:
+    """(next message of the helper, the bytes after it). Output of a login shell before it is skipped."""
     while True:
         line, newline, rest = data.partition(b"\n")
         if newline:
@@ -147,11 +149,11 @@ def _said(connection: Connection, channel: Streams, data: bytes, deadline_s: flo
         except TimeoutError as error:
             raise connection_errors.explain(connection.destination, error, deadline_s) from error
         if not part:
-            raise _ended(connection, channel)
+            raise _ended_error(connection, channel)
         data += part
 
 
-def _ended(connection: Connection, channel: Streams) -> connection_errors.HostError:
+def _ended_error(connection: Connection, channel: Streams) -> connection_errors.HostError:
     if not connection.alive:
         return connection_errors.HostError(
             connection.host.name, f"the connection to {connection.destination.login} was lost"

@@ -1,4 +1,4 @@
-"""Which host keys are trusted: strict by default; a first contact records a new key, and never replaces a known one."""
+"""Trust in host keys: strict by default; a first contact records a new key, and never replaces a known one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYSTEM = Path("/etc/ssh/ssh_known_hosts")
 
 
 class UnknownHostKeyError(Exception):
-    """The host shows a key that no file of known hosts has."""
+    """No file of known hosts has the key that the host shows."""
 
     def __init__(self, name: str, key: paramiko.PKey) -> None:
         super().__init__(name)
@@ -25,7 +25,7 @@ class UnknownHostKeyError(Exception):
 
 
 class Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
-    """What is done about a host of which no key is known: refuse, or (first contact) record its key in ``file``."""
+    """For a host without a known key: reject it or, on first contact, record its key in ``file``."""
 
     def __init__(self, file: Path, *, record: bool) -> None:
         self._file = file
@@ -38,13 +38,13 @@ class Policy(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
 
 
 def files(chosen: str | None, configured: Sequence[str]) -> tuple[Path, ...]:
-    """The files of known hosts, the one first into which new keys go: the inventory's, else ssh's own."""
+    """The files of known hosts: the inventory's, else ssh's own. The first one receives new keys."""
     user_files = [chosen] if chosen else [name for name in configured if name != "/dev/null"] or ["~/.ssh/known_hosts"]
     return (*(Path(name).expanduser() for name in user_files), SYSTEM)
 
 
 def append(file: Path, hostname: str, key: paramiko.PKey) -> None:
-    """Add a line; what others wrote meanwhile stays."""
+    """Append a line; lines that other processes add meanwhile stay."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fd = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -55,11 +55,11 @@ def append(file: Path, hostname: str, key: paramiko.PKey) -> None:
 
 
 def known_as(address: str, port: int) -> str:
-    """How a host is named in those files."""
+    """The name of a host in these files."""
     return address if port == paramiko.config.SSH_PORT else f"[{address}]:{port}"
 
 
 def fingerprint(key: paramiko.PKey) -> str:
-    """As ssh shows it."""
+    """The fingerprint as ssh prints it."""
     digest = base64.b64encode(hashlib.sha256(key.asbytes()).digest()).decode().rstrip("=")
     return f"{key.get_name()} SHA256:{digest}"

@@ -1,4 +1,4 @@
-"""The files of remote nodes as they lie on this machine: the same bytes, written as they come in."""
+"""The mirror of remote nodes' files on this machine: the same bytes, written as they arrive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Have = dict[str, tuple[int, str]]
 
 
 class Mirror:
-    """What of one host lies below ``root``: nodes/<n>/… as there, and the keeper's as keeper-<host>/…."""
+    """The files of one host below ``root``: nodes/<n>/… as on the host, and its keeper's as keeper-<host>/…."""
 
     def __init__(self, root: Path, host: str) -> None:
         self.root = root
@@ -24,14 +24,14 @@ class Mirror:
         self._lock = threading.Lock()
 
     def path(self, name: str) -> Path:
-        """Where a file of the host lies here. Raises ValueError for a name that leads elsewhere."""
+        """The path of a host's file on this machine. Raises ValueError for a name that leaves the bed's directories."""
         parts = PurePosixPath(name).parts
         if not parts or ".." in parts or parts[0] not in (KEEPER_DIR, "nodes"):
-            raise ValueError(f"{name!r} is no file of a bed")
+            raise ValueError(f"{name!r} is not a file of a bed")
         return self.root.joinpath(self._keeper if parts[0] == KEEPER_DIR else parts[0], *parts[1:])
 
     def have(self, trees: Iterable[Tree]) -> Have:
-        """(size, hash of the end) of each file that is here already."""
+        """(size, hash of the end) of each mirrored file."""
         files: Have = {}
         for tree in trees:
             top = self.path(tree.path)
@@ -41,11 +41,11 @@ class Mirror:
         return files
 
     def at(self, name: str) -> tuple[int, str]:
-        """The same of one file."""
+        """(size, hash of the end) of one file."""
         return self._end(self.path(name))
 
     def write(self, header: Mapping[str, Any], data: bytes) -> bool:
-        """Append the bytes of a frame; False where they do not fit on what is here. Raises OSError where they cannot be written."""
+        """Append the bytes of a frame; False if they do not continue the mirrored file. Raises OSError if they cannot be written."""
         name, offset = str(header["file"]), int(header["at"])
         path = self.path(name)
         with self._lock:
@@ -66,16 +66,16 @@ class Mirror:
 
 
 def _append(path: Path, offset: int, data: bytes) -> bool:
-    """All of the bytes or none: what was written in part is taken back."""
+    """Append all bytes or none: a partial write is removed again."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_TRUNC if offset == 0 else 0), 0o600)
     try:
         if os.fstat(fd).st_size != offset:
             return False
-        left, place = memoryview(data), offset
+        remaining, position = memoryview(data), offset
         try:
-            while left:
-                written = os.pwrite(fd, left, place)
-                left, place = left[written:], place + written
+            while remaining:
+                written = os.pwrite(fd, remaining, position)
+                remaining, position = remaining[written:], position + written
         except OSError:
             os.ftruncate(fd, offset)
             raise

@@ -1,4 +1,4 @@
-"""paramiko, without half a second's tenth of imports that only `Match exec` in ssh's configuration needs."""
+"""paramiko without the 50 ms of imports that only `Match exec` in ssh's configuration needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PROGRAMS = "invoke"
 
 @contextmanager
 def _hidden(name: str) -> Iterator[None]:
-    """Whoever tries to import it finds that it is not installed, which paramiko provides for."""
+    """While hidden, the module looks like one that is not installed; paramiko handles that case."""
     is_loaded = name in sys.modules
     if not is_loaded:
         sys.modules[name] = None  # type: ignore[assignment]
@@ -28,7 +28,7 @@ with _hidden(_PROGRAMS):
 
 
 def with_programs() -> None:
-    """Now paramiko can run what `Match exec` names."""
+    """Let paramiko run the programs that `Match exec` names."""
     paramiko.config.invoke = importlib.import_module(_PROGRAMS)
 
 

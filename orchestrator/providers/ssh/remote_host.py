@@ -19,7 +19,7 @@ from .. import files
 from ..bed_commands import BED
 from . import file_fetch, helper_start, ssh_connection
 from .connection_errors import HostError
-from .host_connection import Reach
+from .host_connection import HostConnection
 from .mirror import Mirror
 from .requests import Link
 
@@ -62,7 +62,7 @@ def more_exact(known: Reading | None, new: Reading) -> Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class _Order:
+class _PendingFile:
     """A file that is to be placed. ``until``: afterwards nobody wants it there any more."""
 
     content: bytes
@@ -72,7 +72,7 @@ class _Order:
 class RemoteSite:
     """See sites.Site. ``connect`` is called for each new connection; ``open`` makes the first one or raises HostError.
 
-    ``trouble``: what went wrong last while nobody waited for it. ``capped``: the nodes of which not all bulk is streamed.
+    ``last_problem``: what went wrong last while nobody waited for it. ``capped_nodes``: the nodes of which not all bulk is streamed.
     """
 
     def __init__(
@@ -85,91 +85,93 @@ class RemoteSite:
         roots = [root for root in (bed.shared_dir, bed.data_dir) if root]
         self.host = host
         self.root = Path(bed.workdir)
-        self.trouble = ""
-        self.connections = 0
-        self.capped: set[str] = set()
+        self.last_problem = ""
+        self.connection_count = 0
+        self.capped_nodes: set[str] = set()
         self._bed = bed
         self._now = now
         self._mirror = Mirror(self.root, host.name)
-        self._reach = Reach(
+        self._host_connection = HostConnection(
             host.name,
             connect=lambda deadline_s: connect(host, deadline_s),
             start=lambda connection, deadline_s: helper_start.start(
                 connection, bed.hostdir, bed.name, roots, deadline_s
             ),
-            handle=self._frame,
-            greet=self._resume,
-            up=self._send_all,
-            turn=self._retry_astray,
+            handle=self._handle_frame,
+            initialize=self._initialize,
+            on_up=self._send_all,
+            every_second=self._resync,
         )
         self._token = secrets.token_hex(8)
-        self._wheel: Mapping[str, Any] | None = None
+        self._driver_lock: Mapping[str, Any] | None = None
         self._trees: dict[str, Tree] = {}
         self._nodes: dict[str, None] = {}
         self._beats: dict[str, tuple[str, int]] = {}
-        self._unsent: dict[str, _Order] = {}
-        self._astray: set[str] = set()
+        self._unsent: dict[str, _PendingFile] = {}
+        self._out_of_sync: set[str] = set()
         self._clock: Reading | None = None
 
     def open(self, deadline_s: float = ssh_connection.CONNECT_S, *, patient: bool = False) -> None:
-        """Connect, and stay connected from now on. Raises HostError where the host cannot be used. ``patient``: see Reach."""
+        """Connect, and stay connected from now on. Raises HostError where the host cannot be used. ``patient``: see HostConnection."""
         self._follow([Tree(path="keeper", node="")])
-        self._reach.open(deadline_s, patient=patient)
+        self._host_connection.open(deadline_s, patient=patient)
 
     @property
-    def connected(self) -> bool:
-        return self._reach.link is not None
+    def is_connected(self) -> bool:
+        return self._host_connection.link is not None
 
     @property
-    def answering(self) -> bool:
-        return self._reach.answering
+    def is_responding(self) -> bool:
+        return self._host_connection.is_responding
 
     @property
     def reason(self) -> str:
         """Why it is not connected."""
-        return self._reach.reason
+        return self._host_connection.reason
 
     @property
     def connection(self) -> ssh_connection.Connection:
         """For whatever else goes over the same connection, an engine's client, say. Raises HostError where it is lost."""
-        return self._reach.connection
+        return self._host_connection.connection
 
     @property
     def clock(self) -> Reading | None:
         """The best reading of this host's clock on this connection."""
         return self._clock
 
-    def ask(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
+    def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of the host. Raises OSError, ValueError or RuntimeError with the host's own sentence.
 
         One argument may be bytes, which go as they are.
         """
         raw = next((name for name, value in args.items() if isinstance(value, bytes)), "")
         body = bytes(args.pop(raw)) if raw else b""
-        return self._reach.ask({"do": "op", "op": op, "args": args, "raw": raw}, body, deadline_s)[0]
+        return self._host_connection.request({"do": "op", "op": op, "args": args, "raw": raw}, body, deadline_s)[0]
 
     def ping(self, deadline_s: float = 10.0) -> Reading:
         """Ask for the host's clock."""
         before = time.monotonic()
-        response, _ = self._reach.ask({"do": "ping"}, b"", deadline_s)
+        response, _ = self._host_connection.request({"do": "ping"}, b"", deadline_s)
         reading = read_clock(response, before, time.monotonic(), time.time())
         self._clock = more_exact(self._clock, reading)
         return reading
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         """Place a file; returns at once. Without a connection it goes out with the next one, unless that comes too late."""
-        order = _Order(content, self._now() + within_s)
-        with self._reach.state:
-            self._unsent[path] = order
-            if self._reach.link:
-                self._send(self._reach.link, path, order)
+        file = _PendingFile(content, self._now() + within_s)
+        with self._host_connection.state:
+            self._unsent[path] = file
+            if self._host_connection.link:
+                self._send(self._host_connection.link, path, file)
 
     def put(self, content: Mapping[str, bytes], deadline_s: float = 60.0) -> str:
         path = f"{self._bed.hostdir}/payloads/{files.payload_hash(content)}"
-        if self._reach.ask({"do": "has", "path": path}, b"", deadline_s)[0]:
+        if self._host_connection.request({"do": "has", "path": path}, b"", deadline_s)[0]:
             return path
         listed = [[name, len(data)] for name, data in content.items()]
-        return str(self._reach.ask({"do": "put", "files": listed}, b"".join(content.values()), deadline_s)[0])
+        return str(
+            self._host_connection.request({"do": "put", "files": listed}, b"".join(content.values()), deadline_s)[0]
+        )
 
     def watch(self, run: str, nodes: Sequence[str], deadline_s: float = 10.0) -> None:
         """Follow these nodes' files of a run from now on. The events that are there already are here on return."""
@@ -183,11 +185,11 @@ class RemoteSite:
         for tree in trees:
             self._mirror.path(tree.path).mkdir(mode=0o700, parents=True, exist_ok=True)
         if run == BED:
-            self.leave()
+            self.release()
         else:
             self.drive(run)
         with contextlib.suppress(HostError):  # what is not there now comes with the next connection
-            self._reach.ask(self._watching(trees), b"", deadline_s)
+            self._host_connection.request(self._watch_request(trees), b"", deadline_s)
 
     def settle(self, path: str = "", deadline_s: float = 10.0) -> Mapping[str, Any]:
         """Wait until everything below a path is here that is there now; {files, there, capped}."""
@@ -195,22 +197,24 @@ class RemoteSite:
 
     def _settled(self, paths: Sequence[str], deadline_s: float) -> Mapping[str, Mapping[str, Any]]:
         """The same of several paths at once."""
-        results: Mapping[str, Mapping[str, Any]] = self._reach.ask({"do": "sync", "paths": paths}, b"", deadline_s)[0]
+        results: Mapping[str, Mapping[str, Any]] = self._host_connection.request(
+            {"do": "sync", "paths": paths}, b"", deadline_s
+        )[0]
         return results
 
     def drive(self, run: str) -> None:
         """Take the wheel for a run on this host, and again on every new connection. Raises OSError that names who has it."""
         content = {"run": run, "owner": ssh_connection.own_name(), "pid": os.getpid(), "token": self._token}
         try:
-            self._reach.ask({"do": "drive", "content": content}, b"", 10.0)
+            self._host_connection.request({"do": "drive", "content": content}, b"", 10.0)
         except HostError:
             pass  # it is taken with the next connection
-        self._wheel = content
+        self._driver_lock = content
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let go of the wheel."""
-        held, self._wheel = self._wheel, None
-        if held and (link := self._reach.link):
+        held, self._driver_lock = self._driver_lock, None
+        if held and (link := self._host_connection.link):
             link.request({"do": "leave"})
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
@@ -234,16 +238,18 @@ class RemoteSite:
         except OSError as error:
             results = error
 
-        def one(node: str, path: str, to: Path, limit: int) -> Fetched:
+        def fetch_one(node: str, path: str, to: Path, limit: int) -> Fetched:
             if path in mirrored:
                 return self._copied(node, path, to, limit, results)
             place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
-            return file_fetch.pull(self._reach.ask, place, to, limit, deadline_s)
+            return file_fetch.pull(self._host_connection.request, place, to, limit, deadline_s)
 
-        return files.each(one, node, wanted, limit)
+        return files.each(fetch_one, node, wanted, limit)
 
     def _is_mirrored(self, node: str, path: str) -> bool:
-        return not path.startswith("/") and (self._followed(f"nodes/{node}/{path}") or self._reach.link is None)
+        return not path.startswith("/") and (
+            self._is_followed(f"nodes/{node}/{path}") or self._host_connection.link is None
+        )
 
     def _copied(
         self, node: str, path: str, to: Path, limit: int, settled: Mapping[str, Mapping[str, Any]] | OSError
@@ -267,44 +273,44 @@ class RemoteSite:
 
     def close(self) -> None:
         """End the connection and with it the helper, once what was written has arrived. The mirror stays."""
-        reach = self._reach
-        with reach.state:
-            reach.state.wait_for(lambda: not self._unsent or not reach.link, FLUSH_S)
-        reach.close()
+        connection = self._host_connection
+        with connection.state:
+            connection.state.wait_for(lambda: not self._unsent or not connection.link, FLUSH_S)
+        connection.close()
 
-    def _resume(self, link: Link, deadline_s: float) -> None:
+    def _initialize(self, link: Link, deadline_s: float) -> None:
         """Bring a new helper to where the last one was."""
         self._clock = None
-        self.connections += 1
-        if self._wheel:
-            link.request({"do": "drive", "content": self._wheel}).result(deadline_s)
-        link.request(self._watching(list(self._trees.values()))).result(deadline_s)
+        self.connection_count += 1
+        if self._driver_lock:
+            link.request({"do": "drive", "content": self._driver_lock}).result(deadline_s)
+        link.request(self._watch_request(list(self._trees.values()))).result(deadline_s)
 
     def _send_all(self, link: Link) -> None:
-        for path, order in list(self._unsent.items()):
-            if self._now() > order.until:
+        for path, file in list(self._unsent.items()):
+            if self._now() > file.until:
                 del self._unsent[path]
-                self.trouble = f"{path}: not sent, its time was over"
+                self.last_problem = f"{path}: not sent, its time was over"
             else:
-                self._send(link, path, order)
+                self._send(link, path, file)
 
-    def _send(self, link: Link, path: str, order: _Order) -> None:
+    def _send(self, link: Link, path: str, file: _PendingFile) -> None:
         """A file that was placed is forgotten; one whose answer was lost goes out again: the same name, the same bytes."""
 
         def placed(future: Any) -> None:
             error = future.exception()
             if isinstance(error, ConnectionError):
                 return
-            with self._reach.state:
-                if self._unsent.get(path) is order:
+            with self._host_connection.state:
+                if self._unsent.get(path) is file:
                     del self._unsent[path]
-                    self._reach.state.notify_all()
+                    self._host_connection.state.notify_all()
             if error is not None:
-                self.trouble = f"{path}: {error}"
+                self.last_problem = f"{path}: {error}"
 
-        link.request({"do": "write", "path": path}, order.content).add_done_callback(placed)
+        link.request({"do": "write", "path": path}, file.content).add_done_callback(placed)
 
-    def _followed(self, name: str) -> bool:
+    def _is_followed(self, name: str) -> bool:
         parent = name.rpartition("/")[0]
         inside = ((f"{name}/".startswith(f"{tree.path}/"), tree) for tree in self._trees.values())
         return any(is_inside and (tree.deep or tree.path == parent) for is_inside, tree in inside)
@@ -313,39 +319,41 @@ class RemoteSite:
         for tree in trees:
             self._trees.setdefault(tree.path, tree)
 
-    def _watching(self, trees: Sequence[Tree]) -> Mapping[str, Any]:
+    def _watch_request(self, trees: Sequence[Tree]) -> Mapping[str, Any]:
         listed = [{"path": tree.path, "node": tree.node, "deep": tree.deep, "cap": tree.cap} for tree in trees]
         return {"do": "watch", "trees": listed, "have": self._mirror.have(trees), "beats": list(self._nodes)}
 
-    def _frame(self, header: Mapping[str, Any], data: bytes) -> None:
+    def _handle_frame(self, header: Mapping[str, Any], data: bytes) -> None:
         if "file" in header:
-            self._mirrored(header, data)
+            self._write_mirror(header, data)
         elif "beats" in header:
             self._beats.update({node: (str(inc), int(count)) for node, (inc, count) in header["beats"].items()})
         elif "capped" in header:
-            self.capped.add(str(header["capped"]))
+            self.capped_nodes.add(str(header["capped"]))
 
-    def _mirrored(self, header: Mapping[str, Any], data: bytes) -> None:
+    def _write_mirror(self, header: Mapping[str, Any], data: bytes) -> None:
         """A file that does not fit, or cannot be written, is asked for again from where it is."""
         try:
-            if not self._ours(str(header["file"]), str(header["node"])):
+            if not self._is_of_node(str(header["file"]), str(header["node"])):
                 return
             if self._mirror.write(header, data):
                 return
         except ValueError:
             return
         except OSError as error:
-            self.trouble = f"{error.filename or self.root}: {error.strerror}; files of {self.host.name} wait for space"
-        self._astray.add(str(header["file"]))
+            self.last_problem = (
+                f"{error.filename or self.root}: {error.strerror}; files of {self.host.name} wait for space"
+            )
+        self._out_of_sync.add(str(header["file"]))
 
-    def _ours(self, name: str, node: str) -> bool:
+    def _is_of_node(self, name: str, node: str) -> bool:
         """Is this a file of the node that it is said to be of, and of one that is followed? Of the keeper, without one?"""
         return name.startswith(f"nodes/{node}/" if node else "keeper/") and (not node or node in self._nodes)
 
-    def _retry_astray(self, link: Link) -> None:
-        while self._astray:
-            name = self._astray.pop()
-            link.tell({"do": "anew", "file": name, "have": self._mirror.at(name)})
+    def _resync(self, link: Link) -> None:
+        while self._out_of_sync:
+            name = self._out_of_sync.pop()
+            link.notify({"do": "anew", "file": name, "have": self._mirror.at(name)})
 
 
 def _unread(result: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Requests and frames over one channel to the helper of a host: answers find whoever asked, all else goes to a handler."""
+"""Requests over one channel to the helper of a host: each response goes to its request, other frames to a handler."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 
 from ...node.hostlink import frames
 
-#: What a host answers: the value, and the bytes that came with it.
-Answer = tuple[Any, bytes]
+#: The value of a response, and the bytes that came with it.
+Response = tuple[Any, bytes]
 _BLOCK = 1 << 16
 
 
 class Channel(Protocol):
-    """A paramiko channel, or anything that is like one."""
+    """A paramiko channel, or an object with the same methods."""
 
     def recv(self, size: int, /) -> bytes: ...
 
@@ -28,8 +28,8 @@ class Channel(Protocol):
     def close(self) -> None: ...
 
 
-class RefusedError(Exception):
-    """The host answered that it could not: its own sentence. ``kind``: the name of the error there."""
+class RemoteError(Exception):
+    """The host reports an error, in its own words. ``kind``: the class of the error there."""
 
     def __init__(self, text: str, kind: str = "") -> None:
         super().__init__(text)
@@ -37,9 +37,9 @@ class RefusedError(Exception):
 
 
 class Link:
-    """Open from the moment that it is made until the channel ends. ``handle`` is called by the reading thread.
+    """A link is open from its creation until its channel ends. The reading thread calls ``handle``.
 
-    ``heard``: when the last bytes came, on the monotonic clock.
+    ``last_received``: when the last bytes arrived, on the monotonic clock.
     """
 
     def __init__(
@@ -53,44 +53,44 @@ class Link:
         self._handle = handle
         self._lost = lost
         self._numbers = itertools.count(1)
-        self._open: dict[int, Future[Answer]] = {}
+        self._pending: dict[int, Future[Response]] = {}
         self._lock = threading.Lock()
         self._out: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._ended = False
-        self.heard = time.monotonic()
+        self._is_ended = False
+        self.last_received = time.monotonic()
         threading.Thread(target=self._read, args=(first,), daemon=True, name="ccbed-link-read").start()
         threading.Thread(target=self._send, daemon=True, name="ccbed-link-send").start()
 
     @property
-    def ended(self) -> bool:
-        return self._ended
+    def is_ended(self) -> bool:
+        return self._is_ended
 
-    def request(self, header: Mapping[str, Any], body: bytes = b"") -> Future[Answer]:
-        """Send; returns at once. The future raises RefusedError, or ConnectionError where no answer will come."""
-        number, future = next(self._numbers), Future[Answer]()
+    def request(self, header: Mapping[str, Any], body: bytes = b"") -> Future[Response]:
+        """Send a request; returns at once. The future raises RemoteError, or ConnectionError if no response can come."""
+        number, future = next(self._numbers), Future[Response]()
         with self._lock:
-            if self._ended:
+            if self._is_ended:
                 future.set_exception(ConnectionError("the connection is lost"))
                 return future
-            self._open[number] = future
+            self._pending[number] = future
         self._out.put(frames.encode({"id": number, **header}, body))
         return future
 
-    def tell(self, header: Mapping[str, Any]) -> None:
-        """Send what is not answered."""
+    def notify(self, header: Mapping[str, Any]) -> None:
+        """Send a frame without a response."""
         self._out.put(frames.encode(header))
 
     def close(self, reason: str = "closed") -> None:
-        """End it, whatever is still open; the helper there ends with it."""
+        """Close the link and fail its open requests; the helper on the host ends with it."""
         with self._lock:
-            first, self._ended = not self._ended, True
-            left, self._open = list(self._open.values()), {}
+            first, self._is_ended = not self._is_ended, True
+            pending, self._pending = list(self._pending.values()), {}
         if not first:
             return
         self._out.put(b"")
-        with contextlib.suppress(Exception):  # of a transport that is dead already
+        with contextlib.suppress(Exception):  # the transport may be dead already
             self._channel.close()
-        for future in left:
+        for future in pending:
             future.set_exception(ConnectionError(reason))
         self._lost(self, reason)
 
@@ -98,7 +98,7 @@ class Link:
         try:
             while data := self._out.get():
                 self._channel.sendall(data)
-        except Exception as error:  # noqa: BLE001  whatever a channel raises, it is of no use any more
+        except Exception as error:  # noqa: BLE001  after any error the channel is unusable
             self.close(str(error) or "the connection is lost")
 
     def _read(self, data: bytes) -> None:
@@ -106,25 +106,25 @@ class Link:
         try:
             while True:
                 for header, body in decoder.feed(data):
-                    self._take(header, body)
+                    self._dispatch(header, body)
                 data = self._channel.recv(_BLOCK)
                 if not data:
-                    raise EOFError("the helper there ended")
-                self.heard = time.monotonic()
+                    raise EOFError("the helper on the host ended")
+                self.last_received = time.monotonic()
         except Exception as error:  # noqa: BLE001  the same
             self.close(str(error) or "the connection is lost")
 
-    def _take(self, header: Mapping[str, Any], body: bytes) -> None:
+    def _dispatch(self, header: Mapping[str, Any], body: bytes) -> None:
         if "id" not in header:
-            if "sum" in header:  # so that only as much is on its way as arrives soon
-                self.tell({"do": "got", "sum": header["sum"]})
+            if "sum" in header:  # acknowledge, so that the host sends only what arrives soon
+                self.notify({"do": "got", "sum": header["sum"]})
             self._handle(header, body)
             return
         with self._lock:
-            future = self._open.pop(int(header["id"]), None)
+            future = self._pending.pop(int(header["id"]), None)
         if future is None:
             return
         if "error" in header:
-            future.set_exception(RefusedError(str(header["error"]), str(header.get("kind", ""))))
+            future.set_exception(RemoteError(str(header["error"]), str(header.get("kind", ""))))
         else:
             future.set_result((header.get("ok"), body))

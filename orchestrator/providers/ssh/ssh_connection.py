@@ -1,4 +1,4 @@
-"""One SSH connection to a host: strict about keys, with deadlines, its sessions few; what fails is said in one sentence."""
+"""One SSH connection to a host: strict host keys, deadlines, few sessions, errors with cause and fix."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .destinations import Destination
 from .paramiko_import import paramiko
 
 CONNECT_S = 10.0
-#: A machine that is on answers a first packet at once; three are sent in this time.
+#: A machine that is on responds to a first packet at once; TCP sends three in this time.
 REACH_S = 4.0
 KEEPALIVE_S = 5
-#: How long what was sent may stay without acknowledgement before the kernel gives the connection up.
+#: How long data may stay unacknowledged before the kernel closes the connection.
 UNACKNOWLEDGED_S = 10
-#: Bytes that may be on their way in one channel: so many may lie between an event and its reader.
+#: The flow-control window of a channel, in bytes.
 WINDOW = 512 << 10
 _TCP_USER_TIMEOUT, _TCP_QUICKACK = 18, 12
 _TRANSIENT = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, EOFError, TimeoutError)
 
 
 class SilentError(TimeoutError):
-    """Nothing came back from the host's address."""
+    """No packet came back from the host's address."""
 
 
-#: What the host, or its name, has said clearly: asking again, or waiting longer, changes nothing.
+#: Definite errors of the host or its name: a retry or more time cannot help.
 _DEFINITE = (
     socket.gaierror,
     paramiko.AuthenticationException,
@@ -49,8 +49,8 @@ _DEFINITE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What came of a command: its exit code and what it wrote."""
+class CommandResult:
+    """The exit code and the output of a command."""
 
     code: int
     out: bytes
@@ -63,7 +63,7 @@ class Connection:
     def __init__(
         self, destination: Destination, client: paramiko.SSHClient, program: proxy.Proxy | None = None
     ) -> None:
-        """``program``: what stands for its socket."""
+        """``program``: the proxy that provides its socket, if any."""
         self.destination = destination
         self._client = client
         self._program = program
@@ -74,7 +74,7 @@ class Connection:
 
     @property
     def transport(self) -> paramiko.Transport:
-        """Raises HostError where the connection is no more."""
+        """Raises HostError if the connection is lost."""
         transport = self._client.get_transport()
         if transport is None or not transport.is_active():
             raise HostError(self.host.name, f"the connection to {self.destination.login} is lost")
@@ -85,10 +85,10 @@ class Connection:
         transport = self._client.get_transport()
         return bool(transport and transport.is_active())
 
-    def answers(self, within_s: float) -> bool | None:
-        """Does an sshd introduce itself there now, to somebody new? None: nobody can tell, a program is in between.
+    def is_responding(self, within_s: float) -> bool | None:
+        """Whether sshd greets a new connection now. None behind a proxy: then it is not known.
 
-        ``within_s``: for the connection, and for a word.
+        ``within_s``: the limit for the connection, and for the greeting.
         """
         if self._program:
             return None
@@ -100,7 +100,7 @@ class Connection:
             return False
 
     def start(self, argv: Sequence[str], deadline_s: float = CONNECT_S) -> paramiko.Channel:
-        """Start a program there; the channel is its stdin and stdout."""
+        """Start a program on the host; the channel is its stdin and stdout."""
         try:
             channel = self.transport.open_session(window_size=WINDOW, timeout=deadline_s)
             channel.settimeout(deadline_s)
@@ -110,12 +110,12 @@ class Connection:
             raise explain(self.destination, error, deadline_s) from error
         return channel
 
-    def run(self, argv: Sequence[str], stdin: bytes = b"", deadline_s: float = CONNECT_S) -> Done:
-        """Run a program there to its end."""
+    def run(self, argv: Sequence[str], stdin: bytes = b"", deadline_s: float = CONNECT_S) -> CommandResult:
+        """Run a program on the host to its end."""
         until = time.monotonic() + deadline_s
         channel = self.start(argv, deadline_s)
         try:
-            return _ended(channel, stdin, until)
+            return _run_to_end(channel, stdin, until)
         except TimeoutError:
             text = f"`{argv[0]}` did not end within {deadline_s:g} s there"
             raise HostError(self.host.name, text) from None
@@ -125,7 +125,7 @@ class Connection:
             channel.close()
 
     def close(self) -> None:
-        """Whoever reads from it hears at once that it ended; paramiko itself would look only ten times a second."""
+        """Shut the socket down first, so that readers notice at once; paramiko polls ten times a second."""
         transport = self._client.get_transport()
         if transport is not None:
             with contextlib.suppress(OSError):
@@ -138,25 +138,25 @@ class Connection:
 def connect(host: HostSpec, deadline_s: float = CONNECT_S, *, tries: int = 3, config: Path | None = None) -> Connection:
     """Connect within the deadline. ``config``: ssh's configuration, if not ~/.ssh/config. Raises HostError.
 
-    Only what may pass by itself is tried again: resets and silence while connecting, never keys and refusals.
+    Only transient errors are retried: resets and silence while connecting, never keys and rejections.
     """
     until = time.monotonic() + deadline_s
-    destination, way = destinations.resolve(host, config)
+    destination, proxy_command = destinations.resolve(host, config)
     try:
         try:
-            return _connected(destination, way, until)
+            return _connected(destination, proxy_command, until)
         except Exception as error:
             if tries < 2 or not _is_transient(error) or time.monotonic() > until:
                 raise
-        return _again(destination, way, until, tries - 1)
+        return _retry(destination, proxy_command, until, tries - 1)
     except Exception as error:
         late = not isinstance(error, _DEFINITE) and time.monotonic() > until - 0.1
         within_s = min(deadline_s, REACH_S) if isinstance(error, SilentError) else deadline_s
         raise explain(destination, TimeoutError() if late else error, within_s) from error
 
 
-def _again(destination: Destination, way: str, until: float, tries: int) -> Connection:
-    """After a first try that failed by something that may pass."""
+def _retry(destination: Destination, proxy_command: str, until: float, tries: int) -> Connection:
+    """Retry after a first attempt with a transient error."""
     import tenacity
 
     time.sleep(min(0.1, _left(until)))
@@ -166,7 +166,7 @@ def _again(destination: Destination, way: str, until: float, tries: int) -> Conn
         wait=tenacity.wait_random_exponential(multiplier=0.1, max=1.0),
         reraise=True,
     )
-    return attempts(_connected, destination, way, until)
+    return attempts(_connected, destination, proxy_command, until)
 
 
 def _is_transient(error: BaseException) -> bool:
@@ -175,11 +175,11 @@ def _is_transient(error: BaseException) -> bool:
     return isinstance(error, _TRANSIENT) or "banner" in str(error) or "No existing session" in str(error)
 
 
-def _connected(destination: Destination, way: str, until: float) -> Connection:
-    """``way``: the command that stands for a socket. What it says when it ends is the reason."""
-    if not way:
+def _connected(destination: Destination, proxy_command: str, until: float) -> Connection:
+    """``proxy_command``: provides the socket, or empty. If it ends, its last output is the reason."""
+    if not proxy_command:
         return _opened(destination, _socket(destination, until), until)
-    program = proxy.Proxy(way)
+    program = proxy.Proxy(proxy_command)
     try:
         return _opened(destination, program.sock, until, program)
     except BaseException as error:
@@ -196,9 +196,7 @@ def _opened(
 ) -> Connection:
     logging.getLogger("paramiko").setLevel(logging.CRITICAL)
     if destination.host.key:
-        with Path(destination.host.key).open(
-            "rb"
-        ):  # what is wrong with it is said better by the system than by paramiko
+        with Path(destination.host.key).open("rb"):  # the system's error is clearer than paramiko's
             pass
     client = paramiko.SSHClient()
     try:
@@ -230,14 +228,16 @@ def _opened(
     return Connection(destination, client, program)
 
 
-class _Prompt(socket.socket):
-    """What comes is acknowledged at once. An sshd that serves no terminal sends nothing small before that is done, and the
-    kernel takes 40 ms over it where nothing is to be sent: every session would begin so much later, every second event come.
+class _QuickAckSocket(socket.socket):
+    """Acknowledges received data at once.
+
+    An sshd without a terminal sends no small packet before the acknowledgement, and the kernel delays that by 40 ms if it
+    has nothing to send. Every session would start, and every second event arrive, so much later.
     """
 
     def recv(self, size: int, flags: int = 0, /) -> bytes:
         data = super().recv(size, flags)
-        self.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)  # the kernel forgets it again and again
+        self.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)  # the kernel resets the option
         return data
 
 
@@ -247,7 +247,7 @@ def _socket(destination: Destination, until: float) -> socket.socket:
         plain = socket.create_connection((destination.address, destination.port), timeout=within_s)
     except TimeoutError:
         raise SilentError from None
-    sock = _Prompt(plain.family, plain.type, plain.proto, plain.detach())
+    sock = _QuickAckSocket(plain.family, plain.type, plain.proto, plain.detach())
     sock.settimeout(within_s)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with contextlib.suppress(OSError):
@@ -259,21 +259,21 @@ def _left(until: float) -> float:
     return max(0.05, until - time.monotonic())
 
 
-def _ended(channel: paramiko.Channel, stdin: bytes, until: float) -> Done:
+def _run_to_end(channel: paramiko.Channel, stdin: bytes, until: float) -> CommandResult:
     """Feed and drain a channel until its program ends. Raises TimeoutError."""
     out, err = bytearray(), bytearray()
-    given = memoryview(stdin)
-    if not given:
+    pending = memoryview(stdin)
+    if not pending:
         channel.shutdown_write()
-    while not (channel.exit_status_ready() and channel.eof_received and not _waits(channel)):
+    while not (channel.exit_status_ready() and channel.eof_received and not _has_output(channel)):
         if time.monotonic() > until:
             raise TimeoutError
         moved = False
-        if given and channel.send_ready():
+        if pending and channel.send_ready():
             channel.settimeout(_left(until))
-            given = given[channel.send(given[:32768]) :]
+            pending = pending[channel.send(pending[:32768]) :]
             moved = True
-            if not given:
+            if not pending:
                 channel.shutdown_write()
         if channel.recv_ready():
             out += channel.recv(1 << 16)
@@ -285,13 +285,13 @@ def _ended(channel: paramiko.Channel, stdin: bytes, until: float) -> Done:
             if channel.closed or not channel.get_transport().is_active():
                 raise EOFError("the connection was lost")
             time.sleep(0.001)
-    return Done(code=channel.recv_exit_status(), out=bytes(out), err=bytes(err))
+    return CommandResult(code=channel.recv_exit_status(), out=bytes(out), err=bytes(err))
 
 
-def _waits(channel: paramiko.Channel) -> bool:
+def _has_output(channel: paramiko.Channel) -> bool:
     return bool(channel.recv_ready() or channel.recv_stderr_ready())
 
 
 def own_name() -> str:
-    """This orchestrator's owner, as others shall see it."""
+    """The owner of this orchestrator, for messages to others."""
     return f"{getpass.getuser()}@{os.uname().nodename}"
