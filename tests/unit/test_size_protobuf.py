@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.sizing import chakra_protobuf, traces
-from orchestrator.core.sizing.recorded import TraceError
+from orchestrator.core.sizing import trace_chakra_protobuf, traces
+from orchestrator.core.sizing.trace_recording import TraceError
 
 
 def ring(operation: str, ranks: int) -> str:
@@ -78,7 +78,7 @@ def test_a_trace_in_protobuf_is_replayed_as_the_same_one_in_json() -> None:
     assert (found.form, found.ranks, found.collectives, found.timed) == ("Chakra execution trace", 4, 2, True)
     told = [(item.operation, item.bytes, round(item.gap_ms, 3)) for item in found.items]
     assert told == [("all-reduce", 1 << 20, 0.0), ("all-gather", 4096, 0.25)]
-    nodes = [{**one, "attr": one.get("attr", [])} for one in chakra_protobuf.nodes(TRACE)]
+    nodes = [{**one, "attr": one.get("attr", [])} for one in trace_chakra_protobuf.read_nodes(TRACE)]
     text = "\n".join(map(json.dumps, nodes))
     assert traces.replay({"chakra.0.json": text.encode()}, ring).items == found.items
 
@@ -98,7 +98,7 @@ def test_every_kind_of_number_is_read() -> None:
         varint(19 << 3 | 5) + struct.pack("<I", 9), varint(23 << 3 | 5) + struct.pack("<i", -9), number(27, 1),
         varint(25 << 3 | 1) + struct.pack("<q", -1), varint(3 << 3 | 1) + struct.pack("<d", 0.25),
     ]  # fmt: skip
-    (found,) = chakra_protobuf.nodes(file(b"".join(counted(10, counted(1, "x") + one) for one in values)))
+    (found,) = trace_chakra_protobuf.read_nodes(file(b"".join(counted(10, counted(1, "x") + one) for one in values)))
     read = [next(value for key, value in one.items() if key != "name") for one in found["attr"]]
     assert read == [-3, -(1 << 40), 7, (1 << 64) - 1, -3, 2, 9, -9, True, -1, 0.25]
 
@@ -127,7 +127,7 @@ def test_what_is_wrong_is_told_with_its_place(content: bytes, told: str) -> None
 @given(st.binary(max_size=200))
 def test_no_bytes_break_the_reader(content: bytes) -> None:
     with contextlib.suppress(TraceError):
-        chakra_protobuf.nodes(content)
+        trace_chakra_protobuf.read_nodes(content)
 
 
 @given(st.integers(0, len(TRACE) - 1), st.integers(0, 255))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.sizing import traces
-from orchestrator.core.sizing.recorded import TraceError
+from orchestrator.core.sizing.trace_recording import TraceError
 
 
 def ring(operation: str, ranks: int) -> str:
@@ -223,7 +223,7 @@ def test_the_longest_computing_before_a_collective_counts() -> None:
         ([param("all_shuffle", 3)], "entry 1: unknown operation all_shuffle; known: all-gather, all-reduce"),
         ([{"comms": "all_reduce", "dtype": "float"}], "entry 1: all_reduce lacks in_msg_size, out_msg_size"),
         ([param("all_reduce", 3, dtype="quad")], "entry 1: unknown dtype quad"),
-        ([param("all_reduce", 3, world_size=None)], "does not say how many ranks there were: --gpus N"),
+        ([param("all_reduce", 3, world_size=None)], "the number of ranks is not in the trace; give --gpus N"),
         ([param("all_reduce", 3, world_size=10**12)], "1,000,000,000,000 ranks: must be 0 to 100,000"),
         ([param("all_reduce", 3, global_ranks=[0, 10**12])], "1,000,000,000,001 ranks: must be <= 100,000"),
         ([param("send", 3, src_rank=0)], "entry 1: send lacks its peer: dst_rank"),

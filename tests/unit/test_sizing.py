@@ -7,13 +7,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.sizing import answer as answers
-from orchestrator.core.sizing import described, layout, memory, pricing, traffic, transformers, trials
-from orchestrator.core.sizing.described import Layer, Model, Part, Shape
+from orchestrator.core.sizing import (
+    batches,
+    cost,
+    layout,
+    memory,
+    model_description,
+    traffic,
+    training_size,
+    transformers,
+)
+from orchestrator.core.sizing.model_description import Layer, Model, Part, Shape
 from orchestrator.plugins import discover
 
 ADAM = memory.OPTIMIZERS["adam"]
-CLASSIFIER = described.classifier()
+CLASSIFIER = model_description.classifier()
 #: 4 layers of hidden size 8 and 2 heads, sequences of 16 tokens, 2 bytes an element.
 SMALL = transformers.build(
     "small",
@@ -41,9 +49,9 @@ def test_where_inputs_are_gathered_each_gpu_has_its_part_of_every_weight() -> No
     assert memory.of_rank(CLASSIFIER, arranged("dp", 4, CLASSIFIER), ADAM, None).weights == 971_048
 
 
-def prices(wanted: str | None = None) -> pricing.Prices:
+def prices(wanted: str | None = None) -> cost.Prices:
     found = discover().algorithms
-    return pricing.Prices({name: found[name].module for name in found}, wanted)
+    return cost.Prices({name: found[name].module for name in found}, wanted)
 
 
 def test_the_reference_classifier_has_the_published_figures() -> None:
@@ -56,11 +64,11 @@ def test_the_reference_classifier_has_the_published_figures() -> None:
 
 
 def test_an_epoch_ends_with_a_short_batch() -> None:
-    found = trials.Trials(dataset=60_000, batch=8192, epochs=1)
+    found = batches.Batches(dataset=60_000, batch=8192, epochs=1)
     assert (found.total, found.last, found.short) == (8, 2656, 1)
-    three = trials.Trials(dataset=60_000, batch=8192, epochs=3)
+    three = batches.Batches(dataset=60_000, batch=8192, epochs=3)
     assert (three.total, three.short) == (24, 3)
-    even = trials.Trials(dataset=60_000, batch=6000, epochs=2)
+    even = batches.Batches(dataset=60_000, batch=6000, epochs=2)
     assert (even.total, even.last, even.short) == (20, 6000, 0)
 
 
@@ -204,35 +212,35 @@ def test_activations_of_a_block() -> None:
 
 
 def test_a_ring_takes_what_its_cost_model_says() -> None:
-    link = pricing.link("100mbit,50us")
+    link = cost.parse_link("100mbit,50us")
     assert link.alpha == pytest.approx(50e-6) and link.beta == pytest.approx(80e-9)
     made = arranged("dp", 4, CLASSIFIER)
-    question = answers.Question(model=CLASSIFIER, layout=made, optimizer=ADAM, batch=8192, link=link)
+    question = training_size.SizingRequest(model=CLASSIFIER, layout=made, optimizer=ADAM, batch=8192, link=link)
     # 6 a + 1.5 n b
-    assert answers.answer(question, prices()).step_seconds == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
+    assert training_size.compute(question, prices()).step_seconds == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
 
 
 @pytest.mark.parametrize(
     ("text", "rate", "alpha"), [("1gbit", 1e9, 0), ("12.5GB/s,5us", 1e11, 5e-6), ("400Gb/s, 2ms", 4e11, 2e-3)]
 )
 def test_links_are_read(text: str, rate: float, alpha: float) -> None:
-    found = pricing.link(text)
+    found = cost.parse_link(text)
     assert found.rate == pytest.approx(rate) and found.alpha == pytest.approx(alpha)
 
 
 @pytest.mark.parametrize("text", ["fast", "0mbit", "100mbit,soon", "-1gbit", "100"])
 def test_links_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="--link"):
-        pricing.link(text)
+        cost.parse_link(text)
 
 
 def test_what_does_not_fit_names_what_would() -> None:
     model = transformers.preset("llama-3-8b", None, {})
     made = arranged("dp", 64, model)
-    question = answers.Question(model=model, layout=made, optimizer=ADAM, batch=64, limit=80 * 10**9)
-    fit = answers.answer(question, prices()).fit
-    assert fit is not None and fit.spare < 0 and fit.instead
-    assert all(held.total <= fit.limit for _, held in fit.instead)
+    question = training_size.SizingRequest(model=model, layout=made, optimizer=ADAM, batch=64, limit=80 * 10**9)
+    fit = training_size.compute(question, prices()).fit
+    assert fit is not None and fit.spare < 0 and fit.alternatives
+    assert all(held.total <= fit.limit for _, held in fit.alternatives)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +250,7 @@ def test_what_would_fit_can_be_asked_for_and_then_fits(name: str, gpus: int, bat
     model = transformers.preset(name, None, {})
     plain = arranged("dp", gpus, model)
     limit = 60 * 10**9 if gpus > 2 else 40 * 10**9
-    found = memory.fitting(model, plain, ADAM, batch, limit)
+    found = memory.fitting_layouts(model, plain, ADAM, batch, limit)
     assert found
     for other, held in found:
         given: dict[str, Any] = {"zero": other.zero or None} if other.strategy != "ddp" else {}
@@ -254,7 +262,7 @@ def test_what_would_fit_can_be_asked_for_and_then_fits(name: str, gpus: int, bat
 
 
 def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
-    found = trials.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
+    found = batches.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
     assert [share.samples for share in found] == [2048, 2048, 819, 3277]
     assert [share.last for share in found] == [664, 664, 266, 1062]
     assert sum(share.weight for share in found) == pytest.approx(4)
@@ -266,13 +274,13 @@ def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
     [
         ((0.5, 0.4), "2 data-parallel ranks|sum to 1"),
         ((0.5, 0.5, 0.5, 0.5), "must sum to 1 \\(got 2\\)"),
-        ((0.5, 0.5, 0.0, 0.0), "each must be > 0"),
+        ((0.5, 0.5, 0.0, 0.0), "every share must be > 0"),
         ((0.9997, 0.0001, 0.0001, 0.0001), "rank 1 gets no sample of a batch of 100"),
     ],
 )
 def test_shares_that_cannot_be(shares: tuple[float, ...], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        trials.uneven(shares, 4, 100, 100)
+        batches.uneven(shares, 4, 100, 100)
 
 
 @pytest.mark.parametrize(

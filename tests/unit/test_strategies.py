@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.sizing import described, layout, memory, traffic
+from orchestrator.core.sizing import layout, memory, model_description, traffic
 from orchestrator.rank.reference_models import classifier
 from orchestrator.workloads import infer_dp, moe_a2a, train_fsdp, train_pp, train_tp
 from tests.unit import history
@@ -33,7 +33,7 @@ def test_traffic_is_told_for_any_world(name: str) -> None:
 @pytest.mark.parametrize("name", ["train_dp", "train_ddp"])
 def test_data_parallel_traffic_is_what_sizing_says(name: str) -> None:
     module: Any = importlib.import_module(f"orchestrator.workloads.{name}")
-    model = described.classifier()
+    model = model_description.classifier()
     found = traffic.of_step(model, layout.arrange("dp", 4, {}, model), memory.OPTIMIZERS["adam"], 64)
     assert module.traffic(module.Params(), 4, 64)["all-reduce"] == 4 * sum(one.size * one.count for one in found)
 
@@ -59,7 +59,7 @@ def test_a_pipeline_moves_what_lies_between_its_stages() -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_a_pipeline_moves_what_sizing_says(world: int) -> None:
     """Every boundary twice for each microbatch, forward and back."""
-    model = described.classifier()
+    model = model_description.classifier()
     arranged = layout.arrange("pp", world, {"microbatches": 4}, model)
     found = traffic.of_step(model, arranged, memory.OPTIMIZERS["adam"], 8192)
     told = train_pp.traffic(train_pp.Params(batch=8192, microbatches=4), world, 8192)

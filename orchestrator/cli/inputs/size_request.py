@@ -11,9 +11,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ...core.sizing import answer as answers
-from ...core.sizing import described, layout, matching, memory, modules, pricing, traffic, transformers
-from ...core.sizing.described import Model, Shape
+from ...core.sizing import (
+    cost,
+    layout,
+    memory,
+    model_description,
+    torch_module,
+    trace_matching,
+    traffic,
+    training_size,
+    transformers,
+)
+from ...core.sizing.model_description import Model, Shape
 from ...core.spec import values
 from ...model import algorithm as algorithms
 from ...model.errors import UsageError
@@ -27,7 +36,7 @@ _TIMEOUT_S = 180.0
 _PACKAGE = Path(__file__).parents[3]
 
 
-def answer(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> answers.Answer:
+def answer(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> training_size.TrainingSize:
     """Compute the sizing. ``algorithm_modules``: those of the algorithms by name. Raises UsageError."""
     problems: list[str] = []
     parts: dict[str, Any] = {}
@@ -45,7 +54,7 @@ def answer(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> 
     arranged = _try(problems, lambda: _layout(options, model)) if model else None
     if problems or model is None or arranged is None:
         raise UsageError(*problems, hint="ccbed size --help")
-    question = answers.Question(
+    question = training_size.SizingRequest(
         model=model,
         layout=arranged,
         optimizer=memory.OPTIMIZERS[options["optimizer"]],
@@ -57,7 +66,7 @@ def answer(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> 
         limit=parts["limit"],
     )
     try:
-        return answers.answer(question, parts["prices"])
+        return training_size.compute(question, parts["prices"])
     except ValueError as error:
         raise UsageError(*str(error).splitlines(), hint="ccbed size --help") from None
 
@@ -73,10 +82,10 @@ def only_traced(options: Mapping[str, Any]) -> None:
         )
 
 
-def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> matching.Algorithms:
+def chooser(algorithm_modules: Mapping[str, Any], name: str | None) -> trace_matching.Algorithms:
     """Return the function that chooses the algorithm for an operation of a trace. Raises UsageError."""
     try:
-        prices = pricing.Prices(algorithm_modules, name)
+        prices = cost.Prices(algorithm_modules, name)
     except ValueError as error:
         raise UsageError(*str(error).splitlines(), hint="ccbed list algorithms") from None
 
@@ -102,12 +111,12 @@ def _option(name: str) -> str:
     return {"model_name": "model", "input_shape": "input"}.get(name, name).replace("_", "-")
 
 
-def _link(options: Mapping[str, Any]) -> pricing.Link | None:
-    return pricing.link(options["link"]) if options["link"] else None
+def _link(options: Mapping[str, Any]) -> cost.Link | None:
+    return cost.parse_link(options["link"]) if options["link"] else None
 
 
-def _prices(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> pricing.Prices:
-    return pricing.Prices(algorithm_modules, options["algorithm"])
+def _prices(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> cost.Prices:
+    return cost.Prices(algorithm_modules, options["algorithm"])
 
 
 def _limit(options: Mapping[str, Any]) -> int | None:
@@ -155,7 +164,7 @@ def _model(options: Mapping[str, Any]) -> Model:
     if name in transformers.PRESETS:
         return _checked(transformers.preset(name, dtype, changes))
     if ":" in name:
-        return modules.build(_module_facts(name, options["input_shape"], dtype))
+        return torch_module.describe(_module_facts(name, options["input_shape"], dtype))
     if name != "mnist-mlp":
         known = ("mnist-mlp", "transformer", *transformers.PRESETS)
         raise ValueError(
@@ -163,7 +172,7 @@ def _model(options: Mapping[str, Any]) -> Model:
         )
     if dtype not in (None, "float32"):
         raise ValueError("--dtype: mnist-mlp is float32")
-    return described.classifier()
+    return model_description.classifier()
 
 
 _FLOATS = ("float32", "bfloat16", "float16", "float64")

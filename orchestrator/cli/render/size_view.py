@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ...core.sizing import traces
-from ...core.sizing.answer import Answer, Fit, Row
+from ...core.sizing.batches import Share
 from ...core.sizing.layout import Layout
 from ...core.sizing.memory import Memory
-from ...core.sizing.trials import Share
+from ...core.sizing.training_size import Fit, Row, TrainingSize
 from .terminal import Terminal
 
 
-def show(terminal: Terminal, found: Answer) -> None:
+def show(terminal: Terminal, found: TrainingSize) -> None:
     terminal.lines(_head(found))
     if found.rows:
         terminal.line()
@@ -24,9 +24,9 @@ def show(terminal: Terminal, found: Answer) -> None:
     terminal.lines(_tail(found))
 
 
-def notes(found: Answer) -> list[str]:
+def notes(found: TrainingSize) -> list[str]:
     """What the head of an emitted trial says."""
-    asked, trials = found.question, found.trials
+    asked, trials = found.request, found.batches
     steps = f"{trials.total:,} steps of {trials.batch:,} samples" if trials else "one step"
     paired = any(row.collective.operation == "send-recv" for row in found.rows)
     return [
@@ -36,18 +36,18 @@ def notes(found: Answer) -> list[str]:
     ]
 
 
-def document(found: Answer) -> dict[str, Any]:
+def document(found: TrainingSize) -> dict[str, Any]:
     """All figures, for programs."""
-    asked, model = found.question, found.question.model
+    asked, model = found.request, found.request.model
     return {
         "model": {
             "name": model.name, "parameters": model.parameters, "bytes": model.bytes, "dtype": model.dtype, "source": model.source,
             "gradients": [{"layer": name, "bytes": size} for name, size in model.gradients],
         },
         "layout": {**dataclasses.asdict(asked.layout), "gpus": asked.layout.gpus},
-        "trials": None if found.trials is None else {
-            "total": found.trials.total, "each_epoch": found.trials.each_epoch, "batch": found.trials.batch,
-            "last_batch": found.trials.last, "short": found.trials.short,
+        "trials": None if found.batches is None else {
+            "total": found.batches.total, "each_epoch": found.batches.steps_per_epoch, "batch": found.batches.batch,
+            "last_batch": found.batches.last, "short": found.batches.short,
         },
         "shares": [dataclasses.asdict(share) for share in found.shares],
         "collectives": [_row_document(row) for row in found.rows],
@@ -102,8 +102,8 @@ def _groups(groups: tuple[tuple[int, ...], ...]) -> str:
     return first if len(groups) == 1 else f"{len(groups)}: {first} …"
 
 
-def _head(found: Answer) -> Iterator[str]:
-    asked, model, trials = found.question, found.question.model, found.trials
+def _head(found: TrainingSize) -> Iterator[str]:
+    asked, model, trials = found.request, found.request.model, found.batches
     yield f"model     {model.name}: {model.parameters:,} parameters, {model.bytes:,} bytes of {model.dtype} ({model.source})"
     if model.shape is None and len(model.gradients) <= 12:
         sizes = " / ".join(f"{size:,}" for _, size in model.gradients)
@@ -116,9 +116,9 @@ def _head(found: Answer) -> Iterator[str]:
     yield from (_share(share) for share in found.shares)
 
 
-def _scheme(found: Answer) -> Iterator[str]:
+def _scheme(found: TrainingSize) -> Iterator[str]:
     """What is counted, where a trial of ccbed's own with that strategy does it otherwise."""
-    layout = found.question.layout
+    layout = found.request.layout
     if layout.gathered and layout.tp > 1:
         yield "scheme    inputs gathered: each GPU has its part of every weight and works on the whole batch, which all gather"
         yield "          ccbed run tp-ring (train-tp) cuts layers by columns and by rows instead: it moves activations, not inputs"
@@ -135,8 +135,8 @@ def _share(share: Share) -> str:
     return f"share     rank {share.rank}: {share.share:g} of a batch = {samples}; {weight} (n_i p / N)"
 
 
-def _batches(found: Answer) -> str:
-    layout, batch = found.question.layout, found.question.batch
+def _batches(found: TrainingSize) -> str:
+    layout, batch = found.request.layout, found.request.batch
     if batch is None or layout.microbatches == 1:
         return ""
     return f", {layout.microbatches} microbatches of a replica's batch"
@@ -146,9 +146,9 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _table(found: Answer) -> tuple[list[str], list[list[str]]]:
+def _table(found: TrainingSize) -> tuple[list[str], list[list[str]]]:
     """Columns that say nothing here are left out."""
-    timed = found.question.link is not None
+    timed = found.request.link is not None
     short = any(row.last_size != row.collective.size for row in found.rows)
     head = ["OPERATION", "GROUPS", "BYTES", *(["LAST STEP"] if short else []), "COUNT"]
     head += ["ALGORITHM", "MS EACH", "MS A STEP"] if timed else []
@@ -178,8 +178,8 @@ def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:,.3f}"
 
 
-def _tail(found: Answer) -> Iterator[str]:
-    link = found.question.link
+def _tail(found: TrainingSize) -> Iterator[str]:
+    link = found.request.link
     moved = sum(row.collective.step_bytes for row in found.rows)
     if not found.rows:
         yield "moves     nothing: one GPU"
@@ -195,7 +195,7 @@ def _tail(found: Answer) -> Iterator[str]:
     yield from _held(found.memory)
     if found.fit:
         yield from _fits(
-            found.fit, found.question.layout, "" if found.memory.activations is not None else ", without activations"
+            found.fit, found.request.layout, "" if found.memory.activations is not None else ", without activations"
         )
 
 
@@ -218,9 +218,9 @@ def _fits(fit: Fit, layout: Layout, without: str) -> Iterator[str]:
         yield f"fits      in {_gb(fit.limit)}: {_gb(fit.spare)} to spare{without}"
         return
     yield f"fits      not in {_gb(fit.limit)}: {_gb(-fit.spare)} too much{without}"
-    if not fit.instead:
+    if not fit.alternatives:
         yield f"          nothing fits on {layout.gpus} GPUs: more of them, a smaller --batch, --recompute full"
-    for other, memory in fit.instead:
+    for other, memory in fit.alternatives:
         yield f"          would fit: {options(other)} ({_gb(memory.total)})"
 
 
@@ -257,5 +257,5 @@ def _memory_document(memory: Memory) -> dict[str, Any]:
 
 
 def _fit_document(fit: Fit) -> dict[str, Any]:
-    instead = [{"options": options(layout), "bytes": memory.total} for layout, memory in fit.instead]
+    instead = [{"options": options(layout), "bytes": memory.total} for layout, memory in fit.alternatives]
     return {"limit": fit.limit, "fits": fit.spare >= 0, "spare": fit.spare, "instead": instead}

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ...core.sizing import items, traces
+from ...core.sizing import replay_items, traces
 from ...model.errors import UsageError
 from ..inputs import options, size_options, size_request
 from ..inputs.session import Session
@@ -40,8 +40,8 @@ def command(
     answer = size_request.answer(values, modules)
     written = _Emission(file=emit, force=force)
     if emit:
-        made = items.of_answer(answer)
-        written.check(items.trial(_name(emit), made, answer.question.layout.gpus, size_view.notes(answer)))
+        made = replay_items.from_training_size(answer)
+        written.check(replay_items.write_trial(_name(emit), made, answer.request.layout.gpus, size_view.notes(answer)))
     if as_json:
         session.terminal.json(size_view.document(answer))
     else:
@@ -60,7 +60,7 @@ def _trace(
         raise UsageError(*str(error).splitlines(), hint=_FORMS) from None
     if written.file:
         notes = [f"From the {replay.form} {path}.", *(f"{note[:1].upper()}{note[1:]}." for note in replay.notes)]
-        written.check(items.trial(_name(written.file), replay.items, replay.ranks, notes))
+        written.check(replay_items.write_trial(_name(written.file), replay.items, replay.ranks, notes))
     if as_json:
         session.terminal.json(size_view.replay_document(replay))
     else:

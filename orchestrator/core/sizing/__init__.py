@@ -1,1 +1,1 @@
-"""What a training moves and holds, before it runs: bytes of every collective, trials, memory, time. Pure."""
+"""Sizing: the collectives, batches, memory and time of a training, before it runs; and traces as items to replay."""

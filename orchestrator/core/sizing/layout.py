@@ -1,7 +1,7 @@
-"""How ranks are arranged: sizes of the data, tensor, pipeline and expert groups, and which ranks each group has.
+"""Layout of ranks: sizes of the data, tensor, pipeline and expert groups, and the ranks of each group.
 
-Rank = (stage x dp + replica) x tp + shard: tensor-parallel neighbours lie closest together, then data-parallel ones, then
-stages, the order of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", arXiv:2104.04473.
+Rank = (stage x dp + replica) x tp + shard: tensor-parallel neighbours are adjacent, then data-parallel ranks, then stages:
+the order of Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", arXiv:2104.04473.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from .described import Model
+from .model_description import Model
 
 Groups = tuple[tuple[int, ...], ...]
 STRATEGIES = ("dp", "ddp", "fsdp", "tp", "pp", "ep", "hybrid")
@@ -22,8 +22,8 @@ RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 class Layout:
     """``zero``: 0 no sharding, 1 optimizer state, 2 and gradients, 3 and parameters, over the data-parallel ranks.
 
-    ``buckets``: gradients travel in buckets as DistributedDataParallel makes them. ``gathered``: tensor parallelism that
-    gathers the inputs of a batch, which the reference classifier's emulation has. ``microbatches``: of one replica's batch.
+    ``buckets``: gradients are sent in the buckets of DistributedDataParallel. ``gathered``: tensor parallelism that gathers
+    the inputs of a batch, as in the reference classifier's emulation. ``microbatches``: of a replica's batch.
     """
 
     strategy: str
@@ -64,7 +64,7 @@ class Layout:
         return tuple(row[first :: self.ep] for row in rows for first in range(self.ep))
 
     def pairs(self, stage: int) -> Groups:
-        """The pairs of ranks on both sides of the boundary behind ``stage``."""
+        """The pairs of ranks across the boundary between ``stage`` and the next stage."""
         width = self.dp * self.tp
         return tuple((rank, rank + width) for rank in range(stage * width, (stage + 1) * width))
 
@@ -75,24 +75,24 @@ class Layout:
 def arrange(
     strategy: str,
     gpus: int,
-    given: Mapping[str, int | None],
+    options: Mapping[str, int | None],
     model: Model,
     *,
     sequence_parallel: bool = False,
     recompute: Recompute = "none",
 ) -> Layout:
-    """The layout of a strategy on ``gpus`` ranks. ``given``: the options tp, pp, ep, zero, microbatches where set.
+    """The layout of a strategy on ``gpus`` ranks. ``options``: the options tp, pp, ep, zero, microbatches where set.
 
     Raises ValueError with one line per problem.
     """
-    problems = [f"--{name}: not with --strategy {strategy}" for name in _foreign(strategy, given)]
-    sizes = _sizes(strategy, gpus, given)
+    problems = [f"--{name}: not with --strategy {strategy}" for name in _foreign(strategy, options)]
+    sizes = _sizes(strategy, gpus, options)
     if any(value < 1 for value in (gpus, *sizes.values())):
         raise ValueError("\n".join([*problems, "--gpus, --tp, --pp and --ep: must be >= 1"]))
     if gpus % (sizes["tp"] * sizes["pp"]):
         text = f"--gpus: must be a multiple of tp x pp = {sizes['tp']} x {sizes['pp']} (got {gpus})"
         raise ValueError("\n".join([*problems, text]))
-    zero = given.get("zero")
+    zero = options.get("zero")
     layout = Layout(
         strategy=strategy,
         dp=gpus // (sizes["tp"] * sizes["pp"]),
@@ -102,7 +102,7 @@ def arrange(
         zero=(3 if strategy == "fsdp" else 0) if zero is None else zero,
         buckets=strategy == "ddp",
         gathered=strategy == "tp" and model.shape is None,
-        microbatches=given.get("microbatches") or sizes["pp"],
+        microbatches=options.get("microbatches") or sizes["pp"],
         sequence_parallel=sequence_parallel,
         recompute=recompute,
     )
@@ -112,46 +112,46 @@ def arrange(
     return layout
 
 
-def _foreign(strategy: str, given: Mapping[str, int | None]) -> list[str]:
-    """Options that mean nothing for the strategy."""
+def _foreign(strategy: str, options: Mapping[str, int | None]) -> list[str]:
+    """Options that the strategy does not use."""
     allowed = {
         "dp": (), "ddp": (), "fsdp": ("zero",), "tp": (), "pp": ("microbatches",), "ep": ("ep", "microbatches", "zero"),
         "hybrid": ("tp", "pp", "ep", "zero", "microbatches"),
     }[strategy]  # fmt: skip
-    return [name for name, value in given.items() if value is not None and name not in allowed]
+    return [name for name, value in options.items() if value is not None and name not in allowed]
 
 
-def _sizes(strategy: str, gpus: int, given: Mapping[str, int | None]) -> dict[str, int]:
+def _sizes(strategy: str, gpus: int, options: Mapping[str, int | None]) -> dict[str, int]:
     tp, pp = {"tp": (gpus, 1), "pp": (1, gpus)}.get(strategy, (1, 1))
     if strategy == "hybrid":
-        tp, pp = given.get("tp") or 1, given.get("pp") or 1
-    ep = given.get("ep") or (gpus if strategy == "ep" else 1)
+        tp, pp = options.get("tp") or 1, options.get("pp") or 1
+    ep = options.get("ep") or (gpus if strategy == "ep" else 1)
     return {"tp": tp, "pp": pp, "ep": ep}
 
 
 def _problems(layout: Layout, model: Model) -> list[str]:
     shape = model.shape
     blocks = sum(layer.block for layer in model.layers)
-    found = []
+    problems = []
     if layout.dp % layout.ep:
-        found.append(f"--ep: must divide the data-parallel size {layout.dp} (got {layout.ep})")
+        problems.append(f"--ep: must divide the data-parallel size {layout.dp} (got {layout.ep})")
     if layout.ep > 1 and (shape is None or not shape.experts):
-        found.append(f"--strategy ep: {model.name} has no experts; --experts N --topk K, or --model mixtral-8x7b")
+        problems.append(f"--strategy ep: {model.name} has no experts; --experts N --topk K, or --model mixtral-8x7b")
     elif shape is not None and shape.experts and shape.experts % layout.ep:
-        found.append(f"--ep: must divide the {shape.experts} experts (got {layout.ep})")
+        problems.append(f"--ep: must divide the {shape.experts} experts (got {layout.ep})")
     if layout.tp > 1 and shape is not None and shape.heads % layout.tp:
-        found.append(f"--tp: must divide the {shape.heads} heads (got {layout.tp})")
+        problems.append(f"--tp: must divide the {shape.heads} heads (got {layout.tp})")
     if layout.tp > 1 and shape is None and (not layout.gathered or model.sample_bytes is None):
-        found.append(
+        problems.append(
             f"tensor parallelism needs a transformer's figures, which {model.name} does not have; "
             "--model transformer --layers … --hidden …, or --strategy fsdp"
         )
     if layout.pp > blocks:
-        found.append(f"--pp: {model.name} has {blocks} layers for {layout.pp} stages")
+        problems.append(f"--pp: {model.name} has {blocks} layers for {layout.pp} stages")
     elif layout.pp > 1 and any(layer.output is None for layer in model.layers if layer.block):
-        found.append(f"pipeline stages need the size of what {model.name} passes on: --input SHAPE of one sample")
+        problems.append(f"pipeline stages need the size of what {model.name} passes on: --input SHAPE of one sample")
     if layout.sequence_parallel and (layout.tp == 1 or shape is None):
-        found.append("--sequence-parallel: only with tensor parallelism of a transformer")
+        problems.append("--sequence-parallel: only with tensor parallelism of a transformer")
     if layout.recompute != "none" and shape is None:
-        found.append(f"--recompute {layout.recompute}: only for transformers")
-    return found
+        problems.append(f"--recompute {layout.recompute}: only for transformers")
+    return problems

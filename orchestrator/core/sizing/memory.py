@@ -11,9 +11,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from . import holding, trials
-from .described import Model, Shape
+from . import batches, rank_share
 from .layout import RECOMPUTE, Layout
+from .model_description import Model, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +51,8 @@ class Optimizer:
 
 
 def _of(name: str, half: tuple[int, int, int], full: tuple[int, int, int], source: str) -> Optimizer:
-    def made(one: tuple[int, int, int]) -> Bytes:
-        return Bytes(weights=one[0], gradients=one[1], state=one[2])
+    def made(sizes: tuple[int, int, int]) -> Bytes:
+        return Bytes(weights=sizes[0], gradients=sizes[1], state=sizes[2])
 
     return Optimizer(name=name, half=made(half), full=made(full), source=source)
 
@@ -83,9 +83,9 @@ class Memory:
 
 
 def of_rank(model: Model, layout: Layout, optimizer: Optimizer, batch: int | None) -> Memory:
-    """What the rank that holds most holds. ``batch`` None: without activations."""
-    layers, held = holding.largest(model, layout)
-    each = optimizer.for_dtype(model.element)
+    """The memory of the rank with the largest share. ``batch`` None: without activations."""
+    layers, held = rank_share.largest_share(model, layout)
+    per_parameter = optimizer.for_dtype(model.element)
     expert_dp = layout.dp // layout.ep
 
     def bytes_of(size: int, stage: int) -> int:
@@ -95,21 +95,21 @@ def of_rank(model: Model, layout: Layout, optimizer: Optimizer, batch: int | Non
 
     active, source = _activations(model, layout, sum(layer.block for layer in layers), batch)
     return Memory(
-        parameters=held.parameters, weights=bytes_of(each.weights, 3), gradients=bytes_of(each.gradients, 2),
-        state=bytes_of(each.state, 1), activations=active, per_parameter=each, source=source,
+        parameters=held.parameters, weights=bytes_of(per_parameter.weights, 3), gradients=bytes_of(per_parameter.gradients, 2),
+        state=bytes_of(per_parameter.state, 1), activations=active, per_parameter=per_parameter, source=source,
     )  # fmt: skip
 
 
 def _activations(model: Model, layout: Layout, blocks: int, batch: int | None) -> tuple[int | None, str]:
     if batch is None:
         return None, "no --batch"
-    micro = trials.even(trials.even(batch, layout.dp), layout.microbatches)
-    #: A first stage has started as many microbatches as there are stages before the first gradient comes back.
+    micro = batches.even(batches.even(batch, layout.dp), layout.microbatches)
+    #: The first stage starts one microbatch per stage before its first gradient arrives.
     flight = min(layout.pp, layout.microbatches)
     if model.shape is not None:
-        each, formula = layer_activations(model.shape, layout, micro, model.element)
+        per_block, formula = layer_activations(model.shape, layout, micro, model.element)
         ends = _ends(model.shape, layout, micro, flight, model.element)
-        return blocks * flight * each + ends, formula
+        return blocks * flight * per_block + ends, formula
     if model.activation_bytes is None:
         return None, "needs --input SHAPE"
     samples = micro * flight
@@ -146,20 +146,20 @@ def _ends(shape: Shape, layout: Layout, micro: int, flight: int, element: int) -
     return math.ceil(ends)
 
 
-def fitting(
+def fitting_layouts(
     model: Model, layout: Layout, optimizer: Optimizer, batch: int | None, limit: int
 ) -> tuple[tuple[Layout, Memory], ...]:
-    """Arrangements on as many GPUs that fit into ``limit`` bytes, the simplest first; at most five."""
-    found = []
+    """At most five layouts on the same number of GPUs that fit into ``limit`` bytes, the simplest first."""
+    result = []
     for other in _candidates(model, layout):
         if batch is not None and batch < other.dp * other.microbatches:
             continue
         memory = of_rank(model, other, optimizer, batch)
         if memory.total <= limit:
-            found.append((other, memory))
-        if len(found) == 5:
+            result.append((other, memory))
+        if len(result) == 5:
             break
-    return tuple(found)
+    return tuple(result)
 
 
 def _candidates(model: Model, layout: Layout) -> list[Layout]:
@@ -167,10 +167,10 @@ def _candidates(model: Model, layout: Layout) -> list[Layout]:
     plain = dataclasses.replace(
         layout, dp=gpus, tp=1, pp=1, ep=1, buckets=False, gathered=False, sequence_parallel=False, microbatches=1
     )
-    found = [dataclasses.replace(plain, strategy="ddp", zero=0, buckets=True)]
-    found += [dataclasses.replace(plain, strategy="fsdp", zero=zero) for zero in (1, 2, 3)]
+    candidates = [dataclasses.replace(plain, strategy="ddp", zero=0, buckets=True)]
+    candidates += [dataclasses.replace(plain, strategy="fsdp", zero=zero) for zero in (1, 2, 3)]
     if shape is not None:
-        found += [
+        candidates += [
             dataclasses.replace(plain, strategy="hybrid", zero=zero, tp=tp, pp=pp, dp=gpus // (tp * pp), microbatches=pp,
                                 sequence_parallel=tp > 1)
             for zero in (0, 1)
@@ -179,9 +179,9 @@ def _candidates(model: Model, layout: Layout) -> list[Layout]:
             if tp * pp > 1 and shape.heads % tp == 0 and pp <= shape.layers and gpus % (tp * pp) == 0
         ]  # fmt: skip
         harder = RECOMPUTE[RECOMPUTE.index(layout.recompute) + 1 :]
-        found += [dataclasses.replace(one, recompute=more) for more in harder for one in found]
-    return [one for one in found if one != layout]
+        candidates += [dataclasses.replace(candidate, recompute=more) for more in harder for candidate in candidates]
+    return [candidate for candidate in candidates if candidate != layout]
 
 
-def _powers(most: int) -> list[int]:
-    return [2**power for power in range(most.bit_length()) if 2**power <= most]
+def _powers(maximum: int) -> list[int]:
+    return [2**power for power in range(maximum.bit_length()) if 2**power <= maximum]

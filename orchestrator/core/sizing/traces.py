@@ -1,4 +1,4 @@
-"""Trace files -> items to replay: the form is recognised, ranks are matched with each other, computing is kept as gaps."""
+"""Read trace files as items to replay: detect the format, match the ranks' collectives, keep computing time as gaps."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import chakra_protobuf, chakra_trace, items, matching, param_trace, recorded
-from .items import Item
-from .recorded import Recording, TraceError
+from . import replay_items, trace_chakra, trace_chakra_protobuf, trace_matching, trace_param, trace_recording
+from .replay_items import Item
+from .trace_recording import Recording, TraceError
 
 _RANK = re.compile(r"(\d+)(?!.*\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """``form``: what the trace was; ``timed``: whether it has times; ``notes``: what is not as it was."""
+    """``form``: the trace's format; ``timed``: whether it has times; ``notes``: differences from the trace."""
 
     form: str
     ranks: int
@@ -27,33 +27,33 @@ class Replay:
     notes: tuple[str, ...]
 
 
-def replay(files: Mapping[str, bytes], algorithms: matching.Algorithms, gpus: int | None = None) -> Replay:
-    """``files``: name -> content; several are one per rank. ``algorithms``: the one to take for (operation, ranks).
+def replay(files: Mapping[str, bytes], algorithms: trace_matching.Algorithms, gpus: int | None = None) -> Replay:
+    """``files``: name -> content; several files: one per rank. ``algorithms``: (operation, ranks) -> name.
 
     Raises TraceError.
     """
     if not files:
-        raise TraceError("there is no trace: no *.json, *.json.gz, *.et or *.et.gz in that folder")
-    found: list[Recording] = []
+        raise TraceError("no trace: that folder has no *.json, *.json.gz, *.et or *.et.gz")
+    recordings: list[Recording] = []
     forms: list[str] = []
     problems: list[str] = []
     for file, content in files.items():
         try:
             form, recording = _read(file, content, _rank(file) if len(files) > 1 or _named(file) else None)
             forms.append(form)
-            found.append(recording)
+            recordings.append(recording)
         except TraceError as error:
             problems += str(error).splitlines()
-    problems += (_more(found, gpus) or _missing(found)) if not problems else []
+    problems += (_more(recordings, gpus) or _missing(recordings)) if not problems else []
     if problems:
         raise TraceError("\n".join(_some(problems)))
-    if len(found) == 1:
-        matched = matching.alone(found[0], gpus)
+    if len(recordings) == 1:
+        matched = trace_matching.match_single_trace(recordings[0], gpus)
     else:
-        matched = matching.together(found, gpus)
+        matched = trace_matching.match_traces(recordings, gpus)
     if not matched.steps:
         raise TraceError(f"{', '.join(files)}: has no collective")
-    made = items.merged(matching.item(step, matched.ranks, algorithms) for step in matched.steps)
+    made = replay_items.merge(trace_matching.replay_item(step, matched.ranks, algorithms) for step in matched.steps)
     return Replay(
         form=forms[0], ranks=matched.ranks, collectives=sum(len(step.groups) for step in matched.steps),
         timed=matched.timed, items=made, notes=matched.notes,
@@ -68,10 +68,10 @@ def _read(file: str, content: bytes, rank: int | None) -> tuple[str, Recording]:
     if isinstance(document, dict) and "traceEvents" in document:
         raise TraceError(f"{file}: is a Kineto (Chrome) trace; link it with the execution trace: chakra_trace_link")
     try:
-        if param_trace.is_one(document):
-            return "PARAM comms trace", param_trace.read(document, file, rank)
-        if chakra_trace.is_one(document):
-            return "Chakra execution trace", chakra_trace.read(document, file, rank)
+        if trace_param.is_param_trace(document):
+            return "PARAM comms trace", trace_param.read(document, file, rank)
+        if trace_chakra.is_chakra_trace(document):
+            return "Chakra execution trace", trace_chakra.read(document, file, rank)
     except TraceError:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -90,14 +90,14 @@ def _is_binary(file: str, content: bytes) -> bool:
 
 def _from_protobuf(content: bytes, file: str) -> list[dict[str, Any]]:
     try:
-        return chakra_protobuf.nodes(content)
+        return trace_chakra_protobuf.read_nodes(content)
     except TraceError as error:
         raise TraceError(f"{file}: neither JSON nor a Chakra trace in protobuf form (*.et): {error}") from None
 
 
 def _document(text: str, file: str) -> Any:
-    """One JSON value, or the list of those that follow one another, as chakra_jsonizer writes them."""
-    decoder, found, at = json.JSONDecoder(), [], 0
+    """A JSON value, or a list of consecutive values as chakra_jsonizer writes them."""
+    decoder, values, at = json.JSONDecoder(), [], 0
     if not text.strip():
         raise TraceError(f"{file}: is empty")
     while at < len(text):
@@ -108,8 +108,8 @@ def _document(text: str, file: str) -> Any:
             value, at = decoder.raw_decode(text, at)
         except ValueError as error:
             raise TraceError(f"{file}: not valid JSON: {error}") from None
-        found.append(value)
-    return found[0] if len(found) == 1 else found
+        values.append(value)
+    return values[0] if len(values) == 1 else values
 
 
 def _rank(file: str) -> int | None:
@@ -118,27 +118,31 @@ def _rank(file: str) -> int | None:
 
 
 def _named(file: str) -> bool:
-    """Whether a lone file says whose it is: rank-0.json, rank0.json, chakra.0.et."""
+    """Whether the name of a single file has a rank: rank-0.json, rank0.json, chakra.0.et."""
     return re.search(r"(?:rank|\.)[-_.]?\d+\.(?:json|et)", file) is not None
 
 
-def _missing(found: list[Recording]) -> list[str]:
-    """Of several files: ranks that have none, and files that say no rank or the same one."""
-    if len(found) < 2:
+def _missing(recordings: list[Recording]) -> list[str]:
+    """Problems of several files: ranks without a file, files without a rank, and files of the same rank."""
+    if len(recordings) < 2:
         return []
-    problems = [f"{one.file}: whose is it? its name has no number of a rank" for one in found if one.rank is None]
-    ranks = {one.rank for one in found if one.rank is not None}
-    if len(ranks) + len(problems) < len(found):
-        problems.append("two files are of the same rank")
-    world = max(max((one.world or 0 for one in found), default=0), max(ranks, default=-1) + 1)
+    problems = [
+        f"{recording.file}: its rank is not known: the name has no number of a rank"
+        for recording in recordings
+        if recording.rank is None
+    ]
+    ranks = {recording.rank for recording in recordings if recording.rank is not None}
+    if len(ranks) + len(problems) < len(recordings):
+        problems.append("two files have the same rank")
+    world = max(max((recording.world or 0 for recording in recordings), default=0), max(ranks, default=-1) + 1)
     lacking = sorted(set(range(world)) - ranks)
     return problems + [f"the trace of rank {rank} of {world} is missing: a missing peer" for rank in lacking]
 
 
-def _more(found: list[Recording], gpus: int | None) -> list[str]:
-    world = max((one.world or 0 for one in found), default=0)
-    if world > recorded.MOST:
-        return [f"the trace has {world:,} ranks: must be <= {recorded.MOST:,}"]
+def _more(recordings: list[Recording], gpus: int | None) -> list[str]:
+    world = max((recording.world or 0 for recording in recordings), default=0)
+    if world > trace_recording.MAX_RANKS:
+        return [f"the trace has {world:,} ranks: must be <= {trace_recording.MAX_RANKS:,}"]
     return [f"--gpus {gpus}: the trace has {world} ranks"] if gpus is not None and world > gpus else []
 
 

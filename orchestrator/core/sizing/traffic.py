@@ -1,7 +1,7 @@
-"""The collectives of one training step, by strategy: operation, bytes, how often, in which groups.
+"""The collectives of a training step, by strategy: operation, bytes, count, groups.
 
 ``size`` is S: the buffer of one rank for all-reduce, broadcast, reduce, all-to-all and send-recv; the total over the group for
-all-gather, reduce-scatter, gather and scatter (nccl-tests' reading). A send-recv is one message, one way.
+all-gather, reduce-scatter, gather and scatter (nccl-tests' reading). A send-recv is one message in one direction.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from . import holding, trials
-from .described import Layer, Model
+from . import batches, rank_share
 from .layout import Groups, Layout
 from .memory import Optimizer
+from .model_description import Layer, Model
 
 #: DistributedDataParallel's first bucket and the others, bytes: closed by the tensor that fills it (torch.nn.parallel).
 FIRST_BUCKET, BUCKET = 1024 * 1024, 25 * 1024 * 1024
@@ -23,7 +23,7 @@ _ZERO = "P e; arXiv:1910.02054"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """``count`` times per step in each of ``groups`` at once; ``axis``: which groups those are; ``source``: of the formula."""
+    """``count`` per step, in all ``groups`` at once; ``axis``: the kind of the groups; ``source``: of the formula."""
 
     operation: str
     size: int
@@ -45,28 +45,28 @@ class Collective:
 
 
 def of_step(model: Model, layout: Layout, optimizer: Optimizer, batch: int) -> tuple[Collective, ...]:
-    """All that one step of ``batch`` samples moves, in the order in which a step meets it; equal ones are counted."""
-    replica = trials.even(batch, layout.dp)
-    micro = trials.even(replica, layout.microbatches)
-    found: list[Collective] = []
+    """The collectives of a step of ``batch`` samples, in order; equal collectives are counted."""
+    replica = batches.even(batch, layout.dp)
+    micro = batches.even(replica, layout.microbatches)
+    collectives: list[Collective] = []
     if layout.gathered and layout.tp > 1:
         return (_inputs(model, layout, batch),)
     if layout.zero == 3 and layout.dp > 1:
-        found += _gathered_parameters(model, layout)
+        collectives += _gathered_parameters(model, layout)
     if layout.tp > 1:
-        found += _tensor(model, layout, micro)
+        collectives += _tensor(model, layout, micro)
     if layout.ep > 1:
-        found.append(_experts(model, layout, micro))
+        collectives.append(_experts(model, layout, micro))
     if layout.pp > 1:
-        found += _pipeline(model, layout, micro)
+        collectives += _pipeline(model, layout, micro)
     if layout.dp > 1:
-        found += _gradients(model, layout, optimizer)
-    return tuple(_counted(found))
+        collectives += _gradients(model, layout, optimizer)
+    return tuple(_counted(collectives))
 
 
 def _inputs(model: Model, layout: Layout, batch: int) -> Collective:
-    """Every rank works on its columns with the whole batch, which it gathers: images and labels over the ranks."""
-    size = trials.even(batch * (model.sample_bytes or 0), layout.tp)
+    """Every rank gathers the whole batch, images and labels, and computes its columns."""
+    size = batches.even(batch * (model.sample_bytes or 0), layout.tp)
     return Collective(
         operation="all-gather", size=size, count=1, axis="tp", groups=layout.groups("tp"), dtype="uint8",
         what="images and labels / GPUs", source="b x bytes of a sample / tp",
@@ -103,7 +103,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
                         _ZERO,
                     )
         return
-    _, held = holding.largest(model, layout)
+    _, held = rank_share.largest_share(model, layout)
     for axis, elements in (("dp", held.dense), ("expert-dp", held.expert)):
         if not elements or axis not in axes:
             continue
@@ -147,15 +147,15 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
 
 def buckets(model: Model, element: int) -> tuple[int, ...]:
     """Bytes of DistributedDataParallel's buckets: tensors from the last to the first, a bucket ends with the one that fills it."""
-    found: list[int] = []
+    sizes: list[int] = []
     size = 0
     tensors = [part.elements * element for layer in reversed(model.layers) for part in reversed(layer.parts)]
     for tensor in tensors:
         size += tensor
-        if size >= (BUCKET if found else FIRST_BUCKET):
-            found.append(size)
+        if size >= (BUCKET if sizes else FIRST_BUCKET):
+            sizes.append(size)
             size = 0
-    return tuple([*found, size] if size else found)
+    return tuple([*sizes, size] if size else sizes)
 
 
 def _tensor(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
@@ -165,9 +165,9 @@ def _tensor(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
     layers = _blocks(model, layout)
     size = micro * shape.sequence * shape.hidden * model.element
     passes = 6 if layout.recompute == "full" else 4
-    again = ", forward twice" if layout.recompute == "full" else ""
+    repeated = ", forward twice" if layout.recompute == "full" else ""
     count = passes * layers * layout.microbatches
-    what = f"activations: {passes // 2 if not again else 4} forward{again}, 2 backward in each of {layers} layers"
+    what = f"activations: {passes // 2 if not repeated else 4} forward{repeated}, 2 backward in each of {layers} layers"
     if layout.sequence_parallel:
         for operation in ("all-gather", "reduce-scatter"):
             yield _one(operation, size, layout, "tp", model.dtype, what, "b s h e; arXiv:2205.05198", count)
@@ -179,7 +179,7 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
     """Dispatch and combine of every token's topk copies, forward and backward."""
     shape = model.shape
     assert shape is not None, "the layout was checked"
-    size = trials.even(micro * shape.sequence * shape.hidden * shape.topk, layout.tp) * model.element
+    size = batches.even(micro * shape.sequence * shape.hidden * shape.topk, layout.tp) * model.element
     layers = _blocks(model, layout)
     return _one(
         "all-to-all", size, layout, "ep", model.dtype,
@@ -189,16 +189,16 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
 
 
 def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
-    """Of every microbatch one message forward and one back at each boundary; each is counted, one way."""
-    boundaries = [layers[-1].output or 0 for layers in holding.stages(model, layout.pp)[:-1]]
-    seen: dict[tuple[int, int], list[int]] = {}
+    """One message forward and one backward per microbatch at each stage boundary; both are counted."""
+    boundaries = [layers[-1].output or 0 for layers in rank_share.split_stages(model, layout.pp)[:-1]]
+    stages_by_output: dict[tuple[int, int], list[int]] = {}
     for stage, output in enumerate(boundaries):
-        seen.setdefault((output, stage % 2), []).append(stage)
-    for (output, _), stages in seen.items():
+        stages_by_output.setdefault((output, stage % 2), []).append(stage)
+    for (output, _), stages in stages_by_output.items():
         shard = layout.tp if layout.sequence_parallel else 1
         names = ", ".join(f"{stage}-{stage + 1}" for stage in stages)
         yield Collective(
-            operation="send-recv", size=trials.even(micro * output, shard) * model.element, count=2 * layout.microbatches, axis="pp",
+            operation="send-recv", size=batches.even(micro * output, shard) * model.element, count=2 * layout.microbatches, axis="pp",
             groups=tuple(pair for stage in stages for pair in layout.pairs(stage)), dtype=model.dtype,
             what=f"activations forward, their gradients back, stages {names}", source="b_micro s h e",
         )  # fmt: skip
@@ -215,9 +215,9 @@ def _one(
 
 def _units(model: Model, layout: Layout) -> list[tuple[Layer, int, int]]:
     """(layer, dense, expert) elements of every unit that is gathered as one: the layers of the largest stage."""
-    layers, _ = holding.largest(model, layout)
-    held = [(layer, holding.of_stage((layer,), layout)) for layer in layers]
-    return [(layer, one.dense, one.expert) for layer, one in held]
+    layers, _ = rank_share.largest_share(model, layout)
+    held = [(layer, rank_share.share_of_stage((layer,), layout)) for layer in layers]
+    return [(layer, share.dense, share.expert) for layer, share in held]
 
 
 def _sort(layer: Layer) -> str:
@@ -226,15 +226,15 @@ def _sort(layer: Layer) -> str:
 
 def _blocks(model: Model, layout: Layout) -> int:
     """Blocks of the stage that holds most."""
-    layers, _ = holding.largest(model, layout)
+    layers, _ = rank_share.largest_share(model, layout)
     return sum(layer.block for layer in layers)
 
 
-def _counted(found: Iterable[Collective]) -> Iterator[Collective]:
+def _counted(collectives: Iterable[Collective]) -> Iterator[Collective]:
     """Equal ones once, with their count, where the first of them stands."""
     counts: dict[Collective, int] = {}
-    for one in found:
-        key = dataclasses.replace(one, count=0)
-        counts[key] = counts.get(key, 0) + one.count
+    for collective in collectives:
+        key = dataclasses.replace(collective, count=0)
+        counts[key] = counts.get(key, 0) + collective.count
     for key, count in counts.items():
         yield dataclasses.replace(key, count=count)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .described import Layer, Model, Part, Shape
+from .model_description import Layer, Model, Part, Shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,25 +80,25 @@ PRESETS: Mapping[str, Preset] = {
 
 def preset(name: str, dtype: str | None, changes: Mapping[str, int]) -> Model:
     """The model of that name; ``changes``: fields of Shape that the user sets otherwise."""
-    found = PRESETS[name]
-    shape = _changed(found.shape, changes)
-    source = found.source + ("" if shape == found.shape else ", changed by options")
-    return build(name, shape, STYLES[found.style], dtype or found.dtype, source)
+    preset_ = PRESETS[name]
+    shape = _changed(preset_.shape, changes)
+    source = preset_.source + ("" if shape == preset_.shape else ", changed by options")
+    return build(name, shape, STYLES[preset_.style], dtype or preset_.dtype, source)
 
 
 def problems(shape: Shape) -> list[str]:
-    """What is wrong with a shape, each with the option that says it."""
-    found = [f"--{name.replace('_', '-')}: must be >= 1 (got {getattr(shape, name)})" for name in _COUNTS
+    """The problems of a shape, each with its option."""
+    problems = [f"--{name.replace('_', '-')}: must be >= 1 (got {getattr(shape, name)})" for name in _COUNTS
              if getattr(shape, name) < 1]  # fmt: skip
-    if found:
-        return found
+    if problems:
+        return problems
     if shape.hidden % shape.heads:
-        found.append(f"--heads: must divide --hidden {shape.hidden} (got {shape.heads})")
+        problems.append(f"--heads: must divide --hidden {shape.hidden} (got {shape.heads})")
     if shape.heads % shape.kv_heads:
-        found.append(f"--kv-heads: must divide --heads {shape.heads} (got {shape.kv_heads})")
+        problems.append(f"--kv-heads: must divide --heads {shape.heads} (got {shape.kv_heads})")
     if shape.experts and not 1 <= shape.topk <= shape.experts:
-        found.append(f"--topk: must be 1 to {shape.experts}, the number of experts (got {shape.topk})")
-    return found
+        problems.append(f"--topk: must be 1 to {shape.experts}, the number of experts (got {shape.topk})")
+    return problems
 
 
 _COUNTS = ("layers", "hidden", "heads", "kv_heads", "ffn", "sequence", "vocabulary")

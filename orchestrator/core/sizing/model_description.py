@@ -1,4 +1,4 @@
-"""A model as sizing sees it: layers of parameters in the order of the forward pass, and what passes between them."""
+"""Model descriptions for sizing: layers of parameters in the order of the forward pass, and the outputs between them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One tensor of parameters. ``kind``: split by tensor parallelism, held whole by every rank of it, or an expert's."""
+    """A parameter tensor. ``kind``: split by tensor parallelism, replicated on its ranks (whole), or of an expert."""
 
     name: str
     elements: int
@@ -24,9 +24,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """``output``: elements that one sample leaves behind it, which is what a pipeline stage sends on; None: not known.
+    """``output``: elements per sample behind the layer, which a pipeline stage sends to the next; None: not known.
 
-    ``block``: whether it is one of the repeated blocks that pipeline stages share out.
+    ``block``: whether it is a repeated block that is assigned to pipeline stages.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The shape of a transformer that communication and activations follow from. ``topk`` of ``experts``: 0 experts, dense."""
+    """The shape of a transformer; it determines communication and activations. ``experts`` 0: dense; else ``topk`` of them."""
 
     layers: int
     hidden: int
@@ -56,10 +56,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """``sample_bytes``: input and label of one sample; ``activation_bytes``: what one sample leaves in a forward pass.
+    """``sample_bytes``: input and label of a sample; ``activation_bytes``: the activations of a sample's forward pass.
 
-    Both None where they are not known; a transformer's activations follow from its ``shape``. ``source``: where the
-    description is from.
+    Both are None if they are not known; a transformer's activations follow from its ``shape``. ``source``: the origin of
+    the description.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Items of a trial of the workload ``emulate``: made from a sizing or a trace, merged where they follow one another, as YAML."""
+"""Replay items of the workload ``emulate``: made from a training's size or a trace, merged, and written as YAML."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...model.algorithm import LIBRARY
-from .answer import Answer
 from .layout import Groups
+from .training_size import TrainingSize
 
-#: Types that the workload moves; others travel as bytes.
+#: Element types that the workload supports; other types are sent as bytes.
 _MOVED = ("float64", "float32", "bfloat16", "float16", "int64", "int32", "int8", "uint8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """``trials`` times the operation after ``gap_ms`` of computing each; ``groups`` empty: all ranks are one group."""
+    """``trials`` iterations of the operation, each after ``gap_ms`` of computing; empty ``groups``: a group of all ranks."""
 
     operation: str
     bytes: int
@@ -30,30 +30,32 @@ class Item:
 
     @property
     def document(self) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        document: dict[str, Any] = {
             "operation": self.operation, "bytes": self.bytes, "trials": self.trials, "gap_ms": round(self.gap_ms, 6),
             "algorithm": self.algorithm, "dtype": self.dtype if self.dtype in _MOVED else "uint8",
         }  # fmt: skip
-        return {**found, "groups": [list(group) for group in self.groups]} if self.groups else found
+        return {**document, "groups": [list(group) for group in self.groups]} if self.groups else document
 
 
-def of_answer(answer: Answer) -> tuple[Item, ...]:
-    """Collective by collective: those of all full steps, then those of the short last ones where they differ.
+def from_training_size(answer: TrainingSize) -> tuple[Item, ...]:
+    """The items of each collective: of all full steps, then of the short last steps if they differ.
 
-    Without a data set: of one step. An item's send-recv exchanges: it carries two of the messages, one each way at once.
+    Without a data set: of one step. A send-recv item exchanges two messages, one in each direction at once.
     """
-    found = answer.trials
-    total, short = (found.total, found.short) if found else (1, 0)
+    trials = answer.batches
+    total, short = (trials.total, trials.short) if trials else (1, 0)
     made = []
     for row in answer.rows:
-        one = row.collective
-        count = one.count // 2 if one.operation == "send-recv" else one.count
-        groups = () if len(one.groups) == 1 and one.ranks == answer.question.layout.gpus else one.groups
+        collective = row.collective
+        count = collective.count // 2 if collective.operation == "send-recv" else collective.count
+        groups = (
+            () if len(collective.groups) == 1 and collective.ranks == answer.request.layout.gpus else collective.groups
+        )
         item = Item(
-            operation=one.operation, bytes=one.size, trials=count * total, dtype=one.dtype, groups=groups,
+            operation=collective.operation, bytes=collective.size, trials=count * total, dtype=collective.dtype, groups=groups,
             algorithm=row.price.algorithm if row.price else LIBRARY,
         )  # fmt: skip
-        if row.last_size == one.size or not short:
+        if row.last_size == collective.size or not short:
             made.append(item)
             continue
         if total > short:
@@ -62,10 +64,10 @@ def of_answer(answer: Answer) -> tuple[Item, ...]:
     return tuple(made)
 
 
-def merged(found: Iterable[Item]) -> tuple[Item, ...]:
-    """Equal neighbours as one item; its gap is their mean, so that the computing time in all stays what it was."""
+def merge(items: Iterable[Item]) -> tuple[Item, ...]:
+    """Merge equal neighbours; the gap is their mean, so that the total computing time stays the same."""
     made: list[Item] = []
-    for item in found:
+    for item in items:
         if made and dataclasses.replace(made[-1], trials=0, gap_ms=0) == dataclasses.replace(item, trials=0, gap_ms=0):
             before = made[-1]
             trials = before.trials + item.trials
@@ -76,8 +78,8 @@ def merged(found: Iterable[Item]) -> tuple[Item, ...]:
     return tuple(made)
 
 
-def trial(name: str, items: Sequence[Item], ranks: int, notes: Sequence[str]) -> str:
-    """The trial's file: ``notes`` as comments, one line per item."""
+def write_trial(name: str, items: Sequence[Item], ranks: int, notes: Sequence[str]) -> str:
+    """The text of the trial's file: ``notes`` as comments, a line per item."""
     head = [*(f"# {note}" for note in notes), f"trial: {name}", "workload: emulate", "params:", "  items:"]
     body = [f"    - {_flow(item.document)}" for item in items]
     world = f"world: {{nodes: {ranks}, ranks_per_node: 1, backend: auto}}"
@@ -85,6 +87,6 @@ def trial(name: str, items: Sequence[Item], ranks: int, notes: Sequence[str]) ->
 
 
 def _flow(document: dict[str, Any]) -> str:
-    """One line of YAML: a mapping whose values are names, numbers and lists of numbers."""
+    """A mapping of names, numbers and lists of numbers on one line of YAML."""
     pairs = (f"{key}: {value if isinstance(value, str) else json.dumps(value)}" for key, value in document.items())
     return "{" + ", ".join(pairs) + "}"

@@ -1,4 +1,4 @@
-"""How many steps an epoch has, how large its short last batch is, and an uneven split of a batch over ranks."""
+"""Batches: the steps of an epoch, its short last batch, and uneven shares of a batch."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trials:
-    """``total`` = ceil(dataset / batch) x epochs steps, ``short`` of which (one in each epoch) have ``last`` samples."""
+class Batches:
+    """``total`` = ceil(dataset / batch) x epochs steps, of which ``short`` (one per epoch) have ``last`` samples."""
 
     dataset: int
     batch: int
     epochs: int
 
     @property
-    def each_epoch(self) -> int:
+    def steps_per_epoch(self) -> int:
         return math.ceil(self.dataset / self.batch)
 
     @property
     def total(self) -> int:
-        return self.each_epoch * self.epochs
+        return self.steps_per_epoch * self.epochs
 
     @property
     def last(self) -> int:
-        """Samples of an epoch's last batch; the batch itself where it divides the data set."""
+        """Samples of an epoch's last batch; a full batch if the data set divides evenly."""
         return self.dataset % self.batch or self.batch
 
     @property
@@ -35,9 +35,9 @@ class Trials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """One rank's part of every batch. ``weight``: what its loss is multiplied by before the even average: n_i p / N.
+    """A rank's part of every batch. ``weight``: the factor of its loss before the even average: n_i p / N.
 
-    ``last``, ``last_weight``: in the last batch of an epoch; None where the number of samples is not known.
+    ``last``, ``last_weight``: in the last batch of an epoch; None if the number of samples is not known.
     """
 
     rank: int
@@ -49,27 +49,27 @@ class Share:
 
 
 def even(samples: int, parts: int) -> int:
-    """The largest part of ``samples`` cut by quotient and remainder."""
+    """The largest part of ``samples`` divided by quotient and remainder."""
     return math.ceil(samples / parts)
 
 
 def split(samples: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """``samples`` by ``shares``: whole numbers that sum to ``samples``, what is left over to the largest remainders."""
-    wanted = [samples * share for share in shares]
-    given = [math.floor(round(want, 9)) for want in wanted]
-    order = sorted(range(len(shares)), key=lambda rank: (given[rank] - wanted[rank], rank))
-    for rank in order[: samples - sum(given)]:
-        given[rank] += 1
-    return tuple(given)
+    """``samples`` divided by ``shares`` into whole numbers; the largest remainders get the rest."""
+    exact = [samples * share for share in shares]
+    counts = [math.floor(round(share, 9)) for share in exact]
+    order = sorted(range(len(shares)), key=lambda rank: (counts[rank] - exact[rank], rank))
+    for rank in order[: samples - sum(counts)]:
+        counts[rank] += 1
+    return tuple(counts)
 
 
 def uneven(shares: Sequence[float], dp: int, batch: int, last: int | None) -> tuple[Share, ...]:
-    """What each data-parallel rank works on. Every rank makes the same steps. Raises ValueError, a line per problem."""
+    """The share of each data-parallel rank. All ranks do the same steps. Raises ValueError with a line per problem."""
     problems = []
     if len(shares) != dp:
         problems.append(f"--shares: {dp} data-parallel ranks need {dp} shares (got {len(shares)})")
     if any(share <= 0 for share in shares):
-        problems.append(f"--shares: each must be > 0 (got {min(shares):g})")
+        problems.append(f"--shares: every share must be > 0 (got {min(shares):g})")
     if abs(sum(shares) - 1) > 1e-6:
         problems.append(f"--shares: must sum to 1 (got {sum(shares):g})")
     if problems:

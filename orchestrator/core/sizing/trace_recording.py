@@ -1,13 +1,13 @@
-"""What a trace has recorded of one collective, and the names that traces give to operations and types."""
+"""Recorded collectives of a trace, and the names of operations and types in traces."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .described import DTYPES
+from .model_description import DTYPES
 
-#: Letters of a name in lower case -> our name; "": no transfer of its own.
+#: Letters of a name in lower case -> ccbed's name; "": no transfer.
 _OPERATIONS: Mapping[str, str] = {
     "allreduce": "all-reduce", "allreducecoalesced": "all-reduce",
     "allgather": "all-gather", "allgatherbase": "all-gather", "allgatherintotensor": "all-gather",
@@ -25,15 +25,15 @@ _DTYPES: Mapping[str, str] = {
     "long": "int64", "long int": "int64", "int": "int32", "short": "int16", "char": "int8", "byte": "uint8",
     "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
-#: Ranks of the largest cluster that makes sense.
-MOST = 100_000
+#: The maximum number of ranks of a cluster.
+MAX_RANKS = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One collective of one rank. ``size`` is S; ``group``: its ranks, empty: all; ``peer``: of a send or recv.
+    """A collective of a rank. ``size`` is S; ``group``: its ranks, empty: all; ``peer``: of a send or recv.
 
-    ``start``, ``end``: seconds, None where the trace has no such time. ``where``: file and entry, for errors.
+    ``start``, ``end``: seconds, None if the trace has no such time. ``where``: file and entry, for errors.
     """
 
     operation: str
@@ -48,7 +48,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One file. ``rank``: whose, None: one trace that stands for all; ``world``: ranks as far as the file says."""
+    """A trace file. ``rank``: None if the trace represents all ranks; ``world``: the number of ranks, if the file has it."""
 
     file: str
     rank: int | None
@@ -57,39 +57,39 @@ class Recording:
 
 
 class TraceError(ValueError):
-    """A trace that cannot be read or replayed: a line per problem."""
+    """A trace cannot be read or replayed: a line per problem."""
 
 
 def operation(name: str) -> str | None:
-    """Our name of an operation; empty for what moves nothing; None for an unknown one."""
+    """ccbed's name of an operation; empty for an operation without a transfer; None if unknown."""
     return _OPERATIONS.get("".join(letter for letter in name.lower() if letter.isalpha()))
 
 
-def known() -> str:
+def known_operations() -> str:
     return ", ".join(sorted({name for name in _OPERATIONS.values() if name}))
 
 
 def dtype(name: str) -> str | None:
-    """Our name of a type of elements; None for an unknown one."""
+    """ccbed's name of an element type; None if unknown."""
     low = name.lower()
     return low if low in DTYPES else _DTYPES.get(low)
 
 
-def everyone(ranks: int) -> tuple[int, ...]:
-    """All ranks of so many. Raises TraceError for more than a cluster has."""
-    if not 0 <= ranks <= MOST:
-        raise TraceError(f"{ranks:,} ranks: must be 0 to {MOST:,}")
+def all_ranks(ranks: int) -> tuple[int, ...]:
+    """The ranks 0 to ``ranks`` - 1. Raises TraceError for more than a cluster has."""
+    if not 0 <= ranks <= MAX_RANKS:
+        raise TraceError(f"{ranks:,} ranks: must be 0 to {MAX_RANKS:,}")
     return tuple(range(ranks))
 
 
-def size(operation: str, given: int, taken: int, ranks: int) -> int:
-    """S from what one rank gives and takes (both in the same unit) in a group of ``ranks``."""
+def total_size(operation: str, input_size: int, output_size: int, ranks: int) -> int:
+    """S from a rank's input and output (both in the same unit) in a group of ``ranks``."""
     if operation == "all-gather":
-        return taken if taken > given else given * ranks
+        return output_size if output_size > input_size else input_size * ranks
     if operation == "reduce-scatter":
-        return given if given > taken else taken * ranks
+        return input_size if input_size > output_size else output_size * ranks
     if operation == "gather":
-        return max(given * ranks, taken)
+        return max(input_size * ranks, output_size)
     if operation == "scatter":
-        return max(taken * ranks, given)
-    return max(given, taken)
+        return max(output_size * ranks, input_size)
+    return max(input_size, output_size)

@@ -1,4 +1,4 @@
-"""Collectives of several ranks' traces put together: who was in which, what ran at the same time, who is missing."""
+"""Match the collectives of several ranks' traces: their members, which ran at the same time, which ranks are missing."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from .items import Item
 from .layout import Groups
-from .recorded import Event, Recording, TraceError
+from .replay_items import Item
+from .trace_recording import Event, Recording, TraceError
 
 #: (operation, ranks) -> the algorithm that replays it.
 Algorithms = Callable[[str, int], str]
 
 
-_ALONE = "one trace: every rank is taken to do what it says"
+_SINGLE_TRACE = "one trace: all ranks are assumed to do the same"
 #: Operations whose ranks may have different sizes.
 _UNEVEN = ("all-to-all", "gather", "scatter")
 
@@ -38,10 +38,10 @@ class Matched:
     notes: tuple[str, ...]
 
 
-def item(step: Step, ranks: int, algorithms: Algorithms) -> Item:
-    """The step as one trial of an item."""
-    everyone = tuple(range(ranks))
-    groups = () if step.groups in ((), ((),), (everyone,)) else step.groups
+def replay_item(step: Step, ranks: int, algorithms: Algorithms) -> Item:
+    """The step as an item with a single iteration."""
+    all_ranks = tuple(range(ranks))
+    groups = () if step.groups in ((), ((),), (all_ranks,)) else step.groups
     members = len(groups[0]) if groups else ranks
     return Item(
         operation=step.operation, bytes=step.size, trials=1, gap_ms=step.gap * 1e3, dtype=step.dtype, groups=groups,
@@ -49,11 +49,11 @@ def item(step: Step, ranks: int, algorithms: Algorithms) -> Item:
     )  # fmt: skip
 
 
-def alone(recording: Recording, gpus: int | None) -> Matched:
-    """One trace: every rank does what it says; sends and receives must all be in it."""
+def match_single_trace(recording: Recording, gpus: int | None) -> Matched:
+    """A single trace: all ranks do the same; the trace must contain all sends and receives."""
     ranks = max(recording.world or 0, gpus or 0)
     if ranks < 2:
-        raise TraceError(f"{recording.file}: does not say how many ranks there were: --gpus N")
+        raise TraceError(f"{recording.file}: the number of ranks is not in the trace; give --gpus N")
     _pair(recording.events)
     events = [event for event in recording.events if event.operation != "recv"]
     gaps = _gaps(recording.events)
@@ -62,20 +62,24 @@ def alone(recording: Recording, gpus: int | None) -> Matched:
              gap=gaps[id(event)])
         for event in events
     )  # fmt: skip
-    return Matched(ranks=ranks, steps=steps, timed=_timed(recording.events), notes=(_ALONE, *_notes(recording.events)))
+    return Matched(
+        ranks=ranks, steps=steps, timed=_timed(recording.events), notes=(_SINGLE_TRACE, *_notes(recording.events))
+    )
 
 
-def together(found: Sequence[Recording], gpus: int | None) -> Matched:
-    """One trace per rank. Raises TraceError where ranks do not meet."""
-    ranks = max(gpus or 0, len(found))
-    events = tuple(event for recording in found for event in recording.events)
+def match_traces(recordings: Sequence[Recording], gpus: int | None) -> Matched:
+    """A trace per rank. Raises TraceError if the collectives of the ranks do not match."""
+    ranks = max(gpus or 0, len(recordings))
+    events = tuple(event for recording in recordings for event in recording.events)
     _pair(events)
-    steps = tuple(_meet({one.rank: one.events for one in found if one.rank is not None}, ranks))
+    steps = tuple(
+        _meet({recording.rank: recording.events for recording in recordings if recording.rank is not None}, ranks)
+    )
     return Matched(ranks=ranks, steps=steps, timed=_timed(events), notes=_notes(events))
 
 
 def _pair(events: Sequence[Event]) -> None:
-    """Every send has its receive, in order, and the other way round."""
+    """Check that every send has its receive in order, and every receive its send."""
     ends: dict[str, dict[tuple[int, int], list[Event]]] = {"send": defaultdict(list), "recv": defaultdict(list)}
     for event in events:
         if event.peer:
@@ -83,25 +87,25 @@ def _pair(events: Sequence[Event]) -> None:
     problems = []
     for pair in sorted({*ends["send"], *ends["recv"]}):
         sent, received = ends["send"][pair], ends["recv"][pair]
-        for here, there in zip(sent, received, strict=False):
-            if here.size != there.size:
+        for send, receive in zip(sent, received, strict=False):
+            if send.size != receive.size:
                 problems.append(
-                    f"{here.where}: {here.size:,} bytes to rank {pair[1]}, which receives {there.size:,}: {there.where}"
+                    f"{send.where}: {send.size:,} bytes to rank {pair[1]}, which receives {receive.size:,}: {receive.where}"
                 )
         problems += [
-            f"{one.where}: rank {pair[0]} sends to rank {pair[1]}, which has no recv for it"
-            for one in sent[len(received) :]
+            f"{event.where}: rank {pair[0]} sends to rank {pair[1]}, which has no recv for it"
+            for event in sent[len(received) :]
         ]
         problems += [
-            f"{one.where}: rank {pair[1]} receives from rank {pair[0]}, which has no send for it"
-            for one in received[len(sent) :]
+            f"{event.where}: rank {pair[1]} receives from rank {pair[0]}, which has no send for it"
+            for event in received[len(sent) :]
         ]
     if problems:
         raise TraceError("\n".join(problems[:20]))
 
 
 def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
-    """Round by round the collectives whose members have all come to them; equal ones of a round run at the same time."""
+    """In rounds, the collectives that all members have reached; equal collectives of a round run at the same time."""
     at = dict.fromkeys(queues, 0)
     gaps = {key: gap for events in queues.values() for key, gap in _gaps(events).items()}
     while _left(queues, at):
@@ -112,7 +116,7 @@ def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
         for group, events in ready:
             event = _same(events, ranks)
             place = kinds.setdefault((_name(event), _size(event, ranks), event.dtype), {})
-            place[group] = max(gaps[id(one)] for one in events)
+            place[group] = max(gaps[id(member_event)] for member_event in events)
         yield from (
             Step(operation=name, size=size, dtype=dtype, groups=part, gap=max(groups[group] for group in part))
             for (name, size, dtype), groups in kinds.items()
@@ -123,30 +127,30 @@ def _meet(queues: dict[int, tuple[Event, ...]], ranks: int) -> Iterator[Step]:
 def _ready(
     queues: dict[int, tuple[Event, ...]], at: dict[int, int], ranks: int
 ) -> list[tuple[tuple[int, ...], list[Event]]]:
-    """The collectives that can run now, taken off their queues. A send waits for nobody, a receive has it already."""
+    """The collectives that can run now, removed from their queues. A send does not wait; its receive is then ready."""
     heads = {rank: queues[rank][at[rank]] for rank in at if at[rank] < len(queues[rank])}
-    found: list[tuple[tuple[int, ...], list[Event]]] = []
+    result: list[tuple[tuple[int, ...], list[Event]]] = []
     taken: set[int] = set()
     for rank, event in sorted(heads.items()):
         if rank in taken:
             continue
         group = _group(event, ranks)
         members = (rank,) if event.peer else group
-        meets = [heads.get(one) for one in members]
-        if any(one is None or (_name(one), _group(one, ranks)) != (_name(event), group) for one in meets):
+        meets = [heads.get(member) for member in members]
+        if any(head is None or (_name(head), _group(head, ranks)) != (_name(event), group) for head in meets):
             continue
         taken |= set(members)
         if event.operation != "recv":
             # Two that send to each other are one exchange.
-            found.append((_members(event, ranks), [one for one in meets if one is not None]))
-        for one in members:
-            at[one] += 1
+            result.append((_members(event, ranks), [head for head in meets if head is not None]))
+        for member in members:
+            at[member] += 1
     # A round of receives alone moves on without a step of its own.
-    return found or (_ready(queues, at, ranks) if taken and _left(queues, at) else [])
+    return result or (_ready(queues, at, ranks) if taken and _left(queues, at) else [])
 
 
 def _disjoint(groups: Iterable[tuple[int, ...]]) -> list[Groups]:
-    """The groups in as few parts as one after the other gives, no rank twice in a part."""
+    """The groups in parts without a common rank, assigned greedily."""
     parts: list[list[tuple[int, ...]]] = []
     for group in sorted(groups):
         free = (part for part in parts if not any(set(group) & set(other) for other in part))
@@ -159,7 +163,7 @@ def _disjoint(groups: Iterable[tuple[int, ...]]) -> list[Groups]:
 
 
 def _same(events: Sequence[Event], ranks: int) -> Event:
-    """The one of them with the most bytes; where all must have as many, they do."""
+    """The event with the most bytes. Raises TraceError if the sizes must be equal and are not."""
     most = max(events, key=lambda event: _size(event, ranks))
     least = min(events, key=lambda event: _size(event, ranks))
     if most.operation not in _UNEVEN and _size(most, ranks) != _size(least, ranks):
@@ -172,30 +176,30 @@ def _left(queues: dict[int, tuple[Event, ...]], at: dict[int, int]) -> bool:
 
 
 def _stuck(queues: dict[int, tuple[Event, ...]], at: dict[int, int], ranks: int) -> Iterator[str]:
-    """Who is at what, and whom it lacks."""
+    """For every waiting rank, the ranks that are missing from its collective."""
     heads = {rank: queues[rank][at[rank]] if at[rank] < len(queues[rank]) else None for rank in at}
     for rank, event in sorted(heads.items()):
         if event is None:
             continue
         group = _group(event, ranks)
         for other in group:
-            there = heads.get(other)
-            if there is None:
+            head = heads.get(other)
+            if head is None:
                 yield f"{event.where}: rank {rank} is in {event.operation}, which rank {other} lacks: its trace has ended"
-            elif (_name(there), _group(there, ranks)) != (_name(event), group):
-                yield f"{event.where}: rank {rank} is in {event.operation}, which rank {other} lacks: it is at {there.where}"
+            elif (_name(head), _group(head, ranks)) != (_name(event), group):
+                yield f"{event.where}: rank {rank} is in {event.operation}, which rank {other} lacks: it is at {head.where}"
 
 
 def _gaps(events: Sequence[Event]) -> dict[int, float]:
-    """Seconds of computing before each event: since the end of the one before it, or its start where no end is known."""
-    found: dict[int, float] = {}
+    """Seconds of computing before each event: since the end of the previous event, or its start if no end is known."""
+    gaps: dict[int, float] = {}
     before: float | None = None
     for event in events:
         known = event.start is not None and before is not None
-        found[id(event)] = max(0.0, (event.start or 0.0) - (before or 0.0)) if known else 0.0
+        gaps[id(event)] = max(0.0, (event.start or 0.0) - (before or 0.0)) if known else 0.0
         last = event.end if event.end is not None else event.start
         before = last if last is not None else before
-    return found
+    return gaps
 
 
 def _name(event: Event) -> str:
@@ -211,7 +215,7 @@ def _members(event: Event, ranks: int) -> tuple[int, ...]:
 
 
 def _size(event: Event, ranks: int) -> int:
-    """S; where the trace has a rank's part alone and no group, of all ranks."""
+    """S; a negative size is a rank's part in a group of all ranks."""
     return event.size if event.size >= 0 else -event.size * ranks
 
 

@@ -1,4 +1,4 @@
-"""Chakra execution traces in protobuf form (``*.et``) -> the nodes that their JSON form would hold.
+"""Chakra execution traces in protobuf form (``*.et``) -> the read_nodes that their JSON form would hold.
 
 A file is a row of messages, each behind its length: one GlobalMetadata, then every Node (schema/protobuf/et_def.proto of
 mlcommons/chakra). Only what a replay needs is kept; fields that are not known are skipped, as protobuf wants it.
@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from .recorded import TraceError
+from .trace_recording import TraceError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIDTHS = {_FIXED64: 8, _FIXED32: 4}
@@ -21,23 +21,23 @@ Value = int | bytes
 Read = Callable[[Any], Any]
 
 
-def nodes(content: bytes) -> list[dict[str, Any]]:
+def read_nodes(content: bytes) -> list[dict[str, Any]]:
     """Raises TraceError for what is no such file, with the byte at which it is not."""
-    found: list[dict[str, Any]] = []
+    nodes_: list[dict[str, Any]] = []
     at, first = 0, True
     while at < len(content):
         size, begin = _varint(content, at)
         if begin + size > len(content):
             raise TraceError(f"byte {at}: a message of {size} bytes where {len(content) - begin} are left: cut off?")
         if not first:
-            found.append(_message(content[begin : begin + size], _NODE, begin))
+            nodes_.append(_message(content[begin : begin + size], _NODE, begin))
         first, at = False, begin + size
-    return found
+    return nodes_
 
 
 def _message(content: bytes, known: Mapping[int, tuple[str, int, Read]], base: int) -> dict[str, Any]:
     """The fields of ``known`` by name; ``attr`` as a list."""
-    found: dict[str, Any] = {}
+    node: dict[str, Any] = {}
     for number, wire, value, at in _fields(content, base):
         if number not in known:
             continue
@@ -45,17 +45,17 @@ def _message(content: bytes, known: Mapping[int, tuple[str, int, Read]], base: i
         if wire != expected:
             raise TraceError(f"byte {base + at}: field {number} ({name}) is of wire type {wire}, not {expected}")
         try:
-            told = read(value)
+            field_value = read(value)
         except (UnicodeDecodeError, struct.error) as error:
             raise TraceError(f"byte {base + at}: field {number} ({name}): {error}") from None
         except TraceError as error:
             within = str(error).partition(": ")[2]
             raise TraceError(f"byte {base + at}: within field {number} ({name}): {within}") from None
         if name == "attr":
-            found.setdefault(name, []).append(told)
+            node.setdefault(name, []).append(field_value)
         else:
-            found[name] = told
-    return found
+            node[name] = field_value
+    return node
 
 
 def _fields(content: bytes, base: int) -> Iterator[tuple[int, int, Value, int]]:

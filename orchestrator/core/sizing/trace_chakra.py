@@ -1,4 +1,4 @@
-"""Chakra execution traces: what chakra_jsonizer writes (or chakra_protobuf.py reads), a feeder's workload graph, and what
+"""Chakra execution traces: what chakra_jsonizer writes (or trace_chakra_protobuf.py reads), a feeder's workload graph, and what
 PyTorch's observer writes.
 
 The first two hold nodes whose attributes name a collective (``comm_type``, ``comm_size`` in bytes of a rank's input,
@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from . import recorded
-from .described import DTYPES
-from .recorded import Event, Recording, TraceError
+from . import trace_recording
+from .model_description import DTYPES
+from .trace_recording import Event, Recording, TraceError
 
 #: CollectiveCommType of Chakra's schema, by number.
 _COLLECTIVES = (
@@ -26,12 +26,12 @@ _GROUPS = "process_group:init"
 Groups = dict[str, tuple[int, ...]]
 
 
-def is_one(document: Any) -> bool:
+def is_chakra_trace(document: Any) -> bool:
     """Whether a JSON document, or the list of a file's documents, is in one of these forms."""
     if isinstance(document, dict):
         return "workload_graph" in document or ("nodes" in document and "schema" in document)
     return isinstance(document, list) and any(
-        isinstance(one, dict) and ("attr" in one or "type" in one) for one in document
+        isinstance(entry, dict) and ("attr" in entry or "type" in entry) for entry in document
     )
 
 
@@ -43,7 +43,7 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
     else:
         nodes = document["workload_graph"] if isinstance(document, dict) else document
         convert = _node
-    nodes = [one for one in nodes if isinstance(one, dict)]
+    nodes = [node for node in nodes if isinstance(node, dict)]
     groups = _groups(nodes)
     events: list[Event] = []
     problems: list[str] = []
@@ -55,8 +55,8 @@ def read(document: Any, file: str, rank: int | None) -> Recording:
             problems.append(f"{where}: {error}")
     if problems:
         raise TraceError("\n".join(problems))
-    ranks = [one + 1 for group in groups.values() for one in group]
-    ranks += [one + 1 for event in events for one in event.peer or ()]
+    ranks = [rank_ + 1 for group in groups.values() for rank_ in group]
+    ranks += [rank_ + 1 for event in events for rank_ in event.peer or ()]
     ordered = sorted(events, key=lambda event: event.start or 0.0)
     return Recording(file=file, rank=rank, events=tuple(ordered), world=max(ranks, default=None))
 
@@ -101,17 +101,17 @@ def _collective(attributes: Mapping[str, Any], name: str) -> str:
         raise TraceError(f"{name} lacks comm_type")
     if str(kind).isdecimal():
         kind = _COLLECTIVES[int(kind)] if int(kind) < len(_COLLECTIVES) else kind
-    found = recorded.operation(str(kind))
-    if not found:
-        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {recorded.known()}")
-    return found
+    operation = trace_recording.operation(str(kind))
+    if not operation:
+        raise TraceError(f"unknown operation: comm_type {kind} of {name}; known: {trace_recording.known_operations()}")
+    return operation
 
 
 def _scaled(operation: str, given: int, group: Sequence[int], groups: Groups) -> int:
     """S from a rank's input: the total where every rank gives a part of it. The size of an unnamed group: the largest known."""
     if operation not in ("all-gather", "gather"):
         return given
-    ranks = len(group) or max((len(one) for one in groups.values()), default=0)
+    ranks = len(group) or max((len(group) for group in groups.values()), default=0)
     # Without a group the total follows from the number of ranks, which the caller knows: said by a negative size.
     return given * ranks if ranks else -given
 
@@ -136,18 +136,20 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
         raise TraceError(
             "record_param_comms lacks collective_name: a schema before 1.0.4; record it with a newer PyTorch"
         )
-    operation = recorded.operation(str(name))
+    operation = trace_recording.operation(str(name))
     if operation is None:
-        raise TraceError(f"unknown operation {name}; known: {recorded.known()}")
+        raise TraceError(f"unknown operation {name}; known: {trace_recording.known_operations()}")
     if not operation:
         return ()
-    dtype = recorded.dtype(str(attributes.get("dtype", "byte")))
+    dtype = trace_recording.dtype(str(attributes.get("dtype", "byte")))
     if dtype is None:
         raise TraceError(f"unknown dtype {attributes.get('dtype')}")
-    group = groups.get(str(attributes.get("pg_name", "")), ()) or recorded.everyone(int(attributes.get("pg_size") or 0))
+    group = groups.get(str(attributes.get("pg_name", "")), ()) or trace_recording.all_ranks(
+        int(attributes.get("pg_size") or 0)
+    )
     start = node.get("ts")
     given, taken = (int(attributes.get(key) or 0) for key in ("in_msg_nelems", "out_msg_nelems"))
-    sizes = 0 if operation == "barrier" else recorded.size(operation, given, taken, len(group) or 1)
+    sizes = 0 if operation == "barrier" else trace_recording.total_size(operation, given, taken, len(group) or 1)
     return (
         Event(
             operation=operation,
@@ -164,8 +166,8 @@ def _observed(node: Mapping[str, Any], where: str, groups: Groups, rank: int | N
 
 def _known_schema(nodes: Sequence[Any], schema: str, file: str) -> None:
     """Older observers did not say which collective it was."""
-    communication = [one for one in nodes if isinstance(one, dict) and one.get("name") == "record_param_comms"]
-    if any("collective_name" not in _attributes(one) for one in communication):
+    communication = [node for node in nodes if isinstance(node, dict) and node.get("name") == "record_param_comms"]
+    if any("collective_name" not in _attributes(node) for node in communication):
         raise TraceError(
             f"{file}: schema {schema}: its record_param_comms nodes have no collective_name, as those of 1.1.0 have; "
             "record it with a newer PyTorch"
@@ -185,7 +187,7 @@ def _observed_peer(node: Mapping[str, Any], operation: str, group: Sequence[int]
 
 def _groups(nodes: Iterable[Mapping[str, Any]]) -> Groups:
     """Ranks of the process groups by name; a group without a list has all ranks."""
-    found: Groups = {}
+    groups: Groups = {}
     for node in nodes:
         if _GROUPS not in str(_get(node, "name", "Name")):
             continue
@@ -194,17 +196,19 @@ def _groups(nodes: Iterable[Mapping[str, Any]]) -> Groups:
             listed = json.loads((ast.literal_eval(values) if isinstance(values, str) else values)[0])
         except (ValueError, SyntaxError, LookupError):
             continue  # the observer cuts off long texts
-        for one in listed:
-            found[str(one["pg_name"])] = tuple(one.get("ranks") or recorded.everyone(int(one["group_size"])))
-    return found
+        for listed_group in listed:
+            groups[str(listed_group["pg_name"])] = tuple(
+                listed_group.get("ranks") or trace_recording.all_ranks(int(listed_group["group_size"]))
+            )
+    return groups
 
 
 def _attributes(node: Mapping[str, Any]) -> dict[str, Any]:
     """``attr`` (protobuf: one of many value fields) or ``attrs`` (the observer: value) as a mapping."""
-    found: dict[str, Any] = {one["name"]: one.get("value") for one in node.get("attrs") or ()}
-    for one in node.get("attr") or ():
-        found[one["name"]] = next((value for key, value in one.items() if key not in _ABOUT), None)
-    return found
+    attributes: dict[str, Any] = {attribute["name"]: attribute.get("value") for attribute in node.get("attrs") or ()}
+    for attribute in node.get("attr") or ():
+        attributes[attribute["name"]] = next((value for key, value in attribute.items() if key not in _ABOUT), None)
+    return attributes
 
 
 _ABOUT = ("name", "docString", "doc_string")

@@ -1,0 +1,160 @@
+"""Compute the size of a training for ``ccbed size``: its traffic, batches, memory and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from . import batches, memory, traffic
+from .batches import Batches, Share
+from .cost import Link, Price, Prices
+from .layout import Layout
+from .memory import Memory, Optimizer
+from .model_description import Model
+from .traffic import Collective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizingRequest:
+    """The training to size. ``batch``: samples over all GPUs; ``limit``: bytes of memory of a GPU."""
+
+    model: Model
+    layout: Layout
+    optimizer: Optimizer
+    batch: int | None = None
+    dataset: int | None = None
+    epochs: int = 1
+    shares: Sequence[float] = ()
+    link: Link | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A collective of a full step, its bytes in the short last one, and its price on the link."""
+
+    collective: Collective
+    last_size: int
+    price: Price | None
+
+    @property
+    def step_seconds(self) -> float | None:
+        return None if self.price is None or self.price.seconds is None else self.price.seconds * self.collective.count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """``spare``: free bytes, negative if memory is missing; ``alternatives``: layouts that fit."""
+
+    limit: int
+    spare: int
+    alternatives: tuple[tuple[Layout, Memory], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSize:
+    request: SizingRequest
+    rows: tuple[Row, ...]
+    batches: Batches | None
+    shares: tuple[Share, ...]
+    memory: Memory
+    fit: Fit | None
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Communication time of a full step, one collective after the other; None without a link or a price."""
+        seconds = [row.step_seconds for row in self.rows]
+        return (
+            None
+            if None in seconds or self.request.link is None
+            else sum(step_seconds for step_seconds in seconds if step_seconds is not None)
+        )
+
+
+def compute(request: SizingRequest, prices: Prices) -> TrainingSize:
+    """The size of a training. Raises ValueError with a line per problem."""
+    problems = _problems(request)
+    if problems:
+        raise ValueError("\n".join(problems))
+    batches_per_run = _batches(request)
+    rows = _rows(request, prices, batches_per_run)
+    problem = prices.find_problem(tuple(row.collective for row in rows))
+    if problem:
+        raise ValueError(problem)
+    shares = _shares(request, batches_per_run)
+    batch = _largest_batch(request, shares)
+    rank_memory = memory.of_rank(request.model, request.layout, request.optimizer, batch)
+    fit = _fit(request, rank_memory, batch)
+    return TrainingSize(
+        request=request,
+        rows=rows,
+        batches=batches_per_run,
+        shares=shares,
+        memory=rank_memory,
+        fit=fit,
+    )
+
+
+def _problems(request: SizingRequest) -> list[str]:
+    layout, batch = request.layout, request.batch
+    problems = []
+    if batch is None and (layout.tp > 1 or layout.pp > 1 or layout.ep > 1):
+        problems.append(f"--batch: is missing: the traffic of {layout.strategy} grows with the batch")
+    if batch is not None and batch < layout.dp * layout.microbatches:
+        problems.append(
+            f"--batch: must be >= {layout.dp * layout.microbatches}: {layout.dp} replicas x {layout.microbatches} "
+            f"microbatches of at least one sample (got {batch})"
+        )
+    if request.dataset is not None and batch is None:
+        problems.append("--batch: is missing: --dataset is counted in batches")
+    if request.shares and batch is None:
+        problems.append("--batch: is missing: --shares divide a batch")
+    return problems
+
+
+def _batches(request: SizingRequest) -> Batches | None:
+    if request.dataset is None or request.batch is None:
+        return None
+    return Batches(dataset=request.dataset, batch=request.batch, epochs=request.epochs)
+
+
+def _rows(request: SizingRequest, prices: Prices, batches_per_run: Batches | None) -> tuple[Row, ...]:
+    full = _step(request, request.batch or 1)
+    last = _step(request, batches_per_run.last) if batches_per_run else full
+    return tuple(
+        Row(
+            collective=collective,
+            last_size=other.size,
+            price=prices.of(collective, request.link),
+        )
+        for collective, other in zip(full, last, strict=True)
+    )
+
+
+def _step(request: SizingRequest, batch: int) -> tuple[Collective, ...]:
+    return traffic.of_step(request.model, request.layout, request.optimizer, batch)
+
+
+def _shares(request: SizingRequest, batches_per_run: Batches | None) -> tuple[Share, ...]:
+    if not request.shares or request.batch is None:
+        return ()
+    return batches.uneven(
+        request.shares, request.layout.dp, request.batch, batches_per_run.last if batches_per_run else None
+    )
+
+
+def _largest_batch(request: SizingRequest, shares: tuple[Share, ...]) -> int | None:
+    """The batch at which every replica would have as many samples as the replica with the largest share."""
+    return max(share.samples for share in shares) * len(shares) if shares else request.batch
+
+
+def _fit(request: SizingRequest, rank_memory: Memory, batch: int | None) -> Fit | None:
+    if request.limit is None:
+        return None
+    spare = request.limit - rank_memory.total
+    alternatives = (
+        memory.fitting_layouts(request.model, request.layout, request.optimizer, batch, request.limit)
+        if spare < 0
+        else ()
+    )
+    return Fit(limit=request.limit, spare=spare, alternatives=alternatives)
