@@ -12,6 +12,7 @@ from types import CodeType, ModuleType
 
 from .model.errors import UsageError
 from .model.plugin import BUILT_IN, Catalogue, Plugin
+from .store.shipped import summary
 
 KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
 #: What ``model/plugin.py`` asks of a file of each kind.
@@ -79,16 +80,6 @@ def unloaded(folder: Path, catalogue: Catalogue) -> list[str]:
     """The plugins below ``folder`` that the catalogue lacks, each as ``workload NAME``; none of them is loaded."""
     found = ((kind, file.stem.replace("_", "-")) for kind in KINDS for file in sorted((folder / kind).glob("*.py")))
     return [f"{kind[:-1]} {name}" for kind, name in found if name not in getattr(catalogue, kind)]
-
-
-def summary(file: Path) -> str:
-    """The first line of a file's docstring, or of its leading comment, without running it."""
-    try:
-        with file.open() as lines:
-            first = lines.readline().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-    return first.lstrip("#").strip('"').strip().rstrip(".")
 
 
 def _checked(folder: Path) -> Path:

@@ -88,9 +88,7 @@ def main() -> NoReturn:
 
 def run(args: Sequence[str], session: sessions.Session | None = None) -> int:
     """Execute a command line and return the exit code. ``session``: that of a test; default: this process's own."""
-    from ..store import beds
-
-    session = session or sessions.Session(state=beds.state_dir(), terminal=terminal.standard())
+    session = session or sessions.Session(state=sessions.state_dir(), terminal=terminal.standard())
     session.argv = tuple(args)
     session.umask = os.umask(0o077)  # only the user may read what ccbed writes
     try:
@@ -187,6 +185,6 @@ def _stem(verb: str) -> str:
 
 
 def _summary(file: Path) -> str:
-    from ..plugins import summary
+    from ..store.shipped import summary
 
     return summary(file)

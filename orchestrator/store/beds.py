@@ -45,13 +45,6 @@ class OpenRun:
         return frozenset({self.run, *([Path(self.twin).name] if self.twin else [])})
 
 
-def state_dir() -> Path:
-    """Where ccbed keeps its state; ``XDG_STATE_HOME`` is honoured."""
-    import platformdirs
-
-    return platformdirs.user_state_path("ccbed")
-
-
 def names(state: Path) -> tuple[str, ...]:
     """The beds that have a bed file."""
     return tuple(sorted(file.stem for file in (state / "beds").glob("*.json")))

@@ -20,3 +20,13 @@ def find(path: Path) -> Path:
     shipped = folder(path.parts[0]).joinpath(*path.parts[1:])
     known = path.parts[0] in ("inventories", "playbooks", "images") and ".." not in path.parts
     return shipped if known and shipped.is_file() else path
+
+
+def summary(file: Path) -> str:
+    """Return the first line of a file's docstring, or of its leading comment, without running the file."""
+    try:
+        with file.open() as lines:
+            first = lines.readline().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return first.lstrip("#").strip('"').strip().rstrip(".")

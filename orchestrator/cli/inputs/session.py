@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     from ...model.provider import Provider
 
 
+def state_dir() -> Path:
+    """Return the directory of ccbed's state; ``XDG_STATE_HOME`` sets its parent."""
+    import platformdirs
+
+    return platformdirs.user_state_path("ccbed")
+
+
 def process_provider(state: Path) -> Provider:
     """Return the provider of process nodes."""
     from ...providers.process import process_provider as process

@@ -1,4 +1,4 @@
-"""How a sizing reads: on the terminal, as JSON, and as the comments of a trial."""
+"""A sizing on the terminal, as JSON, and as the comments of a trial."""
 
 from __future__ import annotations
 
@@ -15,63 +15,67 @@ from ...core.sizing.training_size import Fit, Row, TrainingSize
 from .terminal import Terminal
 
 
-def show(terminal: Terminal, found: TrainingSize) -> None:
-    terminal.lines(_head(found))
-    if found.rows:
+def show(terminal: Terminal, sizing: TrainingSize) -> None:
+    terminal.lines(_head(sizing))
+    if sizing.rows:
         terminal.line()
-        terminal.table(*_table(found))
+        terminal.table(*_table(sizing))
         terminal.line()
-    terminal.lines(_tail(found))
+    terminal.lines(_tail(sizing))
 
 
-def notes(found: TrainingSize) -> list[str]:
-    """What the head of an emitted trial says."""
-    asked, trials = found.request, found.batches
+def notes(sizing: TrainingSize) -> list[str]:
+    """Return the comments at the head of an emitted trial."""
+    request, trials = sizing.request, sizing.batches
     steps = f"{trials.total:,} steps of {trials.batch:,} samples" if trials else "one step"
-    paired = any(row.collective.operation == "send-recv" for row in found.rows)
+    paired = any(row.collective.operation == "send-recv" for row in sizing.rows)
     return [
-        f"{asked.model.name}, {asked.layout.label} on {asked.layout.gpus} GPUs: the collectives of {steps}.",
-        "Collective by collective; trials = its count per step x steps.",
-        *(["A send-recv carries one message each way at once: half as many trials as messages."] if paired else []),
+        f"{request.model.name}, {request.layout.label} on {request.layout.gpus} GPUs: the collectives of {steps}.",
+        "One item per collective; its trials are its count per step x steps.",
+        *(
+            ["A send-recv carries one message in each direction at once: half as many trials as messages."]
+            if paired
+            else []
+        ),
     ]
 
 
-def document(found: TrainingSize) -> dict[str, Any]:
-    """All figures, for programs."""
-    asked, model = found.request, found.request.model
+def document(sizing: TrainingSize) -> dict[str, Any]:
+    """Return all figures as JSON."""
+    request, model = sizing.request, sizing.request.model
     return {
         "model": {
             "name": model.name, "parameters": model.parameters, "bytes": model.bytes, "dtype": model.dtype, "source": model.source,
             "gradients": [{"layer": name, "bytes": size} for name, size in model.gradients],
         },
-        "layout": {**dataclasses.asdict(asked.layout), "gpus": asked.layout.gpus},
-        "trials": None if found.batches is None else {
-            "total": found.batches.total, "each_epoch": found.batches.steps_per_epoch, "batch": found.batches.batch,
-            "last_batch": found.batches.last, "short": found.batches.short,
+        "layout": {**dataclasses.asdict(request.layout), "gpus": request.layout.gpus},
+        "trials": None if sizing.batches is None else {
+            "total": sizing.batches.total, "each_epoch": sizing.batches.steps_per_epoch, "batch": sizing.batches.batch,
+            "last_batch": sizing.batches.last, "short": sizing.batches.short,
         },
-        "shares": [dataclasses.asdict(share) for share in found.shares],
-        "collectives": [_row_document(row) for row in found.rows],
-        "step_seconds": found.step_seconds,
-        "link": None if asked.link is None else {"bits_per_s": asked.link.rate, "alpha_s": asked.link.alpha,
-                                                 "beta_s_per_byte": asked.link.beta},
-        "memory": _memory_document(found.memory),
-        "fit": None if found.fit is None else _fit_document(found.fit),
+        "shares": [dataclasses.asdict(share) for share in sizing.shares],
+        "collectives": [_row_document(row) for row in sizing.rows],
+        "step_seconds": sizing.step_seconds,
+        "link": None if request.link is None else {"bits_per_s": request.link.rate, "alpha_s": request.link.alpha,
+                                                 "beta_s_per_byte": request.link.beta},
+        "memory": _memory_document(sizing.memory),
+        "fit": None if sizing.fit is None else _fit_document(sizing.fit),
     }  # fmt: skip
 
 
-def replay_document(found: traces.Replay) -> dict[str, Any]:
+def replay_document(replay: traces.Replay) -> dict[str, Any]:
     return {
-        "form": found.form, "ranks": found.ranks, "collectives": found.collectives, "timed": found.timed, "notes": found.notes,
-        "items": [item.document for item in found.items],
+        "form": replay.form, "ranks": replay.ranks, "collectives": replay.collectives, "timed": replay.timed, "notes": replay.notes,
+        "items": [item.document for item in replay.items],
     }  # fmt: skip
 
 
-def show_replay(terminal: Terminal, found: traces.Replay, path: Path) -> None:
+def show_replay(terminal: Terminal, replay: traces.Replay, path: Path) -> None:
     terminal.line(
-        f"trace     {path}: {found.form}, {found.ranks} ranks, {found.collectives:,} collectives in {len(found.items):,} items"
+        f"trace     {path}: {replay.form}, {replay.ranks} ranks, {replay.collectives:,} collectives in {len(replay.items):,} items"
     )
     terminal.line()
-    head = ("OPERATION", "BYTES", "TRIALS", "GAP MS", "DTYPE", "GROUPS", "ALGORITHM")
+    head = ("OPERATION", "BYTES", "ITERATIONS", "GAP MS", "DTYPE", "GROUPS", "ALGORITHM")
     rows = [
         (
             item.operation,
@@ -82,13 +86,13 @@ def show_replay(terminal: Terminal, found: traces.Replay, path: Path) -> None:
             _groups(item.groups),
             item.algorithm,
         )
-        for item in found.items[:_MOST]
+        for item in replay.items[:_MOST]
     ]
     terminal.table(head, rows)
-    if len(found.items) > _MOST:
-        terminal.line(f"  and {len(found.items) - _MOST:,} more: --json or --emit has all")
+    if len(replay.items) > _MOST:
+        terminal.line(f"  and {len(replay.items) - _MOST:,} more: --json or --emit has all")
     terminal.line()
-    terminal.lines(f"note      {note}" for note in found.notes)
+    terminal.lines(f"note      {note}" for note in replay.notes)
 
 
 #: Items of a trace that the terminal shows.
@@ -102,41 +106,41 @@ def _groups(groups: tuple[tuple[int, ...], ...]) -> str:
     return first if len(groups) == 1 else f"{len(groups)}: {first} …"
 
 
-def _head(found: TrainingSize) -> Iterator[str]:
-    asked, model, trials = found.request, found.request.model, found.batches
+def _head(sizing: TrainingSize) -> Iterator[str]:
+    request, model, trials = sizing.request, sizing.request.model, sizing.batches
     yield f"model     {model.name}: {model.parameters:,} parameters, {model.bytes:,} bytes of {model.dtype} ({model.source})"
     if model.shape is None and len(model.gradients) <= 12:
         sizes = " / ".join(f"{size:,}" for _, size in model.gradients)
         yield f"gradients {sizes} bytes, the last layer first"
-    yield f"strategy  {asked.layout.label} on {asked.layout.gpus} GPUs{_batches(found)}"
-    yield from _scheme(found)
+    yield f"strategy  {request.layout.label} on {request.layout.gpus} GPUs{_batches(sizing)}"
+    yield from _scheme(sizing)
     if trials:
         short = f"; the last has {trials.last:,} of {trials.batch:,} samples" if trials.short else ""
-        yield f"trials    {trials.total:,} = ceil({trials.dataset:,} / {trials.batch:,}) x {trials.epochs} epoch{_s(trials.epochs)}{short}"
-    yield from (_share(share) for share in found.shares)
+        yield f"steps     {trials.total:,} = ceil({trials.dataset:,} / {trials.batch:,}) x {trials.epochs} epoch{_s(trials.epochs)}{short}"
+    yield from (_share(share) for share in sizing.shares)
 
 
-def _scheme(found: TrainingSize) -> Iterator[str]:
-    """What is counted, where a trial of ccbed's own with that strategy does it otherwise."""
-    layout = found.request.layout
+def _scheme(sizing: TrainingSize) -> Iterator[str]:
+    """Yield the communication scheme, where ccbed's own workload of that strategy uses another one."""
+    layout = sizing.request.layout
     if layout.gathered and layout.tp > 1:
-        yield "scheme    inputs gathered: each GPU has its part of every weight and works on the whole batch, which all gather"
-        yield "          ccbed run tp-ring (train-tp) cuts layers by columns and by rows instead: it moves activations, not inputs"
+        yield "scheme    inputs are gathered: each GPU has a part of every weight, and computes the whole batch"
+        yield "          ccbed run tp-ring (train-tp) splits layers by columns and rows instead: it moves activations, not inputs"
     if layout.strategy == "fsdp" and layout.zero == 3 and layout.dp > 1:
-        yield "scheme    parameters as they are; FSDP2 (train-fsdp) fills up the first dimension of each to a multiple of the GPUs,"
-        yield f"          so that a run moves somewhat more where it does not divide by {layout.dp}"
+        yield "scheme    parameters without padding; FSDP2 (train-fsdp) pads their first dimension to a multiple of the GPUs,"
+        yield f"          so a run moves more bytes where that dimension is not a multiple of {layout.dp}"
 
 
 def _share(share: Share) -> str:
-    """``last`` is None where nothing says how many samples there are in all."""
+    """``share.last`` is None where the number of samples is not given."""
     samples, weight = f"{share.samples:,} samples", f"loss x {share.weight:.6g}"
     if share.last is not None:
         samples, weight = f"{samples}, {share.last:,} of the last", f"{weight}, x {share.last_weight:.6g}"
     return f"share     rank {share.rank}: {share.share:g} of a batch = {samples}; {weight} (n_i p / N)"
 
 
-def _batches(found: TrainingSize) -> str:
-    layout, batch = found.request.layout, found.request.batch
+def _batches(sizing: TrainingSize) -> str:
+    layout, batch = sizing.request.layout, sizing.request.batch
     if batch is None or layout.microbatches == 1:
         return ""
     return f", {layout.microbatches} microbatches of a replica's batch"
@@ -146,56 +150,56 @@ def _s(count: int) -> str:
     return "" if count == 1 else "s"
 
 
-def _table(found: TrainingSize) -> tuple[list[str], list[list[str]]]:
-    """Columns that say nothing here are left out."""
-    timed = found.request.link is not None
-    short = any(row.last_size != row.collective.size for row in found.rows)
+def _table(sizing: TrainingSize) -> tuple[list[str], list[list[str]]]:
+    """Return the head and rows of the table, without columns that do not apply."""
+    timed = sizing.request.link is not None
+    short = any(row.last_size != row.collective.size for row in sizing.rows)
     head = ["OPERATION", "GROUPS", "BYTES", *(["LAST STEP"] if short else []), "COUNT"]
-    head += ["ALGORITHM", "MS EACH", "MS A STEP"] if timed else []
-    return [*head, "WHAT", "FORMULA"], [_cells(row, timed=timed, short=short) for row in found.rows]
+    head += ["ALGORITHM", "MS EACH", "MS PER STEP"] if timed else []
+    return [*head, "WHAT", "FORMULA"], [_cells(row, timed=timed, short=short) for row in sizing.rows]
 
 
 def _cells(row: Row, *, timed: bool, short: bool) -> list[str]:
-    one = row.collective
-    count = len(one.groups)
+    collective = row.collective
+    count = len(collective.groups)
     cells = [
-        one.operation,
-        f"{count} x {one.axis} {one.ranks}" if count > 1 else f"{one.axis} {one.ranks}",
-        f"{one.size:,}",
+        collective.operation,
+        f"{count} x {collective.axis} {collective.ranks}" if count > 1 else f"{collective.axis} {collective.ranks}",
+        f"{collective.size:,}",
     ]
     cells += [f"{row.last_size:,}"] if short else []
-    cells.append(f"{one.count:,}")
+    cells.append(f"{collective.count:,}")
     if timed:
         cells += [
             row.price.algorithm if row.price else "-",
             _ms(row.price.seconds if row.price else None),
             _ms(row.step_seconds),
         ]
-    return [*cells, one.what, one.source]
+    return [*cells, collective.what, collective.source]
 
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1e3:,.3f}"
 
 
-def _tail(found: TrainingSize) -> Iterator[str]:
-    link = found.request.link
-    moved = sum(row.collective.step_bytes for row in found.rows)
-    if not found.rows:
+def _tail(sizing: TrainingSize) -> Iterator[str]:
+    link = sizing.request.link
+    moved = sum(row.collective.step_bytes for row in sizing.rows)
+    if not sizing.rows:
         yield "moves     nothing: one GPU"
-    elif link and found.step_seconds is not None:
+    elif link and sizing.step_seconds is not None:
         yield (
-            f"time      {_ms(found.step_seconds)} ms of communication a step on {link.text} "
+            f"time      {_ms(sizing.step_seconds)} ms of communication per step on {link.text} "
             f"(alpha {link.alpha * 1e6:g} us, beta {link.beta * 1e9:g} ns/byte)"
         )
-        yield "          one collective after the other, nothing beside it, no computing; cost models of algorithms/"
+        yield "          collectives one after another, without overlap and computation; cost models of algorithms/"
     else:
-        hint = "" if link else "; --link 100mbit,50us: how long that takes"
-        yield f"moves     {moved:,} bytes a step in all rows, as S of nccl-tests{hint}"
-    yield from _held(found.memory)
-    if found.fit:
+        hint = "" if link else "; for the time: --link 100mbit,50us"
+        yield f"moves     {moved:,} bytes per step in all rows, as S of nccl-tests{hint}"
+    yield from _held(sizing.memory)
+    if sizing.fit:
         yield from _fits(
-            found.fit, found.request.layout, "" if found.memory.activations is not None else ", without activations"
+            sizing.fit, sizing.request.layout, "" if sizing.memory.activations is not None else ", without activations"
         )
 
 
@@ -207,31 +211,31 @@ def _held(memory: Memory) -> Iterator[str]:
         f"optimizer {memory.state:,} + activations {activations} bytes"
     )
     yield (
-        f"          {memory.parameters:,} parameters there, {each.weights} + {each.gradients} + {each.state} bytes each before "
+        f"          {memory.parameters:,} parameters on it, {each.weights} + {each.gradients} + {each.state} bytes per parameter before "
         f"ZeRO (arXiv:1910.02054); activations: {memory.source}"
     )
-    yield "          not counted: the device's context, communication buffers, fragmentation"
+    yield "          not included: the device's context, communication buffers, fragmentation"
 
 
 def _fits(fit: Fit, layout: Layout, without: str) -> Iterator[str]:
     if fit.spare >= 0:
-        yield f"fits      in {_gb(fit.limit)}: {_gb(fit.spare)} to spare{without}"
+        yield f"fits      in {_gb(fit.limit)}: {_gb(fit.spare)} free{without}"
         return
-    yield f"fits      not in {_gb(fit.limit)}: {_gb(-fit.spare)} too much{without}"
+    yield f"fits      not in {_gb(fit.limit)}: {_gb(-fit.spare)} missing{without}"
     if not fit.alternatives:
-        yield f"          nothing fits on {layout.gpus} GPUs: more of them, a smaller --batch, --recompute full"
+        yield f"          nothing fits on {layout.gpus} GPUs; use more GPUs, a smaller --batch, or --recompute full"
     for other, memory in fit.alternatives:
         yield f"          would fit: {options(other)} ({_gb(memory.total)})"
 
 
 def options(layout: Layout) -> str:
-    """How an arrangement is asked for."""
-    found = [f"--strategy {layout.strategy}"]
-    found += [f"--zero {layout.zero}"] if layout.zero else []
-    found += [f"--{name} {size}" for name, size in (("tp", layout.tp), ("pp", layout.pp)) if size > 1]
-    found += ["--sequence-parallel"] if layout.sequence_parallel else []
-    found += [f"--recompute {layout.recompute}"] if layout.recompute != "none" else []
-    return " ".join(found)
+    """Return the options that give a layout."""
+    parts = [f"--strategy {layout.strategy}"]
+    parts += [f"--zero {layout.zero}"] if layout.zero else []
+    parts += [f"--{name} {size}" for name, size in (("tp", layout.tp), ("pp", layout.pp)) if size > 1]
+    parts += ["--sequence-parallel"] if layout.sequence_parallel else []
+    parts += [f"--recompute {layout.recompute}"] if layout.recompute != "none" else []
+    return " ".join(parts)
 
 
 def _gb(size: int) -> str:
@@ -243,10 +247,11 @@ def _gb(size: int) -> str:
 
 
 def _row_document(row: Row) -> dict[str, Any]:
-    one = row.collective
+    collective = row.collective
     return {
-        "operation": one.operation, "bytes": one.size, "last_bytes": row.last_size, "count": one.count, "dtype": one.dtype,
-        "axis": one.axis, "groups": one.groups, "what": one.what, "formula": one.source,
+        "operation": collective.operation, "bytes": collective.size, "last_bytes": row.last_size, "count": collective.count,
+        "dtype": collective.dtype,
+        "axis": collective.axis, "groups": collective.groups, "what": collective.what, "formula": collective.source,
         "cost": None if row.price is None else {"algorithm": row.price.algorithm, "rounds": row.price.rounds,
                                                 "volume": row.price.volume, "seconds": row.price.seconds},
     }  # fmt: skip

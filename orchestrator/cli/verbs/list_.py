@@ -11,9 +11,10 @@ import click
 
 from ...model.errors import CcbedError
 from ...model.plugin import Plugin
-from ...plugins import KINDS, summary
+from ...plugins import KINDS
 from ...store import beds as store
 from ...store import index
+from ...store.shipped import summary
 from ..inputs import beds, options
 from ..inputs.session import Session
 from ..render.terminal import short_path
