@@ -57,6 +57,10 @@ def test_a_page_fits_a_screen(folder: str, limit: int) -> None:
     assert len(page.read_text().splitlines()) <= limit
 
 
+def test_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+
+
 def test_the_trial_of_the_page_is_a_trial() -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "orchestrator/trials/README.md").read_text(), re.DOTALL)
     trial = parse_trial.parse(text, "page.yml", plugins.discover())
