@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ...model.event import Event
+from ...model.events import (
+    CheckpointFailed,
+    CheckpointRefused,
+    CheckpointSkipped,
+    ControllerLate,
+    FaultAct,
+    FaultHeal,
+    FaultInjected,
+    FaultTarget,
+    FaultUnreached,
+    FaultVerified,
+    GangJoined,
+    GangStalled,
+    HoldExpired,
+    LeaseOver,
+    NodeEnded,
+    NodeExit,
+    NodeSilent,
+    NodeSuspect,
+    Progress,
+    RankError,
+    RankExit,
+    RankFinished,
+    RankHeld,
+    RankInside,
+    RankStep,
+    RecoveryDecided,
+    RecoveryRefused,
+    ResumeChosen,
+    RunBegin,
+    RunEnd,
+    RunInterrupted,
+    RunResumed,
+    StoreRetried,
+    Timer,
+)
+from ...model.payload import Payload
 from ...model.trial import INSIDE, Trial
 
-_BY = {
-    "node.exit": "by exit watch",
-    "rank.exit": "by exit watch",
-    "node.silent": "by heart-beat",
-    "gang.stalled": "by step clock",
+_BY: Mapping[type[Payload] | None, str] = {
+    NodeExit: "by exit watch",
+    RankExit: "by exit watch",
+    NodeSilent: "by heart-beat",
+    GangStalled: "by step clock",
 }
 
 #: A fault that takes longer to inject is told with its beginning: what it broke may have been detected in between.
@@ -42,7 +79,7 @@ class RunLines:
     _epoch: int = 0
     _last: str = ""
     _stopping: bool = False
-    _held: dict[str, Event] = field(default_factory=dict)
+    _held: dict[str, Event[RankHeld]] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
     _first: dict[int, set[int]] = field(default_factory=dict)
     _hit: set[int] = field(default_factory=set)
@@ -51,213 +88,205 @@ class RunLines:
 
     def feed(self, event: Event) -> tuple[Line, ...]:
         """The lines that follow from one event, mostly none."""
-        suffix = {"note": "", "invoke": "_asked"}.get(event.type, "_answer")
-        tell = getattr(self, f"_{event.f.replace('.', '_')}{suffix}", None)
-        return tuple(tell(event)) if tell else ()
+        table = _NOTES if event.type == "note" else {} if event.type == "invoke" else _OUTCOMES
+        lines = table.get(event.subject) if event.subject else None
+        return tuple(lines(self, event)) if lines else ()
 
     def _line(self, event: Event, label: str, text: str, *, passing: bool = False) -> Line:
         return Line(t=event.t, label=label, text=text, passing=passing)
 
-    def _run_begin(self, event: Event) -> Iterator[Line]:
-        nodes = event.value.get("nodes", {})
-        members = [name for name, node in nodes.items() if node.get("role") != "spare"]
+    def _run_begin(self, event: Event[RunBegin]) -> Iterator[Line]:
+        nodes = event.data.nodes or {}
+        members = [name for name, node in nodes.items() if node.role != "spare"]
         self.slots = self.slots or tuple(members[: self.trial.world.nodes])
-        for spare, reason in event.value.get("left_out", {}).items():
+        for spare, reason in (event.data.left_out or {}).items():
             yield self._line(event, "left out", f"spare {spare}: {reason}")
 
-    def _run_resumed(self, event: Event) -> Iterator[Line]:
+    def _run_resumed(self, event: Event[RunResumed]) -> Iterator[Line]:
         self._stopping = False
-        torn = event.value.get("torn_bytes")
+        torn = event.data.torn_bytes
         repaired = f"; {torn} torn bytes were cut off the journal" if torn else ""
-        yield self._line(event, "resumed", f"by pid {event.value.get('pid')}{repaired}")
+        yield self._line(event, "resumed", f"by pid {event.data.pid}{repaired}")
 
-    def _run_interrupted(self, event: Event) -> Iterator[Line]:
+    def _run_interrupted(self, event: Event[RunInterrupted]) -> Iterator[Line]:
         self._stopping = True
         yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
 
-    def _gang_joined(self, event: Event) -> Iterator[Line]:
+    def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
         where = "again on" if epoch else "on"
         yield self._line(event, f"epoch {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
 
-    def _rank_held(self, event: Event) -> Iterator[Line]:
-        self._held[str(event.value["hold"])] = event
+    def _rank_held(self, event: Event[RankHeld]) -> Iterator[Line]:
+        self._held[event.data.hold] = event
         return iter(())
 
-    def _rank_inside(self, event: Event) -> Iterator[Line]:
-        self._inside.setdefault(str(event.value["hold"]), set()).add(int(event.value["rank"]))
+    def _rank_inside(self, event: Event[RankInside]) -> Iterator[Line]:
+        self._inside.setdefault(event.data.hold, set()).add(event.data.rank)
         return iter(())
 
-    def _hold_expired(self, event: Event) -> Iterator[Line]:
-        yield self._line(
-            event, "expired", f"the hold of rank {event.value.get('rank')} on {event.node}: nobody released it"
-        )
+    def _hold_expired(self, event: Event[HoldExpired]) -> Iterator[Line]:
+        yield self._line(event, "expired", f"the hold of rank {event.data.rank} on {event.node}: nobody released it")
 
-    def _fault_target(self, event: Event) -> Iterator[Line]:
+    def _fault_target(self, event: Event[FaultTarget]) -> Iterator[Line]:
         """The fault acts now: where everybody is."""
-        id = str(event.value["id"])
+        id = event.data.id
         self._hit.add(self._epoch)
         held, inside = self._held.pop(id, None), self._inside.pop(id, set())
         if held is None:
             return
-        phase, step = held.value.get("phase"), held.value.get("step")
+        phase, step = held.data.phase, held.data.step
         who = " ".join(self._node_of(rank) for rank in sorted(inside))
         verb = "are" if len(inside) > 1 else "is"
         rest = f"; {who} {verb} inside the same collective" if inside and phase in INSIDE else ""
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
 
-    def _fault_injected(self, event: Event) -> Iterator[Line]:
-        done, began = _evidence(event.value.get("evidence")), event.value.get("began")
-        took = event.at.mono - began if isinstance(began, float) else 0.0
+    def _fault_injected(self, event: Event[FaultInjected]) -> Iterator[Line]:
+        done, began = _evidence(event.data.evidence), event.data.began
+        took = event.at.mono - began if began is not None else 0.0
         slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
         yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}{slow}")
 
-    def _fault_verified(self, event: Event) -> Iterator[Line]:
-        proof = _evidence(event.value.get("evidence"))
+    def _fault_verified(self, event: Event[FaultVerified]) -> Iterator[Line]:
+        proof = _evidence(event.data.evidence)
         yield self._line(event, "verified", f"{self._fault(event)} on {event.node}{f': {proof}' if proof else ''}")
 
     def _fault_act_answer(self, event: Event) -> Iterator[Line]:
         if event.type != "ok":
             yield self._line(event, "FAULT", f"on {event.node} is not proved: {_reason(event)}")
 
-    def _fault(self, event: Event) -> str:
-        id = event.value.get("id")
-        return next((fault.fault for fault in self.trial.faults if fault.id == id), "fault")
+    def _fault(self, event: Event[FaultInjected | FaultVerified]) -> str:
+        return next((fault.fault for fault in self.trial.faults if fault.id == event.data.id), "fault")
 
-    def _fault_unreached(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "unreached", f"fault {event.value.get('id')}: {event.value.get('reason')}")
+    def _fault_unreached(self, event: Event[FaultUnreached]) -> Iterator[Line]:
+        yield self._line(event, "unreached", f"fault {event.data.id}: {event.data.reason}")
 
     def _fault_heal_answer(self, event: Event) -> Iterator[Line]:
         how = "verified" if event.type == "ok" else f"not proved: {_reason(event)}"
         yield self._line(event, "healed", f"{event.node}; {how}")
 
-    def _node_exit(self, event: Event) -> Iterator[Line]:
-        code = event.value.get("code")
+    def _node_exit(self, event: Event[NodeExit]) -> Iterator[Line]:
+        code = event.data.code
         yield from self._found(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
 
-    def _node_ended(self, event: Event) -> Iterator[Line]:
+    def _node_ended(self, event: Event[NodeEnded]) -> Iterator[Line]:
         """Only what was not told by then."""
-        if event.value.get("oom"):
+        if event.data.oom:
             yield self._line(event, "memory", f"{event.node} was ended by the kernel: its container was out of memory")
 
-    def _node_silent(self, event: Event) -> Iterator[Line]:
-        yield from self._found(event, f"node.silent {event.node}, for {event.value.get('silent_s', 0):.1f} s")
+    def _node_silent(self, event: Event[NodeSilent]) -> Iterator[Line]:
+        yield from self._found(event, f"node.silent {event.node}, for {event.data.silent_s or 0:.1f} s")
 
-    def _gang_stalled(self, event: Event) -> Iterator[Line]:
-        yield from self._found(event, f"gang.stalled, no step for {event.value.get('since_s', 0):.1f} s")
+    def _gang_stalled(self, event: Event[GangStalled]) -> Iterator[Line]:
+        yield from self._found(event, f"gang.stalled, no step for {event.data.since_s or 0:.1f} s")
 
     def _timer_answer(self, event: Event) -> Iterator[Line]:
         self._stopping = self._stopping or event.key == "wall"
         return iter(())
 
-    def _store_retried(self, event: Event) -> Iterator[Line]:
-        taken = ", ".join(map(str, event.value.get("taken", ())))
-        yield self._line(event, "store", f"port {taken} of {event.node} is taken; {event.value.get('port')} it is")
+    def _store_retried(self, event: Event[StoreRetried]) -> Iterator[Line]:
+        taken = ", ".join(map(str, event.data.taken or ()))
+        yield self._line(event, "store", f"port {taken} of {event.node} is taken; {event.data.port} it is")
 
-    def _rank_exit(self, event: Event) -> Iterator[Line]:
+    def _rank_exit(self, event: Event[RankExit]) -> Iterator[Line]:
         """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
         old = event.epoch not in (None, self._epoch) or self._stopping
-        if event.value.get("code") and not old and not any(epoch == self._epoch for epoch, _ in self._gone):
-            what = f"rank.exit rank {event.value.get('rank')} on {event.node}, code {event.value['code']}"
+        if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._gone):
+            what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}"
             yield from self._found(event, what)
 
     def _found(self, event: Event, what: str) -> Iterator[Line]:
         where = (self._epoch, event.node)
         if where not in self._gone:
             self._gone.add(where)
-            yield self._line(event, "detected", f"{what}, {_BY[event.f]}")
+            yield self._line(event, "detected", f"{what}, {_BY[event.kind]}")
 
-    def _node_suspect(self, event: Event) -> Iterator[Line]:
-        yield self._line(
-            event, "suspect", f"{event.node} silent for {event.value.get('silent_s', 0):.1f} s", passing=True
-        )
+    def _node_suspect(self, event: Event[NodeSuspect]) -> Iterator[Line]:
+        yield self._line(event, "suspect", f"{event.node} silent for {event.data.silent_s or 0:.1f} s", passing=True)
 
-    def _controller_late(self, event: Event) -> Iterator[Line]:
-        late = event.value.get("late_s", 0)
+    def _controller_late(self, event: Event[ControllerLate]) -> Iterator[Line]:
+        late = event.data.late_s or 0.0
         yield self._line(
             event, "late", f"this machine kept the controller waiting for {late:.1f} s; limits are scaled up"
         )
 
-    def _recovery_refused(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "refused", f"no recovery: {event.value.get('reason')}")
+    def _recovery_refused(self, event: Event[RecoveryRefused]) -> Iterator[Line]:
+        yield self._line(event, "refused", f"no recovery: {event.data.reason}")
 
-    def _recovery_decided(self, event: Event) -> Iterator[Line]:
+    def _recovery_decided(self, event: Event[RecoveryDecided]) -> Iterator[Line]:
         self._epoch = event.epoch or self._epoch
-        before, self.slots = self.slots, tuple(event.value.get("slots", self.slots))
+        before, self.slots = self.slots, event.data.slots or self.slots
         moved = [(r, new) for r, (old, new) in enumerate(zip(before, self.slots, strict=False)) if old != new]
-        lost = ", ".join(event.value.get("lost", ()))
-        failed = ", ".join(f"rank {rank}" for rank in event.value.get("failed", ()))
-        policy = ", ".join(sorted(set(event.value.get("policy", {}).values()))) or "restart in place"
+        lost = ", ".join(event.data.lost or ())
+        failed = ", ".join(f"rank {rank}" for rank in event.data.failed or ())
+        policy = ", ".join(sorted(set((event.data.policy or {}).values()))) or "restart in place"
         where = "; ".join(f"rank {rank} is now on {node}" for rank, node in moved)
         text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
         yield self._line(event, f"epoch {event.epoch}", text)
 
-    def _checkpoint_skipped(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "skipped", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+    def _checkpoint_skipped(self, event: Event[CheckpointSkipped]) -> Iterator[Line]:
+        yield self._line(event, "skipped", f"checkpoint {event.data.name}: {event.data.reason}")
 
-    def _checkpoint_failed(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "lost", f"checkpoint {event.value.get('name')}: {event.value.get('reason')}")
+    def _checkpoint_failed(self, event: Event[CheckpointFailed]) -> Iterator[Line]:
+        yield self._line(event, "lost", f"checkpoint {event.data.name}: {event.data.reason}")
 
-    def _checkpoint_refused(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "refused", f"a commit of an old epoch: {event.value.get('name')}")
+    def _checkpoint_refused(self, event: Event[CheckpointRefused]) -> Iterator[Line]:
+        yield self._line(event, "refused", f"a commit of an old epoch: {event.data.name}")
 
-    def _resume_chosen(self, event: Event) -> Iterator[Line]:
-        step, sha = event.value.get("step", 0), str(event.value.get("sha256", ""))[:4]
+    def _resume_chosen(self, event: Event[ResumeChosen]) -> Iterator[Line]:
+        step, sha = event.data.step, (event.data.sha256 or "")[:4]
         if event.epoch:
             own = self.trial.workload == "script"
             fresh = "from what the script itself loads" if own else "from the beginning: no checkpoint yet"
             text = f"from checkpoint {step} (sha256 {sha}…)" if step else fresh
             yield self._line(event, "resume", text)
 
-    def _rank_step(self, event: Event) -> Iterator[Line]:
+    def _rank_step(self, event: Event[RankStep]) -> Iterator[Line]:
         epoch = event.epoch or 0
         done = self._first.setdefault(epoch, set())
-        done.add(int(event.value["rank"]))
+        done.add(event.data.rank)
         if epoch and len(done) == self.trial.world.size:
             self._first[epoch] = set()
-            yield self._line(event, f"step {event.value['step']}", f"first step of epoch {epoch} done on all ranks")
+            yield self._line(event, f"step {event.data.step}", f"first step of epoch {epoch} done on all ranks")
 
-    def _progress(self, event: Event) -> Iterator[Line]:
-        self._last = _progress(event.value)
-        yield self._line(event, f"step {event.value.get('step')}", self._last, passing=True)
+    def _progress(self, event: Event[Progress]) -> Iterator[Line]:
+        self._last = _steps_done(event.data.step, event.data.steps, event.data.loss)
+        yield self._line(event, f"step {event.data.step}", self._last, passing=True)
 
-    def _rank_error(self, event: Event) -> Iterator[Line]:
+    def _rank_error(self, event: Event[RankError]) -> Iterator[Line]:
         """Only where no fault of ours and no loss explains it."""
         if self._epoch in self._hit or any(epoch == self._epoch for epoch, _ in self._gone):
             return
-        culprit = event.value.get("culprit")
+        culprit = event.data.culprit
         if culprit is not None:
             if culprit in self._accused:
                 return
             self._accused.add(culprit)
-        rank, node = event.value.get("rank"), event.node
-        where = f"rank {rank} on {node}" if culprit in (None, rank) else self._node_of(int(culprit))
-        yield self._line(
-            event, "error", f"{where}: {event.value.get('kind')}: {_short(event.value.get('message'), 160)}"
-        )
+        rank, node = event.data.rank, event.node
+        where = f"rank {rank} on {node}" if culprit is None or culprit == rank else self._node_of(culprit)
+        yield self._line(event, "error", f"{where}: {event.data.kind}: {_short(event.data.message, 160)}")
 
-    def _lease_over(self, event: Event) -> Iterator[Line]:
-        yield self._line(event, "lease", f"{event.value.get('key')} ran out; the holder healed by itself")
+    def _lease_over(self, event: Event[LeaseOver]) -> Iterator[Line]:
+        yield self._line(event, "lease", f"{event.data.key} ran out; the holder healed by itself")
 
-    def _rank_finished(self, event: Event) -> Iterator[Line]:
+    def _rank_finished(self, event: Event[RankFinished]) -> Iterator[Line]:
         """The last loss that is told is the mean over ranks."""
-        mean, steps = event.value.get("loss_mean"), event.value.get("steps")
+        mean, steps = event.data.loss_mean, event.data.steps
         if isinstance(mean, float):
-            self._last = _progress({"step": steps, "steps": steps, "loss": mean})
+            self._last = _steps_done(steps, steps, mean)
         return iter(())
 
-    def _run_end(self, event: Event) -> Iterator[Line]:
-        text = str(event.value.get("reason") or self._last or "every rank has left")
-        yield self._line(event, str(event.value.get("outcome")), text)
+    def _run_end(self, event: Event[RunEnd]) -> Iterator[Line]:
+        text = event.data.reason or self._last or "every rank has left"
+        yield self._line(event, str(event.data.outcome), text)
 
     def _node_of(self, rank: int) -> str:
         slot = rank // max(1, self.trial.world.ranks_per_node)
         return self.slots[slot] if slot < len(self.slots) else f"rank {rank}"
 
 
-def _progress(value: Mapping[str, Any]) -> str:
-    steps, loss = value.get("steps"), value.get("loss")
-    done = f"{value.get('step')}/{steps}" if steps else str(value.get("step"))
+def _steps_done(step: int | None, steps: int | None, loss: float | str | None) -> str:
+    done = f"{step}/{steps}" if steps else str(step)
     return f"{done} · loss {loss:.4f}" if isinstance(loss, float) else done
 
 
@@ -281,4 +310,46 @@ def _short(value: Any, limit: int = 100) -> str:
 
 
 def _reason(event: Event) -> str:
-    return str(event.value.get("reason") or "no answer")
+    return getattr(event.data, "reason", None) or "no answer"
+
+
+_Lines = Callable[[RunLines, Event[Any]], Iterator[Line]]
+_NOTES: Mapping[type[Payload], _Lines] = {
+    RunBegin: RunLines._run_begin,
+    RunResumed: RunLines._run_resumed,
+    RunInterrupted: RunLines._run_interrupted,
+    GangJoined: RunLines._gang_joined,
+    RankHeld: RunLines._rank_held,
+    RankInside: RunLines._rank_inside,
+    HoldExpired: RunLines._hold_expired,
+    FaultTarget: RunLines._fault_target,
+    FaultInjected: RunLines._fault_injected,
+    FaultVerified: RunLines._fault_verified,
+    FaultUnreached: RunLines._fault_unreached,
+    NodeExit: RunLines._node_exit,
+    NodeEnded: RunLines._node_ended,
+    NodeSilent: RunLines._node_silent,
+    GangStalled: RunLines._gang_stalled,
+    StoreRetried: RunLines._store_retried,
+    RankExit: RunLines._rank_exit,
+    NodeSuspect: RunLines._node_suspect,
+    ControllerLate: RunLines._controller_late,
+    RecoveryRefused: RunLines._recovery_refused,
+    RecoveryDecided: RunLines._recovery_decided,
+    CheckpointSkipped: RunLines._checkpoint_skipped,
+    CheckpointFailed: RunLines._checkpoint_failed,
+    CheckpointRefused: RunLines._checkpoint_refused,
+    ResumeChosen: RunLines._resume_chosen,
+    RankStep: RunLines._rank_step,
+    Progress: RunLines._progress,
+    RankError: RunLines._rank_error,
+    LeaseOver: RunLines._lease_over,
+    RankFinished: RunLines._rank_finished,
+    RunEnd: RunLines._run_end,
+}
+#: By the command that the outcome closes.
+_OUTCOMES: Mapping[type[Payload], _Lines] = {
+    FaultAct: RunLines._fault_act_answer,
+    FaultHeal: RunLines._fault_heal_answer,
+    Timer: RunLines._timer_answer,
+}
