@@ -95,13 +95,18 @@ def null() -> Any:
     return dataclasses.field(default=None, metadata={codec.NULL: True})
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, null))
+def nullable() -> Any:
+    """A required field that is written as null where its value is not known."""
+    return dataclasses.field(metadata={codec.NULL: True})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, null, nullable))
 def record(cls: type[R]) -> type[R]:
     """The frozen dataclass of a part of a payload."""
     return dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
 
 
-@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, null))
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(dataclasses.field, null, nullable))
 def payload(name: str, *types: EventType, writer: str = "") -> Callable[[type[Q]], type[Q]]:
     """The frozen dataclass that the events ``name`` of these types (without any: notes) carry."""
 

@@ -13,6 +13,7 @@ import pytest
 from orchestrator.model import codec
 from orchestrator.model.act import Act, Primitive
 from orchestrator.model.event import Command
+from orchestrator.model.payload import Payload
 from orchestrator.node.files import label
 from orchestrator.node.keeper import fault_lifecycle, node_primitives, primitive_runner
 from orchestrator.node.keeper.fault_lifecycle import FaultLifecycle
@@ -70,8 +71,8 @@ class _Stand:
     def holder(self) -> FaultLifecycle:
         return FaultLifecycle(self.loop, Leases(self.directory), lambda name: _Node(), self._note)  # type: ignore[arg-type,return-value]
 
-    def _note(self, f: str, lease: Lease, value: Mapping[str, Any]) -> None:
-        self.notes.append((f, value))
+    def _note(self, payload: Payload, lease: Lease) -> None:
+        self.notes.append((payload.NAME, codec.plain(payload)))
 
     def act(self, act: Act) -> tuple[str, Mapping[str, Any]]:
         count = len(self.answers)
@@ -113,7 +114,7 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
     monkeypatch.setattr(node_primitives, "perform", apply)
     monkeypatch.setattr(node_primitives, "observe", lambda one, node: (one == OFF, {}))
     loop = Loop()
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: None)  # type: ignore[arg-type,return-value]
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda payload, lease: None)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, value: answers.update(act=(kind, value)))
     acts.heal("r", _command("fault.heal"), lambda kind, value: answers.update(heal=(kind, value)))
     while len(answers) < 2:
@@ -134,8 +135,8 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
         asked[0] += 1
         return asked[0] < 4
 
-    def note(f: str, lease: object, value: object) -> None:
-        told.append(f)
+    def note(payload: Payload, lease: object) -> None:
+        told.append(payload.NAME)
 
     acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note, driven)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act", replace(PAUSE, lease_s=0.01)), lambda kind, value: None)
@@ -163,7 +164,11 @@ def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(node_primitives, "perform", apply)
     monkeypatch.setattr(node_primitives, "observe", lambda one, node: (bool(made), {}))
     loop, before = Loop(), time.monotonic()
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda f, lease, value: told.update({f: value}))  # type: ignore[arg-type,return-value]
+
+    def note(payload: Payload, lease: Lease) -> None:
+        told[payload.NAME] = codec.plain(payload)
+
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, value: None)
     while "fault.verified" not in told:
         loop.run_once()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from orchestrator.model import codec
 from orchestrator.model.gang import GangSpec
 from orchestrator.node.agent.rank_processes import RankProcesses
 from orchestrator.node.files.event_log import EventLog
@@ -19,14 +16,12 @@ from orchestrator.node.oslayer.event_loop import Loop
 NOBODY = 1 << 23
 
 
-def _spec(out: Path, epoch: int) -> Mapping[str, Any]:
-    spec = GangSpec(
+def _spec(out: Path, epoch: int) -> GangSpec:
+    return GangSpec(
         run="r", epoch=epoch, world_size=1, nodes=1, group_rank=0, ranks=(0,), master_addr="127.0.0.1", master_port=1,
         backend="gloo", timeout_s=1.0, max_restarts=0, workload="w", params={}, seed=1, payload="", out=str(out),
         checkpoints=str(out), interface="lo",
     )  # fmt: skip
-    found: Mapping[str, Any] = codec.plain(spec)
-    return found
 
 
 def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

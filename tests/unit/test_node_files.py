@@ -184,6 +184,6 @@ def test_a_lease_is_found_by_its_successor_and_dropped(tmp_path: Path) -> None:
     Leases(tmp_path).arm(lease)
     (tmp_path / "n2.torn.json").write_text('{"boot": "' + host_facts.boot_id() + '"}')
     assert Leases(tmp_path).all() == [lease]
-    assert Leases(tmp_path).of("n1", {"id": "f0"}) == [lease] and Leases(tmp_path).of("n2", {"id": "f0"}) == []
+    assert Leases(tmp_path).of("n1", "f0") == [lease] and Leases(tmp_path).of("n2", "f0") == []
     Leases(tmp_path).drop(lease)
     assert Leases(tmp_path).all() == []

@@ -22,6 +22,7 @@ from orchestrator.model.act import Act, HostFacts, Primitive, Target
 from orchestrator.model.bed import BedSpec, HostSpec
 from orchestrator.model.errors import InfrastructureError
 from orchestrator.model.event import Command, Event
+from orchestrator.model.payload import Payload
 from orchestrator.node.files import inbox, label
 from orchestrator.node.keeper import host_primitives, launch
 from orchestrator.node.keeper.external_nodes import ExternalNodes
@@ -109,8 +110,8 @@ class Holder:
     answers: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        def note(f: str, lease: Lease, value: Mapping[str, Any]) -> None:
-            self.notes.append(f)
+        def note(payload: Payload, lease: Lease) -> None:
+            self.notes.append(payload.NAME)
 
         self.acts = FaultLifecycle(
             self.loop, Leases(self.directory), ExternalNodes().get, note, lambda run: self.driven, holder="outside"

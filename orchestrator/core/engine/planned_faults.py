@@ -121,7 +121,7 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
     effect = state.plan.acts[id][fault.node]
     commands: tuple[Command, ...] = ()
     if fault.rank is not None and not (good and ends_node(effect)) and state.nodes[fault.node].alive:
-        commands += (_release(state, id, fault),)
+        commands += (_release(state, id, fault.node, fault.rank),)
     if good and effect.heal_after_s is not None:
         left_s = max(0.0, effect.heal_after_s - _since(fault.injected, event.at))
         commands += (timer(f"f/{id}/heal-after", left_s),)
@@ -246,10 +246,9 @@ def _follow(trial: Trial, result: Result, fault: FaultPlan) -> Result:
     return state, commands + more
 
 
-def _release(state: State, id: str, fault: FaultState) -> Command:
-    node = state.nodes[fault.node]
+def _release(state: State, id: str, node: str, rank: int) -> Command:
     return command(
-        RankRelease(rank=fault.rank, hold=id), f"f/{id}/release", node=fault.node, incarnation=node.incarnation,
+        RankRelease(rank=rank, hold=id), f"f/{id}/release", node=node, incarnation=state.nodes[node].incarnation,
         epoch=state.epoch, deadline_s=3600.0,
     )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..payload import Payload, null, payload
+from ..payload import Payload, null, nullable, payload
 from .units import Count, Seconds, Whole
 
 
@@ -34,7 +34,7 @@ class NodeHeard(Payload):
 class NodeExit(Payload):
     """The agent of the node exited: a detector. ``code``: null where it is not known; ``left``: 0 where no process outlives it."""
 
-    code: Whole | None
+    code: Whole | None = nullable()
     pid: Whole | None = null()
     left: Any = None
 

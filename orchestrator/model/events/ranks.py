@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..payload import Payload, null, payload
+from ..payload import Payload, null, nullable, payload
 from .units import Count, Figure, Rank, Ranks, Seconds, Step, Whole
 
 
@@ -119,7 +119,7 @@ class RankExit(Payload):
 
     rank: Rank
     pid: Whole | None = null()
-    code: Whole | None
+    code: Whole | None = nullable()
     last_step: Step | None = null()
 
 

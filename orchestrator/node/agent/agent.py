@@ -12,6 +12,22 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ...model import codec
+from ...model.events import (
+    AgentReady,
+    CheckpointScan,
+    CommandRefused,
+    Exec,
+    ExecStop,
+    FenceWrite,
+    FenceWriteDone,
+    GangStart,
+    GangStop,
+    RankRelease,
+    StoreOpen,
+)
+from ...model.gang import GangSpec
+from ...model.payload import Payload
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
 from ..files.inbox import Answer, Inbox, Item
@@ -31,7 +47,7 @@ SHARE_S = 5.0
 #: How many event files are kept open: those of the run and of the node, and of some earlier runs.
 LOGS = 8
 #: Commands that are allowed for an old epoch while ranks of it live.
-LATE = ("gang.stop", "rank.release")
+LATE = (GangStop, RankRelease)
 
 
 class Agent:
@@ -60,14 +76,14 @@ class Agent:
         gc.freeze()
         self._loop.on_child_exit(self._reap)
         self._loop.add_reader(self._inbox.fd, self._take_commands)
-        value = {
-            "pid": os.getpid(),
-            "threads": processes.count_threads(),
-            "torch": getattr(sys.modules.get("torch"), "__version__", None),
-            "frozen": self._label.get("frozen", 0),
-        }
+        started = AgentReady(
+            pid=os.getpid(),
+            threads=processes.count_threads(),
+            torch=getattr(sys.modules.get("torch"), "__version__", None),
+            frozen=self._label.get("frozen", 0),
+        )
         self._facts.write()
-        self._note("bed", "agent.ready", value)
+        self._note("bed", started)
         ready()
         self._facts.start_gpu_query(self._loop.call_later)
         self._loop.call_every(BEAT_S, self._poll)
@@ -100,7 +116,7 @@ class Agent:
         epoch = item.command.epoch
         if epoch is not None:
             self._epochs[item.run] = max(epoch, self._epochs.get(item.run, epoch))
-        self._fail_on_error(item, lambda: self._handlers()[item.command.f](item))
+        self._fail_on_error(item, lambda: self._handlers()[item.command.kind](item))
 
     def _fail_on_error(self, item: Item, act: Callable[[], None]) -> None:
         try:
@@ -131,16 +147,16 @@ class Agent:
 
         attempt(0.05)
 
-    def _handlers(self) -> Mapping[str, Callable[[Item], None]]:
+    def _handlers(self) -> Mapping[type[Payload] | None, Callable[[Item], None]]:
         return {
-            "fence.write": self._write_fence,
-            "checkpoint.scan": self._scan_checkpoints,
-            "store.open": self._open_store,
-            "gang.start": self._start_gang,
-            "gang.stop": self._stop_gang,
-            "rank.release": self._release_rank,
-            "exec": self._start_program,
-            "exec.stop": self._stop_program,
+            FenceWrite: self._write_fence,
+            CheckpointScan: self._scan_checkpoints,
+            StoreOpen: self._open_store,
+            GangStart: self._start_gang,
+            GangStop: self._stop_gang,
+            RankRelease: self._release_rank,
+            Exec: self._start_program,
+            ExecStop: self._stop_program,
         }
 
     def _rejection(self, item: Item) -> str:
@@ -148,29 +164,29 @@ class Agent:
         command = item.command
         if item.problem or item.outcome is not None:
             return ""
-        if command.f not in self._handlers():
+        if command.kind not in self._handlers():
             return f"an agent does not perform {command.f}"
         if command.incarnation not in (None, self._incarnation):
             return f"for incarnation {command.incarnation}; this one is {self._incarnation}"
         highest = self._epochs.get(item.run, 0)
         if command.epoch is None or command.epoch >= highest:
             return ""
-        if command.f in LATE and self._ranks.are_running(item.run, command.epoch):
+        if command.kind in LATE and self._ranks.are_running(item.run, command.epoch):
             return ""
         return f"epoch {command.epoch} is over; epoch {highest} has begun"
 
     def _write_fence(self, item: Item) -> None:
-        value = item.command.value
-        directory, epoch, fresh = Path(value["dir"]), int(value["epoch"]), bool(value.get("fresh", True))
+        order: FenceWrite = item.command.data
+        directory, epoch, fresh = Path(_known(order.dir)), _known(order.epoch), order.fresh is not False
         self._retry_on_share(
             item,
             lambda _: checkpoints.write_fence(directory, epoch, fresh=fresh),
-            lambda _: self._answer(item, "ok", {"epoch": epoch}),
+            lambda _: self._answer(item, "ok", codec.plain(FenceWriteDone(epoch=epoch))),
         )
 
     def _scan_checkpoints(self, item: Item) -> None:
-        value = item.command.value
-        directory, lineage = Path(value["dir"]), value.get("lineage", ())
+        order: CheckpointScan = item.command.data
+        directory, lineage = Path(_known(order.dir)), order.lineage or ()
         self._retry_on_share(
             item,
             lambda is_last: checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last),
@@ -178,28 +194,27 @@ class Agent:
         )
 
     def _open_store(self, item: Item) -> None:
-        value = item.command.value
-        address, port, epoch = str(value["address"]), int(value.get("port", 0)), int(value["epoch"])
-        self._stores.open((item.run, epoch), address, port, self._answer_to(item))
+        order: StoreOpen = item.command.data
+        key = (item.run, _known(order.epoch))
+        self._stores.open(key, _known(order.address), order.port or 0, self._answer_to(item))
 
     def _start_gang(self, item: Item) -> None:
         """Start a gang unless the fence is at a later epoch, as after this node was stopped and another attempt began."""
-        epoch, directory = int(item.command.value["epoch"]), Path(item.command.value["checkpoints"])
-        confirmed = {"begin": item.command.value.get("begin", ""), **self._facts.digest()}
+        spec = codec.build(GangSpec, item.command.value)
+        confirmed = {"begin": spec.begin, **self._facts.digest()}
         answer = self._answer_to(item)
 
         def start(fence: int | None) -> None:
-            if fence is not None and fence > epoch:
-                self._reject(item, f"epoch {epoch} is over; the fence is at epoch {fence}")
+            if fence is not None and fence > spec.epoch:
+                self._reject(item, f"epoch {spec.epoch} is over; the fence is at epoch {fence}")
             else:
-                self._ranks.start(
-                    item.run, item.command.value, lambda kind, value: answer(kind, {**value, **confirmed})
-                )
+                self._ranks.start(item.run, spec, lambda kind, value: answer(kind, {**value, **confirmed}))
 
-        self._retry_on_share(item, lambda _: checkpoints.read_fence(directory), start)
+        self._retry_on_share(item, lambda _: checkpoints.read_fence(Path(spec.checkpoints)), start)
 
     def _stop_gang(self, item: Item) -> None:
-        epoch, dump = int(item.command.value["epoch"]), bool(item.command.value.get("dump"))
+        order: GangStop = item.command.data
+        epoch, dump = _known(order.epoch), bool(order.dump)
 
         def spare() -> set[int]:
             return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
@@ -207,15 +222,15 @@ class Agent:
         self._ranks.stop(item.run, epoch, dump=dump, spare=spare, answer=self._answer_to(item))
 
     def _release_rank(self, item: Item) -> None:
-        value, epoch = item.command.value, item.command.epoch or 0
-        problem = self._ranks.release(item.run, epoch, int(value["rank"]), str(value["hold"]))
+        order: RankRelease = item.command.data
+        problem = self._ranks.release(item.run, item.command.epoch or 0, _known(order.rank), _known(order.hold))
         self._answer(item, "fail" if problem else "ok", {"reason": problem} if problem else {})
 
     def _start_program(self, item: Item) -> None:
-        self._programs.start(item.command.value, self._answer_to(item))
+        self._programs.start(item.command.data, self._answer_to(item))
 
     def _stop_program(self, item: Item) -> None:
-        self._programs.stop(str(item.command.value["out"]))
+        self._programs.stop(item.command.data.out)
         self._answer(item, "ok", {})
 
     def _reap(self) -> None:
@@ -253,14 +268,14 @@ class Agent:
     def _reject(self, item: Item, reason: str) -> None:
         """Write a note of the rejection, and an outcome if the file holds a command."""
         run, command = item.run or "bed", item.command
-        self._note(run, "command.refused", {"key": command.key or item.name, "reason": reason}, command.epoch)
+        self._note(run, CommandRefused(key=command.key or item.name, reason=reason), command.epoch)
         if command.key:
             self._answer(item, "fail", {"reason": reason})
         else:
             self._inbox.finish(item)
 
-    def _note(self, run: str, f: str, value: Mapping[str, Any], epoch: int | None = None) -> None:
-        self._log(run).append("note", f, value, node=self._node, incarnation=self._incarnation, epoch=epoch)
+    def _note(self, run: str, payload: Payload, epoch: int | None = None) -> None:
+        self._log(run).note(payload, node=self._node, incarnation=self._incarnation, epoch=epoch)
 
     def _log(self, run: str) -> EventLog:
         if run not in self._logs:
@@ -270,6 +285,13 @@ class Agent:
             if len(self._logs) > LOGS:
                 self._logs.pop(next(iter(self._logs))).close()
         return self._logs[run]
+
+
+def _known(value: T | None) -> T:
+    """Raises ValueError for a field that a command lacks."""
+    if value is None:
+        raise ValueError("the command lacks a field")
+    return value
 
 
 def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str], ready: Callable[[], None]) -> int:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...model import codec
+from ...model.events import Exec, ExecDone
 from .. import preflight_checks
 from ..files.inbox import Answer
 from ..oslayer import forks
@@ -27,20 +29,17 @@ class ExecPrograms:
     def groups(self) -> tuple[int, ...]:
         return tuple(self._running)
 
-    def start(self, value: Mapping[str, Any], answer: Answer) -> None:
-        """{argv, env, out, cwd, umask}: run a program, write its output to files in ``out``, answer {code} when it ends.
-
-        {check: {op, args}, out}: run an operation of ``preflight_checks`` in place of a program.
-        """
-        out = Path(value["out"])
+    def start(self, order: Exec, answer: Answer) -> None:
+        """Run a program, write its output to files in ``out``, answer when it ends; or run an operation of ``preflight_checks``."""
+        out = Path(order.out)
         out.mkdir(parents=True, exist_ok=True)
-        if "check" in value:
-            self._running[self._fork_check(value["check"], out)] = (None, answer)
+        if order.check is not None:
+            self._running[self._fork_check(order.check, out)] = (None, answer)
             return
         try:
-            process = _start_program(value, out)
+            process = _start_program(order, out)
         except OSError as error:
-            reason = f"{value['argv'][0]}: cannot be run: {error.strerror}"
+            reason = f"{(order.argv or ('',))[0]}: cannot be run: {error.strerror}"
             answer("fail", {"reason": reason, "errno": error.errno})
             return
         self._running[process.pid] = (process, answer)
@@ -72,19 +71,19 @@ class ExecPrograms:
             return False
         if process is not None:
             process.returncode = code
-        answer("ok", {"code": code})
+        answer("ok", codec.plain(ExecDone(code=code)))
         return True
 
 
-def _start_program(value: Mapping[str, Any], out: Path) -> subprocess.Popen[bytes]:
+def _start_program(order: Exec, out: Path) -> subprocess.Popen[bytes]:
     with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
         return subprocess.Popen(
-            list(value["argv"]),
-            env={**os.environ, **value.get("env", {})},
-            cwd=value.get("cwd"),
+            list(order.argv or ()),
+            env={**os.environ, **(order.env or {})},
+            cwd=order.cwd,
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,
             start_new_session=True,
-            umask=int(value.get("umask", 0o077)),
+            umask=0o077 if order.umask is None else order.umask,
         )

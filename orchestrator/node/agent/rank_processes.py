@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ...model import codec
+from ...model.events import GangStopDone, RankExit
 from ...model.gang import GangSpec
 from ..files import label, plain_files
 from ..files.event_log import EventLog
@@ -73,10 +73,9 @@ class RankProcesses:
         gangs = self._gangs.values() if run is None else [g for k, g in self._gangs.items() if k == (run, epoch)]
         return any(gang.alive for gang in gangs)
 
-    def start(self, run: str, value: Mapping[str, Any], answer: Answer) -> None:
-        """Fork the ranks of a GangSpec. Rejected while ranks of another gang live on this node."""
-        gang = Gang(spec=codec.build(GangSpec, value))
-        spec = gang.spec
+    def start(self, run: str, spec: GangSpec, answer: Answer) -> None:
+        """Fork the ranks of ``spec``. Rejected while ranks of another gang live on this node."""
+        gang = Gang(spec=spec)
         if self.are_running():
             answer("fail", {"reason": "ranks of another gang still run on this node"})
             return
@@ -119,10 +118,8 @@ class RankProcesses:
             if pid in gang.alive:
                 rank = gang.alive.pop(pid)
                 os.close(gang.release.pop(rank))
-                value = {"rank": rank, "pid": pid, "code": code, "last_step": last_step(gang.spec.out, rank)}
-                self._log(run).append(
-                    "note", "rank.exit", value, node=self._node, incarnation=self._incarnation, epoch=epoch
-                )
+                exited = RankExit(rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank))
+                self._log(run).note(exited, node=self._node, incarnation=self._incarnation, epoch=epoch)
                 if not gang.alive and gang.deadline:
                     gang.deadline.cancel()
                 return True
@@ -175,10 +172,9 @@ class RankProcesses:
     def _answer_stop(self, stop: Stop, left: int) -> None:
         gang = self._gangs.get((stop.run, stop.epoch))
         steps = {str(rank): last_step(gang.spec.out, rank) for rank in gang.spec.ranks} if gang else {}
-        value = {"killed": sorted(stop.killed), "left": left, "last_step": steps}
-        if left:
-            value["reason"] = f"{left} processes still live {STOP_S:g} s after SIGKILL"
-        stop.answer("fail" if left else "ok", value)
+        reason = f"{left} processes still live {STOP_S:g} s after SIGKILL" if left else None
+        done = GangStopDone(killed=tuple(sorted(stop.killed)), left=left, last_step=steps, reason=reason)
+        stop.answer("fail" if left else "ok", codec.plain(done))
 
     def _expire(self, gang: Gang) -> None:
         """The hard deadline is over: the ranks write their stacks into their logs and are killed."""

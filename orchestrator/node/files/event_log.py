@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ...model import codec
+from ...model.payload import Payload
 from ..oslayer import host_facts
 
 
@@ -59,6 +61,10 @@ class EventLog:
         if self._key:
             text = f'{text[:-1]},"mac":"{hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()}"}}'
         os.write(self._fd, text.encode() + b"\n")
+
+    def note(self, payload: Payload, **about: Any) -> None:
+        """Append an observation."""
+        self.append("note", payload.NAME, codec.plain(payload), **about)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -13,6 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ...model import container as names
+from ...model.events import NodeEnded, NodeExit
+from ...model.payload import Payload
 from ..files import label
 from ..files.inbox import Answer
 from ..oslayer import container_engine, inotify, process_tag, processes
@@ -27,7 +29,7 @@ EXPLAIN_S, EXPLAIN_RETRY_S = 3.0, 0.1
 #: Until an engine that does not answer when the keeper starts is tried again.
 ADOPT_RETRY_S = 1.0
 
-Note = Callable[[str, ContainerNode, Mapping[str, Any]], None]
+Note = Callable[[Payload, ContainerNode], None]
 
 
 class ContainerLifecycle:
@@ -213,7 +215,7 @@ class ContainerLifecycle:
             os.close(node.pidfd)
         node.alive, node.ready, node.pidfd = False, False, -1
         code = -9 if node.killed == node.label.get("incarnation") else None
-        self._note("node.exit", node, {"code": code, "pid": node.pid, "left": 0})
+        self._note(NodeExit(code=code, pid=node.pid, left=0), node)
         node.record_exit({"code": code})
         failed = node.starting and node.begun
         self._inspect_exit(node, node.label.get("incarnation"), failed, time.monotonic() + EXPLAIN_S)
@@ -241,9 +243,9 @@ class ContainerLifecycle:
         error: EngineError | None,
     ) -> None:
         if state and incarnation == node.label.get("incarnation") and not state.get("Running"):
-            cause = {"code": _exit_code(state), "oom": bool(state.get("OOMKilled"))}
-            node.record_exit(cause)
-            self._note("node.ended", node, {**cause, "pid": node.pid})
+            code, oom = _exit_code(state), bool(state.get("OOMKilled"))
+            node.record_exit({"code": code, "oom": oom})
+            self._note(NodeEnded(code=code, oom=oom, pid=node.pid), node)
         if failed and node.starting and incarnation == node.label.get("incarnation"):
             self._answer_failed_start(node, state, error)
 

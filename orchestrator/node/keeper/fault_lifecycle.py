@@ -8,9 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...model import codec
-from ...model.act import Act
 from ...model.event import Command
+from ...model.events import (
+    FaultAct,
+    FaultBefore,
+    FaultHeal,
+    FaultHealed,
+    FaultInjected,
+    FaultVerified,
+    HealVerified,
+    LeaseArmed,
+    LeaseOver,
+)
+from ...model.payload import Payload
 from ..files.inbox import Answer
 from ..oslayer import host_facts
 from ..oslayer.event_loop import Loop, Timer
@@ -23,7 +33,7 @@ HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
 
 Evidence = Mapping[str, Any]
-Note = Callable[[str, Lease, Mapping[str, Any]], None]
+Note = Callable[[Payload, Lease], None]
 #: Work that calls its argument when it is done.
 Work = Callable[[Callable[[], None]], None]
 
@@ -67,13 +77,13 @@ class FaultLifecycle:
         lease = replace(lease, inspected=before is not None and before.inspected)
         self._leases.arm(lease)
         self._start_timer(lease)
-        self._note("lease.armed", lease, {"key": lease.key, "lease_s": lease.act.lease_s, "holder": self._holder})
+        self._note(LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder), lease)
         self._queue.add(_name(lease), lambda done: self._inspect(lease, node, _answer_then(answer, done)))
 
     def heal(self, run: str, command: Command, answer: Answer) -> None:
         """Perform a fault.heal, also if the lease has healed the fault already or nothing is in force."""
         lease = _lease(run, command)
-        for held in self._leases.of(lease.node, command.value):
+        for held in self._leases.of(lease.node, command.data.id or command.data.fault or ""):
             self._drop(held)
         self._queue.add(_name(lease), lambda done: self._heal(lease, _answer_then(answer, done)))
 
@@ -84,8 +94,7 @@ class FaultLifecycle:
             return
 
         def inspected(held: bool | None, evidence: Evidence) -> None:
-            known = {} if held is None else {"held": held}
-            self._note("fault.before", lease, {"id": lease.id, "evidence": evidence, **known})
+            self._note(FaultBefore(id=lease.id, evidence=evidence, held=held), lease)
             if not self._is_in_force(lease):
                 answer("fail", {"reason": "healed before it was injected"})
             elif held is not False:
@@ -105,8 +114,8 @@ class FaultLifecycle:
         late = [primitive for primitive in act.verify if primitive not in early]
 
         def injected(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note("fault.injected", lease, {"id": lease.id, "evidence": evidence, "began": began})
-            report = self._report_proof(lease, "fault.verified", problems or ["not verified"], answer)
+            self._note(FaultInjected(id=lease.id, evidence=evidence, began=began), lease)
+            report = self._report_proof(lease, FaultVerified, problems or ["not verified"], answer)
             if problems:
                 report(False, evidence)
                 return
@@ -129,8 +138,8 @@ class FaultLifecycle:
         act, node, until = lease.act, self._find_node(lease.node), time.monotonic() + lease.act.limit_s
 
         def healed(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note("fault.healed", lease, {"id": lease.id, "evidence": evidence})
-            report = self._report_proof(lease, "heal.verified", [*problems, "healing not verified"], answer)
+            self._note(FaultHealed(id=lease.id, evidence=evidence), lease)
+            report = self._report_proof(lease, HealVerified, [*problems, "healing not verified"], answer)
             if act.heal or act.verify_heal:
                 limit_s = max(VERIFY_S, until - time.monotonic())
                 primitive_runner.observe_until(
@@ -142,13 +151,13 @@ class FaultLifecycle:
         primitive_runner.perform_all(self._loop, act.heal, node, act.limit_s, lambda problems: True, healed)
 
     def _report_proof(
-        self, lease: Lease, f: str, problems: Sequence[str], answer: Answer
+        self, lease: Lease, kind: type[FaultVerified | HealVerified], problems: Sequence[str], answer: Answer
     ) -> Callable[[bool, Evidence], None]:
-        """A function that notes ``f`` and answers ok, or answers fail with the first of ``problems``."""
+        """A function that notes ``kind`` and answers ok, or answers fail with the first of ``problems``."""
 
         def report(is_proved: bool, evidence: Evidence) -> None:
             if is_proved:
-                self._note(f, lease, {"id": lease.id, "evidence": evidence})
+                self._note(kind(id=lease.id, evidence=evidence), lease)
                 answer("ok", {"verified": True, "evidence": evidence})
             else:
                 answer("fail", {"reason": problems[0], "verified": False, "evidence": evidence})
@@ -167,7 +176,7 @@ class FaultLifecycle:
             self._start_timer(renewed)
             return
         self._drop(lease)
-        self._note("lease.over", lease, {"key": lease.key})
+        self._note(LeaseOver(key=lease.key), lease)
         self._queue.add(_name(lease), lambda done: self._heal(lease, _answer_then(lambda kind, value: None, done)))
 
     def _drop(self, lease: Lease) -> None:
@@ -206,12 +215,13 @@ class SerialQueue:
 
 
 def _lease(run: str, command: Command) -> Lease:
-    value = command.value
-    act = codec.build(Act, value["act"])
-    id = str(value.get("id") or command.key)
+    order: FaultAct | FaultHeal = command.data
+    if order.act is None:
+        raise ValueError(f"{command.f} without an act")
+    act, id = order.act, order.id or command.key
     return Lease(
         id=id,
-        fault=str(value.get("fault", id)),
+        fault=order.fault or id,
         node=str(command.node),
         key=command.key,
         run=run,

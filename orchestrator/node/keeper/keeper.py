@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...model import codec
+from ...model.events import CommandRefused, FaultAct, FaultHeal, NodeApply, NodeKill, NodeKillDone
+from ...model.payload import Payload
 from .. import warm_up
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
@@ -99,41 +102,41 @@ class Keeper:
             self._reject(item, problem)
             return
         try:
-            self._handlers()[item.command.f](item)
+            self._handlers()[item.command.kind](item)
         except Exception as error:  # noqa: BLE001
             self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
 
-    def _handlers(self) -> Mapping[str, Callable[[Item], None]]:
+    def _handlers(self) -> Mapping[type[Payload] | None, Callable[[Item], None]]:
         return {
-            "node.apply": self._apply_node,
-            "node.kill": self._kill_node,
-            "fault.act": lambda item: self._faults.act(item.run, item.command, self._answer_to(item)),
-            "fault.heal": lambda item: self._faults.heal(item.run, item.command, self._answer_to(item)),
+            NodeApply: self._apply_node,
+            NodeKill: self._kill_node,
+            FaultAct: lambda item: self._faults.act(item.run, item.command, self._answer_to(item)),
+            FaultHeal: lambda item: self._faults.heal(item.run, item.command, self._answer_to(item)),
         }
 
     def _rejection(self, item: Item) -> str:
         """Why a command is rejected; empty if it is performed. Only commands that end a node name an incarnation."""
         command = item.command
-        if command.f not in self._handlers():
+        if command.kind not in self._handlers():
             return f"a keeper does not perform {command.f}"
         try:
             node = self._nodes.get(str(command.node or ""))
         except ValueError as error:
             return str(error)
-        if command.f == "fault.act" and item.age_s > command.deadline_s:
+        if command.kind is FaultAct and item.age_s > command.deadline_s:
             return f"the command is {item.age_s:.0f} s old, and its deadline is {command.deadline_s:g} s"
         present = node.label.get("incarnation")
-        if command.f in ("node.kill", "fault.act") and present and command.incarnation not in (None, present):
+        if command.kind in (NodeKill, FaultAct) and present and command.incarnation not in (None, present):
             return f"for incarnation {command.incarnation} of {node.name}; the newest is {present}"
         return ""
 
     def _apply_node(self, item: Item) -> None:
         """Start a node from the NodeSpec of the command, or, if that has only a name, from the node's earlier NodeSpec."""
-        node, value = self._nodes.get(str(item.command.node)), item.command.value
-        if "hash" not in value and not node.label:
+        node, has_spec = self._nodes.get(str(item.command.node)), item.command.data.hash is not None
+        if not has_spec and not node.label:
             self._answer(item, "fail", {"reason": f"{node.name} has never run here: the command needs a NodeSpec"})
             return
-        wanted = value if "hash" in value else node.wanted
+        wanted = item.command.value if has_spec else node.wanted
         node.ready_s = max(node.ready_s, item.command.deadline_s)
         if not node.alive or node.starting:
             self._nodes.start(node, wanted, self._answer_to(item))
@@ -145,10 +148,9 @@ class Keeper:
 
     def _kill_node(self, item: Item) -> None:
         def ended(killed: list[int], left: int) -> None:
-            value: dict[str, Any] = {"killed": killed, "left": left}
-            if left:
-                value["reason"] = f"{left} processes still live after SIGKILL"
-            self._answer(item, "fail" if left else "ok", value)
+            reason = f"{left} processes still live after SIGKILL" if left else None
+            done = NodeKillDone(killed=tuple(killed), left=left, reason=reason)
+            self._answer(item, "fail" if left else "ok", codec.plain(done))
 
         self._nodes.end(self._nodes.get(str(item.command.node)), ended)
 
@@ -180,21 +182,19 @@ class Keeper:
     def _reject(self, item: Item, reason: str) -> None:
         """Write a note of the rejection, and an outcome if the file holds a command."""
         command, run = item.command, None if item.run in ("", "bed") else item.run
-        value = {"key": command.key or item.name, "reason": reason}
-        self._log.append("note", "command.refused", value, node=command.node, epoch=command.epoch, run=run)
+        refused = CommandRefused(key=command.key or item.name, reason=reason)
+        self._log.note(refused, node=command.node, epoch=command.epoch, run=run)
         if command.key:
             self._finish(item, {"type": "fail", "value": {"reason": reason}})
         else:
             self._inbox.finish(item)
 
-    def _note_node(self, f: str, node: Any, value: Mapping[str, Any]) -> None:
-        self._log.append("note", f, value, node=node.name, incarnation=node.label.get("incarnation"))
+    def _note_node(self, payload: Payload, node: Any) -> None:
+        self._log.note(payload, node=node.name, incarnation=node.label.get("incarnation"))
 
-    def _note_fault(self, f: str, lease: Lease, value: Mapping[str, Any]) -> None:
+    def _note_fault(self, payload: Payload, lease: Lease) -> None:
         incarnation = self._nodes.get(lease.node).label.get("incarnation")
-        self._log.append(
-            "note", f, value, node=lease.node, incarnation=incarnation, epoch=lease.epoch, run=lease.run or None
-        )
+        self._log.note(payload, node=lease.node, incarnation=incarnation, epoch=lease.epoch, run=lease.run or None)
 
 
 def _signing_key(path: Path) -> bytes:

@@ -50,9 +50,8 @@ class Leases:
     def drop(self, lease: Lease) -> None:
         self._path(lease).unlink(missing_ok=True)
 
-    def of(self, node: str, fault: Mapping[str, Any]) -> list[Lease]:
-        """The leases on a node that the value of a command names, by its ``id``, else by its ``fault``."""
-        name = fault.get("id") or fault.get("fault")
+    def of(self, node: str, name: str) -> list[Lease]:
+        """The leases on a node of the fault with this id, or of this kind."""
         return [lease for lease in self.all() if lease.node == node and name in (lease.id, lease.fault)]
 
     def all(self) -> list[Lease]:

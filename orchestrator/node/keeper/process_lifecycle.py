@@ -11,6 +11,8 @@ from typing import Any
 
 from ...model import codec
 from ...model.bed import NodeSpec
+from ...model.events import NodeEnded, NodeExit
+from ...model.payload import Payload
 from .. import warm_up
 from ..agent import agent
 from ..files import label, plain_files
@@ -24,7 +26,7 @@ END_S = 5.0
 RETRY_S = 0.002
 _READY = b"ready\n"
 
-Note = Callable[[str, ProcessNode, Mapping[str, Any]], None]
+Note = Callable[[Payload, ProcessNode], None]
 
 
 class ProcessLifecycle:
@@ -207,13 +209,13 @@ class ProcessLifecycle:
             os.close(node.pidfd)
         node.alive, node.ready, node.pidfd = False, False, -1
         was_adopted, node.adopted = node.adopted, False
-        self._note("node.exit", node, {"code": code, "pid": node.pid})
+        self._note(NodeExit(code=code, pid=node.pid), node)
         plain_files.write_json(node.directory / "exit.json", {**node.identity, "code": code})
 
         def report_end(killed: list[int], left: int) -> None:
             """The count 0 is not reported for an adopted node: a process without a tag may live on unnoticed."""
-            count = {} if was_adopted and not left else {"left": left}
-            self._note("node.ended", node, {"code": code, "pid": node.pid, "killed": killed, **count})
+            count = None if was_adopted and not left else left
+            self._note(NodeEnded(code=code, pid=node.pid, killed=tuple(killed), left=count), node)
 
         self._end(node, [report_end, *node.ending])
 
