@@ -38,9 +38,12 @@ def untouched(bed: Bed) -> bool:
     ("args", "expected"),
     [
         ("dp-ring --fail-node 9", "--fail-node 9: crash-node.node: the trial has nodes 0..3 (got 9)"),
-        ("dp-ring --fail-node n9", "no node n9 takes part"),
+        ("dp-ring --fail-node n9", "unknown node n9; known: n0, n1, n2, n3, n4"),
         ("dp-ring --fail-node 2 --at step=99", "the last step is 60 (got 99)"),
-        ("dp-ring --fail-node 2 --at step=7,phase=checkpoint", "no checkpoint is written there"),
+        (
+            "dp-ring --fail-node 2 --at step=7,phase=checkpoint",
+            "no checkpoint is written in this step: one is written every 5 steps (got 7)",
+        ),
         ("dp-ring --nodes 7", "bed local has 4 (spares are never counted)"),
         ("dp-ring --backend nccl", "backend nccl needs 1 GPU per node"),
         ("dp-ring --data-dir /nowhere", "--data-dir: no such directory (got /nowhere)"),

@@ -93,7 +93,7 @@ def test_a_damaged_twin_is_made_again_and_that_is_said(bed: Bed, tmp_path: Path)
     cached.write_text(json.dumps(document))
     code, output = bed.ccbed("run", trial, "--runs-dir", runs)
     assert code == 0, output
-    assert "damaged and made again" in output and cached.name in output
+    assert "damaged and is run again" in output and cached.name in output
     assert json.loads(cached.read_text())["twin"]["digests"] == json.loads(text)["twin"]["digests"]
     code, output = bed.ccbed("run", trial, "--runs-dir", runs)
     assert code == 0 and "(cached)" in output

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from ...model import event
 from ...model.errors import InfrastructureError, UsageError
 from ...model.events import CommandFailed, Exec, ExecStop
 from ...model.provider import Provider
@@ -58,7 +59,7 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
         argv=tuple(program), env=bed.node(name).env, out=str(out), cwd=str(directory), umask=session.umask
     )
     key = f"exec/{out.name}"
-    order = command(program_run, key, node=name, incarnation=status.incarnation, deadline_s=_FOREVER_S)
+    order = event.command(program_run, key, node=name, incarnation=status.incarnation, deadline_s=_FOREVER_S)
     commands = bed_commands.bound(provider, bed)
     tails = _Tails(session, local)
 
@@ -72,7 +73,7 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     except KeyboardInterrupt:
         commands.all(
             [
-                command(
+                event.command(
                     ExecStop(out=str(out)),
                     f"{order.key}/stop",
                     node=name,
