@@ -36,13 +36,13 @@ class Report:
     """``removed``: in a dry run, to be removed; ``problems``: directories that could not be read or changed."""
 
     removed: list[Removal] = field(default_factory=list)
-    kept: list[Leftover] = field(default_factory=list)
+    remaining: list[Leftover] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     def add(self, leftovers: Sequence[Leftover], chosen: Sequence[Removal]) -> None:
         removed = {id(removal.leftover) for removal in chosen}
         self.removed += chosen
-        self.kept += [leftover for leftover in leftovers if id(leftover) not in removed]
+        self.remaining += [leftover for leftover in leftovers if id(leftover) not in removed]
 
 
 def of_bed(bed: BedSpec, provider: Provider) -> tuple[Leftover, ...]:

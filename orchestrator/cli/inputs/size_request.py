@@ -36,7 +36,7 @@ _TIMEOUT_S = 180.0
 _PACKAGE = Path(__file__).parents[3]
 
 
-def answer(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> training_size.TrainingSize:
+def estimate(options: Mapping[str, Any], algorithm_modules: Mapping[str, Any]) -> training_size.TrainingSize:
     """Compute the sizing. ``algorithm_modules``: those of the algorithms by name. Raises UsageError."""
     problems: list[str] = []
     parts: dict[str, Any] = {}

@@ -231,8 +231,8 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     params = trial.params
     picked = [str(params[name]) for name in ("model",) if params.get(name)]
     if isinstance(params.get("algorithm"), str):
-        ours = params["algorithm"] != parse_trial.LIBRARY
-        picked.append(f"our {params['algorithm']}" if ours else "the library's all-reduce")
+        is_own = params["algorithm"] != parse_trial.LIBRARY
+        picked.append(f"our {params['algorithm']}" if is_own else "the library's all-reduce")
     if params.get("operation"):
         picked.append(f"{params['operation']} by {', '.join(params['algorithm'])}")
     if params.get("items"):

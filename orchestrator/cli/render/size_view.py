@@ -204,14 +204,15 @@ def _tail(sizing: TrainingSize) -> Iterator[str]:
 
 
 def _held(memory: Memory) -> Iterator[str]:
-    each = memory.per_parameter
+    part = memory.per_parameter
+    bytes_each = f"{part.weights} + {part.gradients} + {part.state}"
     activations = "not known" if memory.activations is None else f"{memory.activations:,}"
     yield (
         f"memory    {_gb(memory.total)} on the fullest GPU: weights {memory.weights:,} + gradients {memory.gradients:,} + "
         f"optimizer {memory.state:,} + activations {activations} bytes"
     )
     yield (
-        f"          {memory.parameters:,} parameters on it, {each.weights} + {each.gradients} + {each.state} bytes per parameter before "
+        f"          {memory.parameters:,} parameters on it, {bytes_each} bytes per parameter before "
         f"ZeRO (arXiv:1910.02054); activations: {memory.source}"
     )
     yield "          not included: the device's context, communication buffers, fragmentation"

@@ -132,19 +132,19 @@ def _size(text: str) -> int:
 
 
 def _document(report: Report) -> dict[str, object]:
-    return {"removed": report.removed, "kept": report.kept, "problems": report.problems}
+    return {"removed": report.removed, "kept": report.remaining, "problems": report.problems}
 
 
 def _show(session: Session, report: Report, *, dry_run: bool) -> None:
     session.terminal.lines(_row(removal.leftover, removal.reason) for removal in report.removed)
     if dry_run:
-        session.terminal.lines(_row(leftover, leftover.in_use or "kept") for leftover in report.kept)
+        session.terminal.lines(_row(leftover, leftover.in_use or "kept") for leftover in report.remaining)
     for problem in report.problems:
         session.terminal.warn(problem)
     count, total = _sum(removal.leftover for removal in report.removed)
-    kept, rest = _sum(report.kept)
+    remaining, remaining_size = _sum(report.remaining)
     verb = "would be removed" if dry_run else "removed"
-    session.terminal.line(f"{count} leftovers, {total}, {verb}; {kept}, {rest}, kept")
+    session.terminal.line(f"{count} leftovers, {total}, {verb}; {remaining}, {remaining_size}, kept")
 
 
 def _row(leftover: limits_of.Leftover, reason: str) -> str:

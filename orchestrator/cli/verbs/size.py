@@ -37,15 +37,17 @@ def command(
     modules = {name: session.catalogue.algorithms[name].module for name in session.catalogue.algorithms}
     if trace is not None:
         return _trace(session, trace, values, modules, _Emission(file=emit, force=force), as_json)
-    answer = size_request.answer(values, modules)
+    estimate = size_request.estimate(values, modules)
     written = _Emission(file=emit, force=force)
     if emit:
-        made = replay_items.from_training_size(answer)
-        written.check(replay_items.write_trial(_name(emit), made, answer.request.layout.gpus, size_view.notes(answer)))
+        made = replay_items.from_training_size(estimate)
+        written.check(
+            replay_items.write_trial(_name(emit), made, estimate.request.layout.gpus, size_view.notes(estimate))
+        )
     if as_json:
-        session.terminal.json(size_view.document(answer))
+        session.terminal.json(size_view.document(estimate))
     else:
-        size_view.show(session.terminal, answer)
+        size_view.show(session.terminal, estimate)
     written.write(session, quiet=as_json)
     return 0
 
