@@ -1,4 +1,4 @@
-"""A provider in memory for tests of the command line: nodes come up at once, and it remembers what it was told."""
+"""A provider in memory for tests of the command line: nodes come up at once, and it records its commands."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from orchestrator.model.provider import Cursors, Fetched
 
 @dataclass(kw_only=True)
 class FakeProvider:
-    """``broken``: nodes that do not come up. ``told``: the commands as ``f node``."""
+    """``broken``: nodes that do not come up. ``commands``: as ``f node``."""
 
     broken: tuple[str, ...] = ()
-    told: list[str] = field(default_factory=list)
+    commands: list[str] = field(default_factory=list)
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     keeper: str = ""
     left: list[dict[str, Any]] = field(default_factory=list)
@@ -46,14 +46,14 @@ class FakeProvider:
         self.keeper = bed.agent
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
-        self.told.append("retire")
+        self.commands.append("retire")
         ended = tuple(node.pid for node in self.nodes.values())
         self.nodes, self.keeper = {}, ""
         return ended
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
         names = {host.name for host in hosts}
-        self.told.append(f"clear {' '.join(sorted(names))}")
+        self.commands.append(f"clear {' '.join(sorted(names))}")
         gone = [node for node in self.nodes.values() if node.host in names]
         for node in gone:
             del self.nodes[node.name]
@@ -69,7 +69,7 @@ class FakeProvider:
 
     def perform(self, command: Command) -> None:
         name = str(command.node)
-        self.told.append(f"{command.f} {name}")
+        self.commands.append(f"{command.f} {name}")
         good = name not in self.broken
         if command.f == "node.apply" and good:
             spec = str(command.value["hash"])
@@ -77,7 +77,7 @@ class FakeProvider:
         if command.f == "node.kill":
             del self.nodes[name]
         value = {} if good else {"reason": "no memory left"}
-        source = Source(writer="keeper", n=len(self.told))
+        source = Source(writer="keeper", n=len(self.commands))
         at = Clock(boot="b", mono=0.0, wall=0.0)
         kind = "ok" if good else "fail"
         self._said.append(
@@ -92,13 +92,13 @@ class FakeProvider:
         return {}
 
     def forget(self, bed: BedSpec, run: str) -> None:
-        self.told.append(f"forget {run}")
+        self.commands.append(f"forget {run}")
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
         return [("", entry) for entry in self.left]
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-        self.told += [f"remove {kind} {name}" for _, kind, name in entries]
+        self.commands += [f"remove {kind} {name}" for _, kind, name in entries]
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
         return Fetched(path=path, size=0, reason="nothing there")

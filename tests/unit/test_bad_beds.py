@@ -22,12 +22,12 @@ def state(tmp_path: Path) -> Path:
 
 def ccbed(state: Path, *args: str) -> tuple[int, str]:
     out = io.StringIO()
-    here = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef")
-    return main.run(args, here), out.getvalue()
+    desk = session.Session(state=state, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "abcdef")
+    return main.run(args, desk), out.getvalue()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         (b"all:\n  hosts: [\n", "b.yml:3: not valid YAML"),
         (b"\xff\xfe\x00", "b.yml: not valid YAML: not UTF-8 text"),
@@ -46,13 +46,13 @@ def ccbed(state: Path, *args: str) -> tuple[int, str]:
         (b"a: &a [*a]\n", "b.yml: not valid YAML: an alias contains itself"),
     ],
 )
-def test_a_wrong_inventory_brings_nothing_up(state: Path, tmp_path: Path, text: bytes, said: str) -> None:
+def test_a_wrong_inventory_brings_nothing_up(state: Path, tmp_path: Path, text: bytes, expected: str) -> None:
     (tmp_path / "b.yml").write_bytes(text)
     for verb in (("up",), ("plan",), ("run", "dp-ring", "-i")):
-        code, told = ccbed(state, *verb, str(tmp_path / "b.yml"))
+        code, output = ccbed(state, *verb, str(tmp_path / "b.yml"))
         assert code == 3
-        assert said in told
-        assert "next: " in told
+        assert expected in output
+        assert "next: " in output
     assert beds.names(state) == ()
 
 
@@ -60,8 +60,8 @@ def test_a_wrong_inventory_brings_nothing_up(state: Path, tmp_path: Path, text: 
     "args", ["run dp-ring", "run dp-ring --fail-node 2", "exec n0 -- true", "heal", "run dp-ring --dry-run"]
 )
 def test_without_a_bed_the_next_step_is_up(state: Path, args: str) -> None:
-    code, said = ccbed(state, *args.split())
-    assert (code, said) == (3, "error: no bed is up\nnext: ccbed up inventories/local.yml\n")
+    code, expected = ccbed(state, *args.split())
+    assert (code, expected) == (3, "error: no bed is up\nnext: ccbed up inventories/local.yml\n")
 
 
 def test_of_two_beds_one_must_be_named(state: Path) -> None:
@@ -83,14 +83,14 @@ def test_of_two_beds_one_must_be_named(state: Path) -> None:
 def test_a_damaged_bed_file_is_named(state: Path) -> None:
     (state / "beds").mkdir(parents=True)
     (state / "beds/a.json").write_text("{")
-    code, said = ccbed(state, "run", "dp-ring")
+    code, expected = ccbed(state, "run", "dp-ring")
     assert code == 4
-    assert "beds/a.json: not a readable bed file" in said
-    assert "next: " in said
+    assert "beds/a.json: not a readable bed file" in expected
+    assert "next: " in expected
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "expected"),
     [
         ("run dp-ring --fail-node -1", "must be >= 0, or a node's name such as n2 (got -1)"),
         ("run dp-ring --nodes -3", "--nodes: must be >= 1 (got -3)"),
@@ -109,13 +109,13 @@ def test_a_damaged_bed_file_is_named(state: Path) -> None:
     ],
 )
 def test_wrong_options_are_told_with_the_next_step(
-    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: str, said: str
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: str, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, told = ccbed(state, *args.split())
+    code, output = ccbed(state, *args.split())
     assert code == 3
-    assert said in told
-    assert "next: " in told
+    assert expected in output
+    assert "next: " in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -124,8 +124,8 @@ def test_a_disk_that_refuses_is_no_defect_of_ours(state: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device", "/some/where")
 
     monkeypatch.setattr(beds, "names", full)
-    code, said = ccbed(state, "status")
-    assert (code, said) == (
+    code, expected = ccbed(state, "status")
+    assert (code, expected) == (
         4,
         "error: /some/where: No space left on device\nnext: free space or give access, then try again\n",
     )

@@ -63,10 +63,10 @@ def test_up_says_its_plan_and_a_second_up_changes_nothing(ccbed: Desk) -> None:
     assert "plan: 5 to create, 0 to change, 0 to remove" in ccbed.out
     assert "n0 n1 n2 n3   node   not there" in ccbed.out
     assert "undo: ccbed down local" in ccbed.out
-    told = list(ccbed.bed.told)
+    commands = list(ccbed.bed.commands)
     assert ccbed("up", "local.yml") == 0
     assert ccbed.out.startswith("bed local: nothing to change, 5 of 5 warm (")
-    assert ccbed.bed.told == told
+    assert ccbed.bed.commands == commands
 
 
 def test_a_plan_of_one_node_and_the_keeper_has_its_columns_below_each_other(ccbed: Desk) -> None:
@@ -94,7 +94,7 @@ def test_a_list_of_runs_says_how_they_ended(ccbed: Desk) -> None:
         (run / "trial.json").write_text("{}")
         if outcomes:
             (run / "verdicts.json").write_text(
-                json.dumps([{"check": one, "outcome": one, "text": ""} for one in outcomes])
+                json.dumps([{"check": outcome, "outcome": outcome, "text": ""} for outcome in outcomes])
             )
     assert ccbed("list", "runs") == 0
     assert [line.split()[-1] for line in ccbed.out.splitlines()] == ["STATE", "fail", "unknown", "pass", "open"]
@@ -125,9 +125,9 @@ def shipped_trials() -> list[Path]:
 def test_up_brings_back_only_what_is_missing(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     ccbed.bed.state("n2", "dead")
-    ccbed.bed.told.clear()
+    ccbed.bed.commands.clear()
     assert ccbed("up", "local.yml") == 0
-    assert ccbed.bed.told == ["node.apply n2"]
+    assert ccbed.bed.commands == ["node.apply n2"]
 
 
 def test_a_dry_run_and_plan_change_nothing(ccbed: Desk) -> None:
@@ -135,7 +135,7 @@ def test_a_dry_run_and_plan_change_nothing(ccbed: Desk) -> None:
     assert "5 to create" in ccbed.out
     assert ccbed("plan", "local.yml", "--json") == 0
     assert json.loads(ccbed.out)["empty"] is False
-    assert ccbed.bed.told == []
+    assert ccbed.bed.commands == []
 
 
 def test_a_node_that_does_not_come_up_is_named_with_its_reason(ccbed: Desk) -> None:
@@ -149,9 +149,9 @@ def test_a_node_that_does_not_come_up_is_named_with_its_reason(ccbed: Desk) -> N
 def test_an_agent_that_has_changed_ends_everything_and_starts_it_anew(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     ccbed.bed.keeper = "b" * 64
-    ccbed.bed.told.clear()
+    ccbed.bed.commands.clear()
     assert ccbed("up", "local.yml") == 0
-    assert ccbed.bed.told[0] == "retire"
+    assert ccbed.bed.commands[0] == "retire"
     assert "agent changed bbbbbb -> aaaaaa" in ccbed.out
 
 
@@ -296,9 +296,9 @@ def test_a_dry_run_prints_trial_and_plan_and_starts_nothing(ccbed: Desk) -> None
     assert ccbed("run", "dp-ring", "--fail-node", "2", "--dry-run") == 0
     assert "act    f0 on n2: power off" in ccbed.out
     assert ccbed("run", "dp-ring", "--fail-node", "2", "--dry-run", "--json") == 0
-    found = json.loads(ccbed.out)
-    assert found["plan"]["slots"] == ["n0", "n1", "n2", "n3"]
-    assert found["trial"]["faults"][0]["at"]["step"] == 30
+    document = json.loads(ccbed.out)
+    assert document["plan"]["slots"] == ["n0", "n1", "n2", "n3"]
+    assert document["trial"]["faults"][0]["at"]["step"] == 30
     assert ccbed.launched == []
 
 
@@ -313,13 +313,13 @@ def test_help_lists_the_workloads_options_and_helps_without_a_readable_trial(
 
 def test_help_shows_what_the_trial_sets_with_its_meaning(ccbed: Desk, capsys: pytest.CaptureFixture[str]) -> None:
     assert ccbed("run", "allreduce", "--help") == 0
-    said = capsys.readouterr().out
-    text = " ".join(said.split())
-    assert "allreduce.yml, which is of workload collective:" in said
+    output = capsys.readouterr().out
+    text = " ".join(output.split())
+    assert "allreduce.yml, which is of workload collective:" in output
     assert "[default: ring,library]" in text and "[default: 4K:4M:4]" in text
     assert "--iterations N timed iterations per combination [default: 20]" in text
     assert "--verify true|false every result is compared" in text and "[default: true]" in text
-    assert "TEXT collective" not in text and "('" not in said
+    assert "TEXT collective" not in text and "('" not in output
 
 
 @pytest.mark.parametrize(
@@ -379,8 +379,8 @@ def test_options_come_from_the_environment_too(ccbed: Desk, monkeypatch: pytest.
 def test_status_is_read_by_programs(ccbed: Desk) -> None:
     ccbed("up", "local.yml")
     assert ccbed("status", "--json") == 0
-    (found,) = json.loads(ccbed.out)
-    assert (found["bed"], found["as_wanted"], len(found["nodes"])) == ("local", True, 5)
+    (document,) = json.loads(ccbed.out)
+    assert (document["bed"], document["as_wanted"], len(document["nodes"])) == ("local", True, 5)
 
 
 def test_list_tells_every_plugin_with_its_first_line(ccbed: Desk) -> None:

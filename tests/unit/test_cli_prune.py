@@ -24,10 +24,10 @@ def test_prune_removes_what_is_old_and_a_dry_run_only_says_so(ccbed: Desk) -> No
     assert "1 leftovers, 3.0 GiB, would be removed; 1, 3.0 GiB, kept" in ccbed.out
     rows = [line.split() for line in ccbed.out.splitlines() if line.startswith("  run ")]
     assert [(row[1], " ".join(row[7:])) for row in rows] == [("r1", "older than 7 d"), ("r2", "kept")]
-    assert "remove run r1" not in ccbed.bed.told
+    assert "remove run r1" not in ccbed.bed.commands
     assert ccbed("prune", "local", "--json") == 0
     assert [entry["leftover"]["name"] for entry in json.loads(ccbed.out)["removed"]] == ["r1"]
-    assert "remove run r1" in ccbed.bed.told and "remove run r2" not in ccbed.bed.told
+    assert "remove run r1" in ccbed.bed.commands and "remove run r2" not in ccbed.bed.commands
     assert ccbed("prune", "--older-than", "soon") == 3
     assert ccbed("prune", "nowhere") == 3
 
@@ -38,12 +38,12 @@ def test_prune_leaves_what_an_open_run_needs(ccbed: Desk) -> None:
     store.begin_run(workdir, "r1", ccbed.root / "runs/r1")
     ccbed.bed.left = [LEFT, {**LEFT, "kind": "payload", "name": "p"}, {**LEFT, "name": "r0"}]
     assert ccbed("prune", "--older-than", "0s") == 0
-    assert [told for told in ccbed.bed.told if told.startswith("remove")] == ["remove run r0"]
+    assert [command for command in ccbed.bed.commands if command.startswith("remove")] == ["remove run r0"]
     with store.run_lock(workdir, "r1", ccbed.root / "runs/r1"):
         ccbed.bed.left = [{**LEFT, "name": "r00"}]
         assert ccbed("prune") == 4
     assert "bed local is left as it is" in ccbed.err
-    assert "remove run r00" not in ccbed.bed.told
+    assert "remove run r00" not in ccbed.bed.commands
 
 
 def test_up_prunes_by_the_stated_limits(ccbed: Desk) -> None:
@@ -51,7 +51,7 @@ def test_up_prunes_by_the_stated_limits(ccbed: Desk) -> None:
     ccbed.bed.left = [LEFT]
     ccbed("up", "local.yml")
     assert "pruned 1 leftovers of ended runs, 3.0 GiB" in ccbed.out
-    assert "remove run r1" in ccbed.bed.told
+    assert "remove run r1" in ccbed.bed.commands
 
 
 def test_an_up_that_fails_says_what_is_left_running_and_how_to_remove_it(ccbed: Desk) -> None:

@@ -75,11 +75,11 @@ def test_what_the_terminal_shows(size: Desk, name: str, line: str) -> None:
 
 
 def test_figures_for_programs(size: Desk) -> None:
-    found = size.json(f"{SEED} --strategy dp --link 100mbit,50us")
-    assert [one["bytes"] for one in found["model"]["gradients"]] == [2_600, 33_024, 131_584, 803_840]
-    assert (found["trials"]["total"], found["trials"]["last_batch"]) == (8, 2656)
-    assert found["collectives"][0]["bytes"] == 971_048
-    assert found["step_seconds"] == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
+    document = size.json(f"{SEED} --strategy dp --link 100mbit,50us")
+    assert [gradient["bytes"] for gradient in document["model"]["gradients"]] == [2_600, 33_024, 131_584, 803_840]
+    assert (document["trials"]["total"], document["trials"]["last_batch"]) == (8, 2656)
+    assert document["collectives"][0]["bytes"] == 971_048
+    assert document["step_seconds"] == pytest.approx(6 * 50e-6 + 1.5 * 971_048 * 80e-9)
 
 
 def test_the_published_emulations_are_emitted_to_the_byte(size: Desk) -> None:
@@ -138,10 +138,10 @@ def test_a_module_of_the_user_is_summed_on_the_meta_device(size: Desk) -> None:
         "def broken():\n"
         "    raise RuntimeError('no weights\\nat all')\n"
     )
-    found = size.json("--model net:make --input 784 --batch 8192 --strategy dp")
-    assert found["collectives"][0]["bytes"] == 971_048
+    document = size.json("--model net:make --input 784 --batch 8192 --strategy dp")
+    assert document["collectives"][0]["bytes"] == 971_048
     # The same as the built-in description: 2 x (256 + 128 + 64 + 10) outputs of 4 bytes, 2,048 samples.
-    assert found["memory"]["activations"] == 2 * 458 * 4 * 2048
+    assert document["memory"]["activations"] == 2 * 458 * 4 * 2048
     assert size("--model net:broken") == 3
     assert size.err.splitlines()[0] == "error: --model net:broken: RuntimeError: no weights at all"
     assert size("--model net:make --input 7") == 3

@@ -36,10 +36,10 @@ def collective(rate: float, seed: int, sizes: tuple[int, ...] = (4096, 131_072),
 
 
 def test_equal_beds_show_no_difference() -> None:
-    found = comparison.compare(collective(18e6, 1), collective(18e6, 2))
-    assert [row.verdict for row in found.rows] == ["no difference"] * 2
-    assert all(row.change and row.change.low < row.change.value < row.change.high for row in found.rows)
-    assert found.differences == ()
+    result = comparison.compare(collective(18e6, 1), collective(18e6, 2))
+    assert [row.verdict for row in result.rows] == ["no difference"] * 2
+    assert all(row.change and row.change.low < row.change.value < row.change.high for row in result.rows)
+    assert result.differences == ()
 
 
 def test_a_slower_link_is_slower_and_the_other_way_round_faster() -> None:
@@ -54,10 +54,10 @@ def test_a_slower_link_is_slower_and_the_other_way_round_faster() -> None:
 
 def trials(draw: np.random.Generator, count: int, alike: float) -> NDArray[np.float64]:
     """Times that spread by 10 %, each as like the one before as ``alike`` says (first-order autoregression)."""
-    found = [draw.normal()]
-    while len(found) < count:
-        found.append(alike * found[-1] + (1 - alike**2) ** 0.5 * draw.normal())
-    return np.exp(0.1 * np.array(found))
+    result = [draw.normal()]
+    while len(result) < count:
+        result.append(alike * result[-1] + (1 - alike**2) ** 0.5 * draw.normal())
+    return np.exp(0.1 * np.array(result))
 
 
 @pytest.mark.parametrize(("count", "alike"), [(10, 0.0), (20, 0.0), (50, 0.0), (20, 0.4), (50, 0.4), (100, 0.7)])
@@ -73,9 +73,9 @@ def test_equal_runs_of_ten_cases_are_called_changed_in_no_more_than_one_of_twent
 def test_a_real_change_is_found() -> None:
     draw = np.random.default_rng(3)
     steady = [(1 + 0.03 * draw.normal(size=20), 1.1 + 0.033 * draw.normal(size=20)) for _ in range(100)]
-    found = [comparison.of_samples("x", a, b, comparison.LEVEL / 10) for a, b in steady]
-    assert sum(row is not None and row.verdict == "slower" for row in found) >= 95
-    assert not any(row is None or row.slower_than(0.15) for row in found)
+    result = [comparison.of_samples("x", a, b, comparison.LEVEL / 10) for a, b in steady]
+    assert sum(row is not None and row.verdict == "slower" for row in result) >= 95
+    assert not any(row is None or row.slower_than(0.15) for row in result)
 
 
 def test_a_change_of_the_medians_within_the_noise_is_no_difference() -> None:
@@ -99,37 +99,37 @@ def test_too_few_samples_are_no_verdict() -> None:
 
 
 def test_what_only_one_of_them_has_is_named() -> None:
-    found = comparison.compare(collective(18e6, 1), collective(18e6, 2, (4096, 8192)))
-    assert len(found.rows) == 1
-    assert [(which, "128 KiB" in what or "8 KiB" in what) for which, what in found.only] == [("A", True), ("B", True)]
+    result = comparison.compare(collective(18e6, 1), collective(18e6, 2, (4096, 8192)))
+    assert len(result.rows) == 1
+    assert [(which, "128 KiB" in what or "8 KiB" in what) for which, what in result.only] == [("A", True), ("B", True)]
 
 
 def test_other_beds_and_machines_are_named() -> None:
     before = collective(18e6, 1)
     plan = {**before.extras["plan.json"], "bed": "lab", "link": {"rate": 1e9}}
     after = replace(before, extras={**before.extras, "plan.json": plan, "fingerprint.json": {"torch": "2.14.0"}})
-    told = {name: (a, b) for name, a, b in comparison.compare(before, after).differences}
-    assert told["bed"] == ("fabric", "lab")
-    assert told["torch"] == ("2.13.0", "2.14.0")
-    assert told["link.rate"] == ("145000000", "1000000000.0")
+    ccbed = {name: (a, b) for name, a, b in comparison.compare(before, after).differences}
+    assert ccbed["bed"] == ("fabric", "lab")
+    assert ccbed["torch"] == ("2.13.0", "2.14.0")
+    assert ccbed["link.rate"] == ("145000000", "1000000000.0")
 
 
 def test_training_runs_are_compared_by_steps_failover_and_loss() -> None:
     before = run_builder.run()
-    steps = [replace(one, start=1.0, end=1.0 + 0.01 + one.step * 1e-5) for one in run_builder.steps()]
-    late = [replace(one, end=one.end * 1.0 + 0.005) for one in steps]
-    other = [replace(one, loss="0x1p+0") if one.step == 40 and one.epoch else one for one in late]
-    found = comparison.compare(
+    steps = [replace(record, start=1.0, end=1.0 + 0.01 + record.step * 1e-5) for record in run_builder.steps()]
+    late = [replace(record, end=record.end * 1.0 + 0.005) for record in steps]
+    other = [replace(record, loss="0x1p+0") if record.step == 40 and record.epoch else record for record in late]
+    result = comparison.compare(
         replace(before, files=run_builder.Files(tuple(steps))), replace(before, files=run_builder.Files(tuple(other)))
     )
-    assert found.losses is not None
-    assert found.losses[2] == 40
-    assert found.losses[0] == found.losses[1] - 1
-    assert found.rows[0].what == "step, slowest rank"
-    assert found.rows[0].verdict == "slower"
+    assert result.losses is not None
+    assert result.losses[2] == 40
+    assert result.losses[0] == result.losses[1] - 1
+    assert result.rows[0].what == "step, slowest rank"
+    assert result.rows[0].verdict == "slower"
 
 
-def told(*args: str) -> tuple[int, str, str]:
+def ccbed(*args: str) -> tuple[int, str, str]:
     out, err = io.StringIO(), io.StringIO()
     session = Session(state=Path(args[1]).parent / "state", terminal=terminal.Terminal(out=out, err=err))
     return main.run(args, session), out.getvalue(), err.getvalue()
@@ -143,14 +143,14 @@ def sealed(run: Run, directory: Path) -> str:
 
 def test_the_exit_code_is_one_only_where_something_got_slower_by_more(tmp_path: Path) -> None:
     a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(16e6, 2), tmp_path / "b")
-    code, out, _ = told("compare", a, b, "--fail-over", "5%")
+    code, out, _ = ccbed("compare", a, b, "--fail-over", "5%")
     assert code == 1
     assert "slower" in out
     assert "2 of 2 slower by more than 5 %" in out or "1 of 2 slower by more than 5 %" in out
-    assert told("compare", a, b, "--fail-over", "50%")[0] == 0
-    assert told("compare", b, a, "--fail-over", "0")[0] == 0
-    assert told("compare", a, b)[0] == 0
-    code, out, _ = told("compare", a, b, "--fail-over", "0.05", "--json")
+    assert ccbed("compare", a, b, "--fail-over", "50%")[0] == 0
+    assert ccbed("compare", b, a, "--fail-over", "0")[0] == 0
+    assert ccbed("compare", a, b)[0] == 0
+    code, out, _ = ccbed("compare", a, b, "--fail-over", "0.05", "--json")
     assert (code, json.loads(out)["exit"]) == (1, 1)
     assert json.loads(out)["failed"]
 
@@ -158,42 +158,42 @@ def test_the_exit_code_is_one_only_where_something_got_slower_by_more(tmp_path: 
 def test_what_cannot_be_judged_passes_no_limit(tmp_path: Path) -> None:
     """A node at half the rate, and three iterations: the median says +91 %, and nothing says how sure it is."""
     a, b = (sealed(collective(rate, 1, iterations=3), tmp_path / name) for rate, name in ((18e6, "a"), (9e6, "b")))
-    code, out, _ = told("compare", a, b, "--fail-over", "5%")
+    code, out, _ = ccbed("compare", a, b, "--fail-over", "5%")
     least = comparison.compare(collective(18e6, 1), collective(18e6, 2)).least_samples
     assert code == 2 and "UNKNOWN" in out and "PASS" not in out
     assert f"2 undecided: needs {least} or more iterations of each run     exit 2" in out
     enough = [collective(rate, 1, iterations=least) for rate in (18e6, 9e6)]
     assert not any(row.undecided for row in comparison.compare(*enough).rows)
-    assert told("compare", a, b)[0] == 0, "without a limit nothing is judged"
+    assert ccbed("compare", a, b)[0] == 0, "without a limit nothing is judged"
 
 
 def test_a_case_that_one_run_lacks_is_a_finding(tmp_path: Path) -> None:
     a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(18e6, 1, (4096,)), tmp_path / "b")
-    code, out, _ = told("compare", a, b, "--fail-over", "5%")
+    code, out, _ = ccbed("compare", a, b, "--fail-over", "5%")
     assert code == 1 and "1 missing on one side" in out
 
 
 @pytest.mark.parametrize("text", ["fast", "-1%", "nan"])
 def test_a_limit_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    code, _, err = told("compare", "x", "y", f"--fail-over={text}")
+    code, _, err = ccbed("compare", "x", "y", f"--fail-over={text}")
     assert code == EXIT_USAGE
     assert "--fail-over: must be a share such as 5%" in err
 
 
 def test_runs_without_anything_in_common_are_refused(tmp_path: Path) -> None:
     a, b = sealed(collective(18e6, 1), tmp_path / "a"), sealed(collective(18e6, 2, (8192,)), tmp_path / "b")
-    code, _, err = told("compare", a, b)
+    code, _, err = ccbed("compare", a, b)
     assert code == EXIT_USAGE
     assert "have no case and no step in common" in err
 
 
 def test_the_whole_table_of_a_run_is_printed_and_refused_where_there_is_none(tmp_path: Path) -> None:
     a = sealed(collective(18e6, 1), tmp_path / "a")
-    code, out, _ = told("report", a, "--table")
+    code, out, _ = ccbed("report", a, "--table")
     assert code == 0
     assert "128 KiB  ring" in out
     assert "straggler none" in out
     b = sealed(replace(run_builder.run(), files=collective_runs.Files()), tmp_path / "b")
-    code, _, err = told("report", b, "--table")
+    code, _, err = ccbed("report", b, "--table")
     assert code == EXIT_USAGE
     assert "no collectives were measured" in err

@@ -44,7 +44,7 @@ def container(name: str, state: str = "warm") -> dict[str, Any]:
     return {"name": name, "state": state, "reason": "", "address": "", **zero}
 
 
-def look(*nodes: dict[str, Any], keeper: bool = True) -> dict[str, Any]:
+def host_status(*nodes: dict[str, Any], keeper: bool = True) -> dict[str, Any]:
     about = PREPARED if keeper else {"alive": False}
     return {"keeper": about, "nodes": list(nodes), "leases": [], "interfaces": {}}
 
@@ -61,14 +61,14 @@ def test_names_stay_with_their_hosts_when_counts_change() -> None:
     after = bed(before, h2=1, h3=2)
     assert seats(after) == {"h2": ["n0"], "h3": ["n2", "n3"]}
     assert seats(bed(after, h2=2, h3=1)) == {"h2": ["n0", "n1"], "h3": ["n2"]}
-    kept = {node.name: node.hash for node in before.nodes}
-    assert all(kept[node.name] == node.hash for node in after.nodes if node.name in kept)
+    known = {node.name: node.hash for node in before.nodes}
+    assert all(known[node.name] == node.hash for node in after.nodes if node.name in known)
 
 
 def test_a_name_of_a_host_that_left_is_not_given_to_another() -> None:
     before = bed(h1=1, h2=1)
     left = bed(before, h1=1)
-    assert [(one.host.name, one.nodes) for one in left.departed] == [("h2", ("n1",))]
+    assert [(host.host.name, host.nodes) for host in left.departed] == [("h2", ("n1",))]
     assert seats(bed(left, h1=2)) == {"h1": ["n0", "n2"]}
     assert seats(bed(left, h1=1, h2=1)) == {"h1": ["n0"], "h2": ["n1"]}
     assert bed(left, h1=1, h2=1).departed == ()
@@ -79,33 +79,35 @@ def test_a_name_of_a_host_that_left_is_not_given_to_another() -> None:
 
 def test_a_node_on_the_wrong_host_is_removed_there_and_created_where_it_is_wanted() -> None:
     wanted = bed(h1=1, h2=1)
-    status = observed_status.bed_status(wanted, {"h1": look(container("n0"), container("n1")), "h2": look()})
+    status = observed_status.bed_status(
+        wanted, {"h1": host_status(container("n0"), container("n1")), "h2": host_status()}
+    )
     plan = diff(wanted, status)
-    assert [(one.node, one.host) for one in plan.of("remove")] == [("n1@h1", "h1")]
-    assert [one.node for one in plan.of("create")] == ["n1"]
+    assert [(change.node, change.host) for change in plan.of("remove")] == [("n1@h1", "h1")]
+    assert [change.node for change in plan.of("create")] == ["n1"]
 
 
 def test_a_host_that_left_is_emptied_and_a_reason_is_given_for_each_of_its_nodes() -> None:
     wanted = bed(bed(h1=1, h2=2), h1=1)
     status = observed_status.bed_status(
-        departed.departed_bed(wanted), {"h2": look(container("n1"), container("n2", "dead"))}
+        departed.departed_bed(wanted), {"h2": host_status(container("n1"), container("n2", "dead"))}
     )
     changes = departed.changes(wanted, status, {})
-    assert [(one.action, one.node, one.host) for one in changes] == [
+    assert [(change.action, change.node, change.host) for change in changes] == [
         ("remove", "n1", "h2"), ("remove", "keeper", "h2"), ("remove", "ended containers", "h2"),
     ]  # fmt: skip
-    assert {one.reason for one in changes} == {"its host h2 is no longer in the inventory"}
+    assert {change.reason for change in changes} == {"its host h2 is no longer in the inventory"}
     assert [host.name for host in departed.hosts_to_clear(wanted, changes)] == ["h2"]
     assert departed.without_empty_hosts(wanted, changes) == wanted
 
 
 def test_a_host_that_left_and_is_empty_is_forgotten_and_one_that_is_away_is_not() -> None:
     wanted = bed(bed(h1=1, h2=1, h3=1), h1=1)
-    status = observed_status.bed_status(departed.departed_bed(wanted), {"h2": look(keeper=False)})
+    status = observed_status.bed_status(departed.departed_bed(wanted), {"h2": host_status(keeper=False)})
     changes = departed.changes(wanted, status, {"h3": "no route"})
-    assert [(one.action, one.node) for one in changes] == [("keep", "n2")]
+    assert [(change.action, change.node) for change in changes] == [("keep", "n2")]
     assert "h3 is no longer in the inventory, and cannot be reached: no route" in changes[0].reason
-    assert [one.host.name for one in departed.without_empty_hosts(wanted, changes).departed] == ["h3"]
+    assert [host.host.name for host in departed.without_empty_hosts(wanted, changes).departed] == ["h3"]
     assert departed.hosts_to_clear(wanted, changes) == ()
 
 
@@ -122,9 +124,13 @@ class Hosts(FakeProvider):
         where = {node.name: node.host for node in bed.nodes}
         nodes = [dataclasses.replace(node, host=node.host or where.get(node.name, "")) for node in self.nodes.values()]
         self.nodes = {node.name: node for node in nodes}
-        found = tuple(node for node in nodes if node.host in names)
-        hosts = tuple(HostStatus(name=name, keeper_pid=int(any(one.host == name for one in found))) for name in names)
-        status = BedStatus(name=bed.name, nodes=found, keeper_pid=9, keeper_hash=bed.agent, hosts=hosts, detached=True)
+        present = tuple(node for node in nodes if node.host in names)
+        hosts = tuple(
+            HostStatus(name=name, keeper_pid=int(any(node.host == name for node in present))) for name in names
+        )
+        status = BedStatus(
+            name=bed.name, nodes=present, keeper_pid=9, keeper_hash=bed.agent, hosts=hosts, detached=True
+        )
         if missing := {name: "no route" for name in names if name in self.away}:
             raise UnreachedError(status=status, hosts=missing)
         return status
@@ -141,13 +147,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hosts, Any]:
         )
         inventory.write_text(f"all: {{hosts: {{{hosts}}}, vars: {{ccbed_provider: docker, ansible_user: x}}}}")
         out = io.StringIO()
-        here = session.Session(
+        desk = session.Session(
             state=tmp_path, terminal=terminal.Terminal(out=out, err=out), agent=lambda: "a" * 64,
             providers={"docker": lambda state: provider},
         )  # fmt: skip
         target = [] if verb in ("status", "down") else [str(inventory)]
         prepare = ["--no-prepare"] if verb == "up" else []
-        return main.run([verb, *target, *prepare, *args], here), out.getvalue()
+        return main.run([verb, *target, *prepare, *args], desk), out.getvalue()
 
     return provider, run
 
@@ -155,13 +161,13 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Hosts, Any]:
 def test_up_ends_what_is_on_a_host_that_left(desk: tuple[Hosts, Any], tmp_path: Path) -> None:
     provider, run = desk
     assert run("up", h1=1, h2=1)[0] == 0
-    code, said = run("plan", h1=1)
-    assert "its host h2 is no longer in the inventory" in said
-    code, said = run("up", h1=1)
-    assert (code, provider.told[-1]) == (0, "clear h2"), said
-    assert "h2: 1 processes ended, none is left" in said
-    assert (found := store.read(tmp_path, "lab")) is not None
-    assert found.departed == ()
+    code, output = run("plan", h1=1)
+    assert "its host h2 is no longer in the inventory" in output
+    code, output = run("up", h1=1)
+    assert (code, provider.commands[-1]) == (0, "clear h2"), output
+    assert "h2: 1 processes ended, none is left" in output
+    assert (present := store.read(tmp_path, "lab")) is not None
+    assert present.departed == ()
     assert "nothing to change" in run("up", h1=1)[1]
 
 
@@ -172,10 +178,10 @@ def test_a_host_that_left_and_is_away_is_named_each_time_and_ended_when_it_is_ba
     run("up", h1=1, h2=1)
     provider.away = ("h2",)
     for _ in range(2):
-        code, said = run("up", h1=1)
-        assert code == 0, said
-        assert "warning: n1: its host h2 is no longer in the inventory, and cannot be reached: no route" in said
-        assert "nothing to change" in said
+        code, output = run("up", h1=1)
+        assert code == 0, output
+        assert "warning: n1: its host h2 is no longer in the inventory, and cannot be reached: no route" in output
+        assert "nothing to change" in output
     assert "host h2: no longer in the inventory" in run("status", h1=1)[1]
     provider.away = ()
     assert "h2: 1 processes ended" in run("up", h1=1)[1]

@@ -71,11 +71,11 @@ def _plan() -> Plan:
 def test_a_way_that_is_cut_is_no_journal_that_cannot_be_written(tmp_path: Path, error: OSError) -> None:
     provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
     provider.polled = error
-    with pytest.raises(InfrastructureError) as told:
+    with pytest.raises(InfrastructureError) as raised:
         _drive(tmp_path, provider)
-    assert not isinstance(told.value, JournalError)
-    assert told.value.problems[0] == str(error)
-    assert "space" not in told.value.hint and f"ccbed resume {tmp_path / 'run'}" in told.value.hint
+    assert not isinstance(raised.value, JournalError)
+    assert raised.value.problems[0] == str(error)
+    assert "space" not in raised.value.hint and f"ccbed resume {tmp_path / 'run'}" in raised.value.hint
     left = bedfiles.open_run(tmp_path / "bed")
     assert left is not None and left.cut, "the run can be gone on with"
 
@@ -83,9 +83,9 @@ def test_a_way_that_is_cut_is_no_journal_that_cannot_be_written(tmp_path: Path, 
 def test_a_disk_that_is_full_is_told_as_that(tmp_path: Path) -> None:
     provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
     provider.polled = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/some/where")
-    with pytest.raises(JournalError, match="/some/where: No space left on device") as told:
+    with pytest.raises(JournalError, match="/some/where: No space left on device") as raised:
         _drive(tmp_path, provider)
-    assert "free space" in told.value.hint
+    assert "free space" in raised.value.hint
 
 
 def _run(provider: Bed) -> world.Memory:
@@ -98,9 +98,9 @@ def test_what_cannot_be_sent_is_answered_at_once_and_the_run_goes_on() -> None:
     provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
     provider.performed, provider.but = AWAY, ("fault.act",)
     book = _run(provider)
-    asked, answered = (event for event in book.events if event.f == "fault.act")
-    assert (answered.type, answered.value["reason"]) == ("info", "not sent: host h2: not connected")
-    assert answered.t - asked.t < 0.1
+    invocation, reply = (event for event in book.events if event.f == "fault.act")
+    assert (reply.type, reply.value["reason"]) == ("info", "not sent: host h2: not connected")
+    assert reply.t - invocation.t < 0.1
     assert book.events[-1].value["outcome"] == "finished"
 
 
@@ -115,8 +115,8 @@ def test_an_injection_that_nobody_is_there_to_make_ends_the_run_at_once_and_is_n
     provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
     provider.performed, provider.but = KeeperGoneError("the keeper of this bed is gone"), ("fault.act", "fault.heal")
     book = _run(provider)
-    (asked, answered), end = (event for event in book.events if event.f == "fault.act"), book.events[-1]
-    assert answered.type == "info" and end.t - asked.t < 2.0
+    (invocation, reply), end = (event for event in book.events if event.f == "fault.act"), book.events[-1]
+    assert reply.type == "info" and end.t - invocation.t < 2.0
     assert (end.value["outcome"], end.value["kind"]) == ("failed", "infrastructure")
     assert "the keeper of this bed is gone; ccbed up brings it back" in end.value["reason"]
 

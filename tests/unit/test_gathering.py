@@ -25,7 +25,7 @@ class Nodes:
     root: Path
     dead: tuple[str, ...] = ()
     slow: dict[str, threading.Event] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    fetched: list[str] = field(default_factory=list)
 
     def add(self, name: str, **texts: str) -> None:
         for path, text in {"agent.log": f"log of {name}", "runs/r/rank-0.log": f"rank of {name}", **texts}.items():
@@ -34,7 +34,7 @@ class Nodes:
             target.write_text(text)
 
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched:
-        self.asked.append(node)
+        self.fetched.append(node)
         if node in self.slow:
             self.slow[node].wait(10)
         if node in self.dead:
@@ -61,8 +61,8 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def test_each_node_has_its_own_files(nodes: Nodes, bundle: Path) -> None:
-    told = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
-    assert (told["files"], told["missing"], told["capped"]) == (6, [], [])
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
+    assert (summary["files"], summary["missing"], summary["capped"]) == (6, [], [])
     for name in ("n0", "n1", "n2"):
         assert (bundle / "nodes" / name / "agent.log").read_text() == f"log of {name}"
         assert (bundle / "nodes" / name / "rank-0.log").read_text() == f"rank of {name}"
@@ -71,21 +71,21 @@ def test_each_node_has_its_own_files(nodes: Nodes, bundle: Path) -> None:
 
 def test_a_dead_host_is_marked_missing_with_its_reason_and_the_others_are_there(nodes: Nodes, bundle: Path) -> None:
     nodes.dead = ("n1",)
-    told = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
-    assert [(one["node"], one["path"]) for one in told["missing"]] == [("n1", "agent.log"), ("n1", "runs/r")]
-    assert "does not answer" in told["missing"][0]["reason"]
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
+    assert [(entry["node"], entry["path"]) for entry in summary["missing"]] == [("n1", "agent.log"), ("n1", "runs/r")]
+    assert "does not answer" in summary["missing"][0]["reason"]
     assert (bundle / "nodes" / "n2" / "rank-0.log").exists()
 
 
 def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(nodes: Nodes, bundle: Path) -> None:
     nodes.slow = {"n1": threading.Event()}
     begun = time.monotonic()
-    told = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle, patience_s=0.3)
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle, patience_s=0.3)
     assert time.monotonic() - begun < 2.0
-    assert {one["reason"] for one in told["missing"]} == {"not fetched within 0.3 s"}
+    assert {entry["reason"] for entry in summary["missing"]} == {"not fetched within 0.3 s"}
     nodes.slow["n1"].set()
     until = time.monotonic() + 5
-    while nodes.asked.count("n1") < 2 and time.monotonic() < until:
+    while nodes.fetched.count("n1") < 2 and time.monotonic() < until:
         time.sleep(0.01)
     time.sleep(0.05)
     assert not (bundle / "nodes" / "n1").exists()
@@ -96,9 +96,9 @@ def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
     done = threading.Thread(target=collect.gather, args=(nodes, dict.fromkeys(nodes.slow, EACH), bundle))
     done.start()
     until = time.monotonic() + 5
-    while len(nodes.asked) < 3 and time.monotonic() < until:
+    while len(nodes.fetched) < 3 and time.monotonic() < until:
         time.sleep(0.005)
-    assert sorted(nodes.asked) == ["n0", "n1", "n2"]
+    assert sorted(nodes.fetched) == ["n0", "n1", "n2"]
     for event in nodes.slow.values():
         event.set()
     done.join(5)
@@ -106,8 +106,8 @@ def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
 
 def test_the_cap_is_of_the_node_and_is_recorded(nodes: Nodes, bundle: Path) -> None:
     nodes.add("n1", **{"runs/r/rank-1.log": "x" * 500})
-    told = collect.gather(nodes, dict.fromkeys(("n0", "n1"), EACH), bundle, limit=100)
-    assert told["capped"] == [{"node": "n1", "path": "runs/r", "limit": 100}]
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1"), EACH), bundle, limit=100)
+    assert summary["capped"] == [{"node": "n1", "path": "runs/r", "limit": 100}]
     assert sum(file.stat().st_size for file in (bundle / "nodes" / "n1").rglob("*.log")) == 100
 
 

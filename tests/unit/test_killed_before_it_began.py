@@ -107,7 +107,7 @@ def test_every_prefix_of_the_preparation_is_a_whole_run_or_is_removed(tmp_path: 
         if left is None:
             assert list(Path(request.runs).glob("[!.l]*")) == []
             assert ["before the run began" in note for note in notes] == [True]
-            assert f"forget {directory.name}" in request.provider.told  # type: ignore[attr-defined]
+            assert f"forget {directory.name}" in request.provider.commands  # type: ignore[attr-defined]
         else:
             assert (left.run, bundle.stage(directory), notes) == (directory.name, "open", [])
             assert _is_whole(directory)

@@ -35,11 +35,11 @@ class Ansible:
         self.away: dict[str, str] = {}
         self.labels: dict[str, str] = {}
 
-    def play(self, wanted: playbook_runs.Play, told: playbook_runs.Told) -> playbook_runs.Played:
+    def play(self, wanted: playbook_runs.Play, notify: playbook_runs.Told) -> playbook_runs.Played:
         self.played.append(wanted)
         for name in wanted.hosts:
-            told(playbook_runs.Step(host=name, task="time", state="warn", said="the clock is not synchronised"))
-            told(self.failing.get(name, playbook_runs.Step(host=name, task="directory", state="changed")))
+            notify(playbook_runs.Step(host=name, task="time", state="warn", said="the clock is not synchronised"))
+            notify(self.failing.get(name, playbook_runs.Step(host=name, task="directory", state="changed")))
         done = tuple(name for name in wanted.hosts if name not in self.failing)
         failed = {name: step for name, step in self.failing.items() if name in wanted.hosts}
         return playbook_runs.Played(done=done, failed=failed, facts=dict.fromkeys(done, FACTS), changed=len(done))
@@ -60,7 +60,7 @@ def session(tmp_path: Path) -> Session:
     return Session(state=tmp_path, terminal=terminal.Terminal(out=out, err=out))
 
 
-def said(session: Session) -> list[str]:
+def printed(session: Session) -> list[str]:
     out = session.terminal.out
     assert isinstance(out, io.StringIO)
     lines = out.getvalue().splitlines()
@@ -71,38 +71,38 @@ def said(session: Session) -> list[str]:
 
 def test_hosts_are_prepared_once(session: Session, ansible: Ansible) -> None:
     prepared_hosts.plan(session, bed())
-    assert said(session) == ["prepare: h1 h2 (never prepared)"]
+    assert printed(session) == ["prepare: h1 h2 (never prepared)"]
     prepared_hosts.ready(session, bed())
-    lines = said(session)
+    lines = printed(session)
     assert lines[:2] == ["  prepare     h1  directory changed", "  prepare     h2  directory changed"]
     assert lines[2].startswith("  prepare     h1 h2 ready, 2 changed")
     assert lines[3:] == ["warning: h1 h2: the clock is not synchronised"]
     assert ansible.played[0].hosts == ["h1", "h2"]
     prepared_hosts.ready(session, bed())
     prepared_hosts.plan(session, bed())
-    assert (said(session), len(ansible.played)) == ([], 1)
+    assert (printed(session), len(ansible.played)) == ([], 1)
 
 
 def test_it_can_be_asked_for_or_left_out(session: Session, ansible: Ansible) -> None:
     prepared_hosts.ready(session, bed(), wanted=False)
     prepared_hosts.plan(session, bed(), wanted=False)
-    assert (said(session), ansible.played) == ([], [])
+    assert (printed(session), ansible.played) == ([], [])
     prepared_hosts.ready(session, bed())
-    said(session)
+    printed(session)
     prepared_hosts.plan(session, bed(), wanted=True)
-    assert said(session) == ["prepare: h1 h2 (asked for)"]
+    assert printed(session) == ["prepare: h1 h2 (asked for)"]
     prepared_hosts.ready(session, bed(), wanted=True)
     assert len(ansible.played) == 2
 
 
 def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansible: Ansible) -> None:
     ansible.failing = {"h2": playbook_runs.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
-    with pytest.raises(InfrastructureError) as found:
+    with pytest.raises(InfrastructureError) as refused:
         prepared_hosts.ready(session, bed())
-    assert found.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
-    assert found.value.hint.splitlines()[0] == "h2: start sshd there, or set ansible_port"
-    assert found.value.hint.splitlines()[1].startswith("h1 is ready and kept; to continue: ccbed up ")
-    assert "  prepare     h2  look not reached" in said(session)
+    assert refused.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
+    assert refused.value.hint.splitlines()[0] == "h2: start sshd there, or set ansible_port"
+    assert refused.value.hint.splitlines()[1].startswith("h1 is ready and kept; to continue: ccbed up ")
+    assert "  prepare     h2  look not reached" in printed(session)
     ansible.failing = {}
     prepared_hosts.ready(session, bed())
     assert ansible.played[1].hosts == ["h2"]
@@ -120,9 +120,9 @@ def test_a_host_that_is_not_reached_is_told_without_ansible_and_the_others_are_p
 
 
 def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(session: Session, ansible: Ansible) -> None:
-    mine = owners.identity(session.state)
+    own_id = owners.identity(session.state)
     ansible.labels = {
-        "h1": json.dumps({"owner": "me@desk:/x", "owner_id": mine}),
+        "h1": json.dumps({"owner": "me@desk:/x", "owner_id": own_id}),
         "h2": json.dumps({"owner": "ann@desk:/beds/lab", "owner_id": "2"}),
     }
     with pytest.raises(OwnedError) as refused:
@@ -137,18 +137,18 @@ def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(sess
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
     text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
     ansible.failing = {"h1": playbook_runs.Step(host="h1", task="check", state="failed", said=text)}
-    with pytest.raises(InfrastructureError) as found:
+    with pytest.raises(InfrastructureError) as refused:
         prepared_hosts.ready(session, bed())
-    assert found.value.problems == ("host h1: engine 19.03 is too old", "host h1: no GPU")
-    assert found.value.hint.splitlines()[:2] == ["h1: upgrade Docker", "h1: set ccbed_gpus: 0"]
+    assert refused.value.problems == ("host h1: engine 19.03 is too old", "host h1: no GPU")
+    assert refused.value.hint.splitlines()[:2] == ["h1: upgrade Docker", "h1: set ccbed_gpus: 0"]
 
 
 def test_the_interpreter_that_was_found_is_used_unless_the_inventory_names_one(
     session: Session, ansible: Ansible
 ) -> None:
     own = dataclasses.replace(host("h2"), python="/opt/python3")
-    found = prepared_hosts.ready(session, bed(hosts=(host("h1"), own)))
-    assert [one.python for one in found.hosts] == ["/usr/bin/python3.11", "/opt/python3"]
+    refused = prepared_hosts.ready(session, bed(hosts=(host("h1"), own)))
+    assert [host.python for host in refused.hosts] == ["/usr/bin/python3.11", "/opt/python3"]
 
 
 def test_after_a_reset_everything_is_prepared_again(session: Session, ansible: Ansible) -> None:
@@ -197,13 +197,13 @@ def status(**stamps: str) -> BedStatus:
 def test_a_host_that_is_not_the_one_that_was_prepared_is_prepared_again(session: Session, ansible: Ansible) -> None:
     assert prepared_hosts.lost(session, bed(), status(h1="", h2="")) == (), "nothing was prepared yet"
     prepared_hosts.ready(session, bed())
-    said(session)
+    printed(session)
     prints = ansible.played[0].variables["ccbed_fingerprints"]
     assert prepared_hosts.lost(session, bed(), status(**prints)) == ()
-    found = prepared_hosts.lost(session, bed(), status(h1=prints["h1"], h2=""))
-    prepared_hosts.forget(session, bed(), found)
-    gone = "the stamp of its preparation is missing: it was reinstalled, or it is another machine"
-    assert said(session) == [f"warning: h2: {gone}: prepared again"]
+    refused = prepared_hosts.lost(session, bed(), status(h1=prints["h1"], h2=""))
+    prepared_hosts.forget(session, bed(), refused)
+    reason = "the stamp of its preparation is missing: it was reinstalled, or it is another machine"
+    assert printed(session) == [f"warning: h2: {reason}: prepared again"]
     prepared_hosts.ready(session, bed())
     assert ansible.played[1].hosts == ["h2"]
 
@@ -232,7 +232,7 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
     monkeypatch.setattr(host_access, "reach", reach)
 
     def lost() -> list[str]:
-        return [one.host for one in prepared_hosts.lost(session, bed(), status(), ("h1", "h2"))]
+        return [host.host for host in prepared_hosts.lost(session, bed(), status(), ("h1", "h2"))]
 
     assert lost() == ["h2"]
     answers["h1"] = answers["h1"].replace("\nm", "\nanother")

@@ -27,7 +27,7 @@ def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: py
     provider = FakeProvider(nodes={node.name: beds.found(node) for node in bed.nodes})
 
     def unfit(bed: BedSpec, status: BedStatus, prober: object) -> preflight.Checked:
-        assert not provider.told
+        assert not provider.commands
         lacking = Requirement(name="shm", outcome="fail", text="64 MB free, 512 MB needed", fix="set ccbed_shm_size")
         return preflight.Checked(requirements=(lacking,))
 
@@ -40,7 +40,7 @@ def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: py
     )  # fmt: skip
     with pytest.raises(InfrastructureError, match="preflight: shm: 64 MB free"):
         lifecycle.launch(request)
-    (told,) = provider.told
-    assert told.startswith("forget ")
+    (command,) = provider.commands
+    assert command.startswith("forget ")
     assert list((tmp_path / "runs").iterdir()) == []
     assert not (tmp_path / "bed" / "open-run.json").exists()

@@ -81,9 +81,9 @@ def test_it_is_told_no_more_once_it_is_gone_or_can_be_read(
 def test_the_bundle_lists_it_as_missing(site: RemoteSite, tmp_path: Path) -> None:
     site.watch("R", ["n0"])
     (tmp_path / "bundle").mkdir()
-    told = collect.gather(site, {"n0": (("runs/R", ""),)}, tmp_path / "bundle")
-    assert [(one["node"], one["path"]) for one in told["missing"]] == [("n0", "runs/R")]
-    assert f"{CLOSED}: Permission denied" in told["missing"][0]["reason"]
+    summary = collect.gather(site, {"n0": (("runs/R", ""),)}, tmp_path / "bundle")
+    assert [(entry["node"], entry["path"]) for entry in summary["missing"]] == [("n0", "runs/R")]
+    assert f"{CLOSED}: Permission denied" in summary["missing"][0]["reason"]
     assert (tmp_path / "bundle/nodes/n0/i1-e0-can.log").exists()
 
 
@@ -94,7 +94,7 @@ def _here(hostdir: Path, to: Path) -> Fetched:
 def _pulled(hostdir: Path, to: Path) -> Fetched:
     desk = RequestHandler(str(hostdir), [], {})
     return file_fetch.pull(
-        lambda asked, body, _: desk.quick[asked["do"]](asked, body), f"{hostdir}/{RUN}", to, 1 << 20, 5.0
+        lambda request, body, _: desk.quick[request["do"]](request, body), f"{hostdir}/{RUN}", to, 1 << 20, 5.0
     )
 
 

@@ -25,7 +25,7 @@ class Provider(FakeProvider):
     """It records the beds whose hosts it connects."""
 
     def warm_up(self, bed: BedSpec) -> None:
-        self.told.append(f"warm_up {bed.name}")
+        self.commands.append(f"warm_up {bed.name}")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def warmed_up(session: Session, *args: str) -> list[str]:
     with contextlib.suppress(CcbedError, click.ClickException, click.exceptions.Exit):
         run.command.make_context("run", list(args), parent)
     provider = session._opened[0] if session._opened else None
-    return provider.told if isinstance(provider, Provider) else []
+    return provider.commands if isinstance(provider, Provider) else []
 
 
 def up(session: Session, *names: str) -> None:
