@@ -1,1 +1,1 @@
-"""Collective algorithms: one file each, a pure schedule of sends, receives and reductions."""
+"""Algorithms of collectives: one file each, a pure schedule of sends, receives and reductions."""

@@ -1,8 +1,8 @@
-"""A ring in both directions at once: half as many steps as the ring, each with two messages.
+"""Ring in both directions at once: half as many steps as the ring, each with two messages.
 
-A chunk goes ceil((p-1)/2) hops to the right and floor((p-1)/2) to the left. A port that sends one message at a time carries
-the same messages as in the ring, so that the time is the ring's: 2(p-1)a + 2((p-1)/p) n b for all-reduce, half of it for each
-half. Where both directions have a link of their own it is half as long.
+A chunk takes ceil((p-1)/2) hops to the right and floor((p-1)/2) to the left. A port that sends one message at a time carries
+the same messages as in the ring, so that the time is that of the ring: 2(p-1)a + 2((p-1)/p) n b for all-reduce, half of it for
+each half. If each direction has its own link, the time is half as long.
 Chan, Heimlich, Purkayastha and van de Geijn, "Collective communication: theory, practice, and experience", Concurrency and
 Computation 19 (2007), bucket algorithms.
 """
@@ -15,13 +15,13 @@ OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 def chunks(operation: str, world: int) -> int:
-    """One for each rank."""
+    """One per rank."""
     del operation
     return world
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """Reduce-scatter: the partial sums of chunk c meet on rank c in the last step. All-gather: they go back on both sides."""
+    """Reduce-scatter: partial sums of chunk c meet on rank c in the last step. All-gather: the reverse in both directions."""
     scattered = _reduce_scatter(rank, world) if operation != "all-gather" else ()
     return scattered + (_all_gather(rank, world) if operation != "reduce-scatter" else ())
 
@@ -60,7 +60,7 @@ def _all_gather(rank: int, world: int) -> model.Schedule:
 
 
 def _hops(world: int) -> tuple[int, int]:
-    """How far a chunk goes to the right, and to the left."""
+    """Hops of a chunk to the right and to the left."""
     return world // 2, (world - 1) // 2
 
 

@@ -1,10 +1,10 @@
-"""Binomial tree: in every round each rank that has the data gives it to one more, so that the number of those doubles.
+"""Binomial tree: in every round each rank that has the data sends it to another, so that their number doubles.
 
 Broadcast and reduce L(a + n b), all-reduce (reduce, then broadcast) 2L(a + n b), gather and scatter L a + ((p-1)/p) n b. Thakur,
 Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
-A finished send only means that the data is in a buffer of the sender, so that the sends of several rounds share the link:
-about L a + (L(L+1)/2) n b. With ``acknowledged`` a sender waits for a token of 4 bytes before its next round, and the rounds
-cost what the books say, but for a start-up each: broadcast and scatter take (L-1)a more.
+A completed send only means that the data is in a buffer of the sender, so that the sends of several rounds share the link:
+about L a + (L(L+1)/2) n b. With ``acknowledged``, a sender waits for a token of 4 bytes before its next round. The rounds then
+cost as in the literature, plus a start-up each: broadcast and scatter take (L-1)a more.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Params:
 
 
 def chunks(operation: str, world: int, params: Params) -> int:
-    """One for each rank where blocks belong to ranks, else the whole buffer."""
+    """One per rank if blocks belong to ranks, else the whole buffer."""
     del params
     return world if operation in ("gather", "scatter") else 1
 
 
 def schedule(operation: str, rank: int, world: int, params: Params) -> model.Schedule:
-    """To the root (0), from the root, or both."""
+    """To the root (rank 0), from the root, or both."""
     inwards = _inwards(operation, rank, world) if operation in ("reduce", "gather", "all-reduce") else ()
     outwards = _outwards(operation, rank, world, params) if operation in ("broadcast", "scatter", "all-reduce") else ()
     return (*inwards, *outwards)
@@ -52,7 +52,7 @@ def cost(operation: str, world: int, params: Params) -> model.Cost:
 
 
 def _inwards(operation: str, rank: int, world: int) -> model.Schedule:
-    """Take from the children, the nearest first; then give to the parent."""
+    """Receive from the children, the nearest first; then send to the parent."""
     reduce = operation != "gather"
     steps = [
         model.Step(recvs=(model.Recv(child, _carried(operation, child, world), reduce),))
@@ -64,7 +64,7 @@ def _inwards(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def _outwards(operation: str, rank: int, world: int, params: Params) -> model.Schedule:
-    """Take from the parent; then give to the children, the farthest first. The last of them is waited for by nobody."""
+    """Receive from the parent; then send to the children, the farthest first. The last child sends no token."""
     steps = []
     if rank:
         steps.append(model.Step(recvs=(model.Recv(_parent(rank), _carried(operation, rank, world)),)))
@@ -90,14 +90,14 @@ def _children(rank: int, world: int) -> Iterator[int]:
 
 
 def _carried(operation: str, child: int, world: int) -> tuple[int, ...]:
-    """What passes between ``child`` and its parent: the blocks of all ranks below it, or the whole buffer."""
+    """The chunks between ``child`` and its parent: the blocks of its subtree, or the whole buffer."""
     if operation not in ("gather", "scatter"):
         return (0,)
     return tuple(range(child, min(child + (child & -child), world)))
 
 
 def _largest(world: int) -> Iterator[int]:
-    """How many ranks are in the tree, below its largest branch, below that one's, and so on."""
+    """The number of ranks in the tree, in its largest branch, in the largest branch of that, and so on."""
     rank = 0
     while True:
         yield min(rank & -rank if rank else world, world - rank)

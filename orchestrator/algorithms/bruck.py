@@ -1,7 +1,7 @@
-"""Bruck: in round j all that goes together is exchanged with ranks at distance 2**j; ceil(log2 p) rounds for any p.
+"""Bruck: in round j, blocks are exchanged with the ranks at distance 2**j; ceil(log2 p) rounds for any p.
 
-All-gather L a + ((p-1)/p) n b. All-to-all about L a + (n/2) L b with n per rank: a block takes a hop for every bit of the
-distance that it has to go. Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
+All-gather L a + ((p-1)/p) n b. All-to-all about L a + (n/2) L b with n per rank: a block takes a hop for every bit of its
+distance. Bruck, Ho, Kipnis, Upfal and Weathersby, "Efficient algorithms for all-to-all communications in
 multiport message-passing systems", IEEE Trans. Parallel Distrib. Syst. 8 (1997).
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..model import schedule as model
 
 OPERATIONS = ("all-gather", "all-to-all")
-#: Blocks of other ranks pass through scratch that has the size of the own ones.
+#: Blocks of other ranks pass through scratch with the size of this rank's blocks.
 EVEN = ("all-to-all",)
 
 
@@ -37,7 +37,7 @@ def cost(operation: str, world: int) -> model.Cost:
 
 
 def _gathered(rank: int, world: int, distance: int) -> model.Step:
-    """The rank holds the blocks of ``distance`` ranks from itself on; it takes over those that follow."""
+    """The rank has the blocks of ``distance`` ranks, beginning with its own; it receives those that follow."""
     blocks = range(min(distance, world - distance))
     source = (rank + distance) % world
     sent = tuple((rank + block) % world for block in blocks)
@@ -46,7 +46,7 @@ def _gathered(rank: int, world: int, distance: int) -> model.Step:
 
 
 def _swapped(rank: int, world: int, bit: int) -> model.Step:
-    """All blocks whose way has that bit. A block leaves the input on its first hop and enters the output on its last."""
+    """All blocks whose distance has this bit. A block leaves the input on its first hop and reaches the output on its last."""
     ways = [way for way in range(world) if way >> bit & 1]
     sent = tuple(2 * world + way if way & ((1 << bit) - 1) else (rank + way) % world for way in ways)
     got = tuple(2 * world + way if way >> (bit + 1) else world + (rank - way) % world for way in ways)

@@ -1,4 +1,4 @@
-"""A chain of ranks through which the buffer flows in segments: each rank passes one on while it receives the next.
+"""Chain of ranks through which the buffer flows in segments: each rank sends a segment while it receives the next.
 
 Broadcast and reduce with k segments: (p-2+k)(a + (n/k) b). The pipeline of Pješivac-Grbović et al., "Performance analysis
 of MPI collective operations", Cluster Computing 10 (2007).
@@ -15,7 +15,7 @@ OPERATIONS = ("broadcast", "reduce")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """``segments``: into how many pieces the buffer is cut."""
+    """``segments``: number of pieces into which the buffer is cut."""
 
     segments: int = 16
 
@@ -31,7 +31,7 @@ def chunks(operation: str, world: int, params: Params) -> int:
 
 
 def schedule(operation: str, rank: int, world: int, params: Params) -> model.Schedule:
-    """Broadcast from 0 upwards, reduce from the last rank downwards: in each step one segment in, the one before it out."""
+    """Broadcast from 0 upwards, reduce from the last rank downwards: each step receives a segment and sends the previous one."""
     before, after = (rank - 1, rank + 1) if operation == "broadcast" else (rank + 1, rank - 1)
     first, last = (0, world - 1) if operation == "broadcast" else (world - 1, 0)
     takes, gives = rank != first, rank != last

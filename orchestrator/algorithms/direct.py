@@ -1,4 +1,4 @@
-"""Every rank sends all its messages at once and leaves their order to the fabric.
+"""Direct: every rank sends all its messages at once and leaves their order to the fabric.
 
 All-to-all and all-gather (p-1)a + ((p-1)/p) n b where each port carries one message at a time; send-recv a + n b. The
 linear algorithms of Open MPI; Pješivac-Grbović et al., "Performance analysis of MPI collective operations" (2007).
@@ -12,12 +12,12 @@ OPERATIONS = ("all-to-all", "all-gather", "send-recv")
 
 
 def chunks(operation: str, world: int) -> int:
-    """All-to-all: input by destination, then output by source; send-recv: one out, one in."""
+    """All-to-all: input by destination, then output by source; send-recv: one to send, one to receive."""
     return {"all-to-all": 2 * world, "send-recv": 2}.get(operation, world)
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """One step. Each rank begins with another peer, so that not all send to the same one first."""
+    """One step. Each rank begins with a different peer, so that ranks do not send to the same peer first."""
     swapped, shifted = operation == "all-to-all", operation == "send-recv"
     if shifted and world == 1:
         return (model.Step(copies=(model.Copy(0, 1),)),)
@@ -31,7 +31,7 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """What passes a port."""
+    """The messages of one port."""
     if operation == "send-recv":
         return model.Cost(1, 1) if world > 1 else model.Cost(0, 0)
     return model.Cost(world - 1, (world - 1) / world)

@@ -1,4 +1,4 @@
-"""Barrier by dissemination: in round j every rank tells the one at distance 2**j that it has come so far; L a.
+"""Dissemination barrier: in round j every rank sends a token to the rank at distance 2**j; L a.
 
 Hensgen, Finkel and Manber, "Two algorithms for barrier synchronization", Int. J. Parallel Program. 17 (1988).
 """
@@ -21,11 +21,12 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
     del operation
     distances = [1 << bit for bit in range((world - 1).bit_length())]
     return tuple(
-        model.Step((model.Send((rank + one) % world),), (model.Recv((rank - one) % world),)) for one in distances
+        model.Step((model.Send((rank + distance) % world),), (model.Recv((rank - distance) % world),))
+        for distance in distances
     )
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """One start-up for each round."""
+    """One start-up per round."""
     del operation
     return model.Cost((world - 1).bit_length(), 0)

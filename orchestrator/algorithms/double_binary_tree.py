@@ -1,8 +1,8 @@
-"""All-reduce on two binary trees at once: the inner ranks of one are the leaves of the other, and each takes half of the buffer.
+"""Double binary tree: two trees at once, each for half of the buffer; inner ranks of one are leaves of the other.
 
-About 2L a + 2 n b in segments: a sum to both roots, then a broadcast from them. With k segments for each tree each of the two
-is 2k + d slots of a + (n/2k) b, where d < 2L is what the trees' depth adds. The edges of both trees have two colours, so that a
-rank takes from its two parents, and gives to its two children, in turns: even slots are for one colour, odd ones for the other.
+About 2L a + 2 n b in segments: a sum to both roots, then a broadcast from them. With k segments per tree, each of the two takes
+2k + d slots of a + (n/2k) b, where d < 2L is due to the depth of the trees. The edges of both trees have two colours: a rank
+alternates between its two parents when it receives, and between its two children when it sends; even and odd slots.
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Comput. 35 (2009);
 the trees are those of NCCL 2.4 (Jeaugey, 2019).
 """
@@ -19,7 +19,7 @@ OPERATIONS = ("all-reduce",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """``segments``: into how many pieces each half of the buffer is cut."""
+    """``segments``: number of pieces into which each half of the buffer is cut."""
 
     segments: int = 16
 
@@ -28,7 +28,7 @@ class Params:
             raise ValueError(f"segments: must be >= 1 (got {self.segments})")
 
 
-#: Of a tree: (tree, parent, child).
+#: An edge: (tree, parent, child).
 Edge = tuple[int, int, int]
 
 
@@ -39,7 +39,7 @@ def chunks(operation: str, world: int, params: Params) -> int:
 
 
 def schedule(operation: str, rank: int, world: int, params: Params) -> model.Schedule:
-    """The sum is the broadcast backwards. Slots in which the rank has nothing to do are left out."""
+    """The sum is the reverse of the broadcast. Slots without messages of the rank are left out."""
     del operation
     slots = _slots(rank, world, params.segments)
     last = _length(world, params.segments) - 1
@@ -62,18 +62,18 @@ def _length(world: int, segments: int) -> int:
 
 
 def _period(world: int) -> int:
-    """Slots between two segments: one for each colour."""
+    """Slots between two segments: one per colour."""
     return len(set(_colours(world).values()))
 
 
 def _slots(rank: int, world: int, segments: int) -> dict[int, list[tuple[Edge, int]]]:
     """The edges of ``rank`` that carry a segment in each slot of the broadcast."""
-    found: dict[int, list[tuple[Edge, int]]] = {}
+    slots: dict[int, list[tuple[Edge, int]]] = {}
     period = _period(world)
     for edge, at in _first(world).items():
         for segment in range(segments) if rank in edge[1:] else ():
-            found.setdefault(at + period * segment, []).append((edge, segment))
-    return found
+            slots.setdefault(at + period * segment, []).append((edge, segment))
+    return slots
 
 
 def _step(carried: list[tuple[Edge, int]] | tuple[()], rank: int, segments: int, up: bool) -> model.Step:
@@ -90,36 +90,36 @@ def _step(carried: list[tuple[Edge, int]] | tuple[()], rank: int, segments: int,
 
 @functools.cache
 def _first(world: int) -> dict[Edge, int]:
-    """In which slot of the broadcast each edge carries the first segment: the first of its colour after the parent has it."""
+    """The slot of the broadcast in which each edge carries the first segment: the first of its colour after the parent has it."""
     colours = _colours(world)
     has = {(tree, rank): -1 for tree in (0, 1) for rank in range(world) if _parent(tree, rank, world) is None}
-    found: dict[Edge, int] = {}
-    while len(found) < len(colours):
-        for tree, parent, child in colours.keys() - found.keys():
+    first: dict[Edge, int] = {}
+    while len(first) < len(colours):
+        for tree, parent, child in colours.keys() - first.keys():
             if (tree, parent) in has:
                 at = has[tree, parent] + 1
-                found[tree, parent, child] = has[tree, child] = at + (at + colours[tree, parent, child]) % 2
-    return found
+                first[tree, parent, child] = has[tree, child] = at + (at + colours[tree, parent, child]) % 2
+    return first
 
 
 @functools.cache
 def _colours(world: int) -> dict[Edge, int]:
-    """Two edges to the parents of one rank, or to the children of one, have different colours: 0 and 1 in turns along them."""
+    """Colours 0 and 1: the two edges to the parents of a rank differ, and so do those to the children of a rank."""
     parents = {(tree, rank): _parent(tree, rank, world) for tree in (0, 1) for rank in range(world)}
     edges = [(tree, parent, child) for (tree, child), parent in parents.items() if parent is not None]
     colours: dict[Edge, int] = {}
     for edge in edges:
         open_ = [(edge, 0)]
         while open_:
-            one, colour = open_.pop()
-            if one not in colours:
-                colours[one] = colour
-                open_ += [(other, 1 - colour) for other in edges if _meet(one, other)]
+            current, colour = open_.pop()
+            if current not in colours:
+                colours[current] = colour
+                open_ += [(other, 1 - colour) for other in edges if _share_rank(current, other)]
     return colours
 
 
-def _meet(one: Edge, other: Edge) -> bool:
-    return one != other and (one[1] == other[1] or one[2] == other[2])
+def _share_rank(edge: Edge, other: Edge) -> bool:
+    return edge != other and (edge[1] == other[1] or edge[2] == other[2])
 
 
 def _parent(tree: int, rank: int, world: int) -> int | None:

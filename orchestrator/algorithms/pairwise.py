@@ -1,6 +1,6 @@
-"""In step i every rank sends to the rank i to its right and receives from the one i to its left.
+"""Pairwise: in step i every rank sends to the rank i to its right and receives from the rank i to its left.
 
-All-to-all (p-1)a + ((p-1)/p) n b with n per rank; reduce-scatter the same with n in all: each block goes straight to its
+All-to-all (p-1)a + ((p-1)/p) n b with n per rank; reduce-scatter the same with n in all: each block is sent directly to its
 owner. Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH" (2005).
 """
 
@@ -17,7 +17,7 @@ def chunks(operation: str, world: int) -> int:
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """The own block of an all-to-all is a copy."""
+    """This rank's own block of an all-to-all is copied."""
     swapped = operation == "all-to-all"
     steps = [model.Step(copies=(model.Copy(rank, world + rank),))] if swapped else []
     for index in range(1, world):

@@ -1,4 +1,4 @@
-"""Neighbours on a ring: every step sends one chunk to the right and receives one from the left.
+"""Ring: in every step each rank sends one chunk to the right and receives one from the left.
 
 All-reduce is reduce-scatter, then all-gather: 2(p-1)a + 2((p-1)/p) n b; each half alone (p-1)a + ((p-1)/p) n b with n in all.
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", J. Parallel Distrib. Comput. 69 (2009).
@@ -12,13 +12,13 @@ OPERATIONS = ("all-reduce", "all-gather", "reduce-scatter")
 
 
 def chunks(operation: str, world: int) -> int:
-    """One for each rank."""
+    """One per rank."""
     del operation
     return world
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """p-1 steps for each half. All-reduce sums up chunk ``rank + 1`` here, reduce-scatter alone chunk ``rank``."""
+    """p-1 steps for each half. On this rank, all-reduce sums chunk ``rank + 1``, reduce-scatter chunk ``rank``."""
     if operation == "all-gather":
         return _half(rank, world, offset=0, reduce=False)
     if operation == "reduce-scatter":

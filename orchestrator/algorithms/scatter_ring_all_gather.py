@@ -1,6 +1,6 @@
-"""Broadcast of large buffers: a binomial scatter, then an all-gather on a ring.
+"""Scatter and ring all-gather: broadcasts large buffers by a binomial scatter, then an all-gather on a ring.
 
-(L+p-1)a + 2((p-1)/p) n b, and (L-1)a more for the tokens that keep the rounds of the scatter apart. Van de Geijn's algorithm;
+(L+p-1)a + 2((p-1)/p) n b, and (L-1)a more for the tokens between the rounds of the scatter. Van de Geijn's algorithm;
 Barnett et al., "Interprocessor collective communication library (InterCom)", SHPCC 1994; Thakur, Rabenseifner and Gropp (2005).
 """
 
@@ -14,7 +14,7 @@ _TREE = binomial_tree.Params()
 
 
 def chunks(operation: str, world: int) -> int:
-    """One for each rank."""
+    """One per rank."""
     del operation
     return world
 
@@ -27,7 +27,7 @@ def schedule(operation: str, rank: int, world: int) -> model.Schedule:
 
 
 def cost(operation: str, world: int) -> model.Cost:
-    """Both after each other."""
+    """The sum of both."""
     del operation
     scatter, gather = binomial_tree.cost("scatter", world, _TREE), ring.cost("all-gather", world)
     return model.Cost(scatter.rounds + gather.rounds, scatter.volume + gather.volume)

@@ -1,7 +1,7 @@
-"""Point-to-point, strictly one after the other: the next message begins when the one before has been received.
+"""Sequential point-to-point: the next message begins when the previous one has been received.
 
 Broadcast and reduce (p-1)(a + n b), gather and scatter (p-1)a + ((p-1)/p) n b, with (p-2)a more for the tokens of 4 bytes that
-keep the order; send-recv around the ring p(a + n b). The linear algorithms of Pješivac-Grbović et al., "Performance
+ensure the order; send-recv around the ring p(a + n b). The linear algorithms of Pješivac-Grbović et al., "Performance
 analysis of MPI collective operations", Cluster Computing 10 (2007).
 """
 
@@ -13,20 +13,20 @@ OPERATIONS = ("broadcast", "reduce", "gather", "scatter", "send-recv")
 
 
 def chunks(operation: str, world: int) -> int:
-    """One for each rank where blocks belong to ranks, else the whole buffer."""
+    """One per rank if blocks belong to ranks, else the whole buffer."""
     if operation == "send-recv":
         return 2
     return world if operation in ("gather", "scatter") else 1
 
 
 def schedule(operation: str, rank: int, world: int) -> model.Schedule:
-    """The root (0) gives to or takes from each rank in turn."""
+    """The root (rank 0) sends to or receives from each rank in turn."""
     if operation == "send-recv":
-        return _around(rank, world)
+        return _send_round(rank, world)
     reduce = operation == "reduce"
     if operation in ("reduce", "gather"):
-        return _taken(rank, world, operation, reduce)
-    return _given(rank, world, operation)
+        return _receive_in_turn(rank, world, operation, reduce)
+    return _send_in_turn(rank, world, operation)
 
 
 def cost(operation: str, world: int) -> model.Cost:
@@ -38,8 +38,8 @@ def cost(operation: str, world: int) -> model.Cost:
     return model.Cost(messages + max(messages - 1, 0), volume)
 
 
-def _given(rank: int, world: int, operation: str) -> model.Schedule:
-    """The root waits for the token of each rank but the last."""
+def _send_in_turn(rank: int, world: int, operation: str) -> model.Schedule:
+    """The root waits for a token of each rank except the last."""
     last = world - 1
     if rank:
         take = model.Step(recvs=(model.Recv(0, _block(operation, rank)),))
@@ -50,8 +50,8 @@ def _given(rank: int, world: int, operation: str) -> model.Schedule:
     )
 
 
-def _taken(rank: int, world: int, operation: str, reduce: bool) -> model.Schedule:
-    """Each rank but the first waits for the root's token."""
+def _receive_in_turn(rank: int, world: int, operation: str, reduce: bool) -> model.Schedule:
+    """Each rank except the first waits for the root's token."""
     if rank:
         give = model.Step(sends=(model.Send(0, _block(operation, rank)),))
         return (model.Step(recvs=(model.Recv(0),)), give) if rank > 1 else (give,)
@@ -61,8 +61,8 @@ def _taken(rank: int, world: int, operation: str, reduce: bool) -> model.Schedul
     )
 
 
-def _around(rank: int, world: int) -> model.Schedule:
-    """Rank 0 begins; every other one sends when it has received."""
+def _send_round(rank: int, world: int) -> model.Schedule:
+    """Rank 0 begins; every other rank sends after it has received."""
     if world == 1:
         return (model.Step(copies=(model.Copy(0, 1),)),)
     give = model.Step(sends=(model.Send((rank + 1) % world, (0,)),))

@@ -59,7 +59,7 @@ class Chosen:
     def refuses(self, operation: str, world: int) -> str:
         """Why it cannot do ``operation`` among ``world`` ranks; empty: it can."""
         if operation not in self.operations:
-            return f"{self.name} does no {operation}; it does {', '.join(self.operations)}"
+            return f"{self.name} does not do {operation}; it does {', '.join(self.operations)}"
         refuses = getattr(self.module, "refuses", None)
         return refuses(operation, world, *self._params) if refuses else ""
 

@@ -169,7 +169,8 @@ def test_what_gloo_lacks_is_found_out_in_a_process_of_its_own() -> None:
     )
     assert [bool(why) for why in message.values()] == [False, True, False]
     with pytest.raises(
-        backend_support.Unsupported, match=r"gloo does no all-reduce band of float32; it does float32 \(sum prod"
+        backend_support.Unsupported,
+        match=r"gloo does not support all-reduce band of float32; it supports float32 \(sum prod",
     ):
         backend_support.require(
             [emulate.parse_item({"operation": "all-reduce", "bytes": 4, "algorithm": "library", "operator": "band"})],

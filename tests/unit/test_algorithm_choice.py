@@ -53,7 +53,7 @@ def test_wrong_parameters_are_told(text: str, module: object, told: str) -> None
 
 def test_what_it_cannot_do_is_refused_by_name() -> None:
     chosen = algorithm.choose("ring", ring)
-    assert chosen.refuses("barrier", 4) == "ring does no barrier; it does all-reduce, all-gather, reduce-scatter"
+    assert chosen.refuses("barrier", 4) == "ring does not do barrier; it does all-reduce, all-gather, reduce-scatter"
     assert chosen.refuses("all-reduce", 7) == ""
     halving = algorithm.choose("halving-doubling", halving_doubling)
     assert "among 2, 4, 8, … ranks, not 6; ring and pairwise do any number" in halving.refuses("reduce-scatter", 6)

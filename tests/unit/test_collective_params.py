@@ -118,7 +118,7 @@ def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one()
     ("change", "expected"),
     [
         ({"operation": "allreduce"}, "operation: must be one of all-reduce, "),
-        ({"sizes": ("1023",)}, "sizes: 1023 is no multiple of the 4 bytes of float32"),
+        ({"sizes": ("1023",)}, "sizes: 1023 is not a multiple of the 4 bytes of float32"),
         ({"sizes": ("2",)}, "sizes: must hold an element of float32, 4 bytes (got 2)"),
         ({"dtype": ("float8",)}, "dtype: must be one of float32, float64, "),
         ({"operator": ("band",)}, "operator: band of float32 is not defined; defined: sum, prod, min, max, avg"),
@@ -131,7 +131,7 @@ def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one()
         ({"operation": "all-to-all", "shares": (0.5, 0.4)}, "shares: must sum to 1 (they sum to 0.9) (got 0.5, 0.4)"),
         ({"algorithm": ("rong",)}, "algorithm: unknown algorithm; all-reduce has "),
         ({"algorithm": ()}, "algorithm: needs at least one value"),
-        ({"algorithm": ("auto",), "probe": False}, "probe: algorithm auto chooses by what the probe finds (got false)"),
+        ({"algorithm": ("auto",), "probe": False}, "probe: algorithm auto needs the probe (got false)"),
         ({"over": "chunk", "record": False}, "record: over chunk needs the record of every chunk (got false)"),
         ({"drain": -2}, "drain: must be >= 0 bytes, or -1 (got -2)"),
         ({"gap_ms": -1.0}, "gap_ms: must be >= 0 (got -1.0)"),
@@ -147,7 +147,7 @@ def test_each_bad_value_is_told_by_name(change: dict[str, object], expected: str
 
 def test_an_algorithm_of_another_operation_names_those_that_do_it() -> None:
     (problem,) = collective.check(Params(operation="broadcast", algorithm=("ring",)))
-    assert problem.startswith("algorithm: ring does no broadcast; broadcast has ") and "library, auto" in problem
+    assert problem.startswith("algorithm: ring does not do broadcast; broadcast has ") and "library, auto" in problem
 
 
 @pytest.mark.parametrize("text", ["chain:100000", "chain:0", "auto:segments=4"])
@@ -168,7 +168,7 @@ def test_a_parameter_that_an_algorithm_lacks_is_told() -> None:
         ({"groups": "0,7"}, 4, "groups: the world has ranks 0..3 (got '0,7')"),
         ({"operation": "broadcast", "root": 4}, 4, "root: a group has ranks 0..3 (got 4)"),
         ({"operation": "broadcast", "root": 2, "groups": "2"}, 4, "root: a group has ranks 0..1 (got 2)"),
-        ({"operation": "all-to-all", "shares": (0.5, 0.5)}, 4, "shares: needs one for each of 4 ranks (got 2)"),
+        ({"operation": "all-to-all", "shares": (0.5, 0.5)}, 4, "shares: needs a value for each of 4 ranks (got 2)"),
         ({"operation": "send-recv"}, 1, "groups: send-recv needs at least 2 ranks in a group (got 1)"),
         (
             {"operation": "all-gather", "sizes": ("1K",)}, 3,
@@ -251,4 +251,4 @@ def test_sizes_within_a_range_are_rounded_down_to_whole_elements_and_that_is_sai
     (said,) = collective.notes(params)
     assert said == f"6 of {len(made)} sizes are rounded down to whole elements of 4 bytes: 39,366 is 39,364"
     assert list(collective.notes(Params(sizes=("1K:1M",)))) == []
-    assert collective.check(Params(sizes=("1023:4K",))) == ["sizes: 1023 is no multiple of the 4 bytes of float32"]
+    assert collective.check(Params(sizes=("1023:4K",))) == ["sizes: 1023 is not a multiple of the 4 bytes of float32"]

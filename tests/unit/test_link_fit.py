@@ -99,5 +99,5 @@ def test_every_algorithm_that_is_known_is_found_under_its_name() -> None:
         found = known_algorithms.find(name)
         assert found is not None and found.name == name
     assert known_algorithms.find("library") is None
-    with pytest.raises(ValueError, match="there is no algorithm rong; known: "):
+    with pytest.raises(ValueError, match="unknown algorithm rong; known: "):
         known_algorithms.find("rong")

@@ -63,10 +63,10 @@ def test_a_pair_has_its_time_however_many_there_are() -> None:
 def test_a_pair_that_was_disturbed_is_unsure() -> None:
     quiet = [(size, 50e-6 + SLOW * size, 9) for size in link_probe.SIZES]
     found = link_fit.Fit(50e-6, SLOW, 1.0)
-    assert link_probe.Found(line=found, samples=quiet, spread=0.1).sure
-    assert not link_probe.Found(line=found, samples=quiet, spread=2.0).sure
+    assert link_probe.PairFit(line=found, samples=quiet, spread=0.1).sure
+    assert not link_probe.PairFit(line=found, samples=quiet, spread=2.0).sure
     busy = [(size, seconds * (3 if place % 2 else 1), times) for place, (size, seconds, times) in enumerate(quiet)]
-    assert not link_probe.Found(line=link_fit.Fit(50e-6, 3 * SLOW, 0.5), samples=busy, spread=0.1).sure
+    assert not link_probe.PairFit(line=link_fit.Fit(50e-6, 3 * SLOW, 0.5), samples=busy, spread=0.1).sure
     assert link_probe.spread([1.0, 2.0, 2.0, 2.0, 9.0]) == 0.0 and link_probe.spread([1.0, 1.0, 2.0, 4.0, 4.0]) == 1.5
 
 
@@ -76,18 +76,18 @@ def test_unsure_pairs_are_left_out_unless_all_are() -> None:
         (0, 2): link_fit.Fit(1e-5, 2e-9, 1.0),
         (1, 2): link_fit.Fit(9e-4, 2e-7, 0.1),
     }
-    link = link_probe.judged(fits, ((1, 2),), {})
+    link = link_probe.combine(fits, ((1, 2),), {})
     assert link.worst == (0, 2, 2e-9) and link.agreed.beta == pytest.approx(1.5e-9) and link.unsure == ((1, 2),)
-    assert link_probe.judged(fits, tuple(fits), {}).worst == (1, 2, 2e-7)
+    assert link_probe.combine(fits, tuple(fits), {}).worst == (1, 2, 2e-7)
 
 
 def test_behind_uplinks_the_beta_is_that_of_the_ports_and_the_worst_pair_is_of_all() -> None:
     fits = {
         (a, b): link_fit.Fit(1e-5, 1e-8 if (a < 2) == (b < 2) else 4e-8, 1.0) for a in range(4) for b in range(a + 1, 4)
     }
-    assert link_probe.judged(fits, (), {}).agreed.beta == 4e-8
-    tiers = link_probe.judged(fits, (), {}, (0, 0, 1, 1))
+    assert link_probe.combine(fits, (), {}).agreed.beta == 4e-8
+    tiers = link_probe.combine(fits, (), {}, (0, 0, 1, 1))
     assert (tiers.agreed.alpha, tiers.agreed.beta, tiers.worst[2]) == (1e-5, 1e-8, 4e-8)
-    assert link_probe.judged(fits, ((0, 1), (2, 3)), {}, (0, 0, 1, 1)).agreed.beta == 4e-8, (
+    assert link_probe.combine(fits, ((0, 1), (2, 3)), {}, (0, 0, 1, 1)).agreed.beta == 4e-8, (
         "no sure pair is behind one uplink"
     )

@@ -68,10 +68,13 @@ def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None
 
 def test_ranks_of_one_host_share_its_memory() -> None:
     apart = [(1.0, 3 * GIB, 4 * GIB), (2.0, 3 * GIB, 4 * GIB)]
-    assert memory_check.lack(apart, "on one host") == ""
+    assert memory_check.shortage(apart, "on one host") == ""
     together = [(9.0, GIB, 2 * GIB), (1.0, 3 * GIB, 4 * GIB), (1.0, 3 * GIB, 4 * GIB)]
-    assert memory_check.lack(together, "on one host") == "2 ranks from rank 1 on need 6 GiB on one host, 4 GiB are free"
-    assert memory_check.lack([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
+    assert (
+        memory_check.shortage(together, "on one host")
+        == "2 ranks from rank 1 on need 6 GiB on one host, 4 GiB are free"
+    )
+    assert memory_check.shortage([(0.0, 2 * GIB, GIB)], "on one GPU") == "rank 0 needs 2 GiB on one GPU, 1 GiB are free"
 
 
 def test_sizes_beyond_all_memory_are_refused_and_what_fits_is_not() -> None:

@@ -40,10 +40,10 @@ def overwritten(schedule: Schedule, index: int, number: int, at: int) -> bool:
     return bool(wanted & (copied | sent | got))
 
 
-def per_peer(schedule: Schedule, plan: Any = None) -> list[tuple[int, list[receive_schedule.Place]]]:
+def per_peer(schedule: Schedule, plan: Any = None) -> list[tuple[int, list[receive_schedule.ReceiveId]]]:
     """For each peer its receives, in the order of the schedule or of the plan."""
     order = plan or [[(at, number) for number in range(len(step.recvs))] for at, step in enumerate(schedule)]
-    found: dict[int, list[receive_schedule.Place]] = {}
+    found: dict[int, list[receive_schedule.ReceiveId]] = {}
     for places in order:
         for index, number in places:
             found.setdefault(schedule[index].recvs[number].peer, []).append((index, number))
@@ -79,5 +79,5 @@ def test_two_streams_take_turns() -> None:
     assert all(at == 0 for at in posted(alone).values())
 
 
-def posted(schedule: Schedule) -> dict[receive_schedule.Place, int]:
+def posted(schedule: Schedule) -> dict[receive_schedule.ReceiveId, int]:
     return {place: at for at, places in enumerate(receive_schedule.plan(schedule)) for place in places}

@@ -214,7 +214,7 @@ def _open_mpi_algorithms(trial: Trial) -> tuple[str, ...]:
         return ()
     from ...rank.open_mpi import names
 
-    return tuple(dict.fromkeys(name for name in (*chosen, *replayed) if names.meant(name)))
+    return tuple(dict.fromkeys(name for name in (*chosen, *replayed) if names.is_open_mpi(name)))
 
 
 def _without(terminal: Terminal, trial: Trial, skipped: tuple[str, ...], reason: str) -> Trial:

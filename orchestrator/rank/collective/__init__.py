@@ -1,1 +1,1 @@
-"""The measurement of collectives: cases, algorithms, sizes, probes and verification."""
+"""Measures collectives: cases, sizes, algorithms, link probe, memory, verification."""

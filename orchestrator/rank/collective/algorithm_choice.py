@@ -9,13 +9,13 @@ from ...model import algorithm as model
 from ..open_mpi import names as mpi
 from . import cases, expected_cost, known_algorithms, link_fit
 
-#: Expected times that differ by less are equal: the model itself is no better than that.
+#: Expected times that differ by less count as equal: the model is not more accurate.
 EQUAL = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """``seconds``: name -> expected time, the fastest first; ``name`` is one of those that are equal to it."""
+    """The chosen algorithm. ``seconds``: name -> expected time, the fastest first; ``name`` is equal to the fastest."""
 
     name: str
     seconds: dict[str, float]
@@ -30,7 +30,7 @@ def infeasible(item: cases.Item, world: int) -> Iterator[str]:
         yield f"algorithm: {error}"
         return
     problems = list(cases.unfit(item, world, algorithm))
-    if not problems and mpi.meant(item.algorithm):
+    if not problems and mpi.is_open_mpi(item.algorithm):
         problems += mpi.unfit(cases.cases([item], world)[0])
     if not problems and item.algorithm == model.AUTO and not candidates(cases.cases([item], world)[0]):
         problems.append(f"algorithm: none does {item.operation} of {item.bytes} bytes among {world} ranks (got 'auto')")
@@ -38,9 +38,9 @@ def infeasible(item: cases.Item, world: int) -> Iterator[str]:
 
 
 def candidates(case: cases.Case) -> tuple[model.Chosen, ...]:
-    """Every algorithm that can do this very case."""
+    """Every algorithm that can do this case."""
     able = known_algorithms.able(case.item.operation, case.ranks)
-    return tuple(one for one in able if not cases.unequal(case, one))
+    return tuple(algorithm for algorithm in able if not cases.unequal(case, algorithm))
 
 
 def choose(
@@ -49,17 +49,20 @@ def choose(
     link: link_fit.Fit | None,
     tiers: expected_cost.Uplinks | None = None,
 ) -> Choice:
-    """The fastest by Cost.seconds; where several are within EQUAL of it, the first by name, so that the noise of a probe does
-    not decide. Without a link (one rank) nothing takes time."""
+    """The fastest by Cost.seconds. If others are within EQUAL of it, the first by name, so that noise of the probe does not
+    decide. Without a link (one rank) all times are 0."""
     alpha, beta = (link.alpha, link.beta) if link else (0.0, 0.0)
     operation = case.item.operation
-    found = {one.name: expected_cost.cost(case, one, tiers).seconds(case.item.bytes, alpha, beta) for one in among}
-    if not found:
+    expected = {
+        algorithm.name: expected_cost.cost(case, algorithm, tiers).seconds(case.item.bytes, alpha, beta)
+        for algorithm in among
+    }
+    if not expected:
         raise ValueError(f"no algorithm does {operation} of {case.item.bytes} bytes among {case.ranks} ranks")
-    ordered = dict(sorted(found.items(), key=lambda one: (one[1], one[0])))
+    ordered = dict(sorted(expected.items(), key=lambda item: (item[1], item[0])))
     best = next(iter(ordered.values()))
     equal = sorted(name for name, seconds in ordered.items() if seconds <= best * (1 + EQUAL))
-    name, others = equal[0], [one for one in ordered.items() if one[0] not in equal]
+    name, others = equal[0], [item for item in ordered.items() if item[0] not in equal]
     why = f"the model expects {_ms(ordered[name])}"
     if len(equal) > 1:
         why += f", no more than {EQUAL:.0%} from {', '.join(equal[1:])}"
@@ -77,8 +80,8 @@ def _ms(seconds: float) -> str:
 
 def _behind(leaves: Sequence[int]) -> str:
     """``0,1 / 2,3``: the ranks of each switch."""
-    each = ([str(rank) for rank, leaf in enumerate(leaves) if leaf == one] for one in dict.fromkeys(leaves))
-    return " / ".join(",".join(ranks) for ranks in each)
+    groups = ([str(rank) for rank, leaf in enumerate(leaves) if leaf == switch] for switch in dict.fromkeys(leaves))
+    return " / ".join(",".join(ranks) for ranks in groups)
 
 
 def _less(best: float, second: float) -> str:

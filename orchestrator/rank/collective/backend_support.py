@@ -1,4 +1,4 @@
-"""What the backend can reduce and move, tried in a throw-away process: a dtype that it lacks would poison the real group."""
+"""Tries in a separate process which dtypes and operators the backend supports: an unsupported one would break the real group."""
 
 from __future__ import annotations
 
@@ -15,95 +15,95 @@ from ...model import algorithm as model
 from ..exchange import operations
 from .cases import DTYPES, OPERATORS, REDUCING, Case, Item
 
-#: Seconds until a trial that does not answer counts as unsupported.
+#: Seconds after which a try without a result counts as unsupported.
 LIMIT_S = 10.0
-#: The backend's own call: operation, dtype, operator.
-Wanted = tuple[str, str, str]
+#: A call of the backend: operation, dtype, operator.
+Call = tuple[str, str, str]
 
 
 class Unsupported(Exception):
-    """The backend lacks what the run asks for."""
+    """The backend does not support what the run needs."""
 
     kind = "unsupported"
 
 
 def require(items: Iterable[Item], backend: str) -> None:
-    """Raises Unsupported where ``backend`` does not do what the items ask of the library itself, and says what it does.
+    """Raises Unsupported, with the supported calls, if ``backend`` cannot do the items whose algorithm is ``library``.
 
-    To be called before the rank joins its group, while it has one thread. Our own algorithms need no more than bytes moved.
+    Called before the rank joins its group, while it has one thread. The algorithms of ccbed only move bytes.
     """
-    asked = dict.fromkeys(_wanted(item) for item in items if item.algorithm == model.LIBRARY)
-    if backend != "gloo" or not asked:
+    required = dict.fromkeys(_call(item) for item in items if item.algorithm == model.LIBRARY)
+    if backend != "gloo" or not required:
         return
-    lacking = [one for one, why in attempt(asked).items() if why]
-    if lacking:
-        raise Unsupported("; ".join(_refusal(one, backend) for one in lacking))
+    unsupported = [call for call, why in attempt(required).items() if why]
+    if unsupported:
+        raise Unsupported("; ".join(_explain(call, backend) for call in unsupported))
 
 
-def attempt(wanted: Iterable[Wanted]) -> Mapping[Wanted, str]:
-    """Why each does not work on a group of one process; empty: it does."""
-    asked = tuple(wanted)
+def attempt(calls: Iterable[Call]) -> Mapping[Call, str]:
+    """Try each call on a group of one process; why it does not work, empty if it does."""
+    tried = tuple(calls)
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        _child(asked, writing)
+        _child(tried, writing)
     os.close(writing)
-    told = _heard(reading)
+    reasons = _read_reasons(reading)
     os.close(reading)
-    if len(told) < len(asked):
+    if len(reasons) < len(tried):
         os.kill(child, 9)
     os.waitpid(child, 0)
-    return {one: told[index] if index < len(told) else "no answer" for index, one in enumerate(asked)}
+    return {call: reasons[index] if index < len(reasons) else "no answer" for index, call in enumerate(tried)}
 
 
-def _wanted(item: Item) -> Wanted:
+def _call(item: Item) -> Call:
     return item.operation, item.dtype, item.operator if item.operation in REDUCING else "sum"
 
 
-def _refusal(one: Wanted, backend: str) -> str:
-    operation, dtype, operator = one
+def _explain(call: Call, backend: str) -> str:
+    operation, dtype, operator = call
     combined = operation in REDUCING
     every = attempt((operation, known, how) for known in DTYPES for how in (OPERATORS if combined else ("sum",)))
-    found: dict[str, list[str]] = {}
+    supported: dict[str, list[str]] = {}
     for (_, known, how), why in every.items():
         if not why:
-            found.setdefault(known, []).append(how)
-    listed = ", ".join(f"{known} ({' '.join(how)})" if combined else known for known, how in found.items())
+            supported.setdefault(known, []).append(how)
+    listed = ", ".join(f"{known} ({' '.join(how)})" if combined else known for known, how in supported.items())
     what = f"{operator} of {dtype}" if combined else dtype
-    return f"library: {backend} does no {operation} {what}; it does {listed or 'none'}"
+    return f"library: {backend} does not support {operation} {what}; it supports {listed or 'none'}"
 
 
-def _child(asked: tuple[Wanted, ...], out: int) -> None:
+def _child(calls: tuple[Call, ...], out: int) -> None:
     try:
         dist.init_process_group("gloo", store=_store(), rank=0, world_size=1)
-        for one in asked:
-            os.write(out, json.dumps(_try(one)).encode() + b"\n")
+        for call in calls:
+            os.write(out, json.dumps(_try(call)).encode() + b"\n")
     finally:
         os._exit(0)
 
 
 def _store() -> Any:
-    """One that lives in this process alone."""
+    """A store within this process."""
     return dist.HashStore()  # type: ignore[attr-defined]
 
 
-def _try(one: Wanted) -> str:
-    operation, dtype, operator = one
+def _try(call: Call) -> str:
+    operation, dtype, operator = call
     if operation in ("send-recv", "barrier"):
         return ""  # bytes, or nothing
     item = Item(operation=operation, bytes=DTYPES[dtype] * 4, dtype=dtype, operator=operator, algorithm=model.LIBRARY)
     case = Case(number=0, item=item, groups=((0,),), first_step=1)
-    alone = operations.Place(ranks=(0,), me=0)
+    alone = operations.Membership(ranks=(0,), me=0)
     try:
         work = operations.Work(case, alone, None, operations.Memories(alone.ranks, torch.device("cpu")), None)
         work.fill()
         work.begin(0, lambda: None)()
-    except Exception as error:  # noqa: BLE001 whatever the library says, it is a no
+    except Exception as error:  # noqa: BLE001 any error of the library means unsupported
         return str(error).splitlines()[0] or type(error).__name__
     return ""
 
 
-def _heard(reading: int) -> list[str]:
+def _read_reasons(reading: int) -> list[str]:
     text = b""
     while select.select([reading], [], [], LIMIT_S)[0]:
         data = os.read(reading, 65536)

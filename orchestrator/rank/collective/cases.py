@@ -1,4 +1,4 @@
-"""What a collective run measures: cases in order, each with its steps. A pure function of the parameters; without torch."""
+"""The cases of a measurement in order, each with its items and steps, and what is wrong with them. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DTYPES: Mapping[str, int] = {
 }  # fmt: skip
 OPERATORS = ("sum", "prod", "min", "max", "avg", "band", "bor", "bxor")
 BITWISE = ("band", "bor", "bxor")
-#: Operations that combine what the ranks have.
+#: Operations that reduce.
 REDUCING = ("all-reduce", "reduce-scatter", "reduce")
-#: Operations whose size S is the total of all ranks' blocks; of the others it is the buffer of one rank.
+#: Operations whose size S is the total of all ranks' blocks; for the others, S is the buffer of one rank.
 TOTAL = ("all-gather", "reduce-scatter", "gather", "scatter")
-#: Operations whose buffer of S consists of one block for each rank.
+#: Operations whose buffer of S has one block per rank.
 IN_BLOCKS = (*TOTAL, "all-to-all")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One collective that is repeated: ``bytes`` is S by nccl-tests' definition, ``trials`` how often it is timed."""
+    """A collective that is repeated. ``bytes``: S as nccl-tests define it; ``trials``: number of timed iterations."""
 
     operation: str
     bytes: int = 0
@@ -47,10 +47,10 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An item among real groups, and its timed iterations: the steps ``first_step`` to ``last_step``, each ``stride`` after the last.
+    """An item with its groups and timed iterations: the steps from ``first_step`` to ``last_step``, every ``stride``-th.
 
-    Algorithms that take turns (``turns``) have one step in ``stride`` each, so that steps are numbered as they are carried out.
-    ``asked``: the algorithm as the user chose it, where that was ``auto``.
+    Algorithms that alternate (``turns``) have one step in ``stride`` each, so that steps are numbered in the order of execution.
+    ``requested``: the algorithm as the user set it, if that was ``auto``.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Case:
     groups: sizes.Groups
     first_step: int
     stride: int = 1
-    asked: str = ""
+    requested: str = ""
 
     @property
     def ranks(self) -> int:
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def blocks(self) -> tuple[int, ...]:
-        """Elements of every rank's block, where the buffer consists of such."""
+        """Elements of every rank's block, if the buffer consists of blocks."""
         if self.item.shares:
             return sizes.split(self.count, self.item.shares)
         return tuple(stop - start for start, stop in even_shares.bounds(self.count, self.ranks))
@@ -91,10 +91,10 @@ class Case:
         """Bytes of all ranks of a group together."""
         return self.item.bytes if self.item.operation in TOTAL else self.item.bytes * self.ranks
 
-    def told(self, cost: schedules.Cost | None) -> dict[str, Any]:
+    def facts(self, cost: schedules.Cost | None) -> dict[str, Any]:
         """The case in the event ``collective.plan``."""
         item = self.item
-        found = {
+        facts = {
             "case": self.number, "operation": item.operation, "algorithm": item.algorithm, "dtype": item.dtype,
             "operator": item.operator, "bytes": item.bytes, "per_rank": self.per_rank, "total": self.total,
             "count": self.count, "root": item.root, "groups": [list(group) for group in self.groups],
@@ -102,11 +102,11 @@ class Case:
             "cost": {"rounds": cost.rounds, "volume": cost.volume} if cost else None,
             "asynchronous": item.asynchronous, "gap_ms": item.gap_ms,
         }  # fmt: skip
-        found |= {"asked": self.asked} if self.asked else {}
-        return found | ({"shares": list(item.shares)} if item.shares else {})
+        facts |= {"asked": self.requested} if self.requested else {}
+        return facts | ({"shares": list(item.shares)} if item.shares else {})
 
     def label(self) -> str:
-        """For errors: what was measured."""
+        """A short description for errors."""
         item = self.item
         return " ".join([item.operation, item.algorithm, f"{item.bytes} B", item.dtype, *self._reduction()])
 
@@ -115,27 +115,29 @@ class Case:
 
 
 def cases(items: Iterable[Item], world: int, *, in_turn: bool = False) -> tuple[Case, ...]:
-    """The cases of a run with their steps, counted from 1. Raises ValueError for groups that the world has not.
+    """The cases of a run with their steps, counted from 1. Raises ValueError for groups that the world does not have.
 
-    ``in_turn``: neighbours that differ in the algorithm alone take turns, trial by trial.
+    ``in_turn``: neighbours that differ only in the algorithm alternate from iteration to iteration.
     """
-    found: list[Case] = []
+    planned: list[Case] = []
     step = 1
     for among in _races(tuple(items), in_turn=in_turn):
-        for place, item in enumerate(among):
+        for offset, item in enumerate(among):
             groups = sizes.groups(item.groups, world)
-            found.append(Case(number=len(found), item=item, groups=groups, first_step=step + place, stride=len(among)))
+            planned.append(
+                Case(number=len(planned), item=item, groups=groups, first_step=step + offset, stride=len(among))
+            )
         step += sum(item.trials for item in among)
-    return tuple(found)
+    return tuple(planned)
 
 
 def turns(planned: Sequence[Case]) -> Iterator[tuple[Case, ...]]:
-    """The cases that take turns, or one that has its trials for itself, in the order of the plan."""
-    left = tuple(planned)
-    while left:
-        count = left[0].stride
-        yield left[:count]
-        left = left[count:]
+    """The cases in the order of the plan; those that alternate are together."""
+    rest = tuple(planned)
+    while rest:
+        count = rest[0].stride
+        yield rest[:count]
+        rest = rest[count:]
 
 
 def _races(items: Sequence[Item], *, in_turn: bool) -> Iterator[tuple[Item, ...]]:
@@ -147,12 +149,12 @@ def _races(items: Sequence[Item], *, in_turn: bool) -> Iterator[tuple[Item, ...]
 
 
 def chosen(case: Case, algorithm: str) -> Case:
-    """The case with what ``auto`` has become."""
-    return replace(case, item=replace(case.item, algorithm=algorithm), asked=case.item.algorithm)
+    """The case with the algorithm that ``auto`` has chosen."""
+    return replace(case, item=replace(case.item, algorithm=algorithm), requested=case.item.algorithm)
 
 
 def problems(item: Item) -> Iterator[str]:
-    """What is wrong with an item whatever the world, each as ``name: what must be (got …)``."""
+    """Problems with an item in any world, each as ``name: what must be (got …)``."""
     known = (("operation", OPERATIONS), ("dtype", tuple(DTYPES)), ("operator", OPERATORS))
     unknown = [(name, good) for name, good in known if getattr(item, name) not in good]
     for name, good in unknown:
@@ -179,15 +181,15 @@ def _of_elements(item: Item) -> Iterator[str]:
     if item.operation != "barrier" and item.bytes < width:
         yield f"bytes: must hold an element of {item.dtype}, {width} bytes (got {item.bytes})"
     elif item.bytes % width:
-        yield f"bytes: {item.bytes} is no multiple of the {width} bytes of {item.dtype}"
+        yield f"bytes: {item.bytes} is not a multiple of the {width} bytes of {item.dtype}"
     floating = item.dtype.startswith(("float", "bfloat"))
     if item.operation in REDUCING and (item.operator in BITWISE if floating else item.operator == "avg"):
-        good = [one for one in OPERATORS if (one not in BITWISE if floating else one != "avg")]
+        good = [name for name in OPERATORS if (name not in BITWISE if floating else name != "avg")]
         yield f"operator: {item.operator} of {item.dtype} is not defined; defined: {', '.join(good)}"
     if item.shares and item.operation != "all-to-all":
         yield f"shares: is for all-to-all only (got it for {item.operation})"
     elif problem := sizes.shares_problem(item.shares):
-        yield f"shares: {problem} (got {', '.join(f'{one:g}' for one in item.shares)})"
+        yield f"shares: {problem} (got {', '.join(f'{share:g}' for share in item.shares)})"
 
 
 def unfit(item: Item, world: int, algorithm: model.Chosen | None) -> Iterator[str]:
@@ -212,7 +214,7 @@ def unfit(item: Item, world: int, algorithm: model.Chosen | None) -> Iterator[st
 def _unfit_shares(case: Case) -> Iterator[str]:
     shares = case.item.shares
     if shares and len(shares) != case.ranks:
-        yield f"shares: needs one for each of {case.ranks} ranks (got {len(shares)})"
+        yield f"shares: needs a value for each of {case.ranks} ranks (got {len(shares)})"
     elif shares:
         try:
             sizes.split(case.count, shares)
@@ -221,7 +223,7 @@ def _unfit_shares(case: Case) -> Iterator[str]:
 
 
 def unequal(case: Case, algorithm: model.Chosen | None) -> int:
-    """The number of equal parts that the backend's own call, MPI's, or the algorithm needs and that the size does not give; or 0."""
+    """The number of equal parts that the algorithm, the backend or MPI needs, if the size does not divide by it; else 0."""
     operation = case.item.operation
     if algorithm is None:
         needed = case.item.algorithm != model.AUTO and operation in TOTAL
@@ -237,5 +239,5 @@ def _uneven(case: Case, parts: int) -> str:
     near = max(width, item.bytes // width * width)
     what = f"{item.algorithm} does {item.operation} in {parts} parts of one size"
     if item.shares:
-        return f"shares: {what} (got {', '.join(f'{one:g}' for one in item.shares)})"
+        return f"shares: {what} (got {', '.join(f'{share:g}' for share in item.shares)})"
     return f"bytes: {what}; {item.bytes} bytes of {item.dtype} do not divide by {parts} ({near} bytes do)"

@@ -1,8 +1,8 @@
-"""What a case costs by the model: the algorithm's formula, and where that does not hold, its schedule with real block sizes.
+"""The expected cost of a case: by the algorithm's formula, or by its schedule for uneven blocks and shared uplinks.
 
-Formulas are for equal blocks on a fabric in which only the ports of the ranks limit. With uneven shares, or behind uplinks
-that several ranks share, the schedule is followed slot by slot: a message passes when both ends are at it, and a slot lasts
-as long as its busiest port or uplink. Pure, without torch.
+Formulas are for equal blocks on a fabric in which only the ports of the ranks are limits. With uneven shares, or behind
+uplinks that several ranks share, the schedule is followed slot by slot: a message passes when both its ends have reached it,
+and a slot lasts as long as its busiest port or uplink. Pure, without torch.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ Message = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplinks:
-    """``groups``: behind which uplink each rank is; ``slower``: the time of a byte there in units of the links' beta."""
+    """``groups``: the uplink of each rank; ``slower``: time per byte of an uplink in units of the beta of the links."""
 
     groups: tuple[int, ...]
     slower: float
 
     def load(self, slot: Sequence[Message]) -> float:
-        """Elements on the busiest uplink, as many as a port would pass in the same time."""
-        crossing = [one for one in slot if self.groups[one[0]] != self.groups[one[1]]]
+        """The load of the busiest uplink, in elements that a port passes in the same time."""
+        crossing = [message for message in slot if self.groups[message[0]] != self.groups[message[1]]]
         return self.slower * _busiest((self.groups[a], self.groups[b], size) for a, b, size in crossing)
 
 
 def uplinks(link: LinkSpec | None, leaves: Sequence[int], beta: float = 0.0) -> Uplinks | None:
-    """Those between ranks that are plugged into ``leaves``; None where all are plugged into one, or nothing is known.
+    """The uplinks between ranks on the switches ``leaves``; None if all are on one switch, or the uplinks are not known.
 
-    ``beta``: of the ports, as it was probed, for ports that are not shaped; 0: it was not.
+    ``beta``: of the ports, from the probe, for ports that are not shaped; 0: not probed.
     """
     if link is None or not link.uplink or len(set(leaves)) < 2:
         return None
@@ -46,7 +46,7 @@ def uplinks(link: LinkSpec | None, leaves: Sequence[int], beta: float = 0.0) -> 
 
 
 def cost(case: cases.Case, algorithm: model.Chosen, tiers: Uplinks | None = None) -> Cost:
-    """The algorithm's own, corrected for uneven blocks and for ``tiers``."""
+    """The cost by the algorithm's formula, corrected for uneven blocks and for ``tiers``."""
     formula = algorithm.cost(case.item.operation, case.ranks)
     uneven = len(set(case.item.shares)) > 1
     if not uneven and tiers is None:
@@ -89,14 +89,14 @@ def _busiest(slot: Sequence[Message] | Iterator[Message]) -> int:
 
 
 def _slots(case: cases.Case, algorithm: model.Chosen) -> Iterator[list[Message]]:
-    """The messages of all groups that are under way at the same time, slot by slot."""
+    """The messages of all groups that pass at the same time, slot by slot."""
     walks = [_Walk(case, algorithm, group) for group in case.groups]
     while slot := [message for walk in walks for message in walk.slot()]:
         yield slot
 
 
 class _Walk:
-    """The ranks of one group on their way through their schedules."""
+    """Follows the ranks of one group through their schedules."""
 
     def __init__(self, case: cases.Case, algorithm: model.Chosen, ranks: Sequence[int]) -> None:
         operation, root = case.item.operation, case.item.root
@@ -108,33 +108,33 @@ class _Walk:
             self._steps.append(algorithm.schedule(operation, me, case.ranks, root))
             parts = case_layout.layout(case, ranks, me, count).parts
             self._sizes.append([stop - start for start, stop in parts])
-        self._at = [0] * len(ranks)
+        self._position = [0] * len(ranks)
         self._sent: dict[tuple[int, int], list[int]] = defaultdict(list)
         self._due = [Counter[int]() for _ in ranks]
         self._enter(range(len(ranks)))
 
     def slot(self) -> list[Message]:
-        """What passes now: messages whose sender and receiver are both at them. Empty: all is over."""
+        """The messages that pass next: their sender and receiver have reached them. Empty: the schedules are complete."""
         passed: list[Message] = []
         for (source, target), sizes in self._sent.items():
             while sizes and self._due[target][source]:
                 self._due[target][source] -= 1
                 passed.append((self._ranks[source], self._ranks[target], sizes.pop(0)))
-        self._enter([me for me in range(len(self._ranks)) if self._through(me)])
+        self._enter([me for me in range(len(self._ranks)) if self._has_completed(me)])
         return passed
 
-    def _through(self, me: int) -> bool:
-        if self._at[me] > len(self._steps[me]):
+    def _has_completed(self, me: int) -> bool:
+        if self._position[me] > len(self._steps[me]):
             return False
         waiting = any(sizes for (source, _), sizes in self._sent.items() if source == me)
         return not waiting and not self._due[me].total()
 
     def _enter(self, ranks: Sequence[int]) -> None:
-        """The next step that has messages."""
+        """Advance to the next step that has messages."""
         for me in ranks:
-            while self._at[me] < len(self._steps[me]):
-                step = self._steps[me][self._at[me]]
-                self._at[me] += 1
+            while self._position[me] < len(self._steps[me]):
+                step = self._steps[me][self._position[me]]
+                self._position[me] += 1
                 for send in step.sends:
                     self._sent[me, send.peer].append(sum(self._sizes[me][chunk] for chunk in send.chunks))
                 self._due[me].update(recv.peer for recv in step.recvs)

@@ -1,4 +1,4 @@
-"""The algorithms that there are, by name and by what they do. Loads their files; without torch."""
+"""Finds algorithms by name and by operation, and imports their files. Without torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...model import algorithm as model
 from ..open_mpi import names as mpi
 
 _PACKAGE = f"{__name__.split('.')[0]}.algorithms"
-#: Names that stand for no file.
+#: Names without a file.
 _NO_FILES = (model.LIBRARY, model.AUTO, mpi.MPI)
 
 
 def names() -> tuple[str, ...]:
-    """Every file of algorithms/, and those of the user's own folders that were loaded."""
+    """Every file of algorithms/, and those loaded from the user's folders."""
     folder = Path(__file__).parents[2] / "algorithms"
     stems = {path.stem for path in folder.glob("*.py") if not path.stem.startswith(("_", "."))}
     stems |= {name.rpartition(".")[2] for name in sys.modules if name.startswith(f"{_PACKAGE}.")}
@@ -25,8 +25,8 @@ def names() -> tuple[str, ...]:
 
 
 def find(text: str) -> model.Chosen | None:
-    """``chain:segments=16`` -> the algorithm; None for what is no file: the library's own, Open MPI's, or auto. Raises ValueError."""
-    if mpi.meant(text):
+    """``chain:segments=16`` -> the algorithm; None for those without a file: library, mpi and auto. Raises ValueError."""
+    if mpi.is_open_mpi(text):
         return None
     name, params = model.parse(text)
     if name in (model.LIBRARY, model.AUTO):
@@ -34,36 +34,36 @@ def find(text: str) -> model.Chosen | None:
             raise ValueError(f"{name} has no parameters (got {text!r})")
         return None
     if name not in names():
-        raise ValueError(f"there is no algorithm {name}; known: {', '.join((*names(), *_NO_FILES))}")
+        raise ValueError(f"unknown algorithm {name}; known: {', '.join((*names(), *_NO_FILES))}")
     return model.choose(text, _module(name))
 
 
 def doing(operation: str) -> tuple[str, ...]:
-    """The names of those that do ``operation``."""
+    """The names of the algorithms that do ``operation``."""
     return tuple(name for name in names() if operation in getattr(_module(name), "OPERATIONS", ()))
 
 
 def problem(text: str, operation: str) -> str:
-    """Why ``text`` is no algorithm for ``operation``; empty: it is one. Says which are."""
-    if mpi.meant(text):
+    """Why ``text`` is not an algorithm for ``operation``, with those that are; empty if it is."""
+    if mpi.is_open_mpi(text):
         return mpi.problem(text, operation)
     good = (*doing(operation), *_NO_FILES)
     try:
-        found = find(text)
+        algorithm = find(text)
     except ValueError as error:
         known = text.partition(":")[0].strip() in (*names(), model.LIBRARY, model.AUTO)
         return str(error) if known else f"unknown algorithm; {operation} has {_listed(good)}"
-    if found is not None and operation not in found.operations:
-        return f"{found.name} does no {operation}; {operation} has {_listed(good)}"
+    if algorithm is not None and operation not in algorithm.operations:
+        return f"{algorithm.name} does not do {operation}; {operation} has {_listed(good)}"
     return ""
 
 
 def able(operation: str, world: int) -> Iterable[model.Chosen]:
-    """Every algorithm that does ``operation`` among ``world`` ranks, with the defaults of its parameters."""
+    """Every algorithm that does ``operation`` among ``world`` ranks, with default parameters."""
     for name in doing(operation):
-        found = model.choose(name, _module(name))
-        if not found.refuses(operation, world):
-            yield found
+        algorithm = model.choose(name, _module(name))
+        if not algorithm.refuses(operation, world):
+            yield algorithm
 
 
 def _module(name: str) -> Any:

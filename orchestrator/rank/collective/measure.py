@@ -1,7 +1,7 @@
-"""Measures cases of collectives: probe, warm-up, then timed iterations after a barrier, each verified when the clock has stopped.
+"""Measures collectives on a rank: link probe, warm-up, then timed iterations after a barrier, each verified after its end.
 
-Algorithms of one size take turns, trial by trial: what happens on the machine in the meantime meets them alike, and the
-trials of one number are a pair.
+Algorithms of one size alternate from iteration to iteration, so that disturbances of the machine affect them alike and the
+iterations of one number are a pair.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 
 def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool = False) -> None:
-    """The whole life of one rank that measures ``items`` as its Params (settings.Measuring) say.
+    """Measure ``items`` on this rank as its Params (settings.Measuring) say.
 
-    ``in_turn``: algorithms of one size take turns; else one item follows the other.
+    ``in_turn``: algorithms of one size alternate; otherwise the items run one after the other.
     """
-    wanted = tuple(items)
-    backend_support.require(wanted, ctx.gang.backend)
-    foreign = mpi_peer.wanted(wanted, ctx.gang.backend)
+    listed = tuple(items)
+    backend_support.require(listed, ctx.gang.backend)
+    needs_mpi = mpi_peer.is_needed(listed, ctx.gang.backend)
     ctx.connect()
     ctx.phase("restore")
-    planned = cases.cases(wanted, ctx.world, in_turn=in_turn)
+    planned = cases.cases(listed, ctx.world, in_turn=in_turn)
     memory_check.require(planned, ctx.rank, ctx.world, ctx.device, 2 * settings.drain(ctx.params.drain, ctx.gang.link))
-    peer = mpi_peer.connect(ctx) if foreign else None
+    peer = mpi_peer.connect(ctx) if needs_mpi else None
     ctx.report_fresh_start()
     meter = Meter(ctx, planned, peer)
     meter.prepare()
@@ -58,7 +58,7 @@ def run(ctx: context.RankContext, items: Iterable[cases.Item], *, in_turn: bool 
 
 
 class Meter:
-    """One rank's share of the measurement."""
+    """The measurement on one rank."""
 
     def __init__(
         self, ctx: context.RankContext, planned: tuple[cases.Case, ...], peer: mpi_peer.Peer | None = None
@@ -67,14 +67,14 @@ class Meter:
         self._params: settings.Measuring = ctx.params
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
         self._start = SynchronisedStart(ctx.rank, ctx.world, self._drain, ctx.device)
-        self._places: dict[sizes.Groups, operations.Place | None] = {}
+        self._memberships: dict[sizes.Groups, operations.Membership | None] = {}
         self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit)
         self._tiers: expected_cost.Uplinks | None = None
         self.verified = 0
         ctx.steps = sum(case.item.trials for case in planned)
 
     def prepare(self) -> None:
-        """Probe the links, let auto choose, tell the plan, make the groups."""
+        """Probe the links, choose algorithms for auto, write the plan, create the groups."""
         link = self._probe()
         gang = self._ctx.gang
         self._tiers = expected_cost.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
@@ -82,7 +82,7 @@ class Meter:
         if self._ctx.rank == 0:
             self._ctx.emit("collective.plan", **self._plan())
         for groups in dict.fromkeys(case.groups for case in self._cases):
-            self._places[groups] = operations.place(groups, self._ctx.rank, self._ctx.world)
+            self._memberships[groups] = operations.join_groups(groups, self._ctx.rank, self._ctx.world)
 
     def measure(self) -> None:
         for among in cases.turns(self._cases):
@@ -92,37 +92,39 @@ class Meter:
         ctx, params = self._ctx, self._params
         if not params.probe:
             return None
-        found = link_probe.probe(
+        link = link_probe.probe(
             ctx.rank, ctx.world, ctx.device, limit_s=params.probe_s, drain=self._drain, leaves=ctx.gang.leaves
         )
-        if found is None:
+        if link is None:
             return None
-        link_probe.report(found, ctx.rank, ctx.emit)
-        return found.agreed
+        link_probe.report(link, ctx.rank, ctx.emit)
+        return link.agreed
 
     def _chosen(self, case: cases.Case, link: link_fit.Fit | None) -> cases.Case:
-        """Rank 0 decides for everybody, so that two ranks never differ by a rounding."""
+        """Choose an algorithm for auto. Rank 0 decides for all, so that ranks never differ by rounding."""
         if case.item.algorithm != model.AUTO:
             return case
         among = algorithm_choice.candidates(case)
-        found = algorithm_choice.choose(case, among, link, self._tiers)
-        names = [one.name for one in among]
-        index = torch.tensor([names.index(found.name)], device=self._ctx.device)
+        choice = algorithm_choice.choose(case, among, link, self._tiers)
+        names = [algorithm.name for algorithm in among]
+        index = torch.tensor([names.index(choice.name)], device=self._ctx.device)
         if self._ctx.world > 1:
             dist.broadcast(index, 0)
         if self._ctx.rank == 0:
-            self._ctx.emit("collective.auto", case=case.number, chosen=found.name, seconds=found.seconds, why=found.why)
+            self._ctx.emit(
+                "collective.auto", case=case.number, chosen=choice.name, seconds=choice.seconds, why=choice.why
+            )
         return cases.chosen(case, names[int(index.item())])
 
     def _plan(self) -> dict[str, Any]:
-        told = []
+        facts = []
         for case in self._cases:
             algorithm = known_algorithms.find(case.item.algorithm)
             cost = expected_cost.cost(case, algorithm, self._tiers) if algorithm else None
-            told.append(case.told(cost) | (self._traffic(case, algorithm) if algorithm else {}))
+            facts.append(case.facts(cost) | (self._traffic(case, algorithm) if algorithm else {}))
         params = self._params
         return {
-            "cases": told, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
+            "cases": facts, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
             "verify": params.verify, "bandwidth": "mean",
         }  # fmt: skip
 
@@ -136,44 +138,44 @@ class Meter:
         return traffic
 
     def _in_turn(self, among: tuple[cases.Case, ...]) -> None:
-        """Cases that differ in the algorithm alone: all are warm before the first trial of any."""
-        ctx, place = self._ctx, self._places[among[0].groups]
-        memories = operations.Memories(place.ranks, ctx.device) if place else None
-        works = [self._work(case, place, memories) if place and memories else None for case in among]
+        """Measure cases that differ only in the algorithm: all are warmed up before the first timed iteration."""
+        ctx, member = self._ctx, self._memberships[among[0].groups]
+        memories = operations.Memories(member.ranks, ctx.device) if member else None
+        works = [self._work(case, member, memories) if member and memories else None for case in among]
         for _ in range(max(1, self._params.warmup)):
             for work in works:
-                self._iteration(work, 0, lambda: None)
+                self._run_timed(work, 0, lambda: None)
                 if ctx.chunks:
                     ctx.chunks.discard()
-        for trial in range(among[0].item.trials):
+        for iteration in range(among[0].item.trials):
             for case, work in zip(among, works, strict=True):
-                self._trial(case, work, case.first_step + trial * case.stride)
+                self._iterate(case, work, case.first_step + iteration * case.stride)
 
-    def _trial(self, case: cases.Case, work: operations.Work | None, step: int) -> None:
+    def _iterate(self, case: cases.Case, work: operations.Work | None, step: int) -> None:
         ctx = self._ctx
         if case.item.gap_ms:
             time.sleep(case.item.gap_ms / 1000)
         ctx.begin_step(step)
-        point = ctx.phase_once("collective")
-        timed = self._iteration(work, step, point)
-        point()
+        pass_phase = ctx.phase_once("collective")
+        timed = self._run_timed(work, step, pass_phase)
+        pass_phase()
         if self._params.verify:
             self._verifier.check(case, step, work)
             self.verified += 1
         ctx.end_step(None, timed=timed)
 
-    def _work(self, case: cases.Case, place: operations.Place, memories: operations.Memories) -> operations.Work:
+    def _work(self, case: cases.Case, member: operations.Membership, memories: operations.Memories) -> operations.Work:
         algorithm, peer = (
             known_algorithms.find(case.item.algorithm),
-            self._peer if names.meant(case.item.algorithm) else None,
+            self._peer if names.is_open_mpi(case.item.algorithm) else None,
         )
-        return operations.Work(case, place, algorithm, memories, self._ctx.chunks, peer)
+        return operations.Work(case, member, algorithm, memories, self._ctx.chunks, peer)
 
-    def _iteration(self, work: operations.Work | None, step: int, first: Callable[[], None]) -> tuple[float, float]:
-        """Inputs in place, everybody on the start line: then the clock runs, from the call to its result."""
+    def _run_timed(self, work: operations.Work | None, step: int, first: Callable[[], None]) -> tuple[float, float]:
+        """Fill the inputs and synchronise the start; then time the call until its result is there."""
         if work is not None:
             work.fill()
-        self._start.ready()
+        self._start.wait()
         self._settle()
         start = time.monotonic()
         if work is not None:
@@ -187,12 +189,12 @@ class Meter:
 
 
 class SynchronisedStart:
-    """One rank's place at the start line. ``drain``: bytes that empty the bucket of a link; 0: links are not shaped.
+    """Synchronises the start of a timed iteration. ``drain``: bytes that empty the bucket of a link; 0: links are not shaped.
 
-    The barrier comes before the shift that empties the buckets, because they fill up again while ranks wait for each other.
-    The shift ends at its own time on each rank, and an early one would count its waiting for the others as time of the
-    collective: so the shift is the first round of a barrier by dissemination (each rank tells the one 1, 2, 4, … ahead that
-    it is there), whose other rounds are of one byte. They take as long as as many small messages, which fills little.
+    The barrier comes before the transfer that empties the buckets, because buckets fill up while ranks wait for each other.
+    That transfer ends at a different time on each rank, and an early rank would count its wait for the others as time of the
+    collective. So it is the first round of a dissemination barrier (each rank sends to the rank at distance 1, 2, 4, …), whose
+    other rounds have one byte. They take as long as a few small messages, in which the buckets fill up only a little.
     """
 
     def __init__(self, rank: int, world: int, drain: int, device: torch.device) -> None:
@@ -200,21 +202,21 @@ class SynchronisedStart:
         self._rounds = rounds(world, drain)
         self._buffers = torch.zeros(2, max(drain, 1), dtype=torch.uint8, device=device)
 
-    def ready(self) -> None:
-        """Return on all ranks at about the same time."""
+    def wait(self) -> None:
+        """Return on all ranks at nearly the same time."""
         if self._world < 2:
             return
         dist.barrier()
         for distance, size in self._rounds:
-            ahead, behind = (self._rank + distance) % self._world, (self._rank - distance) % self._world
-            sent, got = self._buffers[0, :size], self._buffers[1, :size]
-            pair = [dist.P2POp(dist.irecv, got, behind), dist.P2POp(dist.isend, sent, ahead)]
-            for waiting in dist.batch_isend_irecv(pair):
-                waiting.wait()
+            target, source = (self._rank + distance) % self._world, (self._rank - distance) % self._world
+            sent, received = self._buffers[0, :size], self._buffers[1, :size]
+            pair = [dist.P2POp(dist.irecv, received, source), dist.P2POp(dist.isend, sent, target)]
+            for work in dist.batch_isend_irecv(pair):
+                work.wait()
 
 
 def rounds(world: int, drain: int) -> list[tuple[int, int]]:
-    """Distance and bytes of every round; none where there is nothing to empty."""
+    """Distance and bytes of every round; no rounds if ``drain`` is 0."""
     if not drain:
         return []
     distances = [1 << bit for bit in range((world - 1).bit_length())]

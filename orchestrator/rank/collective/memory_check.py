@@ -1,4 +1,4 @@
-"""Whether the buffers of a measurement fit into the memory of the hosts: asked of all ranks before any of them is made."""
+"""Checks that the buffers of a measurement fit into the memory of the hosts, before any rank allocates them."""
 
 from __future__ import annotations
 
@@ -13,56 +13,59 @@ import torch.distributed as dist
 from ...model import free_memory
 from . import cases, memory_demand
 
-#: (where the memory is, bytes that a rank needs there, bytes that are free there), by rank.
-Told = Sequence[Sequence[float]]
+#: By rank: (checksum of the memory's owner, bytes that the rank needs, bytes that are free).
+Reports = Sequence[Sequence[float]]
 
 
 class TooLarge(Exception):
-    """A case needs more memory than there is."""
+    """A case needs more memory than is free."""
 
     kind = "memory"
 
 
 def require(wanted: Iterable[cases.Case], rank: int, world: int, device: torch.device, spare: int = 0) -> None:
-    """A collective of all ranks. Raises TooLarge on every rank where one lacks the memory. ``spare``: bytes beside the cases'."""
+    """Raises TooLarge on every rank if a rank lacks memory. ``spare``: bytes in addition to the cases. A collective."""
     largest = max(cases.turns(tuple(wanted)), key=lambda among: memory_demand.need(among, rank), default=None)
     needed = float(memory_demand.need(largest, rank) if largest else 0) + spare
-    told = _gathered([part for place, free in _free(rank, device) for part in (place, needed, free)], world, device)
+    report = [part for owner, free in _free(rank, device) for part in (owner, needed, free)]
+    reports = _gather(report, world, device)
     where = ("on one GPU",) if device.type == "cuda" else ("on one host", "in one container")
-    problems = (lack([line[3 * at : 3 * at + 3] for line in told], text) for at, text in enumerate(where))
+    problems = (
+        shortage([line[3 * index : 3 * index + 3] for line in reports], text) for index, text in enumerate(where)
+    )
     if largest and (problem := next(filter(None, problems), "")):
         raise TooLarge(f"{memory_demand.label(largest)}: {problem}")
 
 
-def lack(told: Told, where: str) -> str:
-    """Where memory is wanting, and how much; empty: nowhere. Ranks at one place share what is free there."""
-    for place, _, free in told:
-        there = [needed for at, needed, _ in told if at == place]
-        if sum(there) > free:
-            ranks = [rank for rank, (at, *_) in enumerate(told) if at == place]
+def shortage(reports: Reports, where: str) -> str:
+    """The first shortage of memory as a sentence; empty if there is none. Ranks with the same owner share its memory."""
+    for owner, _, free in reports:
+        needs = [needed for other, needed, _ in reports if other == owner]
+        if sum(needs) > free:
+            ranks = [rank for rank, (other, *_) in enumerate(reports) if other == owner]
             named = f"rank {ranks[0]} needs" if len(ranks) == 1 else f"{len(ranks)} ranks from rank {ranks[0]} on need"
-            return f"{named} {free_memory.format_bytes(sum(there))} {where}, {free_memory.format_bytes(free)} are free"
+            return f"{named} {free_memory.format_bytes(sum(needs))} {where}, {free_memory.format_bytes(free)} are free"
     return ""
 
 
-def _gathered(mine: list[float], world: int, device: torch.device) -> Told:
-    line = torch.tensor(mine, dtype=torch.float64, device=device)
+def _gather(report: list[float], world: int, device: torch.device) -> Reports:
+    row = torch.tensor(report, dtype=torch.float64, device=device)
     if world == 1:
-        return [mine]
-    lines = [torch.zeros_like(line) for _ in range(world)]
-    dist.all_gather(lines, line)
-    return [one.tolist() for one in lines]
+        return [report]
+    rows = [torch.zeros_like(row) for _ in range(world)]
+    dist.all_gather(rows, row)
+    return [row.tolist() for row in rows]
 
 
 def _free(rank: int, device: torch.device) -> list[tuple[float, float]]:
-    """(place, free bytes): of its GPU, which has one rank; or of its host, the same in all containers, and of its own container."""
+    """(owner, free bytes) of the rank's GPU; or of its host, the same in all containers, and of its container."""
     if device.type == "cuda":
         return [(float(rank), float(torch.cuda.mem_get_info(device)[0]))]
     boot, groups = _text("/proc/sys/kernel/random/boot_id"), _text("/proc/self/cgroup")
     container = f"{boot}{groups}{Path('/proc/self/ns/cgroup').readlink()}"
     known = free_memory.available_on_host(_text), free_memory.available_in_cgroup(_text)
-    free = [math.inf if found is None else float(found) for found in known]
-    return [(float(zlib.crc32(place.encode())), left) for place, left in zip((boot, container), free, strict=True)]
+    free = [math.inf if size is None else float(size) for size in known]
+    return [(float(zlib.crc32(owner.encode())), size) for owner, size in zip((boot, container), free, strict=True)]
 
 
 def _text(path: str) -> str:

@@ -1,4 +1,4 @@
-"""How collectives are measured: what the workloads that do it let their users set. Without torch."""
+"""Parameters of how collectives are measured, for all workloads that measure them. Without torch."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from dataclasses import dataclass
 
 from ...model.bed import LinkSpec
 
-#: What a time is over: every chunk transfer; per iteration the slowest rank, the mean of the ranks, or last end - first start.
+#: What percentiles are over: chunk transfers; or per iteration the slowest rank, the mean of the ranks, last end - first start.
 OVER = ("chunk", "max_rank", "mean_rank", "cct")
-#: ``drain``: as much as the links of the bed need.
+#: ``drain``: by the links of the bed.
 BY_LINK = -1
-#: Bytes that an untimed transfer sends beyond what a bucket holds: packets under way.
+#: Bytes that an untimed transfer sends in addition to the size of a bucket, for packets in flight.
 BEYOND = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measuring:
-    """How it is measured.
+    """Parameters of every measurement.
 
-    warmup         untimed iterations before each case; at least one is made, so that every edge of the algorithm is warm
+    warmup         untimed iterations before each case; at least one runs, so that every connection of the algorithm is warm
     over           what percentiles are over: chunk | max_rank | mean_rank | cct (first start to last end)
-    verify         every result is compared with what it must be, and with that of the other ranks
+    verify         compare every result with the expected one and with those of the other ranks
     drain          bytes of an untimed transfer before each timed iteration, which empties the bucket of a shaped link; -1: by the link
-    probe          ping-pong between all pairs first: the alpha and beta of the models
-    probe_s        seconds that the probe takes, about
-    record         every chunk transfer is recorded
+    probe          first measure alpha and beta of the links, by ping-pong between all pairs
+    probe_s        approximate duration of the probe in seconds
+    record         record every chunk transfer
     """
 
     warmup: int = 5
@@ -38,16 +38,16 @@ class Measuring:
     record: bool = True
 
 
-def drain(asked: int, link: LinkSpec | None) -> int:
-    """Bytes that empty the buckets of ``link`` where the user does not say how many."""
-    if asked != BY_LINK:
-        return asked
+def drain(setting: int, link: LinkSpec | None) -> int:
+    """The bytes that empty the buckets of ``link``, unless the user sets a number."""
+    if setting != BY_LINK:
+        return setting
     bucket = max(link.burst if link.rate else 0, link.uplink_burst if link.uplink else 0) if link else 0
     return bucket + BEYOND if bucket else 0
 
 
 def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
-    """What is wrong with the values, each as ``name: what must be (got …)``. ``auto``: the cost model has to choose."""
+    """Problems with the values, each as ``name: what must be (got …)``. ``auto``: the cost model chooses."""
     if params.warmup < 0:
         yield f"warmup: must be >= 0 (got {params.warmup})"
     if params.over not in OVER:
@@ -57,6 +57,6 @@ def problems(params: Measuring, *, auto: bool) -> Iterator[str]:
     if not 0 < params.probe_s < math.inf:
         yield f"probe_s: must be > 0 and finite (got {params.probe_s:g})"
     if auto and not params.probe:
-        yield "probe: algorithm auto chooses by what the probe finds (got false)"
+        yield "probe: algorithm auto needs the probe (got false)"
     if params.over == "chunk" and not params.record:
         yield "record: over chunk needs the record of every chunk (got false)"

@@ -1,4 +1,4 @@
-"""What users write for sizes, groups and shares, and what it means. Pure, without torch."""
+"""Parses the sizes, groups and shares that users write. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-#: A range has at most so many sizes; a factor near 1 is a slip.
+#: The most sizes of a range; a factor near 1 is a mistake.
 MOST = 1000
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMG]?)(?:i?B)?", re.IGNORECASE)
 _UNITS = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
@@ -21,21 +21,21 @@ def size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match:
         raise ValueError(f"must be bytes such as 971048 or 64K (got {text!r})")
-    found = float(match[1]) * _UNITS[match[2].upper()]
-    if found < 1 or not found.is_integer():
+    value = float(match[1]) * _UNITS[match[2].upper()]
+    if value < 1 or not value.is_integer():
         raise ValueError(f"must be a whole number of bytes, at least 1 (got {text!r})")
-    return int(found)
+    return int(value)
 
 
 def sizes(texts: Iterable[str], width: int = 1) -> tuple[int, ...]:
-    """``1K:64M`` (doubled), ``1K:64M:4`` (times 4) and single sizes, in the given order, each once. Raises ValueError.
+    """``1K:64M`` (doubled), ``1K:64M:4`` (times 4) and single sizes, in this order, without duplicates. Raises ValueError.
 
-    ``width``: bytes of an element; what lies within a range is rounded down to whole ones.
+    ``width``: bytes of an element; sizes within a range are rounded down to whole elements.
     """
-    found = [one for text in texts for one in _range(text, width)]
-    if not found:
+    expanded = [size for text in texts for size in _range(text, width)]
+    if not expanded:
         raise ValueError("needs at least one size such as 1M, or a range such as 1K:64M")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(expanded))
 
 
 def _range(text: str, width: int) -> tuple[int, ...]:
@@ -55,16 +55,16 @@ def _range(text: str, width: int) -> tuple[int, ...]:
         raise ValueError(f"the factor of a range must be above 1 (got {text!r})")
     if math.log(high / low) / math.log(factor) > MOST:
         raise ValueError(f"a range must have at most {MOST} sizes (got {text!r})")
-    found = [low]
-    while (following := round(low * factor ** len(found))) <= high:
-        found.append(following)
-    return (low, *(one if one == high else one // width * width for one in found[1:]))
+    values = [low]
+    while (following := round(low * factor ** len(values))) <= high:
+        values.append(following)
+    return (low, *(value if value == high else value // width * width for value in values[1:]))
 
 
 def groups(text: str, world: int | None = None) -> Groups:
-    """ "" (all ranks), ``2`` (so many contiguous groups) or ``0,1/2,3``. Raises ValueError.
+    """ "" (all ranks), ``2`` (two contiguous groups) or ``0,1/2,3``. Raises ValueError.
 
-    ``world`` None: only what is wrong whatever the world; the groups are then those that are written out.
+    ``world`` None: check only what is wrong in any world; the result then has only groups that are written out.
     """
     text = text.strip()
     if not text:
@@ -72,19 +72,19 @@ def groups(text: str, world: int | None = None) -> Groups:
     if text.isdigit():
         return _contiguous(int(text), world)
     try:
-        found = tuple(tuple(sorted(int(rank) for rank in part.split(","))) for part in text.split("/"))
-        if min(itertools.chain(*found)) < 0:
+        result = tuple(tuple(sorted(int(rank) for rank in part.split(","))) for part in text.split("/"))
+        if min(itertools.chain(*result)) < 0:
             raise ValueError
     except ValueError:
         raise ValueError(f"must be a number of groups, or ranks such as 0,1/2,3 (got {text!r})") from None
-    ranks = [rank for group in found for rank in group]
+    ranks = [rank for group in result for rank in group]
     if len(set(ranks)) < len(ranks):
         raise ValueError(f"a rank may be in one group only (got {text!r})")
-    if len({len(group) for group in found}) > 1:
+    if len({len(group) for group in result}) > 1:
         raise ValueError(f"all groups must have the same number of ranks (got {text!r})")
     if world is not None and max(ranks) >= world:
         raise ValueError(f"the world has ranks 0..{world - 1} (got {text!r})")
-    return found
+    return result
 
 
 def _contiguous(count: int, world: int | None) -> Groups:
@@ -94,13 +94,13 @@ def _contiguous(count: int, world: int | None) -> Groups:
         return ()
     if world % count:
         raise ValueError(f"{world} ranks do not divide into {count} groups of one size (got {count})")
-    each = world // count
-    return tuple(tuple(range(index * each, (index + 1) * each)) for index in range(count))
+    size = world // count
+    return tuple(tuple(range(index * size, (index + 1) * size)) for index in range(count))
 
 
 def shares_problem(shares: Sequence[float]) -> str:
-    """What is wrong with the shares of an uneven split, whatever is split; empty: nothing."""
-    if any(not (math.isfinite(one) and one > 0) for one in shares):
+    """The problem with the shares of an uneven split of any size; empty if there is none."""
+    if any(not (math.isfinite(share) and share > 0) for share in shares):
         return "each must be above 0"
     if shares and not math.isclose(math.fsum(shares), 1.0, abs_tol=1e-6):
         return f"must sum to 1 (they sum to {math.fsum(shares):g})"
@@ -108,10 +108,10 @@ def shares_problem(shares: Sequence[float]) -> str:
 
 
 def split(count: int, shares: Sequence[float]) -> tuple[int, ...]:
-    """``count`` things by ``shares``: nothing lost, nobody without one. Raises ValueError where there are too few."""
+    """Split ``count`` elements by ``shares``; every part has at least one. Raises ValueError if there are too few elements."""
     edges = [round(count * math.fsum(shares[:index])) for index in range(len(shares))] + [count]
     parts = tuple(high - low for low, high in itertools.pairwise(edges))
     if min(parts) < 1:
-        place = parts.index(min(parts))
-        raise ValueError(f"share {shares[place]:g} of {count} elements is none")
+        index = parts.index(min(parts))
+        raise ValueError(f"share {shares[index]:g} of {count} elements is none")
     return parts

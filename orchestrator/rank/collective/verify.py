@@ -1,4 +1,4 @@
-"""After every iteration all ranks tell each other whether their result is exact, and its checksum; a wrong one ends the run."""
+"""Verifies the result of every iteration: exact on every rank and equal on all; a wrong result ends the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELDS = 5
 
 
 class WrongResult(Exception):
-    """A collective gave a result that is not the exact one, or not the same on all ranks. ``culprit``: the first that has it."""
+    """A result is not exact, or differs between ranks. ``culprit``: the first rank with such a result."""
 
     kind = "wrong result"
 
@@ -35,18 +35,18 @@ class Verifier:
     emit: Callable[..., None]
 
     def check(self, case: Case, step: int, work: Work | None) -> None:
-        """A collective of all ranks, those without work (in no group) too. Raises WrongResult on every rank."""
+        """Raises WrongResult on every rank. A collective of all ranks, including those without work (in no group)."""
         wrong = work.wrong() if work else None
-        told = self._exchange(wrong, work.hash() if work else 0)
-        if wrong is None and self._differs(case, told):
-            wrong = Wrong(offset=-1, expected=told[self._first(case)][4], got=told[self.rank][4])
-        found = _judged(case, step, told)
-        if found:
-            self._tell(case, step, wrong)
-            raise WrongResult(found[1], found[0])
+        reports = self._exchange(wrong, work.hash() if work else 0)
+        if wrong is None and self._differs(case, reports):
+            wrong = Wrong(offset=-1, expected=reports[self._first(case)][4], got=reports[self.rank][4])
+        finding = _first_wrong(case, step, reports)
+        if finding:
+            self._report(case, step, wrong)
+            raise WrongResult(finding[1], finding[0])
 
-    def _tell(self, case: Case, step: int, wrong: Wrong | None) -> None:
-        """Nobody leaves before all have told what they found: the first one to leave ends the run."""
+    def _report(self, case: Case, step: int, wrong: Wrong | None) -> None:
+        """Write the event, then wait for all ranks: the first rank that exits ends the run."""
         if wrong is not None:
             self.emit(
                 "collective.wrong", case=case.number, step=step,
@@ -56,31 +56,31 @@ class Verifier:
             dist.barrier()
 
     def _exchange(self, wrong: Wrong | None, checksum: int) -> list[list[float]]:
-        mine = [1.0, float(wrong.offset), float(wrong.expected), float(wrong.got)] if wrong else [0.0] * 4
-        line = torch.tensor([*mine, float(checksum)], dtype=torch.float64, device=self.device)
+        report = [1.0, float(wrong.offset), float(wrong.expected), float(wrong.got)] if wrong else [0.0] * 4
+        line = torch.tensor([*report, float(checksum)], dtype=torch.float64, device=self.device)
         if self.world == 1:
             return [line.tolist()]
         lines = [torch.zeros(_FIELDS, dtype=torch.float64, device=self.device) for _ in range(self.world)]
         dist.all_gather(lines, line)
-        return [one.tolist() for one in lines]
+        return [row.tolist() for row in lines]
 
     def _first(self, case: Case) -> int:
         return next((group[0] for group in case.groups if self.rank in group), self.rank)
 
-    def _differs(self, case: Case, told: Sequence[Sequence[float]]) -> bool:
-        return told[self.rank][4] != told[self._first(case)][4]
+    def _differs(self, case: Case, reports: Sequence[Sequence[float]]) -> bool:
+        return reports[self.rank][4] != reports[self._first(case)][4]
 
 
-def _judged(case: Case, step: int, told: Sequence[Sequence[float]]) -> tuple[int, str] | None:
-    """The first rank with a wrong element, else the first that differs from its group, and what it has; None: all is well."""
-    for rank, (flag, offset, expected, got, _) in enumerate(told):
+def _first_wrong(case: Case, step: int, reports: Sequence[Sequence[float]]) -> tuple[int, str] | None:
+    """(rank, message) of the first rank with a wrong element, else of the first that differs from its group; None: all correct."""
+    for rank, (flag, offset, expected, got, _) in enumerate(reports):
         if flag:
             values = f"expected {_number(expected)}, got {_number(got)}"
             return rank, f"rank {rank}, element {offset:.0f}: {values} ({case.label()}, step {step})"
     for group in case.groups:
-        odd = next((rank for rank in group if told[rank][4] != told[group[0]][4]), None)
+        odd = next((rank for rank in group if reports[rank][4] != reports[group[0]][4]), None)
         if odd is not None:
-            return odd, f"rank {odd} has another result than rank {group[0]} ({case.label()}, step {step})"
+            return odd, f"rank {odd} has a different result than rank {group[0]} ({case.label()}, step {step})"
     return None
 
 

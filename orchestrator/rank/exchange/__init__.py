@@ -1,1 +1,1 @@
-"""Collectives by schedule: buffers, messages and communicators over the process group."""
+"""Runs collectives over the process group: by schedules of algorithms or by the backend's calls."""

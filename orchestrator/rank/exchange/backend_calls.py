@@ -1,4 +1,4 @@
-"""The backend's own collectives over the buffer of a case, blocking or not."""
+"""Calls the backend's collectives over the buffer of a case, blocking or asynchronous."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REDUCE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What a call needs. ``ranks``: the group's, as global ranks; ``me`` and ``root``: places in it."""
+    """The arguments of a call. ``ranks``: global ranks of the group; ``me`` and ``root``: group ranks."""
 
     flat: torch.Tensor
     layout: case_layout.Layout
@@ -30,7 +30,7 @@ class Call:
 
     @property
     def whole(self) -> torch.Tensor:
-        """All blocks, or the one buffer."""
+        """All blocks, or the whole buffer."""
         return self.flat[: self.layout.parts[-1][1]]
 
     @property
@@ -48,16 +48,16 @@ class Call:
 
 
 def operator(name: str) -> Any:
-    """torch's name of a reduction."""
+    """torch's reduction of this name."""
     return getattr(dist.ReduceOp, REDUCE[name])
 
 
-def call(operation: str, one: Call, *, asynchronous: bool) -> Callable[[], None]:
-    """Begin the operation; what waits for its end. A blocking one has ended already."""
+def start(operation: str, call: Call, *, asynchronous: bool) -> Callable[[], None]:
+    """Start the operation and return a function that waits for its end. A blocking operation has already ended."""
     if operation == "send-recv":
-        works = _neighbours(one)
+        works = _neighbours(call)
     else:
-        works = [_CALLS[operation](one, asynchronous)]
+        works = [_CALLS[operation](call, asynchronous)]
     if not asynchronous:
         _wait(works)
         return lambda: None
@@ -70,61 +70,61 @@ def _wait(works: Sequence[Any]) -> None:
             work.wait()
 
 
-def _neighbours(one: Call) -> list[Any]:
-    """The receive is posted before the send. NCCL wants both in one batch."""
-    (start, middle), (_, stop) = one.layout.parts
-    out, into = one.flat[start:middle], one.flat[middle:stop]
-    right, left = one.ranks[(one.me + 1) % len(one.ranks)], one.ranks[one.me - 1]
-    if one.flat.is_cuda:
-        pair = [dist.P2POp(dist.irecv, into, left, one.group), dist.P2POp(dist.isend, out, right, one.group)]
+def _neighbours(call: Call) -> list[Any]:
+    """Send to the right, receive from the left. The receive is posted first; NCCL needs both in one batch."""
+    (start, middle), (_, stop) = call.layout.parts
+    out, into = call.flat[start:middle], call.flat[middle:stop]
+    right, left = call.ranks[(call.me + 1) % len(call.ranks)], call.ranks[call.me - 1]
+    if call.flat.is_cuda:
+        pair = [dist.P2POp(dist.irecv, into, left, call.group), dist.P2POp(dist.isend, out, right, call.group)]
         return list(dist.batch_isend_irecv(pair))
-    return [dist.irecv(into, left, one.group), dist.isend(out, right, one.group)]
+    return [dist.irecv(into, left, call.group), dist.isend(out, right, call.group)]
 
 
-def _all_reduce(one: Call, later: bool) -> Any:
-    return dist.all_reduce(one.whole, one.operator, one.group, async_op=later)
+def _all_reduce(call: Call, asynchronous: bool) -> Any:
+    return dist.all_reduce(call.whole, call.operator, call.group, async_op=asynchronous)
 
 
-def _all_gather(one: Call, later: bool) -> Any:
+def _all_gather(call: Call, asynchronous: bool) -> Any:
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before torch 2.13
-    return gather(one.whole, one.own, group=one.group, async_op=later)
+    return gather(call.whole, call.own, group=call.group, async_op=asynchronous)
 
 
-def _reduce_scatter(one: Call, later: bool) -> Any:
+def _reduce_scatter(call: Call, asynchronous: bool) -> Any:
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    return scatter(one.own, one.whole, op=one.operator, group=one.group, async_op=later)
+    return scatter(call.own, call.whole, op=call.operator, group=call.group, async_op=asynchronous)
 
 
-def _broadcast(one: Call, later: bool) -> Any:
-    return dist.broadcast(one.whole, one.source, one.group, async_op=later)
+def _broadcast(call: Call, asynchronous: bool) -> Any:
+    return dist.broadcast(call.whole, call.source, call.group, async_op=asynchronous)
 
 
-def _reduce(one: Call, later: bool) -> Any:
-    return dist.reduce(one.whole, one.source, one.operator, one.group, async_op=later)
+def _reduce(call: Call, asynchronous: bool) -> Any:
+    return dist.reduce(call.whole, call.source, call.operator, call.group, async_op=asynchronous)
 
 
-def _gather(one: Call, later: bool) -> Any:
-    parts = one.blocks if one.me == one.root else None
-    return dist.gather(one.own, parts, one.source, one.group, async_op=later)
+def _gather(call: Call, asynchronous: bool) -> Any:
+    parts = call.blocks if call.me == call.root else None
+    return dist.gather(call.own, parts, call.source, call.group, async_op=asynchronous)
 
 
-def _scatter(one: Call, later: bool) -> Any:
-    parts = one.blocks if one.me == one.root else None
-    return dist.scatter(one.own, parts, one.source, one.group, async_op=later)
+def _scatter(call: Call, asynchronous: bool) -> Any:
+    parts = call.blocks if call.me == call.root else None
+    return dist.scatter(call.own, parts, call.source, call.group, async_op=asynchronous)
 
 
-def _all_to_all(one: Call, later: bool) -> Any:
-    world = len(one.ranks)
-    cuts, middle = one.layout.parts, one.layout.parts[world][0]
+def _all_to_all(call: Call, asynchronous: bool) -> Any:
+    world = len(call.ranks)
+    cuts, middle = call.layout.parts, call.layout.parts[world][0]
     into = [stop - start for start, stop in cuts[world : 2 * world]]
     out = [stop - start for start, stop in cuts[:world]]
     return dist.all_to_all_single(
-        one.flat[middle : middle + sum(into)], one.flat[:middle], into, out, group=one.group, async_op=later
+        call.flat[middle : middle + sum(into)], call.flat[:middle], into, out, group=call.group, async_op=asynchronous
     )
 
 
-def _barrier(one: Call, later: bool) -> Any:
-    return dist.barrier(one.group, async_op=later)
+def _barrier(call: Call, asynchronous: bool) -> Any:
+    return dist.barrier(call.group, async_op=asynchronous)
 
 
 _CALLS: Mapping[str, Callable[[Call, bool], Any]] = {

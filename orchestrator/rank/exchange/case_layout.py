@@ -1,4 +1,4 @@
-"""Where everything of a case lies in one buffer: the chunks of an algorithm, what is put in, what must come out. Pure, without torch."""
+"""The layout of a case's buffer: chunks of the algorithm, inputs, and expected outputs. Pure, without torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from ..collective.cases import Case
 from ..runtime import even_shares
 
-#: What all ranks of the group have, combined by the operator.
+#: The inputs of all ranks of the group, combined by the operator.
 COMBINED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``size`` elements at ``at`` are those of rank ``of`` (or COMBINED) from its element ``index`` on."""
+    """``size`` elements at offset ``at``: those of rank ``of`` (or COMBINED) from element ``index``."""
 
     at: int
     size: int
@@ -25,9 +25,9 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A buffer of ``size`` elements, 0 where no input lies. ``parts``: start and stop of every chunk.
+    """A buffer of ``size`` elements, 0 outside of the inputs. ``parts``: start and stop of every chunk.
 
-    ``own``: the block of this rank apart from the others, for calls of a library that want it so. ``outputs`` are contiguous.
+    ``own``: the separate block of this rank, for calls of the backend that need one. ``outputs`` are contiguous.
     """
 
     size: int
@@ -45,7 +45,7 @@ class Layout:
 
 
 def layout(case: Case, ranks: Sequence[int], me: int, chunks: int = 0) -> Layout:
-    """For ``ranks[me]`` in its group. ``chunks``: how many the algorithm has; 0: it is the library that does it."""
+    """The layout for ``ranks[me]``. ``chunks``: number of chunks of the algorithm; 0: the backend's call."""
     operation = case.item.operation
     if operation == "barrier":
         return Layout(size=0)
@@ -59,9 +59,9 @@ def layout(case: Case, ranks: Sequence[int], me: int, chunks: int = 0) -> Layout
 def _whole(case: Case, ranks: Sequence[int], me: int, chunks: int) -> Layout:
     count, root = case.count, case.item.root
     reducing, rooted = case.item.operation != "broadcast", case.item.operation == "reduce"
-    given = (Segment(0, count, ranks[me], 0),) if reducing or me == root else ()
-    wanted = (Segment(0, count, COMBINED if reducing else ranks[root], 0),) if not rooted or me == root else ()
-    return Layout(size=count, parts=even_shares.bounds(count, max(chunks, 1)), inputs=given, outputs=wanted)
+    inputs = (Segment(0, count, ranks[me], 0),) if reducing or me == root else ()
+    outputs = (Segment(0, count, COMBINED if reducing else ranks[root], 0),) if not rooted or me == root else ()
+    return Layout(size=count, parts=even_shares.bounds(count, max(chunks, 1)), inputs=inputs, outputs=outputs)
 
 
 def _pair(case: Case, ranks: Sequence[int], me: int) -> Layout:
@@ -79,11 +79,11 @@ def _blocks(case: Case, ranks: Sequence[int], me: int, chunks: int) -> Layout:
     start, stop = edges[me]
     own = (count, count + stop - start) if not chunks else (start, stop)
     operation, root = case.item.operation, case.item.root
-    everything = tuple(Segment(low, high - low, ranks[one], low) for one, (low, high) in enumerate(edges))
-    mine = Segment(own[0], stop - start, ranks[me], start)
-    given, wanted = {
-        "all-gather": ((mine,), everything),
-        "gather": ((mine,), everything if me == root else ()),
+    everything = tuple(Segment(low, high - low, ranks[index], low) for index, (low, high) in enumerate(edges))
+    own_block = Segment(own[0], stop - start, ranks[me], start)
+    inputs, outputs = {
+        "all-gather": ((own_block,), everything),
+        "gather": ((own_block,), everything if me == root else ()),
         "reduce-scatter": (
             (Segment(0, count, ranks[me], 0),),
             (Segment(own[0], stop - start, COMBINED, start),),
@@ -93,23 +93,23 @@ def _blocks(case: Case, ranks: Sequence[int], me: int, chunks: int) -> Layout:
             (Segment(own[0], stop - start, ranks[root], start),),
         ),
     }[operation]
-    return Layout(size=max(count, own[1]), parts=edges, own=own, inputs=given, outputs=wanted)
+    return Layout(size=max(count, own[1]), parts=edges, own=own, inputs=inputs, outputs=outputs)
 
 
 def _all_to_all(case: Case, ranks: Sequence[int], me: int, chunks: int) -> Layout:
-    """Input by destination, output by source, and scratch in chunks of the sizes of the input."""
+    """Input by destination, output by source, and scratch in chunks with the sizes of the input."""
     count, blocks = case.count, case.blocks
-    edges, mine = _edges(blocks), blocks[me]
-    out = tuple((count + one * mine, count + (one + 1) * mine) for one in range(len(ranks)))
+    edges, own = _edges(blocks), blocks[me]
+    out = tuple((count + index * own, count + (index + 1) * own) for index in range(len(ranks)))
     spare = max(chunks - 2 * len(ranks), 0)
-    more = [blocks[one % len(blocks)] for one in range(spare)]
-    after = count + mine * len(ranks)
+    more = [blocks[index % len(blocks)] for index in range(spare)]
+    after = count + own * len(ranks)
     scratch = tuple((after + low, after + high) for low, high in _edges(more))
     return Layout(
         size=after + sum(more),
         parts=(*edges, *out, *scratch),
         inputs=(Segment(0, count, ranks[me], 0),),
-        outputs=tuple(Segment(out[one][0], mine, rank, edges[me][0]) for one, rank in enumerate(ranks)),
+        outputs=tuple(Segment(out[index][0], own, rank, edges[me][0]) for index, rank in enumerate(ranks)),
     )
 
 

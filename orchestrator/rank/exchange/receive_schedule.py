@@ -1,11 +1,11 @@
-"""When each receive of a schedule may be posted: as early as nothing can be overwritten. Pure.
+"""Plans when each receive of a schedule is posted: as early as possible without overwriting chunks in use. Pure.
 
 A receive that is posted late makes its sender wait for a round trip first; on loopback with busy cores that tripled the time
-of a ring. A staged receive goes to scratch memory and can be posted at once, as far as scratch reaches: about the size of
-the buffer. Others must wait until their chunks are no longer read or written by an earlier step. Receives from one peer
-keep their order, because transports match them by it. Where two peers send long streams in turns, as in trees with segments, a
-receive waits for its turn: else one of them runs ahead and takes the link from the one that is waited for (up to 1.5 times the
-time of a double binary tree).
+of a ring. A staged receive goes to scratch memory and can be posted at once, while scratch suffices: about the size of the
+buffer. Other receives wait until no earlier step reads or writes their chunks. Receives from one peer stay in order, because
+transports match them by it. If two peers alternate in sending long streams, as in trees with segments, a receive waits for its
+turn: otherwise one stream overtakes and takes bandwidth from the one that is needed (up to 1.5 times the time of a double
+binary tree).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from ...model import schedule as model
 
 #: (step of the schedule, index of the receive in that step)
-Place = tuple[int, int]
+ReceiveId = tuple[int, int]
 
 
-def plan(schedule: model.Schedule) -> tuple[tuple[Place, ...], ...]:
-    """Per step the receives that are posted when it begins, in order."""
-    posted: list[list[Place]] = [[] for _ in schedule]
+def plan(schedule: model.Schedule) -> tuple[tuple[ReceiveId, ...], ...]:
+    """For every step, the receives that are posted when it begins, in order."""
+    posted: list[list[ReceiveId]] = [[] for _ in schedule]
     last_use: dict[int, int] = {}
     last_post: dict[int, int] = {}
     scratch, streams = _Scratch(schedule), _Streams(schedule)
@@ -36,12 +36,12 @@ def plan(schedule: model.Schedule) -> tuple[tuple[Place, ...], ...]:
             last_post[recv.peer] = at
             posted[at].append((index, number))
         last_use.update((chunk, index) for chunk in _used(step))
-        streams.passed(step, index)
-    return tuple(tuple(places) for places in posted)
+        streams.advance(step, index)
+    return tuple(tuple(receives) for receives in posted)
 
 
 def staged(step: model.Step, recv: model.Recv) -> bool:
-    """Whether a receive goes to scratch first: what is combined, scattered over the buffer, sent in the same step, or a token."""
+    """Whether a receive goes to scratch first: it is reduced, not contiguous, sent in the same step, or a token."""
     if recv.reduce or not recv.chunks:
         return True
     first = recv.chunks[0]
@@ -51,10 +51,10 @@ def staged(step: model.Step, recv: model.Recv) -> bool:
 
 
 def scratch(schedule: model.Schedule) -> int:
-    """The most chunks that receives hold beside the buffer at one time."""
+    """The most chunks of scratch that receives need at a time."""
     taken = [0] * len(schedule)
-    for at, places in enumerate(plan(schedule)):
-        for index, number in places:
+    for at, receives in enumerate(plan(schedule)):
+        for index, number in receives:
             recv = schedule[index].recvs[number]
             for step in range(at, index + 1) if staged(schedule[index], recv) else ():
                 taken[step] += len(recv.chunks)
@@ -69,15 +69,17 @@ def _used(step: model.Step) -> Iterator[int]:
 
 
 class _Scratch:
-    """How many chunks of scratch are taken at each step."""
+    """The chunks of scratch in use at each step."""
 
     def __init__(self, schedule: model.Schedule) -> None:
         messages = [recv.chunks for step in schedule for recv in step.recvs]
-        self._limit = max([len({chunk for one in messages for chunk in one}), *(2 * len(one) for one in messages)])
+        self._limit = max(
+            [len({chunk for chunks in messages for chunk in chunks}), *(2 * len(chunks) for chunks in messages)]
+        )
         self._taken = [0] * len(schedule)
 
     def take(self, chunks: int, earliest: int, index: int) -> int:
-        """From which step on there is room until the end of step ``index``; at the latest from that step itself."""
+        """Reserve scratch until the end of step ``index``; return the step from which it is free, at the latest ``index``."""
         at = index + 1
         while at > earliest and self._taken[at - 1] + chunks <= self._limit:
             at -= 1
@@ -88,18 +90,18 @@ class _Scratch:
 
 
 class _Streams:
-    """Peers that send more than two messages, and when each has sent the last one so far."""
+    """Peers that send more than two messages, and the step of the last message of each so far."""
 
     def __init__(self, schedule: model.Schedule) -> None:
         count = Counter(recv.peer for step in schedule for recv in step.recvs)
         self._last = {peer: -1 for peer, messages in count.items() if messages > 2}
 
     def turn(self, step: model.Step, recv: model.Recv) -> int:
-        """The first step in which no other stream is awaited before this one, but those that are awaited together with it."""
+        """The first step at which no other stream comes before this one, except those of the same step."""
         if recv.peer not in self._last:
             return 0
-        together = {one.peer for one in step.recvs}
+        together = {other.peer for other in step.recvs}
         return 1 + max((last for peer, last in self._last.items() if peer not in together), default=-1)
 
-    def passed(self, step: model.Step, index: int) -> None:
+    def advance(self, step: model.Step, index: int) -> None:
         self._last.update((recv.peer, index) for recv in step.recvs if recv.peer in self._last)

@@ -1,4 +1,4 @@
-"""Carries out a schedule over torch point-to-point: receives posted early, every Work waited for, every message timed."""
+"""Runs the schedule of an algorithm by torch point-to-point calls: posts receives early and times every message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...model import schedule as model
 from ..runtime import even_shares, recorder
 from . import receive_schedule, step_tensors
 
-#: How a received chunk (second) is combined into the own one (first), in place.
+#: Combines a received chunk (second) into the own chunk (first), in place.
 OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "sum": lambda own, got: own.add_(got),
     "prod": lambda own, got: own.mul_(got),
@@ -28,11 +28,11 @@ OPERATORS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
 
 
 class Exchange:
-    """One algorithm on one rank of a group. Scratch is kept between calls; results are bit-exact for a given world.
+    """One algorithm on one rank of a group. Scratch is reused between calls; results are bit-exact for a given world.
 
-    ``ranks``: the group's ranks as global ones (None: those of ``group``; None as well: all). ``chunks`` None: nothing is
-    recorded. A message is recorded once, by its receiver: from the moment at which the receiver enters the step of the
-    schedule to the moment at which it has it; the peer is the sender's global rank. Tokens are not recorded.
+    ``ranks``: global ranks of the group (None: those of ``group``, or all). ``chunks``: None records nothing. The receiver records
+    a message, from its entry into the step of the schedule until the message has arrived; the peer is the sender's global rank.
+    Tokens are not recorded.
     """
 
     def __init__(
@@ -49,29 +49,29 @@ class Exchange:
         self._schedule, self._ranks, self._group, self._chunks = schedule, ranks, group, chunks
         self._operator = OPERATORS[operator]
         self._plan = receive_schedule.plan(schedule)
-        self._known: tuple[Any, list[step_tensors.Row]] = (None, [])
+        self._cached: tuple[Any, list[step_tensors.Row]] = (None, [])
 
     def run(
         self, parts: Sequence[torch.Tensor], *, step: int, op: int, first: Callable[[], None] = lambda: None
     ) -> None:
-        """Exchange in place; ``parts[c]`` is the one-dimensional view of chunk c. Waits for all that was started before.
+        """Exchange in place; ``parts[c]`` is the one-dimensional view of chunk c. Waits for everything started before.
 
         ``first`` is called after the first step of the schedule.
         """
         _background().settle()
-        self._carry_out(parts, _device(parts, self._group), step, op, first)
+        self._run_steps(parts, _device(parts, self._group), step, op, first)
 
     def start(self, parts: Sequence[torch.Tensor], *, step: int, op: int) -> Handle:
-        """The same beside the caller, one after the other in the order of the calls. Parts are not to be touched before wait()."""
+        """Run in the background, in the order of the calls. The caller must not access the parts before wait()."""
         device = _device(parts, self._group)
-        return _background().begin(lambda: self._carry_out(parts, device, step, op, lambda: None))
+        return _background().begin(lambda: self._run_steps(parts, device, step, op, lambda: None))
 
-    def _carry_out(
+    def _run_steps(
         self, parts: Sequence[torch.Tensor], device: torch.device, step: int, op: int, first: Callable[[], None]
     ) -> None:
         steps = self._rows(parts, device)
         if device.type == "cuda":
-            torch.cuda.set_device(device)  # it is the thread's own
+            torch.cuda.set_device(device)  # the current device belongs to the thread
         call = _batched if dist.get_backend(self._group) == "nccl" else _early
         start = time.monotonic()
         for index, ends in enumerate(call(steps, self._group, self._operator)):
@@ -85,19 +85,19 @@ class Exchange:
 
     def _rows(self, parts: Sequence[torch.Tensor], device: torch.device) -> list[step_tensors.Row]:
         key = tuple((part.data_ptr(), part.numel(), part.dtype) for part in parts)
-        if self._known[0] != key:
-            self._known = key, step_tensors.rows(self._schedule, self._plan, parts, self._ranks, device)
-        return self._known[1]
+        if self._cached[0] != key:
+            self._cached = key, step_tensors.rows(self._schedule, self._plan, parts, self._ranks, device)
+        return self._cached[1]
 
 
 class Handle:
-    """An exchange that was started."""
+    """An exchange that runs in the background."""
 
     def __init__(self, future: futures.Future[None]) -> None:
         self._future = future
 
     def wait(self) -> None:
-        """Until it has ended. Raises what it raised."""
+        """Wait for its end. Raises its exception."""
         self._future.result()
 
 
@@ -107,7 +107,7 @@ def cut(flat: torch.Tensor, parts: int) -> list[torch.Tensor]:
 
 
 class _Background:
-    """One thread that carries out exchanges in order."""
+    """One thread that runs exchanges in order."""
 
     def __init__(self) -> None:
         self._thread = futures.ThreadPoolExecutor(1, thread_name_prefix="exchange")
@@ -118,7 +118,7 @@ class _Background:
         return Handle(self._last)
 
     def settle(self) -> None:
-        """Until nothing is under way; how it ended its handle says."""
+        """Wait until nothing runs; the handle has the result."""
         if self._last is not None:
             futures.wait([self._last])
             self._last = None
@@ -126,7 +126,7 @@ class _Background:
 
 @functools.cache
 def _background() -> _Background:
-    """The process's own: two threads would mix up the order of messages between two ranks."""
+    """One per process: two threads would mix up the order of messages between two ranks."""
     return _Background()
 
 
@@ -139,21 +139,21 @@ def _device(parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> t
 
 
 def _early(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
-    """gloo: receives posted as early as the plan allows, always before the step's sends. Per step the ends of its receives."""
-    works: dict[receive_schedule.Place, Any] = {}
+    """gloo: post receives as early as the plan allows, always before the sends of the step. Yields the ends of the receives."""
+    works: dict[receive_schedule.ReceiveId, Any] = {}
     for row in steps:
         for target, source in row.copies:
             target.copy_(source)
         for post in row.posts:
             if post.into is not None:
-                works[post.place] = dist.irecv(post.into, post.peer, group=group)
+                works[post.receive_id] = dist.irecv(post.into, post.peer, group=group)
         for message, pieces in row.packs:
             torch.cat(pieces, out=message)
         sending = [dist.isend(message, peer, group=group) for message, peer in row.sends]
         ends = []
         for arrival in row.arrivals:
             if arrival.into is not None:
-                works.pop(arrival.place).wait()
+                works.pop(arrival.receive_id).wait()
             ends.append(time.monotonic())
         for work in sending:
             _wait(work)
@@ -162,14 +162,14 @@ def _early(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, opera
 
 
 def _batched(steps: list[step_tensors.Row], group: dist.ProcessGroup | None, operator: Any) -> Iterator[list[float]]:
-    """NCCL: what progresses together goes into one batch per step; the clock is read after the device is done."""
+    """NCCL: one batch per step; the clock is read when the device has finished."""
     for row in steps:
         for target, source in row.copies:
             target.copy_(source)
         for message, pieces in row.packs:
             torch.cat(pieces, out=message)
-        taken = [(one.into, one.peer) for one in row.arrivals if one.into is not None]
-        ops = [dist.P2POp(dist.irecv, into, peer, group) for into, peer in taken]
+        receives = [(arrival.into, arrival.peer) for arrival in row.arrivals if arrival.into is not None]
+        ops = [dist.P2POp(dist.irecv, into, peer, group) for into, peer in receives]
         ops += [dist.P2POp(dist.isend, message, peer, group) for message, peer in row.sends]
         for work in dist.batch_isend_irecv(ops) if ops else ():
             work.wait()

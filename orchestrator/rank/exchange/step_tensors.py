@@ -1,4 +1,4 @@
-"""Where everything of a schedule lies in memory: what is copied, posted, sent, unpacked and combined, step by step."""
+"""The tensors of every step of a schedule: what is copied, received, packed, sent, unpacked and combined."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from . import receive_schedule
 
 @dataclass(slots=True)
 class Arrival:
-    """One receive: who sends, its first chunk, its bytes; the memory that it is received into (None: it is empty)."""
+    """A receive: sender, first chunk, bytes, and the tensor that is received into (None: the message is empty)."""
 
-    place: receive_schedule.Place
+    receive_id: receive_schedule.ReceiveId
     peer: int
     chunk: int
     size: int
@@ -25,7 +25,7 @@ class Arrival:
 
 @dataclass(slots=True)
 class Row:
-    """One step. Pairs are (target, source); ``packs`` are (message, its pieces)."""
+    """The tensors of one step. Pairs are (target, source); ``packs`` are (message, its pieces)."""
 
     copies: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     posts: list[Arrival] = field(default_factory=list)
@@ -38,21 +38,21 @@ class Row:
 
 def rows(
     schedule: model.Schedule,
-    plan: Sequence[Sequence[receive_schedule.Place]],
+    plan: Sequence[Sequence[receive_schedule.ReceiveId]],
     parts: Sequence[torch.Tensor],
     ranks: Sequence[int],
     device: torch.device,
 ) -> list[Row]:
     """The steps of ``schedule`` over ``parts``; peers are global ranks. Empty messages are left out on both sides."""
     made = [Row() for _ in schedule]
-    arrivals: dict[receive_schedule.Place, Arrival] = {}
+    arrivals: dict[receive_schedule.ReceiveId, Arrival] = {}
     pool = _Pool(parts, device)
     for index, step in enumerate(schedule):
         row = made[index]
         row.copies = [(parts[copy.target], parts[copy.source]) for copy in step.copies]
-        for place in plan[index]:
-            arrivals[place] = _arrival(place, schedule[place[0]], parts, ranks, pool)
-        row.posts = [arrivals[place] for place in plan[index]]
+        for receive_id in plan[index]:
+            arrivals[receive_id] = _arrival(receive_id, schedule[receive_id[0]], parts, ranks, pool)
+        row.posts = [arrivals[receive_id] for receive_id in plan[index]]
         _sends(row, step, parts, ranks, pool)
         row.arrivals = [arrivals[index, number] for number in range(len(step.recvs))]
         for recv, arrival in zip(step.recvs, row.arrivals, strict=True):
@@ -62,32 +62,36 @@ def rows(
 
 
 def joined(parts: Sequence[torch.Tensor], chunks: Sequence[int]) -> torch.Tensor | None:
-    """The chunks as one view; None where they are no neighbours in memory."""
-    found = [parts[chunk] for chunk in chunks if parts[chunk].numel()]
-    if not found:
+    """The chunks as one view; None if they are not contiguous in memory."""
+    pieces = [parts[chunk] for chunk in chunks if parts[chunk].numel()]
+    if not pieces:
         return parts[chunks[0]] if chunks else None
-    first, total = found[0], 0
-    for one in found:
-        if one.data_ptr() != first.data_ptr() + total * first.element_size():
+    first, total = pieces[0], 0
+    for piece in pieces:
+        if piece.data_ptr() != first.data_ptr() + total * first.element_size():
             return None
-        total += one.numel()
-    if len(found) == 1:
+        total += piece.numel()
+    if len(pieces) == 1:
         return first
-    if any(one.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() for one in found):
+    if any(piece.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() for piece in pieces):
         return None
     return first.as_strided((total,), (1,))
 
 
 def _arrival(
-    place: receive_schedule.Place, step: model.Step, parts: Sequence[torch.Tensor], ranks: Sequence[int], pool: _Pool
+    receive_id: receive_schedule.ReceiveId,
+    step: model.Step,
+    parts: Sequence[torch.Tensor],
+    ranks: Sequence[int],
+    pool: _Pool,
 ) -> Arrival:
-    recv = step.recvs[place[1]]
+    recv = step.recvs[receive_id[1]]
     into = None if receive_schedule.staged(step, recv) else joined(parts, recv.chunks)
     if into is None:
-        into = pool.message(parts, recv.chunks, place[0])
+        into = pool.message(parts, recv.chunks, receive_id[0])
     chunk = recv.chunks[0] if recv.chunks else 0
     size = into.numel() * into.element_size()
-    return Arrival(place, ranks[recv.peer], chunk, size, into if size else None, token=not recv.chunks)
+    return Arrival(receive_id, ranks[recv.peer], chunk, size, into if size else None, token=not recv.chunks)
 
 
 def _sends(row: Row, step: model.Step, parts: Sequence[torch.Tensor], ranks: Sequence[int], pool: _Pool) -> None:
@@ -102,7 +106,7 @@ def _sends(row: Row, step: model.Step, parts: Sequence[torch.Tensor], ranks: Seq
 
 
 def _effects(row: Row, recv: model.Recv, arrival: Arrival, parts: Sequence[torch.Tensor]) -> None:
-    """What happens to the chunks at the end of the step; nothing where they were received in place."""
+    """Add what happens to the chunks at the end of the step; nothing if they were received in place."""
     if arrival.into is None or not recv.chunks:
         return
     whole = joined(parts, recv.chunks)
@@ -117,7 +121,7 @@ def _effects(row: Row, recv: model.Recv, arrival: Arrival, parts: Sequence[torch
 
 
 class _Pool:
-    """Scratch memory, used again as soon as the step that needed it is over."""
+    """Scratch memory, reused as soon as the step that needed it has ended."""
 
     def __init__(self, parts: Sequence[torch.Tensor], device: torch.device) -> None:
         self._dtype = parts[0].dtype if parts else torch.int32
@@ -128,16 +132,16 @@ class _Pool:
         self.at = 0
 
     def message(self, parts: Sequence[torch.Tensor], chunks: Sequence[int], until: int) -> torch.Tensor:
-        """Room for the chunks until the end of step ``until``; for a token there is one place for all."""
+        """A tensor for the chunks until the end of step ``until``; all tokens share one."""
         if not chunks:
             return self._token
         size = sum(parts[chunk].numel() for chunk in chunks)
         free = self._free.get(size)
-        found = free.pop() if free else torch.empty(size, dtype=self._dtype, device=self._device)
-        self._until.setdefault(until, []).append(found)
-        return found
+        tensor = free.pop() if free else torch.empty(size, dtype=self._dtype, device=self._device)
+        self._until.setdefault(until, []).append(tensor)
+        return tensor
 
     def release(self, index: int) -> None:
-        for one in self._until.pop(index, ()):
-            self._free.setdefault(one.numel(), []).append(one)
+        for tensor in self._until.pop(index, ()):
+            self._free.setdefault(tensor.numel(), []).append(tensor)
         self.at = index + 1

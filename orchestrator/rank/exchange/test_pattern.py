@@ -1,4 +1,4 @@
-"""What a rank puts in, and what must come out: small integers by rank and element, exact in every dtype however they are summed."""
+"""Test patterns for collectives: inputs and expected results, small integers that are exact in every dtype and order of sums."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import torch
 
 from .case_layout import COMBINED, Segment
 
-#: Elements until a pattern begins again: a prime, so that no chunk moved by accident fits its place.
+#: Elements until a pattern repeats: a prime, so that a chunk at a wrong offset is detected.
 PERIOD = 4093
-#: Below it sums of integers are exact in bfloat16 and fit int8.
+#: Up to this value, sums of integers are exact in bfloat16 and fit int8.
 _EXACT = 127
 
 DTYPES = {
@@ -44,7 +44,7 @@ class Patterns:
 
 
 def source(rank: int, world: int, operator: str) -> torch.Tensor:
-    """One period of what ``rank`` puts in among ``world`` ranks, as int64."""
+    """One period of the input of ``rank`` among ``world`` ranks, as int64."""
     index = torch.arange(PERIOD)
     if operator == "prod":
         return 1 + ((index + 5 * rank) % max(4, -(-world // 6)) == 0).to(torch.int64)
@@ -62,7 +62,7 @@ def combine(every: torch.Tensor, operator: str) -> torch.Tensor:
     if operator in ("min", "max"):
         return every.amin(dim=0) if operator == "min" else every.amax(dim=0)
     function = {"band": torch.bitwise_and, "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}[operator]
-    found = every[0]
+    result = every[0]
     for row in every[1:]:
-        found = function(found, row)
-    return found
+        result = function(result, row)
+    return result

@@ -1,1 +1,1 @@
-"""A peer to compare with: the same collectives carried out by Open MPI, among the same ranks and over the same links."""
+"""Open MPI as a peer to compare with: it runs the same collectives among the same ranks, over the same links."""

