@@ -134,7 +134,7 @@ def test_ctrl_c_on_the_command_line_prints_how_to_go_on(bed: Bed, tmp_path: Path
     with subprocess.Popen([*command, *args], cwd=tmp_path, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         output = ""
-        while "epoch 0" not in output:
+        while "attempt 0" not in output:
             output += process.stdout.readline()
         process.send_signal(signal.SIGINT)
         output += process.stdout.read()

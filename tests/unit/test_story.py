@@ -18,18 +18,18 @@ def lines_of(run: Run, events: History | None = None) -> list[str]:
 def test_a_failover_is_told_from_the_hold_to_the_first_step() -> None:
     lines = lines_of(history.reference())
     labels = [line.split(":")[0] for line in lines]
-    order = ["epoch 0", "step 30", "FAULT", "detected", "epoch 1", "resume", "step 26", "finished"]
+    order = ["attempt 0", "step 30", "FAULT", "detected", "attempt 1", "resume", "step 26", "finished"]
     assert [label for label in labels if label in order][: len(order)] == [
-        "epoch 0", "step 30", "FAULT", "detected", "epoch 1", "resume", "epoch 1", "step 26",
+        "attempt 0", "step 30", "FAULT", "detected", "attempt 1", "resume", "attempt 1", "step 26",
     ]  # fmt: skip
-    assert "epoch 0: 4 ranks on n0 n1 n2 n3" in lines
+    assert "attempt 0: 4 ranks on n0 n1 n2 n3" in lines
     assert "step 30: n2 held in allreduce; n0 n1 n3 are inside the same collective" in lines
-    assert "epoch 1: n2 lost: spare; rank 2 is now on n4" in lines
-    assert "epoch 1: 4 ranks again on n0 n1 n4 n3" in lines
+    assert "attempt 1: n2 lost: spare; rank 2 is now on n4" in lines
+    assert "attempt 1: 4 ranks now on n0 n1 n4 n3" in lines
 
 
 def test_a_clean_run_is_told_in_few_lines() -> None:
-    assert [line.split(":")[0] for line in lines_of(history.clean())] == ["epoch 0", "finished"]
+    assert [line.split(":")[0] for line in lines_of(history.clean())] == ["attempt 0", "finished"]
 
 
 def test_ranks_that_leave_because_their_node_was_lost_are_not_told_as_losses() -> None:

@@ -1,4 +1,4 @@
-"""Events -> the lines that tell a run to a person while it happens, and again when it is watched."""
+"""The lines that show a run while it happens, or when it is watched: a table from the class of an event to its lines."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _BY: Mapping[type[Payload] | None, str] = {
     GangStalled: "by step clock",
 }
 
-#: A fault that takes longer to inject is told with its beginning: what it broke may have been detected in between.
+#: The line of a fault that takes longer to inject has its start: its effect may be detected before the line.
 SLOW_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """``t``: seconds since the run began; ``label``: the first column; ``passing``: of interest until the next one."""
+    """``t``: seconds since the run began; ``label``: the first column; ``passing``: the next line may replace it."""
 
     t: float
     label: str
@@ -72,22 +72,22 @@ class Line:
 
 @dataclass(kw_only=True)
 class RunLines:
-    """Remembers what later lines refer to. Feed it the events in order. ``slots``: group rank -> node, as planned."""
+    """State that later lines refer to. Feed it the events in order. ``slots``: group rank -> node, as planned."""
 
     trial: Trial
     slots: tuple[str, ...] = ()
     _epoch: int = 0
-    _last: str = ""
+    _last_progress: str = ""
     _stopping: bool = False
     _held: dict[str, Event[RankHeld]] = field(default_factory=dict)
     _inside: dict[str, set[int]] = field(default_factory=dict)
-    _first: dict[int, set[int]] = field(default_factory=dict)
-    _hit: set[int] = field(default_factory=set)
-    _accused: set[object] = field(default_factory=set)
-    _gone: set[tuple[int, str | None]] = field(default_factory=set)
+    _first_steps: dict[int, set[int]] = field(default_factory=dict)
+    _fault_epochs: set[int] = field(default_factory=set)
+    _reported_culprits: set[object] = field(default_factory=set)
+    _detected: set[tuple[int, str | None]] = field(default_factory=set)
 
     def feed(self, event: Event) -> tuple[Line, ...]:
-        """The lines that follow from one event, mostly none."""
+        """Return the lines of an event; most events have none."""
         table = _NOTES if event.type == "note" else {} if event.type == "invoke" else _OUTCOMES
         lines = table.get(event.subject) if event.subject else None
         return tuple(lines(self, event)) if lines else ()
@@ -114,8 +114,8 @@ class RunLines:
 
     def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
-        where = "again on" if epoch else "on"
-        yield self._line(event, f"epoch {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
+        where = "now on" if epoch else "on"
+        yield self._line(event, f"attempt {epoch}", f"{self.trial.world.size} ranks {where} {' '.join(self.slots)}")
 
     def _rank_held(self, event: Event[RankHeld]) -> Iterator[Line]:
         self._held[event.data.hold] = event
@@ -126,34 +126,38 @@ class RunLines:
         return iter(())
 
     def _hold_expired(self, event: Event[HoldExpired]) -> Iterator[Line]:
-        yield self._line(event, "expired", f"the hold of rank {event.data.rank} on {event.node}: nobody released it")
+        yield self._line(event, "expired", f"the hold of rank {event.data.rank} on {event.node} was not released")
 
     def _fault_target(self, event: Event[FaultTarget]) -> Iterator[Line]:
-        """The fault acts now: where everybody is."""
+        """The fault acts now: say which ranks are where."""
         id = event.data.id
-        self._hit.add(self._epoch)
+        self._fault_epochs.add(self._epoch)
         held, inside = self._held.pop(id, None), self._inside.pop(id, set())
         if held is None:
             return
         phase, step = held.data.phase, held.data.step
-        who = " ".join(self._node_of(rank) for rank in sorted(inside))
+        nodes = " ".join(self._node_of(rank) for rank in sorted(inside))
         verb = "are" if len(inside) > 1 else "is"
-        rest = f"; {who} {verb} inside the same collective" if inside and phase in INSIDE else ""
+        rest = f"; {nodes} {verb} inside the same collective" if inside and phase in INSIDE else ""
         yield self._line(event, f"step {step}" if step else str(phase), f"{held.node} held in {phase}{rest}")
 
     def _fault_injected(self, event: Event[FaultInjected]) -> Iterator[Line]:
-        done, began = _evidence(event.data.evidence), event.data.began
+        evidence, began = _evidence(event.data.evidence), event.data.began
         took = event.at.mono - began if began is not None else 0.0
         slow = f"; began at {event.t - took:.3f}" if took >= SLOW_S else ""
-        yield self._line(event, "FAULT", f"{self._fault(event)} on {event.node}{f': {done}' if done else ''}{slow}")
+        yield self._line(
+            event, "FAULT", f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}{slow}"
+        )
 
     def _fault_verified(self, event: Event[FaultVerified]) -> Iterator[Line]:
-        proof = _evidence(event.data.evidence)
-        yield self._line(event, "verified", f"{self._fault(event)} on {event.node}{f': {proof}' if proof else ''}")
+        evidence = _evidence(event.data.evidence)
+        yield self._line(
+            event, "verified", f"{self._fault(event)} on {event.node}{f': {evidence}' if evidence else ''}"
+        )
 
-    def _fault_act_answer(self, event: Event) -> Iterator[Line]:
+    def _fault_act_outcome(self, event: Event) -> Iterator[Line]:
         if event.type != "ok":
-            yield self._line(event, "FAULT", f"on {event.node} is not proved: {_reason(event)}")
+            yield self._line(event, "FAULT", f"on {event.node} not verified: {_reason(event)}")
 
     def _fault(self, event: Event[FaultInjected | FaultVerified]) -> str:
         return next((fault.fault for fault in self.trial.faults if fault.id == event.data.id), "fault")
@@ -161,44 +165,44 @@ class RunLines:
     def _fault_unreached(self, event: Event[FaultUnreached]) -> Iterator[Line]:
         yield self._line(event, "unreached", f"fault {event.data.id}: {event.data.reason}")
 
-    def _fault_heal_answer(self, event: Event) -> Iterator[Line]:
-        how = "verified" if event.type == "ok" else f"not proved: {_reason(event)}"
+    def _fault_heal_outcome(self, event: Event) -> Iterator[Line]:
+        how = "verified" if event.type == "ok" else f"not verified: {_reason(event)}"
         yield self._line(event, "healed", f"{event.node}; {how}")
 
     def _node_exit(self, event: Event[NodeExit]) -> Iterator[Line]:
         code = event.data.code
-        yield from self._found(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
+        yield from self._report_detection(event, f"node.exit {event.node}" + ("" if code is None else f", code {code}"))
 
     def _node_ended(self, event: Event[NodeEnded]) -> Iterator[Line]:
-        """Only what was not told by then."""
+        """Report only a node that was out of memory; its exit has a line of its own."""
         if event.data.oom:
-            yield self._line(event, "memory", f"{event.node} was ended by the kernel: its container was out of memory")
+            yield self._line(event, "memory", f"{event.node} was killed by the kernel: its container was out of memory")
 
     def _node_silent(self, event: Event[NodeSilent]) -> Iterator[Line]:
-        yield from self._found(event, f"node.silent {event.node}, for {event.data.silent_s or 0:.1f} s")
+        yield from self._report_detection(event, f"node.silent {event.node}, for {event.data.silent_s or 0:.1f} s")
 
     def _gang_stalled(self, event: Event[GangStalled]) -> Iterator[Line]:
-        yield from self._found(event, f"gang.stalled, no step for {event.data.since_s or 0:.1f} s")
+        yield from self._report_detection(event, f"gang.stalled, no step for {event.data.since_s or 0:.1f} s")
 
-    def _timer_answer(self, event: Event) -> Iterator[Line]:
+    def _timer_outcome(self, event: Event) -> Iterator[Line]:
         self._stopping = self._stopping or event.key == "wall"
         return iter(())
 
     def _store_retried(self, event: Event[StoreRetried]) -> Iterator[Line]:
         taken = ", ".join(map(str, event.data.taken or ()))
-        yield self._line(event, "store", f"port {taken} of {event.node} is taken; {event.data.port} it is")
+        yield self._line(event, "store", f"port {taken} of {event.node} is taken; using {event.data.port}")
 
     def _rank_exit(self, event: Event[RankExit]) -> Iterator[Line]:
-        """Only where nothing else was found before: the ranks of a gang that has lost a node leave too."""
+        """Report the exit only where no other loss was detected: when a node is lost, the other ranks exit too."""
         old = event.epoch not in (None, self._epoch) or self._stopping
-        if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._gone):
+        if event.data.code and not old and not any(epoch == self._epoch for epoch, _ in self._detected):
             what = f"rank.exit rank {event.data.rank} on {event.node}, code {event.data.code}"
-            yield from self._found(event, what)
+            yield from self._report_detection(event, what)
 
-    def _found(self, event: Event, what: str) -> Iterator[Line]:
-        where = (self._epoch, event.node)
-        if where not in self._gone:
-            self._gone.add(where)
+    def _report_detection(self, event: Event, what: str) -> Iterator[Line]:
+        key = (self._epoch, event.node)
+        if key not in self._detected:
+            self._detected.add(key)
             yield self._line(event, "detected", f"{what}, {_BY[event.kind]}")
 
     def _node_suspect(self, event: Event[NodeSuspect]) -> Iterator[Line]:
@@ -206,9 +210,7 @@ class RunLines:
 
     def _controller_late(self, event: Event[ControllerLate]) -> Iterator[Line]:
         late = event.data.late_s or 0.0
-        yield self._line(
-            event, "late", f"this machine kept the controller waiting for {late:.1f} s; limits are scaled up"
-        )
+        yield self._line(event, "late", f"the controller was delayed by {late:.1f} s; limits are extended")
 
     def _recovery_refused(self, event: Event[RecoveryRefused]) -> Iterator[Line]:
         yield self._line(event, "refused", f"no recovery: {event.data.reason}")
@@ -222,7 +224,7 @@ class RunLines:
         policy = ", ".join(sorted(set((event.data.policy or {}).values()))) or "restart in place"
         where = "; ".join(f"rank {rank} is now on {node}" for rank, node in moved)
         text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
-        yield self._line(event, f"epoch {event.epoch}", text)
+        yield self._line(event, f"attempt {event.epoch}", text)
 
     def _checkpoint_skipped(self, event: Event[CheckpointSkipped]) -> Iterator[Line]:
         yield self._line(event, "skipped", f"checkpoint {event.data.name}: {event.data.reason}")
@@ -231,53 +233,57 @@ class RunLines:
         yield self._line(event, "lost", f"checkpoint {event.data.name}: {event.data.reason}")
 
     def _checkpoint_refused(self, event: Event[CheckpointRefused]) -> Iterator[Line]:
-        yield self._line(event, "refused", f"a commit of an old epoch: {event.data.name}")
+        yield self._line(event, "refused", f"a commit of an old attempt: {event.data.name}")
 
     def _resume_chosen(self, event: Event[ResumeChosen]) -> Iterator[Line]:
         step, sha = event.data.step, (event.data.sha256 or "")[:4]
         if event.epoch:
-            own = self.trial.workload == "script"
-            fresh = "from what the script itself loads" if own else "from the beginning: no checkpoint yet"
-            text = f"from checkpoint {step} (sha256 {sha}…)" if step else fresh
+            is_script = self.trial.workload == "script"
+            start = (
+                "from the script's own checkpoint, if it loads one"
+                if is_script
+                else "from the beginning: no checkpoint yet"
+            )
+            text = f"from checkpoint {step} (sha256 {sha}…)" if step else start
             yield self._line(event, "resume", text)
 
     def _rank_step(self, event: Event[RankStep]) -> Iterator[Line]:
         epoch = event.epoch or 0
-        done = self._first.setdefault(epoch, set())
+        done = self._first_steps.setdefault(epoch, set())
         done.add(event.data.rank)
         if epoch and len(done) == self.trial.world.size:
-            self._first[epoch] = set()
-            yield self._line(event, f"step {event.data.step}", f"first step of epoch {epoch} done on all ranks")
+            self._first_steps[epoch] = set()
+            yield self._line(event, f"step {event.data.step}", f"first step of attempt {epoch} done on all ranks")
 
     def _progress(self, event: Event[Progress]) -> Iterator[Line]:
-        self._last = _steps_done(event.data.step, event.data.steps, event.data.loss)
-        yield self._line(event, f"step {event.data.step}", self._last, passing=True)
+        self._last_progress = _steps_done(event.data.step, event.data.steps, event.data.loss)
+        yield self._line(event, f"step {event.data.step}", self._last_progress, passing=True)
 
     def _rank_error(self, event: Event[RankError]) -> Iterator[Line]:
-        """Only where no fault of ours and no loss explains it."""
-        if self._epoch in self._hit or any(epoch == self._epoch for epoch, _ in self._gone):
+        """Report an error only where neither an injected fault nor a lost node explains it."""
+        if self._epoch in self._fault_epochs or any(epoch == self._epoch for epoch, _ in self._detected):
             return
         culprit = event.data.culprit
         if culprit is not None:
-            if culprit in self._accused:
+            if culprit in self._reported_culprits:
                 return
-            self._accused.add(culprit)
+            self._reported_culprits.add(culprit)
         rank, node = event.data.rank, event.node
         where = f"rank {rank} on {node}" if culprit is None or culprit == rank else self._node_of(culprit)
         yield self._line(event, "error", f"{where}: {event.data.kind}: {_short(event.data.message, 160)}")
 
     def _lease_over(self, event: Event[LeaseOver]) -> Iterator[Line]:
-        yield self._line(event, "lease", f"{event.data.key} ran out; the holder healed by itself")
+        yield self._line(event, "lease", f"{event.data.key} expired; its holder healed the fault")
 
     def _rank_finished(self, event: Event[RankFinished]) -> Iterator[Line]:
-        """The last loss that is told is the mean over ranks."""
+        """The last loss that is shown is the mean over ranks."""
         mean, steps = event.data.loss_mean, event.data.steps
         if isinstance(mean, float):
-            self._last = _steps_done(steps, steps, mean)
+            self._last_progress = _steps_done(steps, steps, mean)
         return iter(())
 
     def _run_end(self, event: Event[RunEnd]) -> Iterator[Line]:
-        text = event.data.reason or self._last or "every rank has left"
+        text = event.data.reason or self._last_progress or "all ranks have exited"
         yield self._line(event, str(event.data.outcome), text)
 
     def _node_of(self, rank: int) -> str:
@@ -298,7 +304,7 @@ def _evidence(value: Any) -> str:
 
 
 def _amount(item: Any) -> str:
-    """How many of a list; the distinct values of a mapping, such as the states of processes."""
+    """Return the length of a list, or the distinct values of a mapping, such as the states of processes."""
     if isinstance(item, list):
         return str(len(item))
     return "/".join(sorted(set(map(str, item.values())))) if isinstance(item, Mapping) else str(item)
@@ -310,7 +316,7 @@ def _short(value: Any, limit: int = 100) -> str:
 
 
 def _reason(event: Event) -> str:
-    return getattr(event.data, "reason", None) or "no answer"
+    return getattr(event.data, "reason", None) or "no reply"
 
 
 _Lines = Callable[[RunLines, Event[Any]], Iterator[Line]]
@@ -349,7 +355,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
 }
 #: By the command that the outcome closes.
 _OUTCOMES: Mapping[type[Payload], _Lines] = {
-    FaultAct: RunLines._fault_act_answer,
-    FaultHeal: RunLines._fault_heal_answer,
-    Timer: RunLines._timer_answer,
+    FaultAct: RunLines._fault_act_outcome,
+    FaultHeal: RunLines._fault_heal_outcome,
+    Timer: RunLines._timer_outcome,
 }
