@@ -1,4 +1,4 @@
-"""What a provider offers to the rest: observe, perform, poll, fetch. Effects live in ``providers/``."""
+"""The protocol of providers: observe, perform, poll, fetch. The contract of each method is tests/contract/provider_contract.py."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Cursors = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What came of a fetch: bytes written, whether the cap cut it, and why not all of it came (``reason``)."""
+    """The result of a fetch: bytes written, whether the limit cut the file, and why bytes are missing (``reason``)."""
 
     path: str
     size: int
@@ -24,9 +24,9 @@ class Fetched:
 
 
 class Prober(Protocol):
-    """How hosts, and nodes with a network of their own, are asked: the operations of ``agent/checks.py``.
+    """Probes hosts, and nodes with a network of their own: the operations of ``node/preflight_checks.py``.
 
-    Used by several threads at once. Raises OSError, ValueError or RuntimeError with a sentence that says what is wrong.
+    Several threads may use it at once. Raises OSError, ValueError or RuntimeError.
     """
 
     def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any: ...
@@ -38,42 +38,42 @@ class Provider(Protocol):
     """One kind of bed. ``run`` binds the provider to a run: its commands are named by it and its events are polled."""
 
     def warm_up(self, bed: BedSpec) -> None:
-        """It will soon be asked for: begin with what takes long to begin. Returns at once, raises nothing."""
+        """The bed will soon be used: start what takes long, e.g. connections. Returns at once, raises nothing."""
 
     def capabilities(self, host: str) -> frozenset[str]: ...
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
-        """What exists of a bed. ``memory``: how much its nodes have is wanted too, which takes milliseconds for each process."""
+        """The status of a bed and its nodes. ``memory``: measure it too, which takes milliseconds per process."""
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
-        """What one node is seen to be, within a second; ``unreachable`` where its host does not answer. Raises nothing."""
+        """The status of one node, within a second; ``unreachable`` if its host does not respond. Raises nothing."""
 
     def prober(self, bed: BedSpec) -> Prober | None:
-        """How its hosts are asked before a trial; None where all there is to ask is this machine."""
+        """Probes the bed's hosts before a trial; None if all nodes are processes of this machine."""
 
     def prepare(self, bed: BedSpec) -> None:
-        """Make everything below the nodes ready (directories, archive, keeper). Idempotent."""
+        """Prepare all that nodes need (directories, archive, keeper). Idempotent."""
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
         """End every process of the bed and remove its directories; returns the pids that were ended."""
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
-        """The same on some hosts alone, which left the bed; returns the pids that were ended."""
+        """The same on some hosts, which left the bed; returns the pids that were ended."""
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run; the cursors from which its events are to be polled."""
+        """Bind to a run; the cursors to poll its events from."""
 
     def close(self) -> None:
-        """Let go of what open() took; it may be opened again."""
+        """Release what open() acquired; it may be opened again."""
 
     def put(self, files: Mapping[str, bytes]) -> str:
-        """Place a payload, addressed by its content, where every node can read it; the path on the nodes."""
+        """Store a payload, addressed by its content, where every node can read it; the path on the nodes."""
 
     def perform(self, command: Command) -> None:
         """Send a command; returns at once. The outcome is an event with ``command.key``."""
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        """Events since ``cursors``, waiting up to ``timeout_s`` for the first one. Delivers at least once."""
+        """Events since ``cursors``, waiting up to ``timeout_s`` for the first. Delivers at least once."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         """Per node: (incarnation, count of its heart-beat); a count that stays the same is silence."""
@@ -81,13 +81,13 @@ class Provider(Protocol):
     def fetch(self, node: str, path: str, to: Path, limit: int) -> Fetched: ...
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        """Several (path, where to) of a node, one after the other, ``limit`` bytes in all; its host is asked once."""
+        """Fetch several (path, target) of a node in order, ``limit`` bytes in all, with one request to its host."""
 
     def forget(self, bed: BedSpec, run: str) -> None:
-        """Remove what a run has left on the nodes: its bundle is sealed and nobody will ask again."""
+        """Remove the files of a run from the nodes, once its bundle is sealed."""
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """(host, ``{kind, name, size_bytes, age_s}``) of what runs have left on the bed's hosts. Raises InfrastructureError."""
+        """(host, ``{kind, name, size_bytes, age_s}``) of the leftovers of runs on the bed's hosts. Raises InfrastructureError."""
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
         """Remove (host, kind, name) of what ``leftovers`` lists. Raises InfrastructureError."""

@@ -146,7 +146,7 @@ def reset(state: Path, bed: BedSpec, vault: Vault, notify: playbook_runs.Told, *
     held = [f"host {host}: {step.said}" for host, step in played.failed.items() if step.task == HELD]
     if held:
         force_command = f"ccbed down {bed.inventory} --reset --force"
-        raise OwnedError(*held, hint=f"end it there; or take it away from them: {force_command}")
+        raise OwnedError(*held, hint=f"end it there; to end it by force: {force_command}")
     if not played.failed:
         prepared.forget(state, bed.name)
     return Outcome(ready=played.done, failures=_failures(bed, played), changed=played.changed)

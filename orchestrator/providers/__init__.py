@@ -1,1 +1,1 @@
-"""Beds: what exists, what is done to it, and what it says. One file per provider."""
+"""Providers of beds: each observes nodes, performs commands and delivers events."""

@@ -1,4 +1,4 @@
-"""Walks the plan of `up`: ends what must go, prepares the host, starts what is missing."""
+"""Applies the plan of `up`: ends outdated nodes, prepares the hosts, starts missing nodes."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from ..core.bed import error_explanations
 from ..model import codec
 from ..model.bed import BedSpec, BedStatus, Change, Diff, NodeSpec
 from ..model.errors import InfrastructureError
-from ..model.event import Command, Event
+from ..model.event import Command, Event, command
+from ..model.events import NodeApply, NodeKill
 from ..model.provider import Provider
 from . import bed_commands
 
 KILL_S = 15.0
-#: So many nodes of a host are started at once: each of them imports torch, which keeps a core busy and reads a lot.
+#: So many nodes of a host are started at once: each imports torch, which keeps a core and the disk busy.
 AT_ONCE = 4
-#: What is said of a node that was not ready in time.
-SLOW = "no answer to node.apply"
-#: How often it is looked whether nodes that are starting have become warm.
-_AGAIN_S = 0.5
-#: So many looks in a row that fail: a host is lost.
+#: The problem of a node that was not ready in time.
+SLOW = "no response to node.apply"
+#: How often starting nodes are observed.
+_OBSERVE_S = 0.5
+#: After so many failed observations in a row a host is lost.
 LOST_AFTER = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """How long the parts took, in seconds; ``keeper_s`` is 0.0 where the keeper was there. ``ended``: pids."""
+    """How long the parts took, in seconds; ``keeper_s`` is 0.0 if the keeper was there. ``ended``: pids."""
 
     keeper_s: float
     nodes_s: float
@@ -40,47 +41,46 @@ def apply(
     diff: Diff,
     *,
     token: str,
-    heard: Callable[[Event], None] = lambda event: None,
-    prepared: Callable[[float], None] = lambda seconds: None,
+    on_event: Callable[[Event], None] = lambda event: None,
+    on_prepared: Callable[[float], None] = lambda seconds: None,
 ) -> Applied:
-    """``token`` makes the commands' keys unique to this `up`. ``prepared`` is told when the keeper is there.
+    """``token`` makes the commands' keys unique to this `up`. ``on_prepared`` is called when the keeper is ready.
 
     Raises InfrastructureError with a line per node that did not come up.
     """
     start = time.monotonic()
-    ended = provider.retire(bed) if _all_anew(diff) else ()
+    ended = provider.retire(bed) if _replaces_keeper(diff) else ()
     provider.prepare(bed)
     middle = time.monotonic()
-    prepared(middle - start if diff.keeper else 0.0)
-    ask = bed_commands.bound(provider, bed)
-    kills = () if _all_anew(diff) else _kills((*diff.of("remove"), *diff.of("replace")), token)
-    _all(ask, (kills,), bed, heard)
-    _all(ask, _waves(bed, (*diff.of("create"), *diff.of("replace")), token), bed, heard)
+    on_prepared(middle - start if diff.keeper else 0.0)
+    commands = bed_commands.bind(provider, bed)
+    kills = () if _replaces_keeper(diff) else _kills((*diff.of("remove"), *diff.of("replace")), token)
+    _perform_waves(commands, (kills,), bed, on_event)
+    _perform_waves(commands, _waves(bed, (*diff.of("create"), *diff.of("replace")), token), bed, on_event)
     return Applied(
         keeper_s=middle - start if diff.keeper else 0.0, nodes_s=time.monotonic() - middle, ended=tuple(ended)
     )
 
 
-def _all_anew(diff: Diff) -> bool:
-    """Nodes whose keeper must change cannot be handed over: everything is ended first. A keeper that is gone left its nodes."""
+def _replaces_keeper(diff: Diff) -> bool:
+    """Whether the keeper must be replaced: its nodes end with it. A keeper that is dead has left its nodes already."""
     return not diff.detached and diff.keeper is not None and diff.keeper.action == "replace"
 
 
 def _kills(changes: Iterable[Change], token: str) -> tuple[Command, ...]:
     return tuple(
-        Command(
-            f="node.kill",
-            key=f"up-{token}/kill/{change.node}",
+        command(
+            NodeKill(host=change.host or None),
+            f"up-{token}/kill/{change.node}",
             node=change.node.partition("@")[0],
             deadline_s=KILL_S,
-            value={"host": change.host} if change.host else {},
         )
         for change in changes
     )
 
 
 def _waves(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[tuple[Command, ...], ...]:
-    """At most AT_ONCE nodes of each host in a wave. The more of a host are started at once, the longer each may take."""
+    """At most AT_ONCE nodes of each host in a wave. The more nodes a host starts at once, the longer each may take."""
     by_host: dict[str, list[NodeSpec]] = {}
     for change in changes:
         node = bed.node(change.node)
@@ -93,44 +93,51 @@ def _waves(bed: BedSpec, changes: Iterable[Change], token: str) -> tuple[tuple[C
 
 
 def _start(bed: BedSpec, node: NodeSpec, together: int, token: str) -> Command:
-    """``together``: how many are started on its host with it."""
+    """``together``: how many nodes its host starts at once."""
     limit_s = bed.start_timeout_s * max(1.0, together / 2)
     return Command(
-        f="node.apply", key=f"up-{token}/apply/{node.name}", node=node.name, deadline_s=limit_s, value=codec.plain(node)
+        f=NodeApply.NAME,
+        key=f"up-{token}/apply/{node.name}",
+        node=node.name,
+        deadline_s=limit_s,
+        value=codec.plain(node),
     )
 
 
-def _all(
-    ask: bed_commands.Asking, waves: Iterable[tuple[Command, ...]], bed: BedSpec, heard: Callable[[Event], None]
+def _perform_waves(
+    commands: bed_commands.BedCommands,
+    waves: Iterable[tuple[Command, ...]],
+    bed: BedSpec,
+    on_event: Callable[[Event], None],
 ) -> None:
-    """Wave after wave, also after failures: nodes that become ready are kept. Raises InfrastructureError."""
+    """Perform wave after wave, also after failures: nodes that become ready stay. Raises InfrastructureError."""
     failed: list[tuple[str, str]] = []
-    lost = _Lost(ask.provider, bed)
+    lost = _LostHosts(commands.provider, bed)
     for wave in waves:
         pending = [command for command in wave if not lost.reason(command)]
-        answers = ask.all(pending, heard, vain=lost)
+        outcomes = commands.perform(pending, on_event, is_vain=lost)
         texts = (
-            (str(command.node), lost.reason(command) or bed_commands.problem(answers.get(command.key), command))
+            (str(command.node), lost.reason(command) or bed_commands.problem(outcomes.get(command.key), command))
             for command in wave
         )
         failed.extend((node, text) for node, text in texts if text)
     if failed:
-        raise _refusal(bed, failed)
+        raise _failure(bed, failed)
 
 
 def settle(
     provider: Provider, bed: BedSpec, status: BedStatus, sleep: Callable[[float], None] = time.sleep
 ) -> BedStatus:
-    """The bed once none of its nodes is starting any more, or their time is over."""
+    """The bed once no node is starting any more, or the start-up time is over."""
     until = time.monotonic() + bed.start_timeout_s
     while any(status.node(node.name).state == "starting" for node in bed.nodes) and time.monotonic() < until:
-        sleep(_AGAIN_S)
+        sleep(_OBSERVE_S)
         status = provider.observe(bed)
     return status
 
 
-class _Lost:
-    """Nodes whose host is not reached any more, several times in a row: nothing is waited for from there."""
+class _LostHosts:
+    """Hosts that were unreachable several times in a row: no outcome is awaited from their nodes."""
 
     def __init__(self, provider: Provider, bed: BedSpec) -> None:
         self._provider = provider
@@ -150,16 +157,16 @@ class _Lost:
         return host in self._reasons
 
     def reason(self, command: Command) -> str:
-        """Why nothing came from the node's host; empty where it was not lost."""
+        """Why the host of the command's node is lost; empty if it is not."""
         return self._reasons.get(self._host(command), "")
 
     def _host(self, command: Command) -> str:
-        """Empty for a node that is not wanted: where it is was said by its host."""
+        """The host of the command's node; empty for a node that the bed does not list."""
         return next((node.host for node in self._bed.nodes if node.name == command.node), "")
 
 
-def _refusal(bed: BedSpec, failed: Sequence[tuple[str, str]]) -> InfrastructureError:
-    """What an engine says is told in plain words before its own, with what to do; for the rest there is the keeper's log."""
+def _failure(bed: BedSpec, failed: Sequence[tuple[str, str]]) -> InfrastructureError:
+    """Known errors of the engine are explained, with a fix; for others, the hint is the keeper's log."""
     explain = error_explanations.explain_engine if bed.provider == "docker" else lambda text: None
     explained = [(node, text, explain(text)) for node, text in failed]
     problems = [

@@ -1,4 +1,4 @@
-"""agent.pyz: the code of keeper and agent in one file, equal bytes for equal sources, named by their hash."""
+"""agent.pyz: the code of keeper and agent in one file; equal sources give equal bytes. Its name has their hash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..model.requirements import HOST_PYTHON, version_text
 from ..node.files import plain_files
 
 PACKAGES = ("model", "node")
-#: Any Python can read it, so that one that is too old says so.
+#: Any Python can parse it, so that one that is too old reports that.
 MAIN = f"""import sys
 
 if sys.version_info < {HOST_PYTHON}:
@@ -23,18 +23,18 @@ from orchestrator.node.__main__ import main
 
 sys.exit(main(sys.argv[1:]))
 """.encode()
-#: The oldest date that a zip file can name: times of files would change the hash.
+#: The oldest date of a zip file; modification times would change the hash.
 DATE = (1980, 1, 1, 0, 0, 0)
 
 
 def agent_hash() -> str:
-    """The hash of the archive that this version of ccbed would put onto nodes (12 hex digits)."""
+    """The hash of the archive that this version of ccbed copies to hosts (12 hex digits)."""
     return digest(build())
 
 
 @functools.cache
 def build() -> bytes:
-    """The archive, of the sources as they are now. Not compressed: it is read by an interpreter that starts once for each bed."""
+    """The archive of the present sources; not compressed, because an interpreter reads it once per bed."""
     memory = io.BytesIO()
     with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
         for name, content in sorted(_sources()):
@@ -46,8 +46,8 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def place(directory: Path) -> tuple[Path, str]:
-    """Write the archive into a directory unless it is there already; its path and hash."""
+def write(directory: Path) -> tuple[Path, str]:
+    """Write the archive into a directory unless it exists; its path and hash."""
     content = build()
     path = directory / f"agent-{digest(content)}.pyz"
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Commands outside of a run: send them to a bed, wait for every answer, each with a deadline."""
+"""Commands outside of a run: send them to a bed and wait for every outcome, each with a deadline."""
 
 from __future__ import annotations
 
@@ -11,68 +11,68 @@ from ..model.errors import KeeperGoneError
 from ..model.event import Clock, Command, Event, Source
 from ..model.provider import Cursors, Provider
 
-#: The name under which commands that belong to no run are filed.
+#: The run name of commands that belong to no run.
 BED = "bed"
 _SLICE_S = 0.25
-_LOOK_S = 2.0
+_CHECK_S = 2.0
 
 
 @dataclass(kw_only=True)
-class Asking:
-    """A provider bound to a run (or to the bed), the cursors of what it has said so far."""
+class BedCommands:
+    """A provider bound to a run (or to the bed), and the cursors of the events read so far."""
 
     provider: Provider
     cursors: Cursors
     clock: Callable[[], float] = field(default=time.monotonic)
 
-    def all(
+    def perform(
         self,
         commands: Iterable[Command],
-        heard: Callable[[Event], None] = lambda event: None,
-        waiting: Callable[[], None] = lambda: None,
-        vain: Callable[[Command], bool] = lambda command: False,
+        on_outcome: Callable[[Event], None] = lambda event: None,
+        while_waiting: Callable[[], None] = lambda: None,
+        is_vain: Callable[[Command], bool] = lambda command: False,
     ) -> Mapping[str, Event | None]:
-        """Answers by key; None for a command that was not answered within its deadline. ``waiting`` is called meanwhile.
+        """Outcomes by key; None for a command without an outcome within its deadline.
 
-        ``vain``: asked now and then whether an answer can still come.
+        ``while_waiting`` is called between polls; ``is_vain`` now and then, to learn that no outcome can come any more.
         """
         sent = tuple(commands)
-        answers: dict[str, Event | None] = {command.key: None for command in sent}
+        outcomes: dict[str, Event | None] = {command.key: None for command in sent}
         start = self.clock()
         for command in sent:
             try:
                 self.provider.perform(command)
             except KeeperGoneError as error:
-                answers[command.key] = _vain(command, str(error))
+                outcomes[command.key] = _unperformed(command, str(error))
         due = {command.key: start + command.deadline_s for command in sent}
-        looked = start
-        while open_keys := [key for key, answer in answers.items() if answer is None]:
+        checked = start
+        while open_keys := [key for key, outcome in outcomes.items() if outcome is None]:
             now = self.clock()
-            if now - looked > _LOOK_S:
-                looked = now
-                due |= {command.key: now for command in sent if command.key in open_keys and vain(command)}
-            left = max(due[key] for key in open_keys) - now
-            if left <= 0:
+            if now - checked > _CHECK_S:
+                checked = now
+                due |= {command.key: now for command in sent if command.key in open_keys and is_vain(command)}
+            remaining_s = max(due[key] for key in open_keys) - now
+            if remaining_s <= 0:
                 break
-            self._poll(min(left, _SLICE_S), answers, heard)
-            waiting()
-        return answers
+            self._poll(min(remaining_s, _SLICE_S), outcomes, on_outcome)
+            while_waiting()
+        return outcomes
 
-    def _poll(self, timeout_s: float, answers: dict[str, Event | None], heard: Callable[[Event], None]) -> None:
+    def _poll(self, timeout_s: float, outcomes: dict[str, Event | None], on_outcome: Callable[[Event], None]) -> None:
         events, self.cursors = self.provider.poll(self.cursors, timeout_s)
         for event in events:
-            if event.type in ("ok", "fail", "info") and answers.get(str(event.key), event) is None:
-                answers[str(event.key)] = event
-                heard(event)
+            if event.type in ("ok", "fail", "info") and outcomes.get(str(event.key), event) is None:
+                outcomes[str(event.key)] = event
+                on_outcome(event)
 
 
-def bound(provider: Provider, bed: BedSpec, run: str = BED) -> Asking:
-    """Bind the provider; what it said before is not told again."""
-    return Asking(provider=provider, cursors=provider.open(bed, run))
+def bind(provider: Provider, bed: BedSpec, run: str = BED) -> BedCommands:
+    """Bind the provider; events from before are not read again."""
+    return BedCommands(provider=provider, cursors=provider.open(bed, run))
 
 
-def _vain(command: Command, reason: str) -> Event:
-    """What is answered where nobody is who could."""
+def _unperformed(command: Command, reason: str) -> Event:
+    """The outcome of a command that nothing can perform."""
     return Event(
         type="info",
         f=command.f,
@@ -85,10 +85,11 @@ def _vain(command: Command, reason: str) -> Event:
     )
 
 
-def problem(answer: Event | None, command: Command) -> str:
-    """What went wrong with a command; empty if nothing did."""
-    if answer is None:
-        return f"no answer to {command.f} within {command.deadline_s:g} s"
-    if answer.type == "ok":
+def problem(outcome: Event | None, command: Command) -> str:
+    """Why a command failed; empty if it did not."""
+    if outcome is None:
+        return f"no response to {command.f} within {command.deadline_s:g} s"
+    if outcome.type == "ok":
         return ""
-    return str(answer.value.get("reason") or f"{command.f} failed")
+    reason = getattr(outcome.data, "reason", None)
+    return str(reason or f"{command.f} failed")

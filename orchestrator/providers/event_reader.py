@@ -1,4 +1,4 @@
-"""Event files followed by byte offset: whole lines only, woken by inotify, resumable from any cursor."""
+"""Reads growing event files by byte offset: whole lines only, woken by inotify, resumable from any cursor."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ..node.files import plain_files
 from ..node.oslayer import inotify
 from .bed_commands import BED
 
-#: Most bytes taken from one file at once; what is beyond comes with the next poll.
+#: The most bytes read from one file at once; the next poll reads the rest.
 CHUNK = 4 << 20
-#: They serve runs and the bed alike.
+#: Writers that serve runs and the bed.
 KEEPERS = ("keeper", "outside")
 
 
@@ -37,7 +37,7 @@ class Follower:
             self._watcher.add_watch(str(path), inotify.MODIFY)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[list[Event], Cursors]:
-        """Events after the cursors, by their writers' clocks; waits for the first one."""
+        """Events after the cursors, ordered by their writers' clocks; waits for the first."""
         self._watcher.read_names()
         events, after = self._read(cursors)
         if not events and timeout_s > 0:
@@ -46,7 +46,7 @@ class Follower:
         return in_order(events), after
 
     def close(self) -> None:
-        """The kernel takes ten milliseconds and more to end its watches: nobody waits for it."""
+        """Closes in the background: the kernel takes ten milliseconds and more to end the watches."""
         threading.Thread(target=self._watcher.close, daemon=True, name="ccbed-unwatch").start()
 
     def _read(self, cursors: Cursors) -> tuple[list[Event], dict[str, int]]:
@@ -65,7 +65,7 @@ class Follower:
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:
-    """By the clocks of their writers; clocks of different boots say nothing of each other, so each boot's stay together."""
+    """Order by the clocks of the writers. Clocks of different boots cannot be compared, so events of one boot stay together."""
     boots: dict[str, list[Event]] = {}
     for event in events:
         boots.setdefault(event.at.boot, []).append(event)
@@ -87,9 +87,9 @@ def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
 
 
 def decode(line: bytes, run: str) -> list[Event]:
-    """The event of a line; none where it is of another run, or is no event (a torn write of a writer that was killed).
+    """The event of a line; none if it belongs to another run or is no event (a torn write of a killed writer).
 
-    What a keeper notes without a run (a node's exit) is for all to know; what it answers without one was asked for the bed.
+    A note of a keeper without a run (a node's exit) belongs to every run; an outcome without one belongs to the bed.
     """
     try:
         content: Any = decoder.parse(line)

@@ -1,4 +1,4 @@
-"""The keeper outside of all hosts: started on this machine when a fault takes a host away, and there until the bed is ended."""
+"""The keeper outside of all hosts: it starts on this machine when a fault disables a host, and lives until the bed ends."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from .bed_commands import BED
 EVENTS = "events.jsonl"
 
 
-def concerns(command: Command) -> bool:
-    """Is it an injection, or a healing, that the host's own keeper could not hear of, or could not undo?"""
+def is_for_external_keeper(command: Command) -> bool:
+    """Whether the command injects or heals a fault that disables the host's own keeper."""
     act = command.value.get("act") if command.f in ("fault.act", "fault.heal") else None
     return bool(act) and codec.build(Act, act).outside
 
 
 def log(bed: BedSpec) -> Path:
-    """Where it writes its events."""
+    """The file of its events."""
     return _keeper(bed) / EVENTS
 
 
 def perform(bed: BedSpec, run: str, command: Command) -> None:
-    """Hand it a command; it is started if it is not there, which takes a fifth of a second."""
+    """Send it a command; starts it first if necessary, which takes a fifth of a second."""
     for part in ("inbox", "done"):
         (_keeper(bed) / part).mkdir(mode=0o700, parents=True, exist_ok=True)
-    path, digest = archive.place(Path(bed.workdir) / "agent")
+    path, digest = archive.write(Path(bed.workdir) / "agent")
     try:
         launch.ensure_keeper(
             _directory(bed), bed.name, path, digest, sys.executable, ("--backend", external_nodes.OUTSIDE)
@@ -48,23 +48,23 @@ def perform(bed: BedSpec, run: str, command: Command) -> None:
 
 
 def leases(bed: BedSpec) -> tuple[str, ...]:
-    """The leases in force, for people."""
+    """The leases in force, as text."""
     return lease_records.describe_leases(_keeper(bed) / "leases")
 
 
 def end(bed: BedSpec) -> tuple[int, ...]:
-    """Give back what it still holds, end it and remove what it has left; its pid, if it was there.
+    """Heal the faults that it still holds, end it and remove its files; its pid, if it was alive.
 
-    Raises InfrastructureError, and leaves it there, where a host could not be given back.
+    Raises InfrastructureError, and leaves it alive, if a fault cannot be healed.
     """
-    _give_back(bed)
+    _heal_all(bed)
     pid = launch.end_keeper(_keeper(bed)) if label.lock_holder(_keeper(bed)) else 0
     shutil.rmtree(_directory(bed), ignore_errors=True)
     return (pid,) if pid else ()
 
 
-def _give_back(bed: BedSpec) -> None:
-    """Heal what is in force, all at once."""
+def _heal_all(bed: BedSpec) -> None:
+    """Heal all faults that are in force at once."""
     orders = [
         Command(
             f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease.id}", node=lease.node,
@@ -75,23 +75,23 @@ def _give_back(bed: BedSpec) -> None:
     ]  # fmt: skip
     for order in orders:
         perform(bed, BED, order)
-    answers = {order.key: _answer(bed, order) for order in orders}
-    wrong = [
-        f"{order.value['fault']} on the host of {order.node}: {answers[order.key]}"
+    problems = {order.key: _problem(bed, order) for order in orders}
+    failed = [
+        f"{order.value['fault']} on the host of {order.node}: {problems[order.key]}"
         for order in orders
-        if answers[order.key]
+        if problems[order.key]
     ]
-    if wrong:
-        raise InfrastructureError(*wrong, hint="give the host back by hand, then again")
+    if failed:
+        raise InfrastructureError(*failed, hint="restore the host by hand, then retry")
 
 
-def _answer(bed: BedSpec, order: Command) -> str:
-    """What went wrong; empty once it is healed."""
+def _problem(bed: BedSpec, order: Command) -> str:
+    """Wait for the outcome; why the fault is not healed, or empty."""
     path = _keeper(bed) / "done" / inbox.command_file_name(BED, order.key)
     until = time.monotonic() + order.deadline_s
     while not (outcome := plain_files.read_json(path)):
         if time.monotonic() > until:
-            return f"no answer within {order.deadline_s:g} s"
+            return f"no response within {order.deadline_s:g} s"
         time.sleep(0.01)
     return "" if outcome["type"] == "ok" else str(outcome["value"].get("reason", "not healed"))
 

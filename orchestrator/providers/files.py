@@ -1,4 +1,4 @@
-"""Files to and from nodes on this machine: payloads addressed by content, copies with a cap."""
+"""Files of nodes on this machine: copies with a size limit, payloads addressed by content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..node.files.payloads import payload_hash, put_payload
 
 __all__ = ["fetch", "payload_hash", "put_payload"]
 
-#: Of what could not be read so many are named.
+#: How many unreadable files a reason names.
 NAMED = 3
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
@@ -22,7 +22,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
     """Copy a file or a tree, ``limit`` bytes at most in all. Paths are relative to the first root, or below one of them.
 
-    Raises OSError where there is no space for the copy: then it is not the node that lacks something.
+    Raises OSError if this machine has no space for the copy: that is no fault of the node.
     """
     source = Path(os.path.realpath(roots[0] / path))
     if not any(source.is_relative_to(os.path.realpath(root)) for root in roots):
@@ -30,46 +30,46 @@ def fetch(roots: Sequence[Path], path: str, to: Path, limit: int) -> Fetched:
     if not source.exists():
         return Fetched(path=path, size=0, reason="not there")
     size, capped = 0, False
-    wrong: list[str] = []
-    for file in _files(source, wrong):
+    problems: list[str] = []
+    for file in _files(source, problems):
         target = to / file.relative_to(source) if source.is_dir() else to
         try:
             copied, cut = _copy(file, target, limit - size)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise
-            wrong.append(f"{file.name}: {error.strerror}")
+            problems.append(f"{file.name}: {error.strerror}")
             continue
         size, capped = size + copied, capped or cut
-    return Fetched(path=path, size=size, capped=capped, reason=told(wrong))
+    return Fetched(path=path, size=size, capped=capped, reason=summary(problems))
 
 
-def each(
+def fetch_each(
     fetch: Callable[[str, str, Path, int], Fetched], node: str, wanted: Sequence[tuple[str, Path]], limit: int
 ) -> list[Fetched]:
-    """One after the other, within one limit."""
+    """Fetch one after the other, within one limit for all."""
     results: list[Fetched] = []
     for path, to in wanted:
         results.append(fetch(node, path, to, max(0, limit - sum(got.size for got in results))))
     return results
 
 
-def told(wrong: Sequence[str]) -> str:
-    """What could not be read, the first few of it named."""
-    more = [f"and {len(wrong) - NAMED} more"] if len(wrong) > NAMED else []
-    return ", ".join([*wrong[:NAMED], *more])
+def summary(problems: Sequence[str]) -> str:
+    """The problems as one text; the first few are named."""
+    more = [f"and {len(problems) - NAMED} more"] if len(problems) > NAMED else []
+    return ", ".join([*problems[:NAMED], *more])
 
 
-def _files(source: Path, wrong: list[str]) -> Iterator[Path]:
+def _files(source: Path, problems: list[str]) -> Iterator[Path]:
     """The plain files of a tree, small ones first, so that a cap cuts the fewest; links are not followed.
 
-    ``wrong`` gets the directories that cannot be looked into.
+    ``problems`` receives the directories that cannot be listed.
     """
     if not source.is_dir():
         yield source
         return
     files = []
-    for directory, _, names in os.walk(source, onerror=lambda error: wrong.append(_unread(error))):
+    for directory, _, names in os.walk(source, onerror=lambda error: problems.append(_unread(error))):
         paths = (Path(directory, name) for name in names)
         files += [path for path in paths if path.is_file() and not path.is_symlink()]
     yield from sorted(files, key=lambda path: (path.stat().st_size, path))
@@ -79,11 +79,11 @@ def _unread(error: OSError) -> str:
     return f"{Path(error.filename).name}: {error.strerror}"
 
 
-def _copy(source: Path, target: Path, room: int) -> tuple[int, bool]:
-    """(bytes copied, whether something was left behind)."""
+def _copy(source: Path, target: Path, max_bytes: int) -> tuple[int, bool]:
+    """(bytes copied, whether the limit cut the file)."""
     copied = 0
     with open(plain_files.open_file(source), "rb") as file, _target(target) as out:
-        while copied < room and (block := file.read(min(1 << 20, room - copied))):
+        while copied < max_bytes and (block := file.read(min(1 << 20, max_bytes - copied))):
             out.write(block)
             copied += len(block)
         return copied, bool(file.read(1))

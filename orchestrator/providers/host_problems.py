@@ -1,4 +1,4 @@
-"""What goes wrong on hosts, told for all of them at once: who is not reached, lacks preparation, or has another's bed."""
+"""Problems of hosts, reported for all hosts at once: unreachable, not prepared, or with a bed of another owner."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .docker.engines import EngineProblem
 Problems = Mapping[str, Exception]
 
 
-class AbsentError(EngineProblem):
-    """What preparation brings to a host is not there."""
+class MissingImageError(EngineProblem):
+    """A host lacks an image or file that preparation provides."""
 
 
 def refuse(bed: BedSpec, problems: Problems) -> None:
-    """Raises InfrastructureError where there are any: UnpreparedError where preparation helps."""
-    unprepared = [host for host, problem in problems.items() if isinstance(problem, AbsentError)]
+    """Raises InfrastructureError if there are problems, UnpreparedError if preparation helps."""
+    unprepared = [host for host, problem in problems.items() if isinstance(problem, MissingImageError)]
     if unprepared:
         prepare_command = f"ccbed up --prepare {bed.inventory}"
         raise UnpreparedError(*lines(bed, problems), hosts=unprepared, hint=prepare_command)
     if problems:
-        raise InfrastructureError(*lines(bed, problems), hint=_again(bed))
+        raise InfrastructureError(*lines(bed, problems), hint=_continue_hint(bed))
 
 
 def unreached(bed: BedSpec, problems: Problems, status: BedStatus) -> UnreachedError:
-    """With what the other hosts say."""
-    reached = [host for host, problem in problems.items() if _answered(problem)]
+    """The error, with the status of the hosts that respond."""
+    reached = [host for host, problem in problems.items() if _has_responded(problem)]
     return UnreachedError(
-        *lines(bed, problems), status=status, hosts=texts(problems), reached=reached, hint=_again(bed)
+        *lines(bed, problems), status=status, hosts=texts(problems), reached=reached, hint=_continue_hint(bed)
     )
 
 
-def _answered(problem: Exception) -> bool:
-    """Is the host there? ``reached`` of a HostError; whatever else it is, the host itself said it, unless it took too long."""
+def _has_responded(problem: Exception) -> bool:
+    """Whether the host responded: ``reached`` of a HostError; any other error comes from the host, except a timeout."""
     return bool(getattr(problem, "reached", not isinstance(problem, TimeoutError)))
 
 
@@ -51,20 +51,18 @@ def texts(problems: Problems) -> dict[str, str]:
 
 def refuse_foreign(bed: BedSpec, own_id: str, statuses: Mapping[str, Mapping[str, Any]]) -> None:
     """Raises OwnedError with a line for each host on which another orchestrator has a bed of this name."""
-    theirs = {host: _theirs(host_status, owners.text(bed), own_id) for host, host_status in statuses.items()}
+    other_owners = {host: _other_owner(host_status, owners.text(bed), own_id) for host, host_status in statuses.items()}
     problems = [
-        f"host {host}: bed {bed.name} is there already and belongs to {whose}"
-        for host, whose in theirs.items()
-        if whose
+        f"host {host}: bed {bed.name} exists already and belongs to {owner}"
+        for host, owner in other_owners.items()
+        if owner
     ]
     if problems:
-        ways = (
-            f"end it there, or choose another ccbed_bed; or take it away from them: ccbed down {bed.inventory} --force"
-        )
-        raise OwnedError(*problems, hint=ways)
+        hint = f"end it there, or choose another ccbed_bed; to end it by force: ccbed down {bed.inventory} --force"
+        raise OwnedError(*problems, hint=hint)
 
 
-def refuse_doubled(bed: BedSpec, status: BedStatus) -> None:
+def refuse_duplicates(bed: BedSpec, status: BedStatus) -> None:
     """Raises UsageError with a line for each host that is another one of the bed, under another address or name."""
     machines: dict[str, str] = {}
     problems = []
@@ -76,25 +74,25 @@ def refuse_doubled(bed: BedSpec, status: BedStatus) -> None:
         machines.setdefault(host.directory_id, host.name)
     if problems:
         raise UsageError(
-            *problems, hint="set ansible_host of each to its own address, or take one out of the inventory"
+            *problems, hint="set ansible_host of each to its own address, or remove one from the inventory"
         )
 
 
-def _theirs(host_status: Mapping[str, Any], own: str, own_id: str) -> str:
-    """Whose it is if not ours: by the label of its keeper, alive or not; where there is none, by those of its containers."""
+def _other_owner(host_status: Mapping[str, Any], own: str, own_id: str) -> str:
+    """The other owner of a bed, or empty: by the label of its keeper, alive or not, else by the labels of its containers."""
     keeper = host_status["keeper"]
     if keeper.get("owner") or keeper.get("owner_id"):
         return str(keeper.get("owner") or keeper["owner_id"]) if label.is_foreign(keeper, own, own_id) else ""
     return ", ".join(sorted({*host_status.get("owners", ())} - {own}))
 
 
-def absent(host: HostSpec, images: Sequence[str]) -> EngineProblem:
-    """Images that are not there: those of a host elsewhere are brought by preparation."""
+def missing_images(host: HostSpec, images: Sequence[str]) -> EngineProblem:
+    """The error for missing images: preparation copies them to remote hosts."""
     listed = ", ".join(images)
     if host.connection == "local":
-        return EngineProblem(f"image {listed} is not there: ccbed image build, or docker pull {images[0]}")
-    return AbsentError(f"image {listed} is not there any more")
+        return EngineProblem(f"image {listed} is missing: ccbed image build, or docker pull {images[0]}")
+    return MissingImageError(f"image {listed} is missing")
 
 
-def _again(bed: BedSpec) -> str:
+def _continue_hint(bed: BedSpec) -> str:
     return f"to continue: ccbed up {bed.inventory}"

@@ -1,4 +1,4 @@
-"""Whose a bed is on hosts that others use as well: an id that lies with the state, and a text for people."""
+"""The owner of a bed on hosts that others also use: an id, kept with the state, and a text for people."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ FILE = "owner"
 
 
 def text(bed: BedSpec) -> str:
-    """For others to read; names change, so nothing is told apart by it where there is an id."""
+    """The owner as text for others. Names change, so owners are compared by id if there is one."""
     return f"{getpass.getuser()}@{socket.gethostname()}:{bed.workdir}"
 
 
 def identity(state: Path) -> str:
-    """The id of all beds of a state directory, made when it is asked for first. Raises OSError."""
+    """The id of all beds of a state directory, created by the first call. Raises OSError."""
     path = state / FILE
     if not path.exists():
         _make(path)
@@ -28,7 +28,7 @@ def identity(state: Path) -> str:
 
 
 def _make(path: Path) -> None:
-    """Whole or not at all, and by one of those that try at once."""
+    """Create the file atomically; of several processes that try at once, one succeeds."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     with open(plain_files.create_file(temporary), "w") as file:

@@ -1,4 +1,4 @@
-"""A site is where the nodes of one host are: what can be asked of it, written to it, and read from it."""
+"""A site gives access to one host of a bed: operations, files and events of its nodes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from . import files
 if TYPE_CHECKING:
     import docker
 
-#: A host that a run may go on without is given so long for the first connection.
+#: The limit for the first connection to a host that a run can do without.
 PATIENT_S = 2.0
 
 
 class Site(Protocol):
-    """One host of a bed. What can go wrong on the way is raised as OSError with a sentence that says it."""
+    """One host of a bed. Problems of the connection are raised as OSError."""
 
-    #: Where the files of its nodes are found on this machine: their directory itself, or a mirror of it.
+    #: The files of its nodes on this machine: their directory itself, or a mirror of it.
     root: Path
 
     @property
@@ -32,26 +32,26 @@ class Site(Protocol):
 
     @property
     def connection_count(self) -> int:
-        """How many times it was connected; one more than before: the host may have been rebooted meanwhile."""
+        """How often it was connected. After a reconnection, the host may have been rebooted."""
 
     @property
     def is_responding(self) -> bool:
-        """Does the host answer, though its connection is silent just now, or is made again?"""
+        """Whether the host accepts new connections while its own one is silent or being made again."""
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
         """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
-        """A file on the host, renamed into place; returns at once where the host is elsewhere.
+        """Write a file on the host atomically; returns at once if the host is remote.
 
-        What could not be sent ``within_s`` never is.
+        A file that could not be sent ``within_s`` is dropped.
         """
 
     def put(self, content: Mapping[str, bytes]) -> str:
-        """Place a payload; its path on the host."""
+        """Store a payload; its path on the host."""
 
     def watch(self, run: str, nodes: Sequence[str]) -> None:
-        """From now on keep what these nodes and the keeper write about ``run`` up to date below ``root``."""
+        """From now on mirror the files that these nodes and the keeper write for ``run`` below ``root``."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]: ...
 
@@ -61,13 +61,13 @@ class Site(Protocol):
         """See model.provider.Provider."""
 
     def client(self) -> docker.DockerClient | None:
-        """A client of the host's engine over the same way; None where its socket is on this machine. Raises OSError."""
+        """A client of the host's engine over the same connection; None if its socket is on this machine. Raises OSError."""
 
     def close(self) -> None: ...
 
 
 class LocalSite:
-    """This machine: nothing is between."""
+    """This machine: no connection is needed."""
 
     is_connected = True
     connection_count = 1
@@ -90,7 +90,7 @@ class LocalSite:
         return str(files.put_payload(self.root / "payloads", content))
 
     def watch(self, run: str, nodes: Sequence[str]) -> None:
-        """They are read where they are written."""
+        """Nothing to mirror: the files are on this machine."""
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         beats = {name: label.read_heartbeat(self.root / "nodes" / name / "heartbeat") for name in self._nodes}
@@ -100,7 +100,7 @@ class LocalSite:
         return files.fetch([self.root / "nodes" / node, self._shared], path, to, limit)
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return files.each(self.fetch, node, wanted, limit)
+        return files.fetch_each(self.fetch, node, wanted, limit)
 
     def client(self) -> docker.DockerClient | None:
         return None
@@ -110,12 +110,12 @@ class LocalSite:
 
 
 def keeper_directory(host: HostSpec) -> str:
-    """Where the files of a host's keeper are found, below the bed's directory on this machine."""
+    """The directory of a host's keeper, below the bed's directory on this machine."""
     return "keeper" if host.connection == "local" else f"keeper-{host.name}"
 
 
 def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
-    """The site of a host. Raises OSError where it cannot be reached; ``patient``: it may be reached later as well."""
+    """The site of a host. Raises OSError if it cannot be reached, unless ``patient``: then it may be reached later."""
     if host.connection == "local":
         return LocalSite(bed, host)
     from .ssh import ssh_connection
@@ -126,8 +126,8 @@ def connect(bed: BedSpec, host: HostSpec, patient: bool = False) -> Site:
     return site
 
 
-def within(deadline_s: float, what: str, work: Callable[[], Any]) -> Any:
-    """What ``work`` returns or raises. Raises TimeoutError where it takes longer; it is then left to itself."""
+def within(deadline_s: float, name: str, work: Callable[[], Any]) -> Any:
+    """The result of ``work``. Raises TimeoutError if it takes longer: an engine or a file system may hang; it continues alone."""
     outcome: list[Callable[[], Any]] = []
 
     def run() -> None:
@@ -139,11 +139,11 @@ def within(deadline_s: float, what: str, work: Callable[[], Any]) -> Any:
         else:
             outcome.append(lambda: done)
 
-    thread = threading.Thread(target=run, name=f"ccbed-{what}", daemon=True)
+    thread = threading.Thread(target=run, name=f"ccbed-{name}", daemon=True)
     thread.start()
     thread.join(deadline_s)
     if not outcome:
-        raise TimeoutError(f"{what} on this machine has taken longer than {deadline_s:g} s")
+        raise TimeoutError(f"{name} on this machine has taken longer than {deadline_s:g} s")
     return outcome[0]()
 
 

@@ -1,4 +1,4 @@
-"""What the nodes of a bed say that they run on: each one's ``system.json``, read through its provider."""
+"""The systems of a bed's nodes: the ``system.json`` of each, read through the provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LIMIT = 1024 * 1024
 
 
 def read(provider: Provider, nodes: Iterable[str]) -> dict[str, Mapping[str, Any]]:
-    """By node; empty for one that did not tell. The provider is open."""
+    """By node; empty for a node whose file is missing. The provider is open."""
     wanted = tuple(nodes)
     with tempfile.TemporaryDirectory(prefix="ccbed-systems-") as folder, ThreadPoolExecutor(max_workers=16) as pool:
         systems = pool.map(lambda name: _read(provider, name, Path(folder) / name / FILE), wanted)

@@ -269,7 +269,7 @@ def test_a_bed_of_somebody_else_with_our_name_is_refused_with_its_owner(box: Box
     before = box.containers()
     code, output = ccbed(tmp_path / "state", "up", str(box.inventory))
     assert code == 4
-    assert f"there is another bed {NAME} on this engine" in output and box.spec.workdir in output
+    assert f"another bed {NAME} exists on this engine" in output and box.spec.workdir in output
     assert box.containers() == before
     assert ccbed(tmp_path / "state", "down", NAME)[0] in (0, 4)
     assert box.containers() == before and box.unchanged()

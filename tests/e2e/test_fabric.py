@@ -247,7 +247,7 @@ def test_a_keeper_that_is_started_anew_plugs_into_the_switch_that_is_there(bed: 
     assert spec is not None
     provider.prepare(spec)
     order = Command(f="node.apply", key="again/n3", node="n3", deadline_s=30.0, value=codec.plain(spec.node("n3")))
-    answer = bed_commands.bound(provider, spec).all([order])[order.key]
+    answer = bed_commands.bind(provider, spec).perform([order])[order.key]
     provider.close()
     assert answer is not None and answer.type == "ok", answer
     assert plain_files.read_json(Path(spec.workdir) / "nodes" / "n3" / label.NODE_LABEL)["switch"] == switch

@@ -162,10 +162,10 @@ def test_an_image_that_was_deleted_by_hand_is_brought_again(desk: Desk) -> None:
     assert desk.ccbed("down", "bad").code == EXIT_PASS
     desk.inside("h2", "docker", "rmi", "--force", desk.image)
     lacking = desk.ccbed("up", inventory, "--no-prepare")
-    lacking.assert_every_host("is not there any more", ("h2",))
+    lacking.assert_every_host("is missing", ("h2",))
     assert "ccbed up --prepare" in lacking.text
     output = desk.up(inventory)
-    assert f"host h2: image {desk.image} is not there any more: prepared again" in output.text
+    assert f"host h2: image {desk.image} is missing: prepared again" in output.text
     assert "prepare     h2 ready" in output.text
     assert "4 of 4 warm" in output.text
 

@@ -215,7 +215,7 @@ def test_a_bed_of_another_state_directory_is_refused_by_its_owners_name(desk: De
         output = other.ccbed(verb, theirs, within_s=PLAYED_S)
         assert output.code == EXIT_USAGE, output.text
         output.assert_every_host(f":{desk.folder / 'state' / 'beds' / 'bad'}")
-        assert "or take it away from them: ccbed down" in output.text
+        assert "to end it by force: ccbed down" in output.text
     assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory).text
     assert other.ccbed("down", theirs, "--force").code == EXIT_PASS
     assert desk.containers("h1") == []

@@ -125,7 +125,7 @@ def test_who_is_asked_outside_of_a_run_is_not_waited_for_in_vain() -> None:
     provider = Bed(tuple(world.ONE_HOST), hosts=world.ONE_HOST)
     provider.performed, provider.but = KeeperGoneError("the keeper of this bed is gone"), ("node.kill",)
     order = Command(f="node.kill", key="k", node="n0", deadline_s=3600.0)
-    answers = bed_commands.Asking(provider=provider, cursors={}).all([order])
+    answers = bed_commands.BedCommands(provider=provider, cursors={}).perform([order])
     assert bed_commands.problem(answers["k"], order) == "the keeper of this bed is gone"
 
 

@@ -182,7 +182,7 @@ def test_a_missing_program_and_a_missing_right_are_told_alone(monkeypatch: pytes
     monkeypatch.setattr(node_fabric, "find_program", lambda name: None if name == "tc" else f"/sbin/{name}")
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(bed())
-    assert list(refused.value.problems) == ["bed fabric: there is no program tc"]
+    assert list(refused.value.problems) == ["bed fabric: program tc is missing"]
     assert refused.value.hint == "install iproute2"
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     with pytest.raises(InfrastructureError, match=r"needs root \(this is uid 1000\)"):

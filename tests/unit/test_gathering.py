@@ -42,7 +42,7 @@ class Nodes:
         return files.fetch([self.root / node], path, to, limit)
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return files.each(self.fetch, node, wanted, limit)
+        return files.fetch_each(self.fetch, node, wanted, limit)
 
 
 @pytest.fixture

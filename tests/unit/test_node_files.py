@@ -28,9 +28,9 @@ def test_the_archive_is_the_same_for_the_same_sources_and_holds_no_torch_code() 
 
 
 def test_the_archive_is_placed_once(tmp_path: Path) -> None:
-    path, digest = archive.place(tmp_path)
+    path, digest = archive.write(tmp_path)
     before = path.stat().st_mtime_ns
-    assert archive.place(tmp_path) == (path, digest) and path.stat().st_mtime_ns == before
+    assert archive.write(tmp_path) == (path, digest) and path.stat().st_mtime_ns == before
     assert path.name == f"agent-{archive.agent_hash()}.pyz" and [p.name for p in tmp_path.iterdir()] == [path.name]
 
 

@@ -359,8 +359,8 @@ def bed(tmp_path: Path) -> Iterator[BedSpec]:
 def test_a_provider_starts_it_on_demand_and_hears_of_it_in_its_run(host: Host, bed: BedSpec) -> None:
     value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act())}
     order = Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
-    assert external_keeper.concerns(order)
-    assert not external_keeper.concerns(Command(f="node.kill", key="k", node="n2"))
+    assert external_keeper.is_for_external_keeper(order)
+    assert not external_keeper.is_for_external_keeper(Command(f="node.kill", key="k", node="n2"))
     external_keeper.perform(bed, "r1", order)
     follower = event_reader.Follower(Path(bed.workdir), "r1", [], [external_keeper.log(bed)])
     cursors: Mapping[str, int] = {}

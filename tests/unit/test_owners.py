@@ -58,12 +58,12 @@ def test_whoever_is_refused_reads_whose_it_is() -> None:
 
 @pytest.mark.parametrize(("second", "third"), [("b:1:8", ""), ("", ""), ("c:1:7", "b:2:7")])
 def test_hosts_in_places_of_their_own_are_several(second: str, third: str) -> None:
-    host_problems.refuse_doubled(beds.local(), _placed("b:1:7", second, third))
+    host_problems.refuse_duplicates(beds.local(), _placed("b:1:7", second, third))
 
 
 def test_a_host_that_is_another_one_too_is_refused_wherever_it_is_reached() -> None:
     with pytest.raises(UsageError, match=r"^host h3: is the same machine as h1, which has .* already$"):
-        host_problems.refuse_doubled(beds.local(), _placed("b:1:7", "", "b:1:7"))
+        host_problems.refuse_duplicates(beds.local(), _placed("b:1:7", "", "b:1:7"))
 
 
 def _placed(*places: str) -> BedStatus:

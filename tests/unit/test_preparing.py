@@ -127,7 +127,7 @@ def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(sess
     }
     with pytest.raises(OwnedError) as refused:
         prepared_hosts.ready(session, bed())
-    assert refused.value.problems == ("host h2: bed lab is there already and belongs to ann@desk:/beds/lab",)
+    assert refused.value.problems == ("host h2: bed lab exists already and belongs to ann@desk:/beds/lab",)
     assert (refused.value.exit_code, ansible.played) == (EXIT_USAGE, [])
     ansible.labels = {"h1": ansible.labels["h1"], "h2": ""}
     prepared_hosts.ready(session, bed())
@@ -184,9 +184,9 @@ def test_a_bed_is_its_owners_also_when_its_keeper_is_dead_and_by_its_containers_
     host_problems.refuse_foreign(
         bed(), "b", {"h1": own, "h2": {"keeper": {"alive": False}, "owners": [owners.text(bed())]}}
     )
-    with pytest.raises(OwnedError, match="host h2: bed lab is there already and belongs to ann"):
+    with pytest.raises(OwnedError, match="host h2: bed lab exists already and belongs to ann"):
         host_problems.refuse_foreign(bed(), "b", {"h1": own, "h2": dead})
-    with pytest.raises(OwnedError, match="host h2: bed lab is there already and belongs to bob"):
+    with pytest.raises(OwnedError, match="host h2: bed lab exists already and belongs to bob"):
         host_problems.refuse_foreign(bed(), "b", {"h2": {"keeper": {"alive": False}, "owners": ["bob"]}})
 
 

@@ -108,4 +108,4 @@ def test_one_that_cannot_be_read_keeps_no_other_away(
 
 
 def test_only_the_first_few_are_named() -> None:
-    assert files.told(["a", "b", "c", "d", "e"]) == "a, b, c, and 2 more"
+    assert files.summary(["a", "b", "c", "d", "e"]) == "a, b, c, and 2 more"

@@ -61,7 +61,7 @@ class Slow(FakeProvider):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bed_commands, "_LOOK_S", 0.0)
+    monkeypatch.setattr(bed_commands, "_CHECK_S", 0.0)
 
 
 def up(provider: Slow, wanted: BedSpec, status: BedStatus | None = None) -> Any:
@@ -81,7 +81,7 @@ def test_the_hosts_of_this_test_do_not_start_all_of_them_at_once(monkeypatch: py
     """The negative control."""
     monkeypatch.setattr(apply, "AT_ONCE", 8)
     wanted = dataclasses.replace(bed(8), start_timeout_s=0.01)
-    with pytest.raises(InfrastructureError, match=r"no answer to node\.apply"):
+    with pytest.raises(InfrastructureError, match=r"no response to node\.apply"):
         up(Slow(wanted), wanted)
 
 

@@ -60,7 +60,7 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
     )
     key = f"exec/{out.name}"
     order = event.command(program_run, key, node=name, incarnation=status.incarnation, deadline_s=_FOREVER_S)
-    commands = bed_commands.bound(provider, bed)
+    commands = bed_commands.bind(provider, bed)
     tails = _Tails(session, local)
 
     def waiting() -> None:
@@ -69,9 +69,9 @@ def command(session: Session, node: str, argv: tuple[str, ...]) -> int:
             raise InfrastructureError(f"node {bed.name}/{name} was lost while the command ran")
 
     try:
-        reply = commands.all([order], waiting=waiting)[order.key]
+        reply = commands.perform([order], while_waiting=waiting)[order.key]
     except KeyboardInterrupt:
-        commands.all(
+        commands.perform(
             [
                 event.command(
                     ExecStop(out=str(out)),

@@ -107,7 +107,7 @@ def compare(session: Session, bed: BedSpec, *, settle: bool = False) -> tuple[Be
     status = provider.observe(bed)
     if settle:
         status = apply.settle(provider, bed, status)
-    host_problems.refuse_doubled(bed, status)
+    host_problems.refuse_duplicates(bed, status)
     changes = diff.diff(bed, status, before)
     return status, replace(changes, departed=_departed(provider, bed)), provider
 
@@ -160,7 +160,7 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
             terminal.lines(bed_view.started_keepers(bed, provider.observe(bed), seconds))
 
     terminal.status(bed_view.starting_keeper(bed))
-    work = functools.partial(apply.apply, provider, bed, diff, heard=on_event, prepared=prepared)
+    work = functools.partial(apply.apply, provider, bed, diff, on_event=on_event, on_prepared=prepared)
     try:
         done = work(token=secrets.token_hex(3))
     except UnpreparedError as error:

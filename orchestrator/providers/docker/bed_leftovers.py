@@ -1,4 +1,4 @@
-"""What runs and beds of containers leave on hosts, and of it on this machine; and its removal."""
+"""Leftovers of runs and beds on hosts, and their mirrors on this machine: listing and removal."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def listed(bed: BedSpec, site: sites.Site) -> list[dict[str, Any]]:
 
 
 def remove(bed: BedSpec, host: HostSpec, site: sites.Site, entries: Sequence[tuple[str, str, str]]) -> None:
-    """Those of (host, kind, name) that are on this host."""
-    chosen = [[kind, name] for place, kind, name in entries if place == host.name]
+    """Remove the entries (host, kind, name) of this host."""
+    chosen = [[kind, name] for owner, kind, name in entries if owner == host.name]
     if chosen:
         about = {"hostdir": bed.hostdir, "shared_dir": bed.shared_dir, "entries": chosen}
         site.call("remove_leftovers", PRUNE_S, **about)
 
 
 def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-    """What lies on this machine of nodes on other hosts."""
+    """Remove the mirrored files of nodes on other hosts."""
     if bed.workdir != bed.hostdir:
         prunable_files.remove_prunable(
             bed.workdir, f"{bed.workdir}/shared", [(kind, name) for _, kind, name in entries]
@@ -39,13 +39,13 @@ def remove_mirrored(bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> No
 
 
 def remove_mirrors(bed: BedSpec, hosts: Sequence[HostSpec]) -> None:
-    """What is mirrored here of the keepers of some hosts."""
+    """Remove the mirrored files of the keepers of some hosts."""
     for host in hosts:
         shutil.rmtree(Path(bed.workdir) / sites.keeper_directory(host), ignore_errors=True)
 
 
 def remove_bed(bed: BedSpec) -> None:
-    """What of the bed is on this machine and is not a host's own."""
+    """Remove the bed's files on this machine, except those of a host."""
     workdir = Path(bed.workdir)
     for path in (workdir / name for name in (*BED_FILES, *(sites.keeper_directory(host) for host in bed.hosts))):
         if path.is_dir() and not path.is_symlink():

@@ -1,4 +1,4 @@
-"""Nodes as containers, on one engine or on those of several hosts; on each host a keeper starts them and sees them exit."""
+"""Nodes as containers on the engines of one or several hosts; on each host a keeper starts them and sees them exit."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
-#: Right however late they come. What begins something must not come after its time: it counts as not answered then.
+#: Valid however late they arrive. A command that starts something must not arrive after its deadline.
 ENDS = ("node.kill", "gang.stop", "fault.heal")
 KEEPER_S, END_S, PAUSES_S = 30.0, 30.0, (0.5, 1.0, 2.0, 4.0, 8.0)
-#: A host that takes longer to say what it has is not there, while a run is on. And so many hosts are asked at once.
-LOOK_S, AT_ONCE = 0.7, 16
+#: While a run is open, a host that takes longer for its status is unreachable. So many hosts are contacted at once.
+STATUS_S, AT_ONCE = 0.7, 16
 
 T = TypeVar("T")
 
 
 class DockerProvider:
-    """See model.provider.Provider. ``connect``: how a host is reached; while a run is on, one that is away may come later."""
+    """See model.provider.Provider. ``connect``: makes the site of a host; during a run, an unreachable host may come later."""
 
     def __init__(
         self,
@@ -63,42 +63,46 @@ class DockerProvider:
         self._links = site_connections.Sites()
         self._connections: dict[str, int] = {}
         self._requests: dict[str, Mapping[str, Any]] = {}
-        self._away: host_problems.Problems = {}
+        self._unreachable: host_problems.Problems = {}
         self._pool = ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="ccbed-hosts")
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
-        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds.
+        """Memory is not measured while a run is open: it takes the kernel milliseconds per process.
 
-        A run goes on without a host that does not answer; before one, that is a failure. Raises UnreachedError, OwnedError.
+        A run continues without an unreachable host; before a run, that is an error. Raises UnreachedError, OwnedError.
         """
         free = self._run == BED
-        statuses, self._away = self._tried(bed, lambda host: self._look(bed, host, memory=free and memory))
+        statuses, self._unreachable = self._try_on_all_hosts(
+            bed, lambda host: self._host_status(bed, host, memory=free and memory)
+        )
         host_problems.refuse_foreign(bed, owners.identity(self._state), statuses)
         open_run = plain_files.read_json(Path(bed.workdir) / "open-run.json").get("run", "")
-        status = observed_status.bed_status(bed, statuses, host_problems.texts(self._away))
+        status = observed_status.bed_status(bed, statuses, host_problems.texts(self._unreachable))
         status = replace(status, leases=(*status.leases, *external_keeper.leases(bed)), open_run=str(open_run))
-        if free and self._away:
-            raise host_problems.unreached(bed, self._away, status)
+        if free and self._unreachable:
+            raise host_problems.unreached(bed, self._unreachable, status)
         return status
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         host = bed.host(bed.node(node).host)
         try:
-            return observed_status.bed_status(bed, {host.name: self._look(bed, host, LOOK_S, memory=False)}).node(node)
+            return observed_status.bed_status(
+                bed, {host.name: self._host_status(bed, host, STATUS_S, memory=False)}
+            ).node(node)
         except (OSError, ValueError, RuntimeError) as error:
-            state: NodeState = "starting" if self._answering(bed, host) else "unreachable"
+            state: NodeState = "starting" if self._is_responding(bed, host) else "unreachable"
             return NodeStatus(name=node, state=state, reason=str(error))
 
-    def _answering(self, bed: BedSpec, host: HostSpec) -> bool:
-        """Whoever answers, though not over the connection that there was, is soon connected again."""
+    def _is_responding(self, bed: BedSpec, host: HostSpec) -> bool:
+        """Whether the host accepts new connections: then it will soon be connected again."""
         with suppress(OSError):
             return self._site(bed, host).is_responding
         return False
 
-    def _look(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
+    def _host_status(self, bed: BedSpec, host: HostSpec, deadline_s: float = 10.0, *, memory: bool) -> Any:
         about = {"hostdir": bed.hostdir, "bed": bed.name, "engine": host.engine, "memory": memory}
         return self._site(bed, host).call("look", deadline_s, **about)
 
@@ -106,7 +110,7 @@ class DockerProvider:
         return site_prober.SiteProber(bed, lambda host: self._site(bed, bed.host(host)))
 
     def prepare(self, bed: BedSpec) -> None:
-        """Directories, network, images, archive and keeper. Raises InfrastructureError with a line for each host."""
+        """Prepare directories, network, images, archive and keeper. Raises InfrastructureError with a line per host."""
         Path(bed.workdir).mkdir(mode=0o700, parents=True, exist_ok=True)
         content = archive.build()
         path = f"{bed.hostdir}/agent/agent-{archive.digest(content)}.pyz"
@@ -115,9 +119,9 @@ class DockerProvider:
             nodes = [node for node in bed.nodes if node.host == host.name]
             site = self._site(bed, host)
             wanted = [node.container for node in nodes if node.container]
-            absent = partial(host_problems.absent, host)
+            missing = partial(host_problems.missing_images, host)
             ready = self._with_engine(
-                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.call("routes"), absent)
+                bed, host, lambda engine: engines.ready(engine, bed, wanted, lambda: site.call("routes"), missing)
             )
             listed = [node.name for node in nodes]
             owner = site.call("prepare", hostdir=bed.hostdir, nodes=listed, shared_dir=bed.shared_dir)
@@ -126,11 +130,11 @@ class DockerProvider:
             site.call("keeper", KEEPER_S, **self._keeper(bed, host, path))
             return requests
 
-        for requests in self._each(bed, ready).values():
+        for requests in self._on_all_hosts(bed, ready).values():
             self._requests.update(requests)
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
-        """Keepers and containers, networks, then directories. What was away a moment ago is not waited for again."""
+        """End keepers and containers, then remove networks and directories. Hosts that were just unreachable are not retried."""
         first = external_keeper.end(bed)
         ended = self._end(bed)
         self.close()
@@ -138,15 +142,15 @@ class DockerProvider:
         return tuple(sorted((*first, *ended)))
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
-        """The keepers, containers and directories on some hosts alone, and what is mirrored of them here."""
+        """End the keepers and containers on some hosts, and remove their directories and mirrors."""
         ended = self._end(replace(bed, hosts=tuple(hosts)))
         bed_leftovers.remove_mirrors(bed, hosts)
         return ended
 
     def _end(self, bed: BedSpec) -> tuple[int, ...]:
         def end(host: HostSpec) -> list[int]:
-            if host.name in self._away:
-                raise self._away[host.name]
+            if host.name in self._unreachable:
+                raise self._unreachable[host.name]
             site = self._site(bed, host)
             ended: list[int] = site.call("end", END_S, hostdir=bed.hostdir, bed=bed.name, engine=host.engine)["pids"]
             if bed.network == "private":
@@ -154,12 +158,12 @@ class DockerProvider:
             site.call("remove", END_S, hostdir=bed.hostdir)
             return ended
 
-        return tuple(pid for pids in self._each(bed, end).values() for pid in pids)
+        return tuple(pid for pids in self._on_all_hosts(bed, end).values() for pid in pids)
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run. Events of the keepers count from now on, those of the run's own files from their beginning.
+        """Bind to a run. Events of the keepers are read from now on, the run's own files from their beginning.
 
-        Outside of runs the nodes' own files count, from now on as well.
+        Outside of runs the nodes' own files are read from now on.
         """
         if self._follower and run != BED and (bed, run) == (self._bed, self._run):
             return self._cursors
@@ -176,7 +180,7 @@ class DockerProvider:
         for directory in (*(log.parent for log in logs), *directories):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         names = {host.name: [node.name for node in bed.nodes if node.host == host.name] for host in bed.hosts}
-        self._each(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
+        self._on_all_hosts(bed, lambda host: self._site(bed, host).watch(run, names[host.name]))
         for log in logs:
             log.touch(mode=0o600)
         self._follower = Follower(workdir, run, directories, logs)
@@ -184,9 +188,9 @@ class DockerProvider:
         return self._cursors
 
     def warm_up(self, bed: BedSpec) -> None:
-        """Begin to connect to its hosts; whoever needs one waits for it, or hears why there is none.
+        """Start to connect to the hosts in the background; the first use of a host waits for its connection.
 
-        What it takes is imported first: nothing else is to be waited for until the hosts have been asked.
+        The SSH modules are imported first, so that the connections do not wait for them.
         """
         elsewhere = any(host.connection != "local" for host in bed.hosts)
         if elsewhere:
@@ -208,37 +212,37 @@ class DockerProvider:
 
     def put(self, content: Mapping[str, bytes]) -> str:
         bed = self._bound
-        return next(iter(self._each(bed, lambda host: self._site(bed, host).put(content)).values()))
+        return next(iter(self._on_all_hosts(bed, lambda host: self._site(bed, host).put(content)).values()))
 
     def perform(self, command: Command) -> None:
-        """Into the inbox of the node, or of its host's keeper; what starts a node carries its create request."""
+        """Write the command into the inbox of the node, or of its host's keeper; node.apply carries the create request."""
         bed, node = self._bound, str(command.node)
         request = self._requests.get(node)
         if command.f == "node.apply" and "hash" in command.value and request:
             command = _with(command, request=request)
-        if external_keeper.concerns(command):
+        if external_keeper.is_for_external_keeper(command):
             external_keeper.perform(bed, self._run, command)
             return
         host = bed.host(str((command.f == "node.kill" and command.value.get("host")) or bed.node(node).host))
-        self._refuse_vain(host, command)
+        self._refuse_without_keeper(host, command)
         directory = f"{bed.hostdir}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.command_file_name(self._run, command.key)}"
         within_s = math.inf if command.f in ENDS else command.deadline_s
         self._site(bed, host).write(path, inbox.encode_command(self._run, command), within_s)
 
-    def _refuse_vain(self, host: HostSpec, command: Command) -> None:
-        """Of a keeper on this machine it is seen at once that it is gone. Raises KeeperGoneError."""
+    def _refuse_without_keeper(self, host: HostSpec, command: Command) -> None:
+        """A dead keeper on this machine is noticed at once. Raises KeeperGoneError."""
         keeper = Path(self._bound.hostdir) / label.KEEPER_DIR
         if host.connection == "local" and command.f in KEEPER_COMMANDS and not label.lock_holder(keeper):
             raise KeeperGoneError("the keeper of this bed is gone")
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:
-            raise RuntimeError("open() comes before poll()")
+            raise RuntimeError("open() must be called before poll()")
         return self._follower.poll(cursors, timeout_s)
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
-        self._greet(self._bound)
+        self._restart_keepers(self._bound)
         heartbeats = [self._site(self._bound, host).heartbeats() for host in self._bound.hosts]
         return {name: beat for beats in heartbeats for name, beat in beats.items()}
 
@@ -250,32 +254,32 @@ class DockerProvider:
         return self._site_of(node).fetch_all(node, wanted, limit)
 
     def forget(self, bed: BedSpec, run: str) -> None:
-        """On a host that does not answer just now it stays until the bed goes down: no run fails by that."""
+        """Remove the run's files. On an unreachable host they stay until the bed goes down; that is no error."""
 
         def forget(host: HostSpec) -> None:
             self._site(bed, host).call("forget", hostdir=bed.hostdir, shared_dir=bed.shared_dir, run=run)
 
-        self._tried(bed, forget)
+        self._try_on_all_hosts(bed, forget)
 
     def leftovers(self, bed: BedSpec) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        leftovers = self._each(bed, lambda host: bed_leftovers.listed(bed, self._site(bed, host)))
+        leftovers = self._on_all_hosts(bed, lambda host: bed_leftovers.listed(bed, self._site(bed, host)))
         return [(host, entry) for host, entries in leftovers.items() for entry in entries]
 
     def remove_leftovers(self, bed: BedSpec, entries: Sequence[tuple[str, str, str]]) -> None:
-        self._each(bed, lambda host: bed_leftovers.remove(bed, host, self._site(bed, host), entries))
+        self._on_all_hosts(bed, lambda host: bed_leftovers.remove(bed, host, self._site(bed, host), entries))
         bed_leftovers.remove_mirrored(bed, entries)
 
-    def _greet(self, bed: BedSpec) -> None:
-        """A host that is connected anew may have been rebooted: its keeper is started unless it lives, while the run goes on."""
+    def _restart_keepers(self, bed: BedSpec) -> None:
+        """A reconnected host may have been rebooted: start its keeper in the background unless it lives."""
         for host in bed.hosts:
             connections = self._site(bed, host).connection_count
             if connections > self._connections.get(host.name, connections):
                 path = f"{bed.hostdir}/agent/agent-{bed.agent}.pyz"
-                threading.Thread(target=self._revive, args=(bed, host, path), daemon=True).start()
+                threading.Thread(target=self._start_keeper, args=(bed, host, path), daemon=True).start()
             self._connections[host.name] = connections
 
-    def _revive(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
-        """A host that is only just up is asked again; what goes wrong to the end is seen by what is then not answered."""
+    def _start_keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> None:
+        """Retry on a host that has just booted. If all attempts fail, commands to the host stay without outcomes."""
         for pause_s in PAUSES_S:
             with suppress(OSError, ValueError, RuntimeError):
                 self._site(bed, host).call("keeper", KEEPER_S, **self._keeper(bed, host, archive))
@@ -285,7 +289,7 @@ class DockerProvider:
     @property
     def _bound(self) -> BedSpec:
         if self._bed is None:
-            raise RuntimeError("open() comes before everything that acts on a bed")
+            raise RuntimeError("open() must be called first")
         return self._bed
 
     def _site_of(self, node: str) -> Site:
@@ -295,32 +299,39 @@ class DockerProvider:
     def _site(self, bed: BedSpec, host: HostSpec) -> Site:
         return self._links.get(host, lambda: self._connect(bed, host, self._run != BED))
 
-    def _each(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
-        """Do it on all hosts at once. Raises InfrastructureError with a line for each on which it went wrong."""
-        done, wrong = self._tried(bed, work)
-        host_problems.refuse(bed, wrong)
+    def _on_all_hosts(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> dict[str, T]:
+        """Do the work on all hosts at once. Raises InfrastructureError with a line per host that failed."""
+        done, errors = self._try_on_all_hosts(bed, work)
+        host_problems.refuse(bed, errors)
         return done
 
-    def _tried(self, bed: BedSpec, work: Callable[[HostSpec], T]) -> tuple[dict[str, T], host_problems.Problems]:
-        """Do it on all hosts at once: what came of it, and what went wrong, by host."""
+    def _try_on_all_hosts(
+        self, bed: BedSpec, work: Callable[[HostSpec], T]
+    ) -> tuple[dict[str, T], host_problems.Problems]:
+        """Do the work on all hosts at once: results and errors, by host."""
         done: dict[str, T] = {}
-        wrong: dict[str, Exception] = {}
+        errors: dict[str, Exception] = {}
 
-        def one(host: HostSpec) -> None:
+        def try_on(host: HostSpec) -> None:
             try:
                 done[host.name] = work(host)
             except (OSError, ValueError, RuntimeError) as error:
-                wrong[host.name] = error
+                errors[host.name] = error
 
         if len(bed.hosts) == 1:
-            one(bed.hosts[0])
+            try_on(bed.hosts[0])
         else:
-            list(self._pool.map(one, bed.hosts))
-        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, wrong
+            list(self._pool.map(try_on, bed.hosts))
+        return {host.name: done[host.name] for host in bed.hosts if host.name in done}, errors
 
     def _keeper(self, bed: BedSpec, host: HostSpec, archive: str) -> dict[str, Any]:
-        given = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
-        return {**given, "python": _python(host), "owner": owners.text(bed), "owner_id": owners.identity(self._state)}
+        arguments = {"hostdir": bed.hostdir, "bed": bed.name, "archive": archive, "engine": host.engine}
+        return {
+            **arguments,
+            "python": _python(host),
+            "owner": owners.text(bed),
+            "owner_id": owners.identity(self._state),
+        }
 
     def _with_engine(self, bed: BedSpec, host: HostSpec, work: Callable[[engines.Engine], T]) -> T:
         engine = self._engine(host, self._site(bed, host).client())
@@ -351,5 +362,5 @@ def _with(command: Command, **more: Any) -> Command:
 
 
 def _python(host: HostSpec) -> str:
-    """Here it is the one that runs this, where the inventory names no other."""
+    """The interpreter of a host; on this machine its own, unless the inventory names another."""
     return sys.executable if host.connection == "local" and host.python == "python3" else host.python

@@ -1,4 +1,4 @@
-"""The docker SDK over an SSH connection that is open already: `docker system dial-stdio` there, few sessions, deadlines."""
+"""The docker SDK over an open SSH connection: `docker system dial-stdio` on the host, few sessions, deadlines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BASE = "http+docker://ssh"
 #: sshd allows ten sessions on a connection by default; one is the helper's.
 SESSIONS = 3
 CALL_S = 30
-#: The API that the newest version of the SDK is known to speak with, and the oldest that is spoken here.
+#: The newest API that the SDK supports, and the oldest that ccbed supports.
 NEWEST_API, OLDEST_API = "1.44", "1.41"
 #: An inventory that says nothing means the host's own default, DOCKER_HOST there included.
 DEFAULT = HostSpec(name="").engine
@@ -30,8 +30,8 @@ DEFAULT = HostSpec(name="").engine
 Connected = Callable[[], Connection]
 
 
-class _Dialled(SSHConnection):  # type: ignore[misc]
-    """One session on the transport, on whose other end an engine listens."""
+class _Session(SSHConnection):  # type: ignore[misc]
+    """One session on the transport; an engine listens at its other end."""
 
     def __init__(self, connected: Connected, argv: list[str], timeout: float) -> None:
         super().__init__(timeout=timeout)
@@ -53,7 +53,7 @@ class _Dialled(SSHConnection):  # type: ignore[misc]
 
 
 class _Pool(SSHConnectionPool):  # type: ignore[misc]
-    """At most SESSIONS at once; whoever wants more waits. A session that ended is dialled again."""
+    """At most SESSIONS at once; further requests wait. A session that ended is opened again."""
 
     def __init__(self, connected: Connected, argv: list[str], timeout: float) -> None:
         super().__init__(timeout=timeout, maxsize=SESSIONS)
@@ -61,14 +61,14 @@ class _Pool(SSHConnectionPool):  # type: ignore[misc]
         self._connected = connected
         self._argv = argv
 
-    def _new_conn(self) -> _Dialled:
-        return _Dialled(self._connected, self._argv, self.timeout)
+    def _new_conn(self) -> _Session:
+        return _Session(self._connected, self._argv, self.timeout)
 
     def _get_conn(self, timeout: float | None = None) -> Any:
         try:
             connection = self.pool.get(block=True, timeout=timeout or self.timeout)
         except queue.Empty:
-            raise TimeoutError(f"{SESSIONS} calls of the engine are still under way") from None
+            raise TimeoutError(f"{SESSIONS} calls of the engine are still running") from None
         if connection is not None and not connection.usable:
             with contextlib.suppress(OSError):
                 connection.close()
@@ -92,41 +92,43 @@ class _Adapter(SSHHTTPAdapter):  # type: ignore[misc]
 
 
 def client(connected: Connected, host: HostSpec, timeout_s: int = CALL_S) -> docker.DockerClient:
-    """A client of the host's engine. ``connected`` gives the connection to use now. Raises HostError."""
-    at = _at(host)
+    """A client of the host's engine. ``connected`` returns the current connection. Raises HostError."""
+    option = _engine_option(host)
     engine_client = docker.DockerClient(base_url="http://localhost:1", version=OLDEST_API, timeout=timeout_s)
-    adapter = _Adapter(connected, ["docker", *at, "system", "dial-stdio"], timeout_s)
+    adapter = _Adapter(connected, ["docker", *option, "system", "dial-stdio"], timeout_s)
     api = engine_client.api
     api.mount(BASE, adapter)
     api._custom_adapter = adapter
     api.base_url = BASE
     try:
-        theirs = str(api.version(api_version=False)["ApiVersion"])
+        host_api = str(api.version(api_version=False)["ApiVersion"])
     except OSError as error:  # the SDK's own errors of connections are such
         engine_client.close()
-        raise HostError(host.name, _why(connected(), host), lasting=True) from error
-    if version_lt(theirs, OLDEST_API):
+        raise HostError(host.name, _engine_problem(connected(), host), lasting=True) from error
+    if version_lt(host_api, OLDEST_API):
         engine_client.close()
         fix = f"install Docker {version_text(ENGINE)} or newer"
-        text = f"the container engine is too old (its API is {theirs}, {OLDEST_API} is needed): {fix}"
+        text = f"the container engine is too old (its API is {host_api}, {OLDEST_API} is needed): {fix}"
         raise HostError(host.name, text, lasting=True)
-    api._version = NEWEST_API if version_lt(NEWEST_API, theirs) else theirs
+    api._version = NEWEST_API if version_lt(NEWEST_API, host_api) else host_api
     return engine_client
 
 
-def _why(connection: Connection, host: HostSpec) -> str:
-    """Why no engine answers, by what its command line says there."""
-    done = connection.run(["docker", *_at(host), "version"], deadline_s=CALL_S)
+def _engine_problem(connection: Connection, host: HostSpec) -> str:
+    """Why no engine responds, by the output of its command line on the host."""
+    done = connection.run(["docker", *_engine_option(host), "version"], deadline_s=CALL_S)
     message = done.err.decode(errors="replace").strip()
     if done.code == NOT_FOUND:
-        return f"no docker command there; install Docker {version_text(ENGINE)} or newer"
+        return f"no docker command on the host; install Docker {version_text(ENGINE)} or newer"
     if "permission denied" in message.lower():
         user = connection.destination.user
-        return f"{user} may not use the container engine; there: sudo usermod -aG docker {user}, then log in anew"
+        return (
+            f"{user} may not use the container engine; on the host: sudo usermod -aG docker {user}, then log in again"
+        )
     if "cannot connect" in message.lower() or "daemon running" in message.lower():
-        return f"no container engine answers at {host.engine}; there: sudo systemctl start docker, or set ccbed_engine"
-    return f"the container engine does not answer: {message[-300:] or 'it says nothing'}"
+        return f"no container engine responds at {host.engine}; on the host: sudo systemctl start docker, or set ccbed_engine"
+    return f"the container engine does not respond: {message[-300:] or 'it printed nothing'}"
 
 
-def _at(host: HostSpec) -> list[str]:
+def _engine_option(host: HostSpec) -> list[str]:
     return [] if host.engine == DEFAULT else ["-H", f"unix://{host.engine}"]

@@ -17,15 +17,15 @@ from .. import owners
 if TYPE_CHECKING:
     import docker
 
-#: Where private networks are looked for: a part of 10/8 in which neither engines nor clusters have their defaults.
+#: The range of private networks: a part of 10/8 without defaults of engines or clusters.
 POOL = ipaddress.IPv4Network("10.212.0.0/14")
-#: The first addresses of a network are its gateway's and the engine's own.
+#: The first addresses of a network belong to its gateway and the engine.
 FIRST = 10
 CALL_S = 10.0
 
 
 class EngineProblem(OSError):
-    """What the engine said, or why it cannot be used."""
+    """The error of an engine, or why it cannot be used."""
 
 
 class Engine:
@@ -50,7 +50,7 @@ class Engine:
         return self._client
 
     def version(self) -> str:
-        """Raises EngineProblem where the engine is not there, or too old."""
+        """Raises EngineProblem if the engine does not respond or is too old."""
         from ...node.oslayer import container_engine
 
         if self._client is None:
@@ -63,7 +63,7 @@ class Engine:
         return version
 
     def images(self, wanted: Sequence[str]) -> Mapping[str, str]:
-        """The id of each image that is there."""
+        """The id of each image that exists."""
         import docker.errors
 
         ids = {}
@@ -75,7 +75,7 @@ class Engine:
         return ids
 
     def network(self, bed: BedSpec, routes: Sequence[str]) -> str:
-        """The subnet of the bed's private network, which is made unless it is there. Raises EngineProblem."""
+        """The subnet of the bed's private network, created if necessary. Raises EngineProblem."""
         present = self._network(bed)
         if present is not None:
             return str(present.attrs["IPAM"]["Config"][0]["Subnet"])
@@ -92,11 +92,11 @@ class Engine:
         self._client = None
 
     def _network(self, bed: BedSpec) -> Any:
-        """Raises EngineProblem where another's has the name."""
+        """Raises EngineProblem if a network of another owner has the name."""
         networks = self.client.networks.list(names=[names.network_name(bed.name)])
         named = [network for network in networks if network.name == names.network_name(bed.name)]
         if named and (named[0].attrs.get("Labels") or {}).get(names.BED) != process_tag.bed_tag(bed.name, bed.hostdir):
-            raise EngineProblem(_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
+            raise EngineProblem(_name_taken(bed, (named[0].attrs.get("Labels") or {}).get(names.OWNER, "")))
         return named[0] if named else None
 
     def _make_network(self, bed: BedSpec, routes: Sequence[str]) -> str:
@@ -118,16 +118,14 @@ class Engine:
                 refused = str(error.explanation or error)
                 if "overlap" not in refused.lower():
                     break
-        raise EngineProblem(f"no private network can be made: {refused or 'no free subnet'}")
+        raise EngineProblem(f"no private network can be created: {refused or 'no free subnet'}")
 
 
-def _taken(bed: BedSpec, theirs: str) -> str:
+def _name_taken(bed: BedSpec, owner: str) -> str:
     name = names.network_name(bed.name)
-    if theirs:
-        return f"there is another bed {bed.name} on this engine, {theirs}; end it there, or choose another ccbed_bed"
-    return (
-        f"network {name} is not of this bed: docker network rm {name} if nobody needs it, or choose another ccbed_bed"
-    )
+    if owner:
+        return f"another bed {bed.name} exists on this engine, owner {owner}; end it there, or choose another ccbed_bed"
+    return f"network {name} does not belong to this bed: docker network rm {name} if it is not in use, or choose another ccbed_bed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +142,9 @@ def ready(
     bed: BedSpec,
     wanted: Sequence[ContainerSpec],
     routes: Callable[[], Sequence[str]],
-    absent: Callable[[Sequence[str]], EngineProblem],
+    missing_error: Callable[[Sequence[str]], EngineProblem],
 ) -> Ready:
-    """See that it can have these containers, and make the network of the bed. Raises EngineProblem."""
+    """Check that the engine can run these containers, and create the network of the bed. Raises EngineProblem."""
     version = engine.version()
     for spec in wanted:
         if reason := gpu_devices.version_problem(spec, version):
@@ -155,7 +153,7 @@ def ready(
     image_ids = engine.images(images)
     missing = [image for image in dict.fromkeys(images) if image not in image_ids]
     if missing:
-        raise absent(missing)
+        raise missing_error(missing)
     if bed.network == "private":
         node_addresses = addresses(bed, engine.network(bed, routes()))
     else:
@@ -164,13 +162,13 @@ def ready(
 
 
 def addresses(bed: BedSpec, subnet: str) -> dict[str, str]:
-    """The address of every node: by its place in the bed, so that a node that is made anew keeps its own."""
+    """The address of every node, by its index in the bed, so that a replaced node keeps its address."""
     network = ipaddress.ip_network(subnet)
     return {node.name: str(network[FIRST + index]) for index, node in enumerate(bed.nodes)}
 
 
 def _free(nodes: int, routes: Sequence[str]) -> Iterator[ipaddress.IPv4Network]:
-    """Subnets with room for so many nodes that no route of the host leads to."""
+    """Subnets for so many nodes that no route of the host leads to."""
     taken = [ipaddress.IPv4Network(route, strict=False) for route in routes]
     prefix = 32 - (nodes + FIRST + 2).bit_length()
     for subnet in POOL.subnets(new_prefix=min(24, prefix)):

@@ -1,4 +1,4 @@
-"""The sites of a bed's hosts while they are in use: each is connected once, before it is asked for if that can be foreseen."""
+"""The sites of a bed's hosts in use: each is connected once, in the background if it is begun early."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from ..sites import Site
 
 
 class Sites:
-    """By host. Used by several threads at once: all of them get the same site, or the same error."""
+    """Sites by host. Several threads may use it at once: all of them get the same site or the same error."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[str, Future[Site]] = {}
+        self._futures: dict[str, Future[Site]] = {}
 
     def begin(self, host: HostSpec, connect: Callable[[], Site]) -> None:
-        """Connect in the background, unless that is done or under way."""
-        future, is_owner = self._claim(host.name, anew=False)
+        """Connect in the background, unless that has begun already."""
+        future, is_owner = self._claim(host.name, retry=False)
         if is_owner:
             threading.Thread(target=_settle, args=(future, connect), daemon=True, name=f"ccbed-{host.name}").start()
 
     def get(self, host: HostSpec, connect: Callable[[], Site]) -> Site:
-        """Raises what ``connect`` raises; asked again after that, it is tried again, as is what went wrong before anybody asked."""
-        future, is_owner = self._claim(host.name, anew=True)
+        """Raises what ``connect`` raises. A failed connection is tried again by the next call."""
+        future, is_owner = self._claim(host.name, retry=True)
         if is_owner:
             _settle(future, connect)
         try:
             return future.result()
         except BaseException:
             with self._lock:
-                if self._found.get(host.name) is future:
-                    del self._found[host.name]
+                if self._futures.get(host.name) is future:
+                    del self._futures[host.name]
             raise
 
     def close(self) -> None:
-        """All at once; one that is still being connected is closed as soon as it is."""
+        """Close all sites at once; a site that is still connecting is closed as soon as it is connected."""
         with self._lock:
-            futures, self._found = self._found, {}
+            futures, self._futures = self._futures, {}
         closing = [
             threading.Thread(target=_close, args=(future,), daemon=True) for future in futures.values() if future.done()
         ]
@@ -51,12 +51,12 @@ class Sites:
         for thread in closing:
             thread.join()
 
-    def _claim(self, name: str, *, anew: bool) -> tuple[Future[Site], bool]:
-        """(what comes of a host, whether it is the caller's to bring about). ``anew``: also where that has failed."""
+    def _claim(self, name: str, *, retry: bool) -> tuple[Future[Site], bool]:
+        """(future of a host's site, whether the caller must connect it). ``retry``: also after a failure."""
         with self._lock:
-            present = self._found.get(name)
-            if present is None or (anew and present.done() and present.exception()):
-                present = self._found[name] = Future()
+            present = self._futures.get(name)
+            if present is None or (retry and present.done() and present.exception()):
+                present = self._futures[name] = Future()
                 return present, True
             return present, False
 
@@ -64,7 +64,7 @@ class Sites:
 def _settle(future: Future[Site], connect: Callable[[], Site]) -> None:
     try:
         future.set_result(connect())
-    except BaseException as error:  # noqa: BLE001  whoever asks is told
+    except BaseException as error:  # noqa: BLE001  raised again by get()
         future.set_exception(error)
 
 

@@ -1,4 +1,4 @@
-"""What an emulated fabric needs of this machine, tried before anything is made; and the hosts file of its nodes."""
+"""The requirements of an emulated fabric on this machine, tried before it is created; and the hosts file of its nodes."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _PACKAGES = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
 
 
 def refuse(bed: BedSpec) -> None:
-    """Raises InfrastructureError with a line for each thing that is not there, before anything is made of the bed."""
+    """Raises InfrastructureError with a line for each missing requirement, before the bed is created."""
     if lacks := lacking(bed.link):
         hint = "\n".join(dict.fromkeys(lack.fix for lack in lacks))
-        places = (_place(bed) if lack.only_for_link else f"bed {bed.name}" for lack in lacks)
+        positions = (_link_position(bed) if lack.only_for_link else f"bed {bed.name}" for lack in lacks)
         raise InfrastructureError(
-            *(f"{place}: {lack.text}" for place, lack in zip(places, lacks, strict=True)), hint=hint
+            *(f"{position}: {lack.text}" for position, lack in zip(positions, lacks, strict=True)), hint=hint
         )
 
 
-def _place(bed: BedSpec) -> str:
-    """Where the inventory asks for the link: ``file:line: ccbed_link``; without the line where it is not in that file."""
+def _link_position(bed: BedSpec) -> str:
+    """The position of the link in the inventory: ``file:line: ccbed_link``, without the line if another file sets it."""
     try:
         lines = Path(bed.inventory).read_text(errors="replace").splitlines()
     except OSError:
@@ -40,21 +40,21 @@ def _place(bed: BedSpec) -> str:
 
 
 def lacking(link: LinkSpec | None) -> tuple[Lack, ...]:
-    """What is not there; the first that keeps the rest from being tried is told alone."""
+    """The missing requirements. One that prevents further tries is reported alone."""
     if os.geteuid():
         text = f"ccbed_isolation: namespace needs root (this is uid {os.geteuid()})"
         return (Lack(text=text, fix="the same with sudo; without root: ccbed up inventories/local.yml"),)
     absent = [name for name in _PACKAGES if node_fabric.find_program(name) is None]
     if absent:
-        return tuple(Lack(text=f"there is no program {name}", fix=f"install {_PACKAGES[name]}") for name in absent)
+        return tuple(Lack(text=f"program {name} is missing", fix=f"install {_PACKAGES[name]}") for name in absent)
     if not HOSTS.exists():
-        return (Lack(text=f"there is no {HOSTS}, over which the nodes' own is mounted", fix=f"touch {HOSTS}"),)
+        return (Lack(text=f"{HOSTS} is missing; the nodes' own hosts files are mounted over it", fix=f"touch {HOSTS}"),)
     lacks = (lack for program, lines in fabric.probe_commands(link).items() for lack in _tried(program, lines))
     return tuple(dict.fromkeys(lacks))
 
 
 def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
-    """Let the program do it in namespaces of its own, which end with it."""
+    """Try the program in namespaces of its own, which end with it."""
     if not lines:
         return
     argv = [
@@ -77,13 +77,13 @@ def _tried(program: str, lines: Mapping[str, str]) -> Iterator[Lack]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        yield Lack(text=f"{program} does not answer within {_TRY_S:g} s", fix="see what it waits for")
+        yield Lack(text=f"{program} does not end within {_TRY_S:g} s", fix="ps shows what it waits for")
         return
     yield from fabric.parse_probe(done.returncode, done.stderr, list(lines), platform.release())
 
 
 def write_hosts(bed: BedSpec) -> None:
-    """In place: nodes that run see the new lines at once, for they have mounted the file itself."""
+    """Write in place: running nodes have mounted the file itself, so they see the new lines at once."""
     try:
         own = HOSTS.read_text(errors="replace").splitlines()
     except OSError:

@@ -26,7 +26,7 @@ from . import fabric, process_status
 CAPABILITIES = frozenset({"kill", "limit", "pause", "signal", "stop"})
 KEEPER_COMMANDS = ("node.apply", "node.kill", "fault.act", "fault.heal")
 EVENTS = "events.jsonl"
-#: The name under which commands go out that belong to no run.
+#: The run name of commands that belong to no run.
 NO_RUN = "bed"
 END_S = 10.0
 
@@ -42,33 +42,33 @@ class ProcessProvider:
         self._follower: Follower | None = None
 
     def warm_up(self, bed: BedSpec) -> None:
-        """Nothing of it takes long."""
+        """Nothing to do: this machine needs no connection."""
 
     def capabilities(self, host: str) -> frozenset[str]:
         return CAPABILITIES
 
     def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
-        """Memory is left out while a run is open: nobody looks at it then, and it takes the kernel milliseconds."""
+        """Memory is not measured while a run is open: it takes the kernel milliseconds per process."""
         return process_status.bed_status(bed, memory=memory and self._run == NO_RUN)
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         return self.observe(bed).node(node)
 
     def prober(self, bed: BedSpec) -> site_prober.SiteProber | None:
-        """Nodes with a network of their own are asked themselves."""
+        """Only nodes with a network of their own are probed."""
         if not bed.fabric:
             return None
         return site_prober.SiteProber(bed, lambda host: sites.LocalSite(bed, HostSpec(name=host)))
 
     def prepare(self, bed: BedSpec) -> None:
-        """Directories, archive, and a keeper that runs this archive. Raises InfrastructureError where it does not start."""
+        """Create directories and archive, and start a keeper of this archive. Raises InfrastructureError if it does not start."""
         workdir = Path(bed.workdir)
         for part in ("keeper/inbox", "keeper/done", "payloads", *(f"nodes/{node.name}/inbox" for node in bed.nodes)):
             (workdir / part).mkdir(mode=0o700, parents=True, exist_ok=True)
         Path(bed.shared_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
         if bed.fabric:
             fabric.write_hosts(bed)
-        path, digest = archive.place(workdir / "agent")
+        path, digest = archive.write(workdir / "agent")
         try:
             launch.ensure_keeper(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)
         except RuntimeError as error:
@@ -76,14 +76,16 @@ class ProcessProvider:
             raise InfrastructureError(f"bed {bed.name}: {first}", *rest) from None
 
     def retire(self, bed: BedSpec) -> tuple[int, ...]:
-        """The keeper first, so that it starts nothing anew; then all else, until none is left."""
+        """End the keeper first, so that it restarts nothing; then all other processes, until none is left."""
         keeper = label.lock_holder(Path(bed.workdir) / label.KEEPER_DIR)
         ended: set[int] = set()
         until = time.monotonic() + END_S
         while left := process_status.belonging(bed, processes.scan()):
             if time.monotonic() > until:
                 pids = ", ".join(str(process.pid) for process in left)
-                raise InfrastructureError(f"bed {bed.name}: processes {pids} do not end", hint="see what they wait for")
+                raise InfrastructureError(
+                    f"bed {bed.name}: processes {pids} do not end", hint="ps shows what they wait for"
+                )
             ended.update(processes.kill(sorted(left, key=lambda process: process.pid != keeper)))
             time.sleep(0.002)
         self.close()
@@ -91,13 +93,13 @@ class ProcessProvider:
         return tuple(sorted(ended))
 
     def retire_hosts(self, bed: BedSpec, hosts: Sequence[HostSpec]) -> tuple[int, ...]:
-        """All of its nodes are on this machine."""
+        """Nothing to do: all nodes are on this machine."""
         return ()
 
     def open(self, bed: BedSpec, run: str) -> Cursors:
-        """Bind to a run. Events of the keeper count from now on, those of the run's own files from their beginning.
+        """Bind to a run. Events of the keeper are read from now on, the run's own files from their beginning.
 
-        Outside of runs (NO_RUN) the nodes' own files count, from now on as well.
+        Outside of runs (NO_RUN) the nodes' own files are read from now on.
         """
         self.close()
         workdir = Path(bed.workdir)
@@ -124,7 +126,7 @@ class ProcessProvider:
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
         if self._follower is None:
-            raise RuntimeError("open() comes before poll()")
+            raise RuntimeError("open() must be called before poll()")
         return self._follower.poll(cursors, timeout_s)
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
@@ -140,10 +142,10 @@ class ProcessProvider:
         return files.fetch(roots, path, to, limit)
 
     def fetch_all(self, node: str, wanted: Sequence[tuple[str, Path]], limit: int) -> list[Fetched]:
-        return files.each(self.fetch, node, wanted, limit)
+        return files.fetch_each(self.fetch, node, wanted, limit)
 
     def forget(self, bed: BedSpec, run: str) -> None:
-        """Node files, checkpoints and kept outcomes."""
+        """Remove node files, checkpoints and outcomes of the run."""
         workdir = Path(bed.workdir)
         for directory in (*workdir.glob(f"nodes/*/runs/{run}"), Path(bed.shared_dir) / run):
             shutil.rmtree(directory, ignore_errors=True)
@@ -159,7 +161,7 @@ class ProcessProvider:
     @property
     def _workdir(self) -> Path:
         if self._bed is None:
-            raise RuntimeError("open() comes before everything that acts on a bed")
+            raise RuntimeError("open() must be called first")
         return Path(self._bed.workdir)
 
     def close(self) -> None:

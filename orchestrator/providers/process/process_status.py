@@ -1,4 +1,4 @@
-"""What exists of a bed of local processes: labels, locks and /proc, not what anybody remembers."""
+"""The status of a bed of local processes, from labels, locks and /proc alone."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ...node.oslayer.processes import Process
 
 
 def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
-    """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds for each process."""
+    """The bed as it is now. ``memory``: measure it as well, which takes the kernel milliseconds per process."""
     workdir = Path(bed.workdir)
     keeper = label.live_label(workdir / label.KEEPER_DIR, label.KEEPER_LABEL)
-    everyone = processes.scan()
+    all_processes = processes.scan()
     wanted = [node.name for node in bed.nodes]
-    statuses = [_node(bed, name, everyone, memory=memory) for name in _names(workdir, wanted)]
+    statuses = [_node(bed, name, all_processes, memory=memory) for name in _names(workdir, wanted)]
     return BedStatus(
         name=bed.name,
-        nodes=tuple(status for status in statuses if _counts(status, wanted)),
+        nodes=tuple(status for status in statuses if _is_listed(status, wanted)),
         keeper_pid=int(keeper.get("pid", 0)),
         keeper_hash=str(keeper.get("agent", "")),
         leases=lease_records.describe_leases(workdir / label.KEEPER_DIR / "leases"),
@@ -30,8 +30,8 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
     )
 
 
-def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
-    """All processes of a bed, whoever of keeper and agents still lives."""
+def belonging(bed: BedSpec, all_processes: Iterable[Process]) -> list[Process]:
+    """All processes of a bed, whether its keeper and agents live or not."""
     workdir = Path(bed.workdir)
     directories = [
         (workdir / label.KEEPER_DIR, label.KEEPER_LABEL),
@@ -45,7 +45,7 @@ def belonging(bed: BedSpec, everyone: Iterable[Process]) -> list[Process]:
     ]
     leaders = [(pid, start) for pid, start in identities if isinstance(pid, int) and isinstance(start, int)]
     return processes.select(
-        everyone, f"{process_tag.bed_tag(bed.name, bed.workdir)}/", processes.live_sessions(leaders)
+        all_processes, f"{process_tag.bed_tag(bed.name, bed.workdir)}/", processes.live_sessions(leaders)
     )
 
 
@@ -54,18 +54,18 @@ def _names(workdir: Path, wanted: list[str]) -> list[str]:
     return list(dict.fromkeys([*wanted, *present]))
 
 
-def _counts(node: NodeStatus, wanted: list[str]) -> bool:
-    """A node that is neither wanted nor alive is history."""
+def _is_listed(node: NodeStatus, wanted: list[str]) -> bool:
+    """Whether to list a node: it is wanted, or something of it is left."""
     return node.name in wanted or node.state not in ("dead", "absent") or bool(node.reason)
 
 
-def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> NodeStatus:
+def _node(bed: BedSpec, name: str, all_processes: list[Process], *, memory: bool) -> NodeStatus:
     directory = Path(bed.workdir) / "nodes" / name
     content = label.live_label(directory)
     prefix = f"{process_tag.bed_tag(bed.name, bed.workdir)}/{name}/"
     if not content:
-        return _gone(directory, name, processes.select(everyone, prefix))
-    own_processes = processes.select(everyone, prefix, {int(content["pid"])})
+        return _dead_node(directory, name, processes.select(all_processes, prefix))
+    own_processes = processes.select(all_processes, prefix, {int(content["pid"])})
     pages = [processes.resident_mib(process.pid) for process in own_processes] if memory else []
     return NodeStatus(
         name=name,
@@ -76,7 +76,7 @@ def _node(bed: BedSpec, name: str, everyone: list[Process], *, memory: bool) -> 
     )
 
 
-def _gone(directory: Path, name: str, left: list[Process]) -> NodeStatus:
+def _dead_node(directory: Path, name: str, left: list[Process]) -> NodeStatus:
     content = plain_files.read_json(directory / label.NODE_LABEL)
     reason = f"{len(left)} processes left without an agent" if left else ""
     if not content:

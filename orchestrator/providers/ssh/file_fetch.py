@@ -39,7 +39,7 @@ def pull(send: Request, path: str, to: Path, limit: int, deadline_s: float) -> F
             return Fetched(path=path, size=size, capped=capped, reason=str(error))
         size += received
         problems += [reason] if reason else []
-    return Fetched(path=path, size=size, capped=capped, reason=files.told(problems))
+    return Fetched(path=path, size=size, capped=capped, reason=files.summary(problems))
 
 
 def _file(request: Callable[..., Response], path: str, name: str, to: Path, max_bytes: int) -> tuple[int, str]:

@@ -244,7 +244,7 @@ class RemoteSite:
             place = path if path.startswith("/") else f"{self._bed.hostdir}/nodes/{node}/{path}"
             return file_fetch.pull(self._host_connection.request, place, to, limit, deadline_s)
 
-        return files.each(fetch_one, node, wanted, limit)
+        return files.fetch_each(fetch_one, node, wanted, limit)
 
     def _is_mirrored(self, node: str, path: str) -> bool:
         return not path.startswith("/") and (
@@ -358,5 +358,5 @@ class RemoteSite:
 
 def _unread(result: Mapping[str, Any]) -> str:
     """Which files the host itself cannot read; empty where it can read all."""
-    text = files.told([f"{name}: {why}" for name, why in result["unread"]])
+    text = files.summary([f"{name}: {why}" for name, why in result["unread"]])
     return f"cannot be read there: {text}" if text else ""
