@@ -1,4 +1,4 @@
-"""Kills every process of a node at once; where the node has a link of its own, that goes first, as in a power cut."""
+"""Kills every process of a node at once; its own link, where it has one, is cut first, as in a power cut."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ SAFETY: Safety = "container"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
-    """Nothing to choose."""
+    """No parameters."""
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """Power off, proved by no process being left; healed by power on. The agent dies too, so its keeper holds the lease.
+    """Power off, verified when no process is left; healed by power on. The agent dies too, so the keeper holds the lease.
 
-    The keeper verifies that the node's own link is down before it ends the processes: afterwards there is no link to observe.
+    The keeper verifies that the node's own link is down before it kills the processes: afterwards there is no link to observe.
     """
-    silent = "own-link" in host.capabilities
-    down = (Primitive(kind="link", args={"state": "down"}),) if silent else ()
-    up = (Primitive(kind="link", args={"state": "up"}),) if silent else ()
+    has_own_link = "own-link" in host.capabilities
+    down = (Primitive(kind="link", args={"state": "down"}),) if has_own_link else ()
+    up = (Primitive(kind="link", args={"state": "up"}),) if has_own_link else ()
     off = Primitive(kind="power", args={"state": "off"})
     on = Primitive(kind="power", args={"state": "on"})
     return Act(

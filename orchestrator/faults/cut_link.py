@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from ..model.act import Act, HostFacts, Primitive, Safety, Target, check_time, lease_s
 
 SAFETY: Safety = "node"
-#: The part of a cut's time in which it is proved.
-PROOF = 0.7
+#: A cut that does not last is verified within this part of its time.
+VERIFY_SHARE = 0.7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,11 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """On an emulated fabric the node's port of the switch, proved by the node's own interface: it has no link.
+    """On an emulated fabric: the node's port of the switch, verified by the node's own interface.
 
-    Of a host ``ccbed_switch_port``, on the orchestrator's machine; proved by its address: nobody answers there, and only
-    silence detects it. Nothing is harmed, ranks go on waiting: what they do once the link is back must change nothing.
-    A short cut is proved while it lasts.
+    On a host: ``ccbed_switch_port``, run on the controller, verified when the host's address does not answer; only silence
+    detects it. The ranks keep waiting, and their work after the healing must change nothing. A short cut is verified while
+    it lasts.
     """
     return Act(
         inject=(_link(host, "down"),),
@@ -36,21 +36,21 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
         lease_s=lease_s(params.for_s),
         safety=SAFETY,
         needs=("cut-link",),
-        disables=() if _own(host) else ("host",),
+        disables=() if _has_own_link(host) else ("host",),
         heal_after_s=params.for_s,
     )
 
 
-def _own(host: HostFacts) -> bool:
-    """Has the node a link of its own, beside what its host has?"""
+def _has_own_link(host: HostFacts) -> bool:
+    """Does the node have its own link, apart from its host's?"""
     return host.spec is None and "own-link" in host.capabilities
 
 
 def _link(host: HostFacts, state: str, for_s: float | None = None) -> Primitive:
-    if _own(host):
+    if _has_own_link(host):
         return Primitive(kind="link", args={"state": state})
     spec = host.spec
     run = spec.switch_port.get(state, ()) if spec else ()
-    where = {"address": spec.address, "port": spec.port} if spec else {}
-    within = {} if for_s is None else {"within_s": PROOF * for_s}
-    return Primitive(kind="link", args={"state": state, "of": "host", "run": list(run), **where, **within})
+    endpoint = {"address": spec.address, "port": spec.port} if spec else {}
+    within = {} if for_s is None else {"within_s": VERIFY_SHARE * for_s}
+    return Primitive(kind="link", args={"state": state, "of": "host", "run": list(run), **endpoint, **within})

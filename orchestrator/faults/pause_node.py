@@ -1,4 +1,4 @@
-"""Stops every process of a node (SIGSTOP) for a time, or until the run ends; nothing is lost, everything is silent."""
+"""Stops every process of a node (SIGSTOP) for a time or until the run ends; nothing is lost, but the node is silent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """SIGSTOP, proved by the state of every process; healed by SIGCONT. The agent stops too, so its keeper holds the lease."""
+    """SIGSTOP, verified by the state of every process; healed by SIGCONT. The agent stops too, so the keeper holds the lease."""
     on = Primitive(kind="pause", args={"state": "on"})
     off = Primitive(kind="pause", args={"state": "off"})
     return Act(

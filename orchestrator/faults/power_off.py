@@ -1,4 +1,4 @@
-"""Cuts the power of a node's host, its link first where that can be cut; nothing says good-bye, only silence detects it."""
+"""Cuts the power of a node's host, and before that its link where that is possible; only silence detects it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAFETY: Safety = "node"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Params:
     """``for_s``: seconds until it is healed; None: when the run ends. ``back_s``: how long the host may take
-    to answer again once its power is back."""
+    to answer after its power is on."""
 
     for_s: float | None = None
     back_s: float = 300.0
@@ -22,9 +22,9 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """``ccbed_power``, on the orchestrator's machine; proved by the host's address: nobody answers there."""
-    cut = "cut-link" in host.capabilities
-    down, up = ((_link(host, "down"),), (_link(host, "up"),)) if cut else ((), ())
+    """``ccbed_power``, run on the controller; verified when the host's address does not answer."""
+    can_cut = "cut-link" in host.capabilities
+    down, up = ((_link(host, "down"),), (_link(host, "up"),)) if can_cut else ((), ())
     return Act(
         inject=(*down, _power(host, "off")),
         verify=(_power(host, "off"),),
@@ -41,13 +41,13 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
 
 def _power(host: HostFacts, state: str) -> Primitive:
     run = host.spec.power.get(state, ()) if host.spec else ()
-    return Primitive(kind="power", args={"state": state, "of": "host", "run": list(run), **_where(host)})
+    return Primitive(kind="power", args={"state": state, "of": "host", "run": list(run), **_endpoint(host)})
 
 
 def _link(host: HostFacts, state: str) -> Primitive:
     run = host.spec.switch_port.get(state, ()) if host.spec else ()
-    return Primitive(kind="link", args={"state": state, "of": "host", "run": list(run), **_where(host)})
+    return Primitive(kind="link", args={"state": state, "of": "host", "run": list(run), **_endpoint(host)})
 
 
-def _where(host: HostFacts) -> dict[str, str | int]:
+def _endpoint(host: HostFacts) -> dict[str, str | int]:
     return {"address": host.spec.address, "port": host.spec.port} if host.spec else {}

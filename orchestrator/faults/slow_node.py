@@ -24,10 +24,10 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """A quota of the node's cgroup, proved and healed by what the kernel shows of the cgroup of each process.
+    """A quota of the node's cgroup, verified by the limit that the kernel shows for each process.
 
-    On a host where no cgroup can be made, process nodes run for that part of every 0.1 s (SIGCONT, SIGSTOP). The agent goes
-    on, slowly.
+    On a host where no cgroup can be made, process nodes run for that part of every 0.1 s (SIGCONT, SIGSTOP). The agent
+    continues, slowly.
     """
     on = Primitive(kind="limit", args={"state": "on", "cpu_percent": params.cpu_percent})
     off = Primitive(kind="limit", args={"state": "off", "cpu_percent": params.cpu_percent})

@@ -1,4 +1,4 @@
-"""Stops the container engine of a node's host, and with it whatever the engine takes along; node.exit detects it."""
+"""Stops the container engine of a node's host, and with it the containers that end with it; node.exit detects it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """``ccbed_engine_control``, on the host; proved by its socket: nobody answers. Healed when it answers and the node is up.
+    """``ccbed_engine_control``, run on the host; verified when the engine's socket does not answer.
 
-    The keeper of the host is no container and lives on, so it acts and holds the lease.
+    It is healed when the socket answers and the node is up. The host's keeper is no container and survives, so it acts and
+    holds the lease.
     """
     return Act(
         inject=(_engine(host, "off"),),

@@ -1,4 +1,4 @@
-"""Stops the sshd of a node's host: its ranks go on, but nobody hears of them; only silence detects it."""
+"""Stops the sshd of a node's host: its ranks continue, but the controller cannot reach them; only silence detects it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Params:
 
 
 def plan(params: Params, target: Target, host: HostFacts) -> Act:
-    """``ccbed_ssh_control``, on the orchestrator's machine, by another way than SSH; proved by the host's SSH port."""
+    """``ccbed_ssh_control``, run on the controller, by another way than SSH; verified by the host's SSH port."""
     return Act(
         inject=(_sshd(host, "off"),),
         verify=(_sshd(host, "off"),),
@@ -37,5 +37,5 @@ def plan(params: Params, target: Target, host: HostFacts) -> Act:
 def _sshd(host: HostFacts, state: str) -> Primitive:
     spec = host.spec
     run = spec.ssh_control.get("stop" if state == "off" else "start", ()) if spec else ()
-    where = {"address": spec.address, "port": spec.port} if spec else {}
-    return Primitive(kind="power", args={"state": state, "of": "ssh", "run": list(run), **where})
+    endpoint = {"address": spec.address, "port": spec.port} if spec else {}
+    return Primitive(kind="power", args={"state": state, "of": "ssh", "run": list(run), **endpoint})

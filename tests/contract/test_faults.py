@@ -49,16 +49,18 @@ SPEC = HostSpec(
     ssh_control={"stop": ("console", "stop"), "start": ("console", "start")},
 )
 TARGETS = (Target(node="n2", rank=2), Target(node="n4", rank=None, role="spare"))
-#: Acts after which an agent cannot answer, so that somebody else must hold the lease.
+#: After these acts an agent does not answer, so the keeper must hold the lease.
 SILENCING = ("power", "pause")
 
 
 def hosts() -> list[HostFacts]:
-    every = [some for n in (0, 1, 2, len(CAPABILITIES)) for some in itertools.combinations(CAPABILITIES, n)]
+    """Hosts of both kinds with none, any single, any two, and all of the capabilities."""
+    sizes = (0, 1, 2, len(CAPABILITIES))
+    sets = [names for size in sizes for names in itertools.combinations(CAPABILITIES, size)]
     return [
-        HostFacts(name="h", provider=provider, capabilities=frozenset(some), spec=spec)
+        HostFacts(name="h", provider=provider, capabilities=frozenset(names), spec=spec)
         for provider, spec in (("process", None), ("docker", SPEC))
-        for some in every
+        for names in sets
     ]
 
 
@@ -197,3 +199,11 @@ def test_a_pause_is_healed_after_its_time_or_when_the_run_ends() -> None:
 def test_a_pause_of_no_or_endless_time_is_refused_by_name(wrong: float) -> None:
     with pytest.raises(ValueError, match="for_s: must be > 0"):
         pause_node.Params(for_s=wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"), [({"cpu_percent": 0}, "cpu_percent: must be >= 1"), ({"for_s": -1.0}, "for_s")]
+)
+def test_a_slow_node_without_any_time_is_rejected_by_name(wrong: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        CATALOGUE.faults["slow-node"].module.Params(**wrong)
