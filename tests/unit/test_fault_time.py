@@ -48,4 +48,4 @@ def test_a_short_cut_is_proved_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -
         args = {"state": "down", "of": "host", "address": "198.18.0.9", "port": 22, "within_s": within_s}
         assert host_primitives.observe(Primitive(kind="link", args=args))[0]
     assert patience == [0.25, 0.25, 1.0, 1.0, 0.1, 0.1]
-    assert cut_link.PROOF < 1.0
+    assert cut_link.VERIFY_SHARE < 1.0
