@@ -23,8 +23,8 @@ print(*sorted(set(sys.argv[1].split(",")) & set(sys.modules)))
 
 
 def modules() -> list[str]:
-    found = (one.name for one in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."))
-    return [name for name in found if not name.startswith(IN_A_RANK) and not name.endswith("__main__")]
+    names = (module.name for module in pkgutil.walk_packages(orchestrator.__path__, "orchestrator."))
+    return [name for name in names if not name.startswith(IN_A_RANK) and not name.endswith("__main__")]
 
 
 def heavy_after(names: list[str], heavy: tuple[str, ...]) -> str:

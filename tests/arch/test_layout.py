@@ -49,8 +49,8 @@ def tracked() -> list[Path]:
     done = subprocess.run(["git", "ls-files", "-z"], capture_output=True, text=True, cwd=ROOT, timeout=30, check=False)
     names = [name for name in done.stdout.split("\0") if name]
     folders = ("orchestrator", "tests")
-    found = [ROOT / name for name in names] or [file for one in folders for file in (ROOT / one).rglob("*.py")]
-    return [file for file in found if file.is_file()]
+    files = [ROOT / name for name in names] or [file for folder in folders for file in (ROOT / folder).rglob("*.py")]
+    return [file for file in files if file.is_file()]
 
 
 def sources() -> list[Path]:
@@ -58,12 +58,12 @@ def sources() -> list[Path]:
 
 
 def texts() -> list[tuple[Path, str]]:
-    found = []
+    contents = []
     for file in tracked():
         content = file.read_bytes()
         if b"\0" not in content[:8192] and file.name != "LICENSE":
-            found.append((file.relative_to(ROOT), content.decode("utf-8", errors="replace")))
-    return found
+            contents.append((file.relative_to(ROOT), content.decode("utf-8", errors="replace")))
+    return contents
 
 
 def test_files_are_named_after_their_idea() -> None:
@@ -92,15 +92,15 @@ def test_every_module_of_the_package_says_what_it_is() -> None:
 
 
 def test_no_text_has_what_does_not_belong_there() -> None:
-    found = [f"{file}: {what}: {hit.group()}" for file, text in texts() for what, sign in FORBIDDEN.items()
+    problems = [f"{file}: {what}: {hit.group()}" for file, text in texts() for what, sign in FORBIDDEN.items()
              for hit in sign.finditer(text)]  # fmt: skip
-    assert found == []
+    assert problems == []
 
 
 def test_links_lead_to_places_that_last() -> None:
     link = re.compile(r"https?://([A-Za-z0-9.-]+\.[a-z]{2,})")
-    found = {f"{file}: {host}" for file, text in texts() for host in link.findall(text) if host not in HOSTS}
-    assert found == set()
+    problems = {f"{file}: {host}" for file, text in texts() for host in link.findall(text) if host not in HOSTS}
+    assert problems == set()
 
 
 def test_every_folder_of_python_is_a_package() -> None:

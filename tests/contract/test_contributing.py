@@ -33,12 +33,12 @@ class Example:
 
 def examples() -> dict[str, Example]:
     """Heading -> what stands under it."""
-    found = {}
+    sections = {}
     for section in _SECTION.split((ROOT / "CONTRIBUTING.md").read_text()):
         files, suite = dict(_EXAMPLE.findall(section)), _SUITE.search(section)
         if files and suite:
-            found[section.partition("\n")[0]] = Example(files=files, suite=suite[1])
-    return found
+            sections[section.partition("\n")[0]] = Example(files=files, suite=suite[1])
+    return sections
 
 
 EXAMPLES = examples()

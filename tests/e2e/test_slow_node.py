@@ -70,9 +70,9 @@ def test_a_slow_node_is_healed_by_its_lease_where_the_orchestrator_was_killed(be
         assert is_slowed(bed, "n2")
         process.kill()
     until(lambda: not is_slowed(bed, "n2"))
-    code, said = bed.ccbed("--plugins", str(plugins), "resume", str((runs / "latest").resolve()))
-    assert code == 2, said
-    assert "the lease of f0 ran out" in said
+    code, output = bed.ccbed("--plugins", str(plugins), "resume", str((runs / "latest").resolve()))
+    assert code == 2, output
+    assert "the lease of f0 ran out" in output
     assert bed.unchanged()
 
 
