@@ -19,7 +19,8 @@ PLACEHOLDERS = {
 
 #: Folders that still have some, until the last renames of the redesign are in.
 PENDING = (
-    "orchestrator/algorithms", "orchestrator/cli", "orchestrator/core", "orchestrator/model", "orchestrator/plugins.py", "orchestrator/prepare",
+    "orchestrator/algorithms", "orchestrator/cli", "orchestrator/core", "orchestrator/model", "orchestrator/plugins.py",
+    "orchestrator/prepare",
     "orchestrator/providers", "orchestrator/rank", "orchestrator/reports", "orchestrator/store", "orchestrator/views",
     "tests/contract", "tests/lab", "tests/unit",
 )  # fmt: skip
