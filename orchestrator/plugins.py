@@ -78,8 +78,8 @@ def discover(folders: Iterable[Path] = ()) -> Catalogue:
 
 def unloaded(folder: Path, catalogue: Catalogue) -> list[str]:
     """The plugins below ``folder`` that the catalogue lacks, each as ``workload NAME``; none of them is loaded."""
-    found = ((kind, file.stem.replace("_", "-")) for kind in KINDS for file in sorted((folder / kind).glob("*.py")))
-    return [f"{kind[:-1]} {name}" for kind, name in found if name not in getattr(catalogue, kind)]
+    named = ((kind, file.stem.replace("_", "-")) for kind in KINDS for file in sorted((folder / kind).glob("*.py")))
+    return [f"{kind[:-1]} {name}" for kind, name in named if name not in getattr(catalogue, kind)]
 
 
 def _checked(folder: Path) -> Path:
@@ -91,16 +91,16 @@ def _checked(folder: Path) -> Path:
 
 
 def _files(kind: str, roots: Iterable[Path], pattern: str) -> dict[str, Path]:
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for root in roots:
         for file in sorted((root / kind).glob(pattern)):
             if file.name.startswith(("_", ".")):
                 continue
             name = file.stem.replace("_", "-")
-            if name in found:
-                raise UsageError(f"{file}: {kind[:-1]} {name} is already there: {found[name]}", hint="rename the file")
-            found[name] = file
-    return found
+            if name in files:
+                raise UsageError(f"{file}: {kind[:-1]} {name} is already there: {files[name]}", hint="rename the file")
+            files[name] = file
+    return files
 
 
 def _is_built_in(kind: str, file: Path) -> bool:

@@ -99,12 +99,12 @@ class Act:
     @property
     def of_host(self) -> bool:
         """Whether every node of the target's host is hit."""
-        return any(one in OF_HOSTS for one in self.disables)
+        return any(fault in OF_HOSTS for fault in self.disables)
 
     @property
     def outside(self) -> bool:
         """Whether it is acted, and its lease held, on the orchestrator's machine: the host's own keeper is out of reach."""
-        return any(one in BEYOND_REACH for one in self.disables)
+        return any(fault in BEYOND_REACH for fault in self.disables)
 
 
 def objection(act: Act) -> str:

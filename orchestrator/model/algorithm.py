@@ -35,8 +35,8 @@ class Chosen:
 
     @property
     def operations(self) -> tuple[str, ...]:
-        found: tuple[str, ...] = self.module.OPERATIONS
-        return found
+        operations: tuple[str, ...] = self.module.OPERATIONS
+        return operations
 
     def even(self, operation: str) -> bool:
         """Whether its chunks must all have one size."""
@@ -44,17 +44,17 @@ class Chosen:
 
     def chunks(self, operation: str, world: int) -> int:
         """Into how many chunks the buffer is cut."""
-        found: int = self.module.chunks(operation, world, *self._params)
-        return found
+        count: int = self.module.chunks(operation, world, *self._params)
+        return count
 
     def schedule(self, operation: str, rank: int, world: int, root: int = 0) -> Schedule:
         """The steps of ``rank``."""
-        found: Schedule = self.module.schedule(operation, (rank - root) % world, world, *self._params)
-        return rerooted(found, operation, root, world) if root else found
+        unrooted: Schedule = self.module.schedule(operation, (rank - root) % world, world, *self._params)
+        return rerooted(unrooted, operation, root, world) if root else unrooted
 
     def cost(self, operation: str, world: int) -> Cost:
-        found: Cost = self.module.cost(operation, world, *self._params)
-        return found
+        cost: Cost = self.module.cost(operation, world, *self._params)
+        return cost
 
     def refuses(self, operation: str, world: int) -> str:
         """Why it cannot do ``operation`` among ``world`` ranks; empty: it can."""
@@ -97,14 +97,14 @@ def choose(text: str, module: Any) -> Chosen:
 
 
 def _values(name: str, given: Mapping[str, str], hints: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    params: dict[str, Any] = {}
     for key, text in given.items():
         try:
-            found[key] = _TRUTH[text.lower()] if hints[key] is bool else hints[key](text)
+            params[key] = _TRUTH[text.lower()] if hints[key] is bool else hints[key](text)
         except (KeyError, ValueError):
             kind = "true or false" if hints[key] is bool else "a whole number" if hints[key] is int else "a number"
             raise ValueError(f"{name}: {key}: must be {kind} (got {text!r})") from None
-    return found
+    return params
 
 
 def _text(value: Any) -> str:

@@ -69,7 +69,7 @@ def _build(hint: Any, data: Any) -> Any:
     if origin is tuple:
         if len(arguments) == 2 and arguments[1] is Ellipsis:
             return tuple(_build(arguments[0], item) for item in data)
-        return tuple(_build(one, item) for one, item in zip(arguments, data, strict=True))
+        return tuple(_build(part_type, item) for part_type, item in zip(arguments, data, strict=True))
     if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
         return {key: _build(arguments[1], item) for key, item in data.items()}
     if hint is float and isinstance(data, int) and not isinstance(data, bool):
@@ -80,6 +80,6 @@ def _build(hint: Any, data: Any) -> Any:
 def _union(arguments: tuple[Any, ...], data: Any) -> Any:
     if data is None:
         return None
-    chosen = [one for one in arguments if one is not type(None)]
-    nested = [one for one in chosen if dataclasses.is_dataclass(one) or typing.get_origin(one)]
+    chosen = [option for option in arguments if option is not type(None)]
+    nested = [option for option in chosen if dataclasses.is_dataclass(option) or typing.get_origin(option)]
     return _build(nested[0], data) if nested and isinstance(data, dict | list | tuple) else data

@@ -16,13 +16,13 @@ def joint(files: Files) -> str:
     Raises ValueError for a name that leads out of the checkpoint's directory.
     """
     lines = hashlib.sha256()
-    for name, told in sorted(files.items()):
+    for name, entry in sorted(files.items()):
         if "/" in name or name in ("", ".", ".."):
             raise ValueError(f"{name!r} is no file of the checkpoint's own")
-        lines.update(f"{told['sha256']}  {name}\n".encode())
+        lines.update(f"{entry['sha256']}  {name}\n".encode())
     return lines.hexdigest()
 
 
 def total(files: Files) -> int:
     """Bytes of all files."""
-    return sum(int(told["bytes"]) for told in files.values())
+    return sum(int(entry["bytes"]) for entry in files.values())

@@ -113,7 +113,7 @@ def payload(name: str, *types: EventType, writer: str = "") -> Callable[[type[Q]
     def decorate(cls: type[Q]) -> type[Q]:
         made = record(cls)
         made.NAME, made.TYPES, made.WRITER = name, types or ("note",), writer
-        REGISTRY.update({(name, one): made for one in made.TYPES})
+        REGISTRY.update({(name, class_type): made for class_type in made.TYPES})
         return made
 
     return decorate
@@ -141,7 +141,7 @@ def _reader(hint: Any) -> Callable[[Any], Any] | None:
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return hint.read if issubclass(hint, Record) else functools.partial(_read, hint)
     if origin in (types.UnionType, typing.Union):
-        return next((reader for one in arguments if (reader := _reader(one))), None)
+        return next((reader for argument in arguments if (reader := _reader(argument))), None)
     if origin is tuple:
         element = _reader(arguments[0])
         return (lambda items: tuple(map(element, items))) if element else tuple

@@ -74,11 +74,11 @@ def rerooted(schedule: Schedule, operation: str, root: int, world: int) -> Sched
     """
     turned = operation in ("gather", "scatter")
 
-    def moved(one: int) -> int:
-        return (one + root) % world
+    def moved(rank: int) -> int:
+        return (rank + root) % world
 
-    def chunks(found: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(moved(chunk) for chunk in found) if turned else found
+    def chunks(chunk_ids: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(moved(chunk) for chunk in chunk_ids) if turned else chunk_ids
 
     return tuple(
         Step(

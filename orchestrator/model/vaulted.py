@@ -78,15 +78,15 @@ def _texts(value: Any) -> Iterator[str]:
         yield from _texts(part)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(item: Any, other: Any) -> bool:
     """Whether two JSON values are equal, as far as ``***`` in either of them shows."""
-    if isinstance(one, str) and isinstance(other, str):
-        return one == other or _fits(one, other) or _fits(other, one)
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(same(value, other[key]) for key, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(same(*pair) for pair in zip(one, other, strict=True))
-    return type(one) is type(other) and bool(one == other)
+    if isinstance(item, str) and isinstance(other, str):
+        return item == other or _fits(item, other) or _fits(other, item)
+    if isinstance(item, Mapping) and isinstance(other, Mapping):
+        return item.keys() == other.keys() and all(same(value, other[key]) for key, value in item.items())
+    if isinstance(item, list) and isinstance(other, list):
+        return len(item) == len(other) and all(same(*pair) for pair in zip(item, other, strict=True))
+    return type(item) is type(other) and bool(item == other)
 
 
 def _fits(hidden: str, text: str) -> bool:

@@ -86,13 +86,13 @@ class Loop:
     _open: dict[str, tuple[Command, float]] = field(default_factory=dict)
     _timers: list[tuple[float, str]] = field(default_factory=list)
     _queue: deque[Event] = field(default_factory=deque)
-    _watch: liveness.Watch = field(default_factory=lambda: liveness.Watch(looked=0.0))
+    _watch: liveness.Watch = field(default_factory=lambda: liveness.Watch(checked_at=0.0))
     _pace: liveness.Pace = field(default_factory=liveness.Pace)
     _stopping: bool = False
 
     def run(self) -> State:
         """Run until the run has ended or is interrupted. The journal already holds ``run.begin``."""
-        self._watch = liveness.Watch(looked=self.now().mono)
+        self._watch = liveness.Watch(checked_at=self.now().mono)
         state = self._catch_up()
         while not state.over:
             state = self._turn(state)
@@ -120,7 +120,7 @@ class Loop:
 
     def _write(self, event: Event) -> None:
         """Append an event to the journal, and queue it for the engine."""
-        numbered = self.journal.append(duplicates.noted(event, self.journal.events))
+        numbered = self.journal.append(duplicates.mark_repeated(event, self.journal.events))
         if numbered is not None:
             self._queue.append(numbered)
 
@@ -225,8 +225,8 @@ class Loop:
     def _patience(self) -> float:
         if self._queue:
             return 0.0
-        due = self._timers[0][0] - self.now().mono if self._timers else liveness.LOOK_S
-        return max(0.0, min(due, liveness.LOOK_S))
+        due = self._timers[0][0] - self.now().mono if self._timers else liveness.CHECK_INTERVAL_S
+        return max(0.0, min(due, liveness.CHECK_INTERVAL_S))
 
     def _fired(self) -> list[Event]:
         now, fired = self.now().mono, []
@@ -241,10 +241,10 @@ class Loop:
     def _check_liveness(self, state: State) -> list[Event]:
         """Detect silent nodes and a stalled gang, a few times a second."""
         now = self.now().mono
-        if now - self._watch.looked < liveness.LOOK_S:
+        if now - self._watch.checked_at < liveness.CHECK_INTERVAL_S:
             return []
         previous = self._watch
-        self._watch, late = liveness.look(previous, now, self._heartbeats(state))
+        self._watch, late = liveness.check(previous, now, self._heartbeats(state))
         delays = [self._event(ControllerLate(late_s=round(late, 3)))] if late > 0.5 else []
         return [*delays, *self._recovered(state, previous), *self._silences(state), *self._stall(state, now)]
 
@@ -262,7 +262,7 @@ class Loop:
             node for node in liveness.heard(previous, self._watch)
             if node in state.nodes and self._watch.beats[node].incarnation == previous.beats[node].incarnation
         ]  # fmt: skip
-        silent = {node: round(self._watch.looked - previous.beats[node].at, 3) for node in recovered}
+        silent = {node: round(self._watch.checked_at - previous.beats[node].at, 3) for node in recovered}
         return [self._event(NodeHeard(silent_s=since), node=node) for node, since in silent.items()]
 
     def _silences(self, state: State) -> list[Event]:
@@ -271,7 +271,7 @@ class Loop:
             if self._is_current(state, node):
                 events.append(self._event(NodeSuspect(silent_s=self._silence_s(node)), node=node))
                 self.start_probe(node)
-            self._watch = liveness.mark(self._watch, node)
+            self._watch = liveness.with_suspect(self._watch, node)
         events += [
             self._event(NodeSilent(silent_s=self._silence_s(node), seen=status), node=node)
             for node in liveness.lost(self._watch, self.trial.liveness)

@@ -52,8 +52,8 @@ def names(state: Path) -> tuple[str, ...]:
 
 def strays(state: Path) -> tuple[str, ...]:
     """The beds that have nodes, but no bed file any more."""
-    found = (entry.parent.name for entry in (state / "beds").glob("*/nodes"))
-    return tuple(sorted(set(found) - set(names(state))))
+    names_ = (entry.parent.name for entry in (state / "beds").glob("*/nodes"))
+    return tuple(sorted(set(names_) - set(names(state))))
 
 
 def read(state: Path, name: str) -> BedSpec | None:
@@ -230,8 +230,8 @@ def end_twin(workdir: Path) -> None:
 
 def end_run(workdir: Path, run: str) -> None:
     """The run is no longer open on the bed; another one that is stays so."""
-    found = open_run(workdir)
-    if found is not None and found.run == run:
+    open_ = open_run(workdir)
+    if open_ is not None and open_.run == run:
         secrets.forget(workdir, run)
         (workdir / OPEN_RUN).unlink(missing_ok=True)
 

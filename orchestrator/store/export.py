@@ -44,10 +44,10 @@ def unpacked(archive: Path) -> Iterator[Path]:
         except (tarfile.TarError, OSError, EOFError) as error:
             reason = str(error).partition(":\n")[0]  # tarfile lists every compression that it tried, a line for each
             raise paths.TornBundleError(f"{archive}: not a readable archive ({reason})") from None
-        found = [entry for entry in Path(scratch).iterdir() if entry.is_dir()]
-        if len(found) != 1:
-            raise paths.TornBundleError(f"{archive}: holds {len(found)} directories, not one bundle")
-        yield found[0]
+        entries = [entry for entry in Path(scratch).iterdir() if entry.is_dir()]
+        if len(entries) != 1:
+            raise paths.TornBundleError(f"{archive}: holds {len(entries)} directories, not one bundle")
+        yield entries[0]
 
 
 def _check(archive: Path, source: tarfile.TarFile) -> None:

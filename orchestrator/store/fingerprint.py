@@ -46,12 +46,12 @@ def of_nodes(
     A fact is one value where all slots agree, else a list in the order of group ranks. ``mixed``: fact -> node -> value,
     for facts that decide about bits and differ, between slots or to a spare. ``untold``: nodes that said nothing.
     """
-    found = {fact: _one([systems.get(name, {}).get(fact) for name in slots]) for fact in FACTS}
+    facts = {fact: _one([systems.get(name, {}).get(fact) for name in slots]) for fact in FACTS}
     mixed = {fact: {name: facts.get(fact) for name, facts in systems.items() if facts} for fact in BITS}
     apart = {fact: values for fact, values in mixed.items() if len({repr(value) for value in values.values()}) > 1}
     untold = sorted(name for name, facts in systems.items() if not facts)
     return {
-        **{fact: value for fact, value in found.items() if value is not None},
+        **{fact: value for fact, value in facts.items() if value is not None},
         **({"mixed": apart} if apart else {}),
         **({"untold": untold} if untold else {}),
         **_asked(code, threads, backend, data),
@@ -80,7 +80,7 @@ def _data(folder: Path) -> str:
         entries = sorted((entry.name, entry.stat()) for entry in folder.iterdir())
     except OSError as error:
         return f"{folder}: not readable here: {error.strerror}"
-    lines = (f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n" for name, found in entries)
+    lines = (f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n" for name, status in entries)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -88,7 +88,7 @@ def _cpu(file: Path) -> str:
     """The model name of the first CPU; the machine's architecture where there is none."""
     try:
         with file.open() as lines:
-            found = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-            return next(found, platform.machine())
+            models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+            return next(models, platform.machine())
     except OSError:
         return platform.machine()

@@ -31,13 +31,13 @@ def of_state(state: Path, now: float) -> tuple[Local, ...]:
 
 def of_runs(runs: Path, now: float, open_runs: Collection[str], *, bundles: bool) -> tuple[Local, ...]:
     """Directories of runs that never began; with ``bundles`` all runs. ``open_runs``: names of runs that are open."""
-    found = [_local(UNBEGUN, path, now) for path in _unbegun(runs) if path.name not in open_runs]
+    result = [_local(UNBEGUN, path, now) for path in _unbegun(runs) if path.name not in open_runs]
     if bundles:
-        found += [
+        result += [
             _local(RUN, entry.directory, now, "open on its bed" if entry.run in open_runs else "")
             for entry in index.runs(runs)
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def remove(local: Local) -> None:

@@ -71,12 +71,12 @@ def inside(root: Path, path: str) -> Path:
     pure = PurePosixPath(path)
     if pure.is_absolute() or not pure.parts or ".." in pure.parts or "\0" in path:
         raise TornBundleError(f"{root}: {path!r} is no path inside the bundle")
-    found = root
+    path_ = root
     for part in pure.parts:
-        found = found / part
-        if found.is_symlink():
-            raise TornBundleError(f"{found}: a link has no place in a bundle")
-    return found
+        path_ = path_ / part
+        if path_.is_symlink():
+            raise TornBundleError(f"{path_}: a link has no place in a bundle")
+    return path_
 
 
 def text(root: Path, path: str, limit: int = LIMIT) -> str:
@@ -97,12 +97,12 @@ def size(root: Path, path: str, limit: int = FILE) -> int:
     """Bytes of a file of the bundle. Raises TornBundleError for one that is missing or larger than ``limit``."""
     file = inside(root, path)
     try:
-        found = file.stat().st_size
+        size_bytes = file.stat().st_size
     except OSError as error:
         raise TornBundleError(f"{file}: {error.strerror}") from None
-    if found > limit:
-        raise TornBundleError(f"{file}: {found:,} bytes, more than the {limit:,} that such a file has")
-    return found
+    if size_bytes > limit:
+        raise TornBundleError(f"{file}: {size_bytes:,} bytes, more than the {limit:,} that such a file has")
+    return size_bytes
 
 
 def ends(root: Path, path: str, length: int) -> bytes:
@@ -118,11 +118,11 @@ def ends(root: Path, path: str, length: int) -> bytes:
 def read(file: Path, limit: int = LIMIT) -> bytes:
     """The bytes of a regular file, without waiting. Raises OSError, also for another kind of file and for more than ``limit``."""
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as source:
-        found = os.fstat(source.fileno())
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(source.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(file))
-        content = source.read(limit + 1) if found.st_size <= limit else b""
-        if max(found.st_size, len(content)) > limit:
+        content = source.read(limit + 1) if status.st_size <= limit else b""
+        if max(status.st_size, len(content)) > limit:
             raise OSError(errno.EFBIG, f"larger than the {limit:,} bytes that are read", str(file))
         return content
 

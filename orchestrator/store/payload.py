@@ -52,7 +52,7 @@ def _own(package: Path) -> Iterator[Path]:
 
 def _users(script: Path) -> dict[str, bytes]:
     """The script and what lies in its directory; only the script itself where the directory is too large to send."""
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     total = 0
     for path in _below(script.parent):
         total += path.stat().st_size
@@ -61,8 +61,8 @@ def _users(script: Path) -> dict[str, bytes]:
                 f"{script.parent}: more than {LIMIT // 1024**2} MiB would travel with {script.name}",
                 hint="put the script into a directory of its own, data elsewhere (ccbed_data_dir, --data-dir)",
             )
-        found[f"user/{path.relative_to(script.parent)}"] = path.read_bytes()
-    return found
+        files[f"user/{path.relative_to(script.parent)}"] = path.read_bytes()
+    return files
 
 
 def _below(directory: Path) -> Iterator[Path]:

@@ -13,10 +13,10 @@ from . import paths
 def read(state: Path, bed: str) -> dict[str, dict[str, Any]]:
     """Per host: ``parts``, ``python``, ``firewall``. Nothing where nothing is known: preparation is then done again."""
     try:
-        found = json.loads(_file(state, bed).read_bytes())
+        content = json.loads(_file(state, bed).read_bytes())
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return content if isinstance(content, dict) else {}
 
 
 def write(state: Path, bed: str, hosts: Mapping[str, Mapping[str, Any]]) -> None:
@@ -26,7 +26,7 @@ def write(state: Path, bed: str, hosts: Mapping[str, Mapping[str, Any]]) -> None
 
 def forget(state: Path, bed: str, hosts: Collection[str] | None = None) -> None:
     """Nothing is known any more of these hosts, or of all of them."""
-    kept = {host: found for host, found in read(state, bed).items() if hosts is not None and host not in hosts}
+    kept = {host: record for host, record in read(state, bed).items() if hosts is not None and host not in hosts}
     if kept:
         paths.write_json(_file(state, bed), kept)
     else:

@@ -75,10 +75,12 @@ def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, .
     if not (directory / manifest).is_file():
         return (f"{directory}: {manifest} is missing",) if present else ()
     wanted = _read(directory, manifest)
-    there = set(present)
+    present_paths = set(present)
     for path in present:
         paths.size(directory, path)
-    problems = [f"{directory / path}: listed in {manifest}, but missing" for path in wanted if path not in there]
+    problems = [
+        f"{directory / path}: listed in {manifest}, but missing" for path in wanted if path not in present_paths
+    ]
     problems += [f"{directory / path}: not listed in {manifest}" for path in present if path not in wanted]
     changed = (path for path in present if path in wanted and digest(directory / path) != wanted[path])
     return (*problems, *(f"{directory / path}: changed since {manifest} was written" for path in changed))

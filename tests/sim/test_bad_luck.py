@@ -91,7 +91,7 @@ def test_ranks_are_told_the_file_or_the_directory_that_the_scan_found(kind: Call
     ("message", "kind", "because"),
     [
         ("wrong result", "finding", "says why; a wrong result is not measured again"),
-        ("memory", "infrastructure", "says why; another start would end there again"),
+        ("memory", "infrastructure", "says why; a restart would end in the same way"),
     ],
 )
 def test_what_a_restart_does_not_cure_ends_the_run_at_once(message: str, kind: str, because: str) -> None:

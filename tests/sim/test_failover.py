@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.core.engine import engine, fold, planned_faults
+from orchestrator.core.engine import engine, faults, fold
 from orchestrator.core.engine.state import FaultState
 from orchestrator.model.event import Command, Event
 from orchestrator.model.provider import Cursors
@@ -356,7 +356,7 @@ def test_ranks_that_were_inside_in_an_epoch_that_is_over_are_not_inside_any_more
     trial = world.trial(world.crash(2))
     state, _ = engine.begin(trial, world.plan(trial))
     state = replace(state, faults={"f0": FaultState(inside=frozenset({0, 1, 3}))})
-    assert planned_faults.let_go(state).faults["f0"] == FaultState()
+    assert faults.release_held(state).faults["f0"] == FaultState()
 
 
 def test_a_fault_after_a_time_counts_from_the_first_gang_that_started_whichever_epoch_that_is() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.engine import engine, gang_commands
+from orchestrator.core.engine import engine, gang
 from orchestrator.model.bed import LinkSpec
 from orchestrator.model.gang import GangSpec
 from orchestrator.model.plan import Plan
@@ -115,18 +115,18 @@ FABRIC = """all:
 """
 
 
-def gang(plan: Plan, *slots: str) -> GangSpec:
-    """What the first of the slots is told when these nodes are the gang."""
+def gang_spec(plan: Plan, *slots: str) -> GangSpec:
+    """The spec that the first slot receives when these nodes are the gang."""
     trial = test_plan.trial(f"world: {{nodes: {len(slots)}, ranks_per_node: 2}}")
     made, _ = engine.begin(trial, plan)
-    return gang_commands._gang_spec(trial, dataclasses.replace(made, slots=slots), slots[0])
+    return gang._gang_spec(trial, dataclasses.replace(made, slots=slots), slots[0])
 
 
 def test_ranks_are_told_which_switch_each_of_them_is_plugged_into() -> None:
     bed = beds.local(FABRIC)
     made = test_plan.planned(test_plan.trial("world: {nodes: 4}"), bed)
     assert {name: node.leaf for name, node in made.nodes.items()} == {"n0": 0, "n1": 0, "n2": 1, "n3": 1, "n4": 0}
-    assert gang(made, "n0", "n1", "n2", "n3").leaves == (0, 0, 0, 0, 1, 1, 1, 1)
-    assert gang(made, "n0", "n1", "n4", "n3").leaves == (0, 0, 0, 0, 0, 0, 1, 1), "the spare is where it is"
-    assert gang(made, "n0", "n1").leaves == (0, 0, 0, 0), "a trial of half of the bed shares no uplink"
-    assert gang(test_plan.planned(test_plan.trial()), "n0", "n1").leaves == ()
+    assert gang_spec(made, "n0", "n1", "n2", "n3").leaves == (0, 0, 0, 0, 1, 1, 1, 1)
+    assert gang_spec(made, "n0", "n1", "n4", "n3").leaves == (0, 0, 0, 0, 0, 0, 1, 1), "the spare is where it is"
+    assert gang_spec(made, "n0", "n1").leaves == (0, 0, 0, 0), "a trial of half of the bed shares no uplink"
+    assert gang_spec(test_plan.planned(test_plan.trial()), "n0", "n1").leaves == ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.engine import engine, planned_faults
+from orchestrator.core.engine import engine, faults
 from orchestrator.core.engine.state import FaultState
 from orchestrator.faults import cut_link
 from orchestrator.model.act import Primitive
@@ -32,7 +32,7 @@ def test_a_healing_is_due_when_its_time_after_the_injection_is_over(proved: floa
     state, _ = engine.begin(trial, world.plan(trial, acts, world.HOSTS))
     state = replace(state, faults={"f0": FaultState(stage="acting", node="n2")})
     state, _ = engine.step(trial, state, _event("note", "fault.injected", 100.0, value={"id": "f0"}))
-    _, commands = planned_faults.acted(trial, state, _event("ok", "fault.act", proved, boot, key="f/f0/act"))
+    _, commands = faults.acted(trial, state, _event("ok", "fault.act", proved, boot, key="f/f0/act"))
     assert [(one.f, one.value["after_s"]) for one in commands] == [("timer", left_s)]
 
 

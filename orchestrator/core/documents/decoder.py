@@ -139,8 +139,8 @@ def _excess(value: Any, place: str, depth: int) -> str:
             inner = type(item)
             if (inner is int or inner is float) and not -LARGEST <= item <= LARGEST:
                 return f"{place}.{key}: a number beyond ±10^18".lstrip(".")
-            if (inner is dict or inner is list) and item and (found := _excess(item, f"{place}.{key}", depth + 1)):
-                return found.lstrip(".")
+            if (inner is dict or inner is list) and item and (problem := _excess(item, f"{place}.{key}", depth + 1)):
+                return problem.lstrip(".")
     return "a number beyond ±10^18" if kind in (int, float) and not -LARGEST <= value <= LARGEST else ""
 
 

@@ -1,4 +1,4 @@
-"""An answer that is given again, because its command came again: one that the history has already is a note in it."""
+"""Duplicate responses: the repeated response to a repeated command is recorded as a note."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from ...model.event import REPEATED, Event
 from ...model.events import CommandRepeated
 
 
-def noted(event: Event, before: Iterable[Event]) -> Event:
-    """The event as it is written down. ``before``: the history so far.
+def mark_repeated(event: Event, history: Iterable[Event]) -> Event:
+    """The event to record. ``history``: the events so far.
 
-    Only what its writer marks as given again, and what says the same, is no second answer: a deed done twice stays one.
+    A response is a duplicate only if its writer marks it as repeated and its content is equal; a command that was executed
+    twice keeps both responses.
     """
     if event.type not in ("ok", "fail") or not event.value.get(REPEATED):
         return event
-    if not any(_same(event, one) for one in before):
+    if not any(_same(event, earlier) for earlier in history):
         return event
     repeated = CommandRepeated(f=event.f, key=event.key)
     return replace(event, type="note", f=repeated.NAME, key=None, value=codec.plain(repeated))
 
 
-def _same(event: Event, one: Event) -> bool:
+def _same(event: Event, other: Event) -> bool:
     about = (event.type, event.f, event.key, event.node)
-    return (one.type, one.f, one.key, one.node) == about and _said(one) == _said(event)
+    return (other.type, other.f, other.key, other.node) == about and _content(other) == _content(event)
 
 
-def _said(event: Event) -> dict[str, Any]:
+def _content(event: Event) -> dict[str, Any]:
     return {name: item for name, item in event.value.items() if name != REPEATED}

@@ -1,7 +1,7 @@
-"""What follows from each event of a run: ``begin`` and ``step``, pure. The life of an epoch, read top-down.
+"""The engine: ``begin`` and ``step`` compute the next state and commands from each event of a run, without effects.
 
-prepare (fence, checkpoint, store, nodes) -> start (fork, join) -> run -> close, or on the first abnormal event:
-stop the gang -> settle: wait for every node's answer, exit or silence -> only then decide -> prepare the next epoch.
+An attempt: prepare (fence, checkpoint, store, nodes) -> start (fork, join) -> run -> close. On the first abnormal event:
+stop the gang -> settle (wait for every node's response, exit or silence) -> decide -> prepare the next attempt.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ from ...model.events import (
 from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial
-from . import gang_commands, planned_faults, recovery, resumption, shutdown
+from . import faults, gang, recovery, resume, shutdown
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
 
 
 def begin(trial: Trial, plan: Plan) -> Result:
-    """The first state and commands of a run."""
+    """The initial state and commands of a run."""
     state = State(
         plan=plan,
         stage="prepare",
@@ -71,19 +71,19 @@ def begin(trial: Trial, plan: Plan) -> Result:
         nodes={n.name: Node(incarnation=n.incarnation, ordinal=n.ordinal) for n in plan.nodes.values()},
         faults={fault.id: FaultState() for fault in trial.faults},
     )
-    opening = (*planned_faults.planned(trial), resumption.wall(trial, state))
-    return then((state, opening), lambda s: gang_commands.prepare(trial, s))
+    opening = (*faults.planned_notes(trial), resume.wall(trial, state))
+    return then((state, opening), lambda s: gang.prepare(trial, s))
 
 
 def step(trial: Trial, state: State, event: Event) -> Result:
-    """The state after ``event`` and the commands that follow from it. Unknown and late events change nothing."""
+    """The state after ``event``, and the commands to issue. Unknown and late events change nothing."""
     if state.stage == "done" or event.type == "invoke" or forged(event):
         return state, ()
     handler = _HANDLERS.get(event.subject) if event.subject else None
     result: Result = handler(trial, state, event) if handler else (state, ())
     if result[0].over or result[0].ending:
         return result
-    return then(result, lambda s: planned_faults.on_event(trial, s, event))
+    return then(result, lambda s: faults.on_event(trial, s, event))
 
 
 # --- the gang ---------------------------------------------------------------------------------------------------------
@@ -93,7 +93,7 @@ def _rank_started(trial: Trial, state: State, event: Event[RankStart]) -> Result
     if not _current(state, event):
         return state, ()
     state = replace(state, started=state.started | {event.data.rank})
-    return planned_faults.after_start(trial, state) if len(state.started) == trial.world.size else (state, ())
+    return faults.after_start(trial, state) if len(state.started) == trial.world.size else (state, ())
 
 
 def _rank_joined(trial: Trial, state: State, event: Event[RankJoined]) -> Result:
@@ -129,17 +129,17 @@ def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
 
 
 def _rank_error(trial: Trial, state: State, event: Event[RankError]) -> Result:
-    """A rank's last word."""
-    told = event.epoch == state.epoch and (state.active or state.stage == "stop")
-    return (recovery.without_hope(state, event.data), ()) if told else (state, ())
+    """A rank reported the error that ends it."""
+    is_expected = event.epoch == state.epoch and (state.active or state.stage == "stop")
+    return (recovery.with_hopeless_error(state, event.data), ()) if is_expected else (state, ())
 
 
 def _held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
-    return planned_faults.held(trial, state, event) if _current(state, event) else (state, ())
+    return faults.held(trial, state, event) if _current(state, event) else (state, ())
 
 
 def _inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
-    return planned_faults.inside(trial, state, event) if _current(state, event) else (state, ())
+    return faults.inside(trial, state, event) if _current(state, event) else (state, ())
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -151,32 +151,32 @@ def _node_exit(trial: Trial, state: State, event: Event) -> Result:
     if known is None or event.source.incarnation not in (known.incarnation, None) or not known.alive:
         return state, ()
     state = _with_node(state, name, replace(known, alive=False, reachable=False))
-    expected = gang_commands.kill_key(state, name) in state.awaited
+    expected = gang.kill_key(state, name) in state.awaited
     return (state, ()) if expected else _lost(trial, state, event, name)
 
 
 def _node_silent(trial: Trial, state: State, event: Event) -> Result:
-    """The heart-beat of the node is lost, or its agent does not answer."""
+    """The heartbeat of the node is lost, or its agent does not respond."""
     name = str(event.node)
     if not state.nodes[name].usable:
         return state, ()
-    seen = event.data.seen if isinstance(event.data, NodeSilent) else None
-    cut_off = seen == "unreachable"
-    node = replace(state.nodes[name], reachable=False, cut_off=cut_off, looked_at=bool(seen) and not cut_off)
+    last_seen = event.data.seen if isinstance(event.data, NodeSilent) else None
+    cut_off = last_seen == "unreachable"
+    node = replace(state.nodes[name], reachable=False, cut_off=cut_off, is_observed=bool(last_seen) and not cut_off)
     state = _with_node(state, name, node)
     return _lost(trial, state, event, name)
 
 
 def _node_suspect(trial: Trial, state: State, event: Event) -> Result:
-    return _beating(state, event, suspect=True), ()
+    return _with_suspicion(state, event, suspect=True), ()
 
 
 def _node_heard(trial: Trial, state: State, event: Event) -> Result:
-    """What is silent stays so until the run is closed: nobody knows what its ranks did meanwhile."""
-    return _beating(state, event, suspect=False), ()
+    """A silent node stays silent until the run is closed: the actions of its ranks in the meantime are not known."""
+    return _with_suspicion(state, event, suspect=False), ()
 
 
-def _beating(state: State, event: Event, *, suspect: bool) -> State:
+def _with_suspicion(state: State, event: Event, *, suspect: bool) -> State:
     name = str(event.node)
     known = state.nodes.get(name)
     return (
@@ -188,7 +188,7 @@ def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
     if state.ending:
         return shutdown.without(trial, state, name)
     if state.stage == "stop":
-        return _settle(trial, replace(state, awaited=state.awaited - {gang_commands.stop_key(state, name)}))
+        return _settle(trial, replace(state, awaited=state.awaited - {gang.stop_key(state, name)}))
     return abnormal(trial, state, event) if name in state.slots else (state, ())
 
 
@@ -197,15 +197,15 @@ def _stalled(trial: Trial, state: State, event: Event) -> Result:
 
 
 def abnormal(trial: Trial, state: State, event: Event) -> Result:
-    """The first abnormal event of an epoch: stop the gang at once, decide nothing yet."""
+    """On the first abnormal event of an attempt, stop the gang at once; the decision follows later."""
     if state.ending or state.stage in ("stop", "suspended"):
         return state, ()
-    state = replace(planned_faults.let_go(state), stage="stop", detector=event.f)
-    return then(gang_commands.stop(trial, state, dump=event.kind is GangStalled), lambda s: _settle(trial, s))
+    state = replace(faults.release_held(state), stage="stop", detector=event.f)
+    return then(gang.stop(trial, state, dump=event.kind is GangStalled), lambda s: _settle(trial, s))
 
 
 def _settle(trial: Trial, state: State) -> Result:
-    """Everybody has answered, is gone or is silent: now decide."""
+    """Decide when every node has responded, exited or fallen silent."""
     return (state, ()) if state.awaited else _recover(trial, state)
 
 
@@ -224,48 +224,48 @@ def _recover(trial: Trial, state: State) -> Result:
     )  # fmt: skip
     decided = note(what, f"e{state.epoch + 1}/decided", epoch=state.epoch + 1)
     state = replace(
-        gang_commands.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
+        gang.next_epoch(state), stale=recovery.stale(trial, state), step_at_start=state.best_step,
         slots=decision.slots, spares=decision.spares, restarts=state.restarts + 1,
     )  # fmt: skip
-    return then((state, (decided,)), lambda s: gang_commands.prepare(trial, s))
+    return then((state, (decided,)), lambda s: gang.prepare(trial, s))
 
 
 # --- outcomes of commands ---------------------------------------------------------------------------------------------
 
 
 def _prepared(trial: Trial, state: State, event: Event) -> Result:
-    """An answer that the preparation, or the closing, of an epoch waits for."""
+    """A response that the preparation or the closing of an attempt awaits."""
     if state.ending:
-        return shutdown.answered(trial, state, event)
+        return shutdown.on_response(trial, state, event)
     if state.stage != "prepare" or event.key not in state.awaited:
         return _applied_late(state, event), ()
     if event.type == "info":
-        return _unanswered(trial, state, event)
+        return _no_response(trial, state, event)
     if event.type == "fail":
-        return _unprepared(trial, state, event)
-    return gang_commands.prepared(trial, state, event)
+        return _preparation_failed(trial, state, event)
+    return gang.on_prepared(trial, state, event)
 
 
 def _applied_late(state: State, event: Event) -> State:
-    """A node that was started for an epoch that is over is still there; a silent one may be ended late."""
+    """A node that was started for an ended attempt remains; a silent node may be killed late."""
     name = str(event.node)
     if event.type != "ok" or name not in state.nodes:
         return state
     if event.command is NodeKill and state.nodes[name].silent:
         return _with_node(state, name, replace(state.nodes[name], alive=False))
-    return gang_commands.applied(state, event) if event.kind is NodeApplyDone else state
+    return gang.with_applied_node(state, event) if event.kind is NodeApplyDone else state
 
 
-def _unanswered(trial: Trial, state: State, event: Event) -> Result:
-    """The keeper is gone where it answers nothing: its nodes cannot be started again. Else the agent is."""
+def _no_response(trial: Trial, state: State, event: Event) -> Result:
+    """Without a response of a keeper its nodes cannot be restarted; without one of an agent the node is silent."""
     if event.command in (NodeApply, NodeKill):
-        return _unprepared(trial, state, event)
+        return _preparation_failed(trial, state, event)
     return _node_silent(trial, state, event)
 
 
-def _unprepared(trial: Trial, state: State, event: Event) -> Result:
+def _preparation_failed(trial: Trial, state: State, event: Event) -> Result:
     if event.command is NodeKill and event.node not in state.slots:
-        return gang_commands.prepared(trial, state, event)
+        return gang.on_prepared(trial, state, event)
     if event.command in (NodeApply, NodeKill):
         state = replace(state, unrestartable=state.unrestartable | {str(event.node)})
         return abnormal(trial, state, event)
@@ -285,7 +285,7 @@ def _gang_started(trial: Trial, state: State, event: Event[GangStartDone | Comma
 def _gang_stopped(trial: Trial, state: State, event: Event[GangStopDone]) -> Result:
     state = reached(state, list((event.data.last_step or {}).values()))
     if state.ending:
-        return shutdown.answered(trial, state, event)
+        return shutdown.on_response(trial, state, event)
     if state.stage != "stop" or event.key not in state.awaited:
         return state, ()
     state = replace(state, awaited=state.awaited - {str(event.key)})
@@ -297,38 +297,38 @@ def _gang_stopped(trial: Trial, state: State, event: Event[GangStopDone]) -> Res
 
 def _acted(trial: Trial, state: State, event: Event[FaultActDone | CommandFailed]) -> Result:
     if state.ending:
-        return shutdown.answered(trial, planned_faults.settled(state, event), event)
+        return shutdown.on_response(trial, faults.settled(state, event), event)
     if event.type == "info" and isinstance(event.data, CommandFailed) and event.data.gone:
         reason = f"{event.f} on {event.node} was {event.data.reason}; ccbed up brings it back"
         ending = Ending(outcome="failed", reason=reason, kind="infrastructure")
-        return shutdown.close(trial, planned_faults.settled(state, event), ending)
-    return planned_faults.acted(trial, state, event)
+        return shutdown.close(trial, faults.settled(state, event), ending)
+    return faults.acted(trial, state, event)
 
 
 def _healed(trial: Trial, state: State, event: Event) -> Result:
-    result = planned_faults.healed(state, event)
-    return then(result, lambda s: shutdown.answered(trial, s, event)) if state.ending else result
+    result = faults.healed(state, event)
+    return then(result, lambda s: shutdown.on_response(trial, s, event)) if state.ending else result
 
 
 def _injected(trial: Trial, state: State, event: Event[FaultInjected]) -> Result:
-    return planned_faults.injected(state, event), ()
+    return faults.injected(state, event), ()
 
 
 def _timer(trial: Trial, state: State, event: Event) -> Result:
     key = str(event.key)
-    if key == resumption.wall_key(state) and not state.ending:
+    if key == resume.wall_key(state) and not state.ending:
         reason = f"not finished after {trial.liveness.wall_s:g} s (liveness.wall_s); the stacks of all ranks are in their logs"
         return shutdown.close(trial, state, Ending(outcome="failed", reason=reason, kind="finding"), dump=True)
     if key.startswith("f/") and not state.ending:
-        return planned_faults.fired(trial, state, event)
-    if key == gang_commands.settle_key(state) and state.stage == "stop":
+        return faults.fired(trial, state, event)
+    if key == gang.settle_key(state) and state.stage == "stop":
         return _settled_by_time(trial, state)
     return state, ()
 
 
 def _settled_by_time(trial: Trial, state: State) -> Result:
     for name in state.slots:
-        if gang_commands.stop_key(state, name) in state.awaited:
+        if gang.stop_key(state, name) in state.awaited:
             state = _with_node(state, name, replace(state.nodes[name], reachable=False))
     return _settle(trial, replace(state, awaited=frozenset()))
 
@@ -349,7 +349,7 @@ def _with_node(state: State, name: str, node: Node) -> State:
     return replace(state, nodes={**state.nodes, name: node})
 
 
-#: Class of an observation, or of the command that an outcome closes -> what follows from it.
+#: Class of an observation, or of the command that an outcome closes -> its handler.
 _HANDLERS: dict[type[Payload], Handler] = {
     RankStart: _rank_started,
     RankJoined: _rank_joined,
@@ -366,8 +366,8 @@ _HANDLERS: dict[type[Payload], Handler] = {
     NodeSuspect: _node_suspect,
     NodeHeard: _node_heard,
     GangStalled: _stalled,
-    RunInterrupted: resumption.interrupted,
-    RunResumed: resumption.resumed,
+    RunInterrupted: resume.interrupted,
+    RunResumed: resume.resumed,
     RunBegin: _run_begin,
     RunEnd: _run_end,
     FenceWrite: _prepared,
@@ -379,6 +379,6 @@ _HANDLERS: dict[type[Payload], Handler] = {
     GangStop: _gang_stopped,
     FaultAct: _acted,
     FaultHeal: _healed,
-    Gather: shutdown.answered,
+    Gather: shutdown.on_response,
     Timer: _timer,
 }

@@ -1,4 +1,4 @@
-"""Folding a history: what a new orchestrator knows when it takes a run over."""
+"""Fold a history: the state and the open commands with which a new orchestrator takes over a run."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ def steps(
 ) -> Iterator[tuple[State, Event | None, tuple[Command, ...]]]:
     """State and commands after the beginning (None) and after each event.
 
-    As in the loop that wrote it, only the first answer to a command counts; those that came after it are in there as well.
+    As in the loop that wrote the history, only the first response to a command counts; later responses are skipped.
     """
     state, commands = engine.begin(trial, plan)
     yield state, None, commands
-    unanswered: set[str | None] = set()
+    open_keys: set[str | None] = set()
     for event in events:
         if event.type == "invoke":
-            unanswered.add(event.key)
+            open_keys.add(event.key)
         elif event.type != "note":
-            if event.key not in unanswered:
+            if event.key not in open_keys:
                 continue
-            unanswered.remove(event.key)
+            open_keys.remove(event.key)
         state, commands = engine.step(trial, state, event)
         yield state, event, commands
 
 
 def open_commands(trial: Trial, plan: Plan, events: list[Event]) -> tuple[State, tuple[Command, ...]]:
-    """Fold a history: the state that it leads to, and all commands that it asked for, in order (resume issues the rest)."""
+    """The final state of a history, and all commands that were issued, in order (resume issues the remaining ones)."""
     folded = tuple(steps(trial, plan, events))
     return folded[-1][0], tuple(command for _, _, commands in folded for command in commands)

@@ -1,4 +1,4 @@
-"""Who replaces a lost node: the policies, in the order that the trial gives, and the hosts that can be trusted."""
+"""Recovery: replace lost nodes by the trial's policies in order, on hosts that can be trusted."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from dataclasses import dataclass, field, replace
 
 from ...model.events import RankError
 from ...model.trial import Trial
-from . import planned_faults
+from . import faults
 from .state import Ending, State
 
-#: So many recoveries in a row without a step that was never done before are a crash loop.
+#: This many recoveries in a row without a new step are a crash loop.
 STALE_LIMIT = 2
-#: Kinds of rank.error that no restart cures, and why.
+#: Kinds of rank.error that a restart does not fix, and the reason.
 _HOPELESS: Mapping[str, str] = {
     "wrong result": "a wrong result is not measured again",
-    "memory": "another start would end there again",
+    "memory": "a restart would end in the same way",
 }
-#: Of these: the hosts do not suit the run; it says nothing about the system under test.
+#: Of these, the kinds whose cause is the hosts, not the system under test.
 _UNFIT = ("memory",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The slots of the next epoch and the policy per lost node, or why there is none (``refused``)."""
+    """The slots of the next attempt and the policy per lost node, or the reason why recovery is refused."""
 
     slots: tuple[str, ...] = ()
     spares: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Decision:
 
 
 def decide(trial: Trial, state: State) -> Decision:
-    """What to do about the slots whose nodes are not usable; ranks that failed on live nodes restart in place."""
+    """Choose a replacement for every unusable node; ranks that failed on live nodes restart in place."""
     if refused := _refusal(trial, state):
         return Decision(refused=refused)
     slots, spares, policies = list(state.slots), [name for name in state.spares if state.usable(name)], {}
@@ -48,8 +48,8 @@ def decide(trial: Trial, state: State) -> Decision:
     return Decision(slots=tuple(slots), spares=tuple(spares), policies=policies)
 
 
-def without_hope(state: State, error: RankError) -> State:
-    """The state after a rank ended by ``error``, the value of rank.error. The first that says something counts."""
+def with_hopeless_error(state: State, error: RankError) -> State:
+    """The state after a rank ended with ``error``. The first error that a restart cannot fix is kept."""
     kind = error.kind or ""
     if kind not in _HOPELESS or state.hopeless:
         return state
@@ -57,11 +57,8 @@ def without_hope(state: State, error: RankError) -> State:
 
 
 def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
-    """A finding about the system under test, unless a node was lost that no planned fault was aimed at.
-
-    What no restart would cure says it all.
-    """
-    unplanned = state.unfit or [name for name in lost if name not in planned_faults.targets(state)]
+    """A finding about the system under test, unless a node was lost that is not the target of a planned fault."""
+    unplanned = state.unfit or [name for name in lost if name not in faults.targets(state)]
     ranks = ", ".join(map(str, sorted(state.failed)))
     what = f"lost {', '.join(lost)}" if lost else f"rank{'s' * (len(state.failed) > 1)} {ranks} failed"
     reason = state.hopeless if state.hopeless and not lost else f"{what}; {refused}"
@@ -81,36 +78,36 @@ def _refusal(trial: Trial, state: State) -> str:
 
 
 def stale(trial: Trial, state: State) -> int:
-    """How many gangs in a row, this one included, reached no step that was never reached before.
+    """The number of consecutive attempts, including the current one, without a new step.
 
-    A gang that a planned fault ended is not counted: it shows nothing about the workload. 0 where the number of steps is
-    not planned and none was reported: then the budget of restarts is the only limit.
+    An attempt that a planned fault ended is not counted: it says nothing about the workload. 0 if the number of steps is
+    not planned and no step was reported: then the budget of restarts is the only limit.
     """
     uncounted = state.plan.last_step is None and not state.best_step
     if uncounted or state.best_step > state.step_at_start:
         return 0
-    return state.stale + (not planned_faults.ended_attempt(trial, state))
+    return state.stale + (not faults.ended_attempt(trial, state))
 
 
 def _choice(state: State, name: str, spares: Sequence[str]) -> tuple[str, str] | None:
-    """The policy for a lost node and who takes its place. A restart on a silent host only where nothing else is left."""
+    """The policy for a lost node, and its replacement. A restart on a silent host is the last choice."""
     may_restart = "restart" in state.plan.policy and name not in state.unrestartable
-    there = not state.silent_host(state.host(name))
+    is_reachable = not state.silent_host(state.host(name))
     for policy in state.plan.policy:
         if policy == "spare" and (spare := _spare(state, name, spares)):
             return policy, spare
-        if policy == "restart" and may_restart and there:
+        if policy == "restart" and may_restart and is_reachable:
             return policy, name
     return ("restart", name) if may_restart else None
 
 
 def _spare(state: State, lost: str, spares: Sequence[str]) -> str | None:
-    """The best warm spare: on the same host where only this node has exited there, else on another; never on a silent host."""
-    mine = state.host(lost)
-    gone = [name for name, node in state.nodes.items() if state.host(name) == mine and not node.usable]
-    near = gone == [lost] and not state.nodes[lost].alive
+    """The best warm spare: on the same host if only this node exited there, else on another; never on a silent host."""
+    lost_host = state.host(lost)
+    unusable = [name for name, node in state.nodes.items() if state.host(name) == lost_host and not node.usable]
+    prefers_same_host = unusable == [lost] and not state.nodes[lost].alive
 
     def rank(name: str) -> tuple[bool, bool]:
-        return state.nodes[name].suspect, (state.host(name) == mine) is not near
+        return state.nodes[name].suspect, (state.host(name) == lost_host) is not prefers_same_host
 
     return min((name for name in spares if not state.silent_host(state.host(name))), key=rank, default=None)

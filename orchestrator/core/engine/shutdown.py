@@ -1,7 +1,7 @@
-"""The end of a run: stop what runs, heal what was broken, start what is missing, gather, and say how it ended.
+"""Shut down a run: stop the gang, heal the faults, restart missing nodes, gather the evidence, record the outcome.
 
-stop -> prove (what is being injected is either shown or not) -> heal -> quiet (nodes that were silent must answer now) ->
-restore -> gather -> end. After it the bed is as `up` left it.
+stop -> prove (wait for the results of injections) -> heal -> quiet (silent nodes must respond now) -> restore -> gather ->
+end. Afterwards the bed is in the state that `up` left.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from ...model.event import Command, Event, command
 from ...model.events import GangStop, Gather, NodeApply, NodeApplyDone, NodeKill, RunEnd
 from ...model.trial import Trial
-from . import gang_commands, planned_faults
+from . import faults, gang
 from .state import Commands, Ending, Result, State, note, then
 
 
@@ -22,21 +22,21 @@ def close(trial: Trial, state: State, ending: Ending, *, dump: bool = False) -> 
     return _wait(trial, state, stops)
 
 
-def answered(trial: Trial, state: State, event: Event) -> Result:
-    """An answer that the closing may be waiting for."""
+def on_response(trial: Trial, state: State, event: Event) -> Result:
+    """A response that the shutdown may await."""
     if event.key not in state.awaited:
         return state, ()
     state = replace(state, awaited=state.awaited - {str(event.key)})
-    return then(_take(state, event), lambda s: _advance(trial, s))
+    return then(_apply_response(state, event), lambda s: _advance(trial, s))
 
 
 def without(trial: Trial, state: State, name: str) -> Result:
-    """A node was lost while the run was being closed: nothing is awaited from it any more."""
+    """A node was lost during the shutdown: no response is awaited from it."""
     gone = {key for key in state.awaited if key in {_key(state, what, name) for what in ("stop", "quiet")}}
     return _advance(trial, replace(state, awaited=state.awaited - gone)) if gone else (state, ())
 
 
-def _take(state: State, event: Event) -> Result:
+def _apply_response(state: State, event: Event) -> Result:
     name, good = str(event.node), event.type == "ok"
     if event.command is GangStop:
         return _reachable(state, name, good), ()
@@ -45,14 +45,14 @@ def _take(state: State, event: Event) -> Result:
         order = _apply(state, name)
         return replace(state, awaited=state.awaited | {order.key}), (order,)
     if event.kind is NodeApplyDone:
-        return gang_commands.applied(state, event), ()
+        return gang.with_applied_node(state, event), ()
     if event.command in (NodeKill, NodeApply):
-        return _unrestored(state, name, event.data.reason or "no answer"), ()
+        return _unrestored(state, name, event.data.reason or "no response"), ()
     return state, ()
 
 
 def _advance(trial: Trial, state: State) -> Result:
-    """The next step of closing, when the one before is complete."""
+    """Begin the next step of the shutdown when the current step is complete."""
     ending = state.ending
     if state.awaited or ending is None:
         return state, ()
@@ -63,32 +63,32 @@ def _advance(trial: Trial, state: State) -> Result:
 
 
 def _prove(trial: Trial, state: State) -> Result:
-    """An injection that takes its time has its answer before it is undone; whoever interrupts does not wait for it."""
-    acting = () if _interrupted(state) else planned_faults.with_stage(state, "acting")
-    return _wait(trial, state, (), frozenset(planned_faults.act_key(id) for id in acting))
+    """Wait for the result of a slow injection before healing it; an interruption does not wait."""
+    acting = () if _interrupted(state) else faults.with_stage(state, "acting")
+    return _wait(trial, state, (), frozenset(faults.act_key(id) for id in acting))
 
 
 def _heal(trial: Trial, state: State) -> Result:
     result: Result = (state, ())
-    for id in planned_faults.with_stage(state, "acting", "acted", "failed"):
-        result = then(result, lambda s, id=id: planned_faults.heal(s, id))  # type: ignore[misc]
+    for id in faults.with_stage(state, "acting", "acted", "failed"):
+        result = then(result, lambda s, id=id: faults.heal(s, id))  # type: ignore[misc]
     state, commands = result
-    keys = {planned_faults.heal_key(state, id) for id in planned_faults.with_stage(state, "healing")}
+    keys = {faults.heal_key(state, id) for id in faults.with_stage(state, "healing")}
     if not _interrupted(state):
-        for id in planned_faults.with_stage(state, "planned", "held"):
-            state, more = planned_faults.unreached(state, id, "the run ended before its trigger was reached")
+        for id in faults.with_stage(state, "planned", "held"):
+            state, more = faults.unreached(state, id, "the run ended before its trigger was reached")
             commands += more
     return then((state, commands), lambda s: _wait(trial, s, (), frozenset(keys)))
 
 
 def _quiet(trial: Trial, state: State) -> Result:
-    """Nodes whose end was ordered while they were silent are ended and started: the order may arrive at any time."""
+    """Stop the ranks of silent nodes. Nodes that were ordered to exit while silent are killed and restarted later."""
     silent = [name for name, node in state.nodes.items() if node.silent and not node.condemned]
     return _wait(trial, state, tuple(_stop(state, name, "quiet") for name in silent))
 
 
 def _restore(trial: Trial, state: State) -> Result:
-    """Start what is missing, each node once; those that are lost meanwhile come after."""
+    """Start missing nodes, each node at most once; nodes lost in the meantime follow."""
     names = _missing(state)
     orders = tuple(_kill(state, name) if state.nodes[name].alive else _apply(state, name) for name in names)
     if state.ending:
@@ -112,8 +112,8 @@ def _gather(trial: Trial, state: State) -> Result:
 
 def _end(trial: Trial, state: State) -> Result:
     ending = state.ending or Ending(outcome="failed")
-    if left := planned_faults.unhealed(state):
-        ending = _also(ending, "; ".join(left))
+    if unhealed := faults.unhealed(state):
+        ending = _with_bed_problem(ending, "; ".join(unhealed))
     end = RunEnd(outcome=ending.outcome, reason=ending.reason, kind=ending.kind)
     return state, (note(end, "end", epoch=state.epoch),)
 
@@ -125,11 +125,11 @@ def _wait(trial: Trial, state: State, commands: Commands, keys: frozenset[str] =
 
 
 def _stop(state: State, name: str, what: str, *, dump: bool = False) -> Command:
-    return gang_commands.stop_command(state, name, _key(state, what, name), dump=dump)
+    return gang.stop_command(state, name, _key(state, what, name), dump=dump)
 
 
 def _apply(state: State, name: str) -> Command:
-    """A host that is only just back may take its time."""
+    """The deadline allows for a host that has just returned."""
     return command(NodeApply(node=name), _key(state, "apply", name), node=name, deadline_s=60.0)
 
 
@@ -150,11 +150,11 @@ def _dead(state: State, name: str) -> State:
 
 def _unrestored(state: State, name: str, reason: str) -> State:
     ending = state.ending or Ending(outcome="failed")
-    return replace(state, ending=_also(ending, f"{name} could not be started again: {reason}"))
+    return replace(state, ending=_with_bed_problem(ending, f"{name} could not be started again: {reason}"))
 
 
-def _also(ending: Ending, what: str) -> Ending:
-    """The bed is not as `up` left it, whatever came of the run."""
+def _with_bed_problem(ending: Ending, what: str) -> Ending:
+    """The outcome with a further reason: the bed is not in the state that `up` left."""
     text = "; ".join(part for part in (ending.reason, what) if part)
     return replace(ending, reason=text, kind="infrastructure")
 

@@ -22,10 +22,10 @@ Commands = tuple[Command, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What is known of a node. ``reachable``: it beats; ``alive``: its agent has not exited; ``suspect``: its beat is late.
+    """A node. ``reachable``: its heartbeat continues; ``alive``: its agent has not exited; ``suspect``: its heartbeat is late.
 
-    ``cut_off``: its host did not answer when it was looked at; ``looked_at``: it did. ``condemned``: its end was ordered,
-    though it is silent.
+    ``cut_off``: its host did not respond to an observation; ``is_observed``: it did. ``condemned``: its end was ordered
+    while it was silent.
     """
 
     incarnation: str
@@ -34,7 +34,7 @@ class Node:
     reachable: bool = True
     suspect: bool = False
     cut_off: bool = False
-    looked_at: bool = False
+    is_observed: bool = False
     condemned: bool = False
 
     @property
@@ -48,10 +48,10 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultState:
-    """One planned fault: how far it got, and on which node. ``heals``: how often its rollback was ordered.
+    """The progress of a planned fault, and its node. ``heals``: how often healing was ordered.
 
-    ``injected``: when, by the clock of whoever did it. ``epoch``: the attempt in which it was ordered; ``hit``: the nodes
-    that it hits -> their incarnation at that time.
+    ``injected``: the time by the injector's clock. ``epoch``: the attempt in which it was ordered; ``hit``: affected nodes
+    -> their incarnation at that time.
     """
 
     stage: FaultStage = "planned"
@@ -66,7 +66,7 @@ class FaultState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why and how the run ends; ``at`` is the step of closing that is under way. ``restored``: nodes that were tried to restore."""
+    """Why and how the run ends; ``at``: the current step of the shutdown. ``restored``: nodes whose restart was ordered."""
 
     outcome: Literal["finished", "failed", "interrupted"]
     reason: str = ""
@@ -79,8 +79,8 @@ class Ending:
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
-    ``hopeless``: what another start would not change, such as a wrong result. ``unfit``: it is the
-    place that does not suit the run, not something that the run found. ``begin``: SHA-256 of what ``run.begin`` states.
+    ``hopeless``: an error that a restart does not fix, such as a wrong result. ``unfit``: its cause is the hosts, not the
+    system under test. ``begin``: SHA-256 of the value of ``run.begin``.
     """
 
     plan: Plan
@@ -104,7 +104,7 @@ class State:
     step_at_start: int = 0
     stale: int = 0
     restarts: int = 0
-    seen: Mapping[str, int] = field(default_factory=dict)
+    event_counts: Mapping[str, int] = field(default_factory=dict)
     fence_ordered: int = -1
     unrestartable: frozenset[str] = frozenset()
     hopeless: str = ""
@@ -121,13 +121,13 @@ class State:
         return self.plan.nodes[name].host
 
     def silent_host(self, host: str) -> bool:
-        """Whether a host is believed to be gone: nothing on it beats any more, or it did not answer itself."""
-        there = [node for name, node in self.nodes.items() if self.host(name) == host and node.alive]
-        if any(node.cut_off for node in there):
+        """Whether a host is considered lost: no node on it has a heartbeat, or it did not respond to an observation."""
+        alive = [node for name, node in self.nodes.items() if self.host(name) == host and node.alive]
+        if any(node.cut_off for node in alive):
             return True
-        if any(node.looked_at for node in there):
+        if any(node.is_observed for node in alive):
             return False
-        return any(node.silent for node in there) and all(node.silent or node.suspect for node in there)
+        return any(node.silent for node in alive) and all(node.silent or node.suspect for node in alive)
 
     @property
     def active(self) -> bool:
@@ -136,7 +136,7 @@ class State:
 
     @property
     def over(self) -> bool:
-        """Nothing more follows from events of nodes."""
+        """Whether events of nodes have no further effect."""
         return self.stage in ("suspended", "done")
 
 
@@ -151,7 +151,7 @@ def then(result: Result, more: Callable[[State], Result]) -> Result:
 
 
 def note(payload: Payload, key: str, *, of: str | None = None, epoch: int | None = None) -> Command:
-    """A decision to be written into the history; ``of``: the node that it is about."""
+    """The command that records a decision in the history; ``of``: the affected node."""
     return command(Note(f=payload.NAME, value=codec.plain(payload)), key, node=of, epoch=epoch)
 
 
@@ -165,5 +165,5 @@ def reached(state: State, steps: Iterable[int | None]) -> State:
 
 
 def forged(event: Event) -> bool:
-    """A workload may emit what it likes; only the controller says how a run stands."""
+    """Whether a workload emitted an event of the run: only the controller may emit ``run.*``."""
     return event.f.startswith("run.") and event.source.writer != "ctl"

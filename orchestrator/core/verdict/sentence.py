@@ -32,8 +32,8 @@ def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
         return "interrupted"
     if kind == "infrastructure":
         return "broken"
-    found = "fail" if outcome == "failed" else worst(verdicts)
-    return "unknown" if found == "pass" and outcome != "finished" else found
+    result = "fail" if outcome == "failed" else worst(verdicts)
+    return "unknown" if result == "pass" and outcome != "finished" else result
 
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
@@ -72,10 +72,10 @@ def _story(trial: Trial, run: views.RunView) -> list[str]:
     if not run.failovers:
         return []
     if len(run.failovers) == 1:
-        one = run.failovers[0]
-        return [_loss(trial, run, one), returned(run, one), *_redone(run)]
-    each = ", ".join(f"{_loss(trial, run, one)} ({returned(run, one)})" for one in run.failovers)
-    return [f"{len(run.failovers)} failovers: {each}", *_redone(run)]
+        failover = run.failovers[0]
+        return [_loss(trial, run, failover), returned(run, failover), *_redone(run)]
+    losses = ", ".join(f"{_loss(trial, run, failover)} ({returned(run, failover)})" for failover in run.failovers)
+    return [f"{len(run.failovers)} failovers: {losses}", *_redone(run)]
 
 
 def _loss(trial: Trial, run: views.RunView, failover: views.Failover) -> str:
@@ -131,11 +131,11 @@ def _clean(trial: Trial, run: views.RunView) -> str:
 
 def _proof(verdicts: Sequence[Verdict]) -> list[str]:
     texts = {"pass": "weights equal to the twin", "fail": "weights differ from the twin"}
-    found = [verdict.outcome for verdict in verdicts if verdict.check == "bit-exact"]
-    return [texts[outcome] for outcome in found[:1] if outcome in texts]
+    outcomes = [verdict.outcome for verdict in verdicts if verdict.check == "bit-exact"]
+    return [texts[outcome] for outcome in outcomes[:1] if outcome in texts]
 
 
-def _finding(verdicts: Sequence[Verdict], told: str) -> list[str]:
+def _finding(verdicts: Sequence[Verdict], finding: str) -> list[str]:
     """The first verdict that is not a pass, unless it only says again why the run failed (``told``)."""
     outcome = worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
@@ -143,6 +143,6 @@ def _finding(verdicts: Sequence[Verdict], told: str) -> list[str]:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    if bad[0].check == "finished" and told and told.split("; ", maxsplit=1)[0] in bad[0].text:
+    if bad[0].check == "finished" and finding and finding.split("; ", maxsplit=1)[0] in bad[0].text:
         return [f"{bad[0].check} {word}{more}"]
     return [f"{bad[0].check} {word}: {bad[0].text}{more}"]

@@ -1,4 +1,4 @@
-"""A run that is interrupted, and one that another orchestrator goes on with."""
+"""Interrupt a run, and resume it with another orchestrator."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from dataclasses import replace
 from ...model.event import Command, Event
 from ...model.events import NodeFacts, RunInterrupted, RunResumed
 from ...model.trial import Trial
-from . import gang_commands, planned_faults, shutdown
+from . import faults, gang, shutdown
 from .state import Ending, Node, Result, State, then, timer
 
 
 def interrupted(trial: Trial, state: State, event: Event[RunInterrupted]) -> Result:
-    """Asked for by the user; or found out afterwards (``nodes``: as they are now), because nothing could be written."""
-    state = state if event.data.nodes is None else _with_found(state, event.data.nodes)
+    """Interrupted by the user, or detected later because the journal could not be written (``nodes``: as observed)."""
+    state = state if event.data.nodes is None else _with_observed_nodes(state, event.data.nodes)
     if state.ending or state.stage == "suspended":
         return state, ()
-    return shutdown.close(trial, planned_faults.let_go(state), Ending(outcome="interrupted"))
+    return shutdown.close(trial, faults.release_held(state), Ending(outcome="interrupted"))
 
 
 def resumed(trial: Trial, state: State, event: Event[RunResumed]) -> Result:
-    """A new orchestrator with the whole time limit: an interrupted run goes on with the next epoch, any other just goes on."""
+    """A new orchestrator takes over with the full time limit; an interrupted run continues with its next attempt."""
     if state.ending and state.stage != "suspended":
         return state, ()
     state = replace(state, resumes=state.resumes + 1)
     result: Result = state, (wall(trial, state),)
     if state.stage != "suspended":
         return result
-    state = _with_found(gang_commands.next_epoch(state), event.data.nodes or {})
+    state = _with_observed_nodes(gang.next_epoch(state), event.data.nodes or {})
     state = replace(state, ending=None, step_at_start=state.best_step, hopeless="", unfit=False)
-    return then((state, result[1]), lambda s: gang_commands.prepare(trial, s))
+    return then((state, result[1]), lambda s: gang.prepare(trial, s))
 
 
-def _with_found(state: State, found: Mapping[str, NodeFacts]) -> State:
-    """The nodes as they were found to be by a new orchestrator."""
+def _with_observed_nodes(state: State, observed: Mapping[str, NodeFacts]) -> State:
+    """The nodes as a new orchestrator observed them."""
     nodes = {
-        name: Node(incarnation=str(found[name].incarnation), ordinal=found[name].ordinal or 0)
-        if name in found
+        name: Node(incarnation=str(observed[name].incarnation), ordinal=observed[name].ordinal or 0)
+        if name in observed
         else replace(node, alive=False, reachable=False)
         for name, node in state.nodes.items()
     }
@@ -49,5 +49,5 @@ def wall(trial: Trial, state: State) -> Command:
 
 
 def wall_key(state: State) -> str:
-    """The limit of the time that the newest orchestrator has; those of orchestrators before it count no more."""
+    """The timer of the newest orchestrator; timers of earlier orchestrators have no effect."""
     return f"wall/{state.resumes}" if state.resumes else "wall"

@@ -1,4 +1,4 @@
-"""The commands around one gang: prepare its epoch, start it on every node, stop it."""
+"""The commands of a gang: prepare its attempt, start it on every node, stop it."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from ...model.events import (
 from ...model.gang import GangSpec, Resume
 from ...model.payload import Payload
 from ...model.trial import Trial
-from . import planned_faults
+from . import faults
 from .state import Commands, Node, Result, State, note, timer
 
-#: A silent node that was replaced is ended before the next epoch acts, if its keeper answers within this time.
+#: A replaced silent node is killed before the next attempt, if its keeper responds within this time.
 DRAIN_S = 0.5
 
 
 def prepare(trial: Trial, state: State) -> Result:
-    """Fence and store of the epoch, a checkpoint to resume from (after the fence), and the nodes that must be started.
+    """Prepare fence and store of the attempt, the checkpoint to resume (after the fence), and the missing nodes.
 
-    Nodes that fell silent and were replaced are ended as well; a host that is gone is not waited for.
+    Replaced silent nodes are killed as well; a response of a lost host is not awaited.
     """
     state, ends, awaited_ends = _condemn(state)
     fixer = next((name for name in state.slots if state.usable(name)), None)
@@ -52,15 +52,15 @@ def prepare(trial: Trial, state: State) -> Result:
     return replace(state, stage="prepare", awaited=frozenset(awaited)), commands
 
 
-def prepared(trial: Trial, state: State, event: Event) -> Result:
-    """One answer of the preparation; the last one starts the gang."""
+def on_prepared(trial: Trial, state: State, event: Event) -> Result:
+    """A response of the preparation; the last response starts the gang."""
     follow: Commands = ()
     name = str(event.node)
     if event.command is NodeKill and event.type == "ok":
         state = replace(state, nodes={**state.nodes, name: replace(state.nodes[name], alive=False, reachable=False)})
         follow = (_apply(state, name),) if name in state.slots else ()
     elif event.kind is NodeApplyDone:
-        state = applied(state, event)
+        state = with_applied_node(state, event)
         state, follow = _after_apply(trial, state, name)
     elif event.command is FenceWrite and _may_resume(state):
         follow = (_scan(state, name),)
@@ -84,14 +84,14 @@ def _retried(state: State, event: Event[StoreOpenDone]) -> Commands:
     return (note(retried, _key(state, "retried"), of=event.node, epoch=state.epoch),)
 
 
-def applied(state: State, event: Event[NodeApplyDone]) -> State:
-    """A node was started: its new incarnation is the one that counts."""
+def with_applied_node(state: State, event: Event[NodeApplyDone]) -> State:
+    """The state after a node was started: its new incarnation is current."""
     node = Node(incarnation=event.data.incarnation, ordinal=event.data.ordinal)
     return replace(state, nodes={**state.nodes, str(event.node): node})
 
 
 def start(trial: Trial, state: State) -> Result:
-    """Everything is ready: one gang.start per node."""
+    """Start the gang when everything is prepared: one gang.start per node."""
     step = (state.resume.step or 0) if state.resume else 0
     state = replace(state, stage="start", lineage=(*state.lineage, (state.epoch, step)))
     facts = codec.plain(state.resume or ResumeChosen(step=0))
@@ -101,7 +101,7 @@ def start(trial: Trial, state: State) -> Result:
 
 
 def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
-    """Kill the ranks of the epoch on every node that can hear it."""
+    """Kill the ranks of the attempt on every usable node."""
     commands = tuple(
         stop_command(state, name, stop_key(state, name), dump=dump) for name in state.slots if state.usable(name)
     )
@@ -116,7 +116,7 @@ def stop_command(state: State, name: str, key: str, *, dump: bool = False) -> Co
 
 
 def next_epoch(state: State) -> State:
-    """The state of the next epoch, with nothing left of the gang before."""
+    """The state of the next attempt, without the previous gang."""
     return replace(
         state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="",
         started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
@@ -136,23 +136,23 @@ def settle_key(state: State) -> str:
 
 
 def _start_node(state: State, name: str) -> Command:
-    """A lost node is started again; one that is only silent is killed first."""
+    """Start a lost node again; a node that is only silent is killed first."""
     return _kill(state, name) if state.nodes[name].alive else _apply(state, name)
 
 
 def _condemn(state: State) -> tuple[State, Commands, set[str]]:
-    """Order the end of the silent nodes that hold no slot any more, once each; the keys that are worth waiting for."""
+    """Order silent nodes without a slot to exit, at most once; also return the keys of responses to await."""
     names = [
         name for name, node in state.nodes.items() if node.silent and not node.condemned and name not in state.slots
     ]
     ends = tuple(replace(_kill(state, name), deadline_s=DRAIN_S) for name in names)
     awaited = {end.key for end in ends if not state.silent_host(state.host(str(end.node)))}
-    marked = {name: replace(state.nodes[name], condemned=True) for name in names}
-    return replace(state, nodes={**state.nodes, **marked}), ends, awaited
+    condemned = {name: replace(state.nodes[name], condemned=True) for name in names}
+    return replace(state, nodes={**state.nodes, **condemned}), ends, awaited
 
 
 def _after_apply(trial: Trial, state: State, name: str) -> Result:
-    """The leader's store waits for the leader; the fence waits for any node when none was left."""
+    """The store requires the leader; the fence requires any usable node."""
     follow: Commands = ()
     if name == state.slots[0]:
         follow += (_store(trial, state),)
@@ -209,18 +209,18 @@ def _gang(trial: Trial, state: State, name: str) -> Command:
 
 
 def _gang_spec(trial: Trial, state: State, name: str) -> GangSpec:
-    plan, here, slot = state.plan, state.plan.nodes[name], state.slots.index(name)
-    each = trial.world.ranks_per_node
+    plan, node, slot = state.plan, state.plan.nodes[name], state.slots.index(name)
+    ranks_per_node = trial.world.ranks_per_node
     address, port = state.store or ("", 0)
     return GangSpec(
         run=plan.run, epoch=state.epoch, world_size=trial.world.size, nodes=trial.world.nodes, group_rank=slot,
-        ranks=tuple(range(slot * each, (slot + 1) * each)), master_addr=address, master_port=port,
+        ranks=tuple(range(slot * ranks_per_node, (slot + 1) * ranks_per_node)), master_addr=address, master_port=port,
         backend=plan.backend, timeout_s=trial.world.timeout_s, max_restarts=trial.recovery.max_restarts,
         workload=trial.workload, params=trial.params, seed=trial.seed, payload=plan.payload,
-        out=f"{here.directory}/runs/{plan.run}/i{state.nodes[name].ordinal}-e{state.epoch}",
-        checkpoints=plan.checkpoints, interface=here.interface, data=plan.data, resume=_resume(state),
-        holds=planned_faults.holds(trial, state), env=here.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
-        link=plan.link, leaves=tuple(plan.nodes[one].leaf for one in state.slots for _ in range(each)) if plan.link else (),
+        out=f"{node.directory}/runs/{plan.run}/i{state.nodes[name].ordinal}-e{state.epoch}",
+        checkpoints=plan.checkpoints, interface=node.interface, data=plan.data, resume=_resume(state),
+        holds=faults.holds(trial, state), env=node.env, threads=plan.threads, deadline_s=trial.liveness.wall_s + 5.0,
+        link=plan.link, leaves=tuple(plan.nodes[member].leaf for member in state.slots for _ in range(ranks_per_node)) if plan.link else (),
         secret_names=plan.secret_names, umask=plan.umask, begin=state.begin,
     )  # fmt: skip
 

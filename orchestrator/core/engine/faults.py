@@ -1,4 +1,4 @@
-"""Planned faults in the engine: when they act, on which node, and when they are healed."""
+"""Planned faults in the engine: when they are injected, on which node, and when they are healed."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ...model.gang import Hold
 from ...model.trial import INSIDE, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, then, timer
 
-#: How long a held fault waits for the other ranks to come inside the same collective.
+#: The time for which a held fault waits for the other ranks to enter the same collective.
 INSIDE_S = 0.25
 
 
-def planned(trial: Trial) -> tuple[Command, ...]:
-    """One note per planned fault, before the first gang."""
+def planned_notes(trial: Trial) -> tuple[Command, ...]:
+    """A note per planned fault, before the first gang."""
     return tuple(
         note(FaultPlanned(id=f.id, fault=f.fault, node=f.node, trigger=_trigger(f)), f"f/{f.id}/planned")
         for f in trial.faults
@@ -34,8 +34,8 @@ def planned(trial: Trial) -> tuple[Command, ...]:
 
 
 def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
-    """The holds of the epoch that is about to start: exact triggers whose fault has not acted yet."""
-    found = []
+    """The holds of the next attempt: exact triggers whose fault has not been injected yet."""
+    due = []
     for fault in trial.faults:
         if not fault.at.exact or state.faults[fault.id].stage != "planned":
             continue
@@ -44,12 +44,12 @@ def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
             continue
         rank = slot * trial.world.ranks_per_node
         limit = trial.liveness.hold_s
-        found.append(Hold(id=fault.id, rank=rank, step=fault.at.step or 0, phase=fault.at.phase, limit_s=limit))
-    return tuple(found)
+        due.append(Hold(id=fault.id, rank=rank, step=fault.at.step or 0, phase=fault.at.phase, limit_s=limit))
+    return tuple(due)
 
 
 def after_start(trial: Trial, state: State) -> Result:
-    """Every rank of an epoch has started, for the first time in this run: arm the timers of faults that act after a time."""
+    """When all ranks have started for the first time in this run, arm the timers of faults with a time."""
     if state.armed:
         return state, ()
     state = replace(state, armed=True)
@@ -58,20 +58,20 @@ def after_start(trial: Trial, state: State) -> Result:
 
 
 def on_event(trial: Trial, state: State, event: Event) -> Result:
-    """Faults that wait for an event of the history (``on``), each at its nth occurrence."""
+    """Inject faults that wait for the nth occurrence of an event (``on``)."""
     waiting = [f for f in trial.faults if f.at.on == event.f]
     if not waiting or event.type not in ("ok", "note"):
         return state, ()
-    count = state.seen.get(event.f, 0) + 1
-    result: Result = replace(state, seen={**state.seen, event.f: count}), ()
+    count = state.event_counts.get(event.f, 0) + 1
+    result: Result = replace(state, event_counts={**state.event_counts, event.f: count}), ()
     for fault in waiting:
         if fault.at.nth == count:
-            result = _follow(trial, result, fault)
+            result = _trigger_fault(trial, result, fault)
     return result
 
 
 def held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
-    """A rank waits at a fault's point; act as soon as the others are there: inside the same collective, or held as well."""
+    """A rank is held at a fault's point; inject as soon as the others are inside the same collective, or held as well."""
     fault = state.faults.get(event.data.hold)
     if fault is None or fault.stage != "planned":
         return state, ()
@@ -83,7 +83,7 @@ def held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
 
 
 def inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
-    """Another rank has passed the point at which a rank is (to be) held."""
+    """Another rank has passed the point at which a rank is, or will be, held."""
     id = event.data.hold
     fault = state.faults.get(id)
     if fault is None or fault.stage not in ("planned", "held"):
@@ -93,13 +93,13 @@ def inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
 
 
 def act(trial: Trial, state: State, id: str) -> Result:
-    """Resolve the target now and order the injection; a target that is not there is recorded as unreached."""
+    """Resolve the target now and order the injection; a missing target is recorded as unreached."""
     plan = _plan(trial, id)
     name = _target(plan, state)
     if name is None or not state.nodes[name].alive:
         return unreached(state, id, f"target {plan.node} is not there")
     slot = state.slots.index(name) if name in state.slots else None
-    hit = {one: state.nodes[one].incarnation for one in _reach(state, id, name)}
+    hit = {node: state.nodes[node].incarnation for node in _reach(state, id, name)}
     state = _set(state, id, replace(state.faults[id], stage="acting", node=name, epoch=state.epoch, hit=hit))
     target = FaultTarget(id=id, asked=plan.node, node=name, rank=slot)
     resolved = note(target, f"f/{id}/target", of=name, epoch=state.epoch)
@@ -112,7 +112,7 @@ def act(trial: Trial, state: State, id: str) -> Result:
 
 
 def acted(trial: Trial, state: State, event: Event) -> Result:
-    """The injection answered: let the held rank go, and arm the healing if it has a time."""
+    """The injection responded: release the held rank, and arm the timer of healing."""
     id, good = _id(event), event.type == "ok"
     fault = state.faults[id]
     if fault.stage != "acting":
@@ -129,21 +129,21 @@ def acted(trial: Trial, state: State, event: Event) -> Result:
 
 
 def injected(state: State, event: Event[FaultInjected]) -> State:
-    """From now on its time counts; the proof is a part of that."""
+    """The fault's time begins; its verification is part of it."""
     id = event.data.id
     fault = state.faults.get(id)
     return _set(state, id, replace(fault, injected=event.at)) if fault and fault.stage == "acting" else state
 
 
 def settled(state: State, event: Event) -> State:
-    """The injection was shown, or it was not."""
+    """The injection was verified, or it failed."""
     id, stage = _id(event), "acted" if event.type == "ok" else "failed"
     acting = state.faults[id].stage == "acting"
     return _set(state, id, replace(state.faults[id], stage=stage)) if acting else state  # type: ignore[arg-type]
 
 
 def heal(state: State, id: str) -> Result:
-    """Order the rollback of a fault that has acted."""
+    """Order the healing of an injected fault."""
     fault = state.faults[id]
     plan_act = state.plan.acts[id][fault.node]
     state = _set(state, id, replace(fault, stage="healing", heals=fault.heals + 1))
@@ -173,8 +173,8 @@ def fired(trial: Trial, state: State, event: Event) -> Result:
     return state, ()
 
 
-def let_go(state: State) -> State:
-    """The gang is being stopped: held ranks go with it, as do those inside; their faults wait for the next epoch."""
+def release_held(state: State) -> State:
+    """The gang is being stopped together with held ranks; their faults wait for the next attempt."""
     waiting = with_stage(state, "planned", "held")
     back = {id: replace(state.faults[id], stage="planned", inside=frozenset()) for id in waiting}
     return replace(state, faults={**state.faults, **back})
@@ -194,21 +194,21 @@ def act_key(id: str) -> str:
 
 
 def heal_key(state: State, id: str) -> str:
-    """A rollback that failed is tried again under a key of its own: the answer to the first one is final."""
+    """A healing that failed is retried under a new key: the response to the first key is final."""
     count = state.faults[id].heals
     return f"f/{id}/heal" if count < 2 else f"f/{id}/heal/{count}"
 
 
 def targets(state: State) -> frozenset[str]:
-    """The nodes on which a fault was ordered to act, or that share the host which it took away."""
+    """The target nodes of ordered faults, and nodes on a host that such a fault affects."""
     return frozenset(name for fault in state.faults.values() for name in fault.hit)
 
 
 def ended_attempt(trial: Trial, state: State) -> bool:
-    """Whether planned faults ended this attempt: they hit every node that it lost, or, where it lost none, a failed rank's.
+    """Whether planned faults ended this attempt: they hit every lost node, or, if none was lost, the node of a failed rank.
 
-    A fault that was not proved ended nothing. One that acted in an earlier attempt counts until it is healed, and only for
-    the same incarnation of a node.
+    A fault without verification ends no attempt. A fault of an earlier attempt counts until it is healed, and only for the
+    same incarnation of a node.
     """
     acted = [state.faults[id] for id in with_stage(state, "acting", "acted", "healing", "healed")]
     now = {name for fault in acted if fault.epoch == state.epoch for name in fault.hit}
@@ -223,7 +223,7 @@ def ended_attempt(trial: Trial, state: State) -> bool:
 
 
 def unhealed(state: State) -> tuple[str, ...]:
-    """What is still wrong with hosts, for people: a whole host that was not given back is not as `up` left it."""
+    """Problems of hosts for the outcome: a host that could not be healed is not in the state that `up` left."""
     failed = [(id, state.faults[id].node) for id in with_stage(state, "failed")]
     return tuple(
         f"{id} on the host of {node} could not be healed" for id, node in failed if state.plan.acts[id][node].of_host
@@ -232,11 +232,15 @@ def unhealed(state: State) -> tuple[str, ...]:
 
 def ends_node(act: Act) -> bool:
     """Whether the injection ends every process of the node."""
-    off = (one.args.get("of", "node") for one in act.inject if one.kind == "power" and one.args.get("state") == "off")
+    off = (
+        command.args.get("of", "node")
+        for command in act.inject
+        if command.kind == "power" and command.args.get("state") == "off"
+    )
     return any(of in ("node", "host") for of in off)
 
 
-def _follow(trial: Trial, result: Result, fault: FaultPlan) -> Result:
+def _trigger_fault(trial: Trial, result: Result, fault: FaultPlan) -> Result:
     state, commands = result
     if state.faults[fault.id].stage != "planned":
         return result
@@ -254,7 +258,7 @@ def _release(state: State, id: str, node: str, rank: int) -> Command:
 
 
 def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
-    """The faults that act with this one: those with the same trigger on other group ranks, each once."""
+    """The faults that are injected together: those with the same trigger on other group ranks, without repetition."""
     own = _plan(trial, id)
     chosen = {_slot(own, state): id}
     for fault in trial.faults:
@@ -264,24 +268,24 @@ def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
 
 
 def _ready(trial: Trial, state: State, id: str) -> bool:
-    """All of them are held, and in the middle of a collective every other rank is inside."""
-    faults = [state.faults[one] for one in _together(trial, state, id)]
+    """Whether all of these faults are held, and, inside a collective, every other rank is inside."""
+    faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
     others = set(range(trial.world.size)) - {fault.rank for fault in faults}
     inside = _plan(trial, id).at.phase not in INSIDE or all(fault.inside >= others for fault in faults)
     return inside and all(fault.stage == "held" for fault in faults)
 
 
 def _act_together(trial: Trial, state: State, id: str) -> Result:
-    """Those that are held act; a rank that did not come in time is not waited for."""
+    """Inject the held faults; do not wait for a rank that is late."""
     result: Result = state, ()
-    for one in _together(trial, state, id):
-        if state.faults[one].stage == "held":
-            result = then(result, lambda s, one=one: act(trial, s, one))  # type: ignore[misc]
+    for fault_id in _together(trial, state, id):
+        if state.faults[fault_id].stage == "held":
+            result = then(result, lambda s, fault_id=fault_id: act(trial, s, fault_id))  # type: ignore[misc]
     return result
 
 
 def _reach(state: State, id: str, node: str) -> tuple[str, ...]:
-    """The nodes that a fault on this node hits: all of its host, where it takes the host away."""
+    """The nodes that a fault on this node affects: all nodes of the host, if the fault affects the host."""
     if not state.plan.acts[id][node].of_host:
         return (node,)
     return tuple(name for name in state.nodes if state.host(name) == state.host(node))
@@ -311,7 +315,7 @@ def _plan(trial: Trial, id: str) -> FaultPlan:
 
 
 def _since(then: Clock | None, now: Clock) -> float:
-    """Seconds between two readings of one clock; none where it is not known to be one."""
+    """Seconds between two readings of the same clock; 0 if the clocks differ."""
     return max(0.0, now.mono - then.mono) if then and then.boot == now.boot else 0.0
 
 
