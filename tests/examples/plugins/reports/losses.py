@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..model import events
 from ..model.run import Run
 
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``losses.csv``: step and loss, where rank 0 reported progress; a run without losses has the head alone."""
-    events = run.history.of("progress")
-    rows = [f"{event.value['step']},{event.value['loss']:.6f}" for event in events if "loss" in event.value]
+    reports = [event.data for event in run.history.of(events.Progress)]
+    rows = [f"{report.step},{report.loss:.6f}" for report in reports if report.loss is not None]
     return {"losses.csv": "\n".join(["step,loss", *rows, ""]).encode()}

@@ -45,7 +45,7 @@ def run(ctx: context.RankContext) -> None:
 
     ctx.connect()
     ctx.steps = ctx.params.steps
-    ctx.tell_fresh()
+    ctx.report_fresh_start()
     for step in range(1, ctx.steps + 1):
         ctx.begin_step(step)
         vector = torch.ones(ctx.params.elements)
