@@ -315,7 +315,7 @@ def test_help_shows_what_the_trial_sets_with_its_meaning(ccbed: Desk, capsys: py
     assert ccbed("run", "allreduce", "--help") == 0
     output = capsys.readouterr().out
     text = " ".join(output.split())
-    assert "allreduce.yml, which is of workload collective:" in output
+    assert "Parameters of workload collective (allreduce.yml):" in output
     assert "[default: ring,library]" in text and "[default: 4K:4M:4]" in text
     assert "--iterations N timed iterations per combination [default: 20]" in text
     assert "--verify true|false compare every result" in text and "[default: true]" in text

@@ -1,4 +1,4 @@
-"""Compare two runs: each case or step is slower, faster, or not different."""
+"""Compare two runs: slower, faster, or no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check what each host of an inventory lacks, and print the fix; all hosts at once, nothing is changed."""
+"""Check what each host of an inventory lacks; changes nothing."""
 
 from __future__ import annotations
 

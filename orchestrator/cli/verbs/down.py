@@ -1,4 +1,4 @@
-"""End a bed: every process of it, and its directories; verified."""
+"""End a bed: all its processes and directories; verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heal the faults of a run whose orchestrator is gone, stop its gang, and close the run."""
+"""Heal a bed and close a run whose orchestrator is gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the image of container nodes, or list the images that were built here."""
+"""Build the image of container nodes, or list the built images."""
 
 from __future__ import annotations
 

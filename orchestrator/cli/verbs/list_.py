@@ -1,4 +1,4 @@
-"""List faults, checkers, algorithms, workloads, reports, trials, runs, beds."""
+"""List plugins, trials, runs and beds."""
 
 from __future__ import annotations
 

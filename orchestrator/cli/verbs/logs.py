@@ -1,4 +1,4 @@
-"""Show the output of a run's ranks, or the log of a node's agent or of the keeper."""
+"""Show the output of ranks, or the log of an agent or a keeper."""
 
 from __future__ import annotations
 

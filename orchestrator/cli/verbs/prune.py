@@ -1,4 +1,4 @@
-"""Remove leftovers of ended runs: files and checkpoints on nodes, payloads, cached twins; with --runs bundles."""
+"""Remove the leftovers of ended runs, on nodes and on this machine."""
 
 from __future__ import annotations
 

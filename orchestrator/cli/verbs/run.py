@@ -1,4 +1,4 @@
-"""Run a trial on a bed: train, break, recover, verify, and leave one sealed bundle."""
+"""Run a trial: train, inject faults, recover, verify, seal the bundle."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ class RunCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the options of the workload in a section of their own."""
-        workload = [param for param in self.get_params(ctx) if (param.name or "").startswith("param_")]
-        general = [param for param in self.get_params(ctx) if param not in workload]
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        workload = [option for option in options if (option.name or "").startswith("param_")]
+        general = [option for option in options if option not in workload]
         for title, params in (("Options", general), (self.workload_title, workload)):
             rows = [row for row in (param.get_help_record(ctx) for param in params) if row is not None]
             if rows:
@@ -87,7 +88,7 @@ class RunCommand(click.Command):
         taken = [name for param in self.params for name in param.opts]
         extended = copy.copy(self)
         extended.params = [*self.params, *trials.workload_options(source, session.catalogue, taken)]
-        extended.workload_title = f"{source.label}, which is of workload {source.workload}"
+        extended.workload_title = f"Parameters of workload {source.workload} ({source.label})"
         return extended
 
 

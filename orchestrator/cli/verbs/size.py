@@ -1,4 +1,4 @@
-"""Estimate a training before it runs: bytes of every collective, steps, memory, time on a link."""
+"""Estimate a training: bytes of collectives, steps, memory, time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Start the nodes of an inventory and keep them warm; a second `up` changes nothing."""
+"""Start the nodes of an inventory; a second `up` changes nothing."""
 
 from __future__ import annotations
 
