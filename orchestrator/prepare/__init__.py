@@ -1,1 +1,1 @@
-"""Ansible at the edge: inventories that it lists, hosts that it prepares, images that it brings there."""
+"""Preparation of hosts with Ansible: inventories that it lists, hosts and images that it prepares."""

@@ -1,4 +1,4 @@
-"""What `ansible-inventory --list` says of an inventory, the files around it, and what its vault holds that ccbed needs."""
+"""Reads an inventory through `ansible-inventory --list`, with its variable files and the vault values that ccbed needs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from ..store import paths, shipped
 from . import ansible_programs
 from .vault import Vault, arguments
 
-#: A dynamic inventory asks a cloud; a broken one hangs.
+#: A dynamic inventory queries a cloud; a broken one hangs.
 LIST_S = 60.0
 YAML = (".yml", ".yaml")
 HEADER = b"$ANSIBLE_VAULT;"
-#: No inventory is larger; what is, is no inventory.
+#: A larger file is not an inventory.
 LARGEST = 16 * 1024 * 1024
 
 
 def read(path: Path, vault: Vault) -> tuple[Inventory, tuple[str, ...]]:
-    """The inventory, and the values out of its vault that no message may show. Raises UsageError."""
+    """The inventory, and the values of its vault that no message may show. Raises UsageError."""
     sources, encrypted = _sources(path)
     with arguments(vault) as options:
         listing = _list(path, vault, options)
@@ -56,15 +56,15 @@ def _list(path: Path, vault: Vault, options: Sequence[str]) -> Mapping[str, Any]
     try:
         listing = json.loads(done.output)
     except ValueError:
-        raise UsageError(f"{path}: ansible-inventory printed something that is no JSON") from None
+        raise UsageError(f"{path}: ansible-inventory printed text that is not JSON") from None
     if not isinstance(listing, dict):
-        raise UsageError(f"{path}: ansible-inventory printed something that is no inventory")
+        raise UsageError(f"{path}: ansible-inventory printed JSON that is not an inventory")
     return listing
 
 
 def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[str]) -> dict[str, str]:
     """Ciphertext -> text, all at once. Raises UsageError."""
-    if not sealed or not vault.given():
+    if not sealed or not vault.has_password():
         return {}
 
     def opened(text: str) -> str:
@@ -80,12 +80,12 @@ def _opened(path: Path, vault: Vault, options: Sequence[str], sealed: Sequence[s
 
 
 def _documents(path: Path, vault: Vault, options: Sequence[str], encrypted: Sequence[str]) -> tuple[Any, ...]:
-    """What whole encrypted files hold. Raises UsageError."""
+    """The contents of encrypted files. Raises UsageError."""
     return tuple(_document(text) for text in _opened(path, vault, options, encrypted).values())
 
 
 def _document(text: str) -> Any:
-    """As YAML or JSON; of any other file the values of its assignments, and its words."""
+    """A file as YAML or JSON; of any other file the values of its assignments."""
     try:
         value = source_positions.load(text, "").content
     except UsageError:
@@ -94,25 +94,25 @@ def _document(text: str) -> Any:
 
 
 def _failed(path: Path, vault: Vault, errors: str) -> UsageError:
-    """What Ansible says, without its repetitions; a vault's mistakes in our words."""
+    """The error of Ansible without repetitions; errors of a vault in ccbed's own words."""
     if "vault" in errors.lower() or "decrypt" in errors.lower():
         return _closed(path, vault)
-    problems = list(dict.fromkeys(_lines(errors)))[:5] or ["ansible-inventory cannot read it, and does not say why"]
+    problems = list(dict.fromkeys(_lines(errors)))[:5] or ["ansible-inventory cannot read it, and gives no reason"]
     return UsageError(*(f"{path}: {line}" for line in problems))
 
 
 def _closed(path: Path, vault: Vault) -> UsageError:
     hint = f"ccbed up {path} --ask-vault-pass, or --vault-password-file FILE"
-    if vault.given():
-        return UsageError(f"{path}: the vault's password does not open it", hint=hint)
-    return UsageError(f"{path}: is encrypted, and no password of the vault is given", hint=hint)
+    if vault.has_password():
+        return UsageError(f"{path}: the password does not open the vault", hint=hint)
+    return UsageError(f"{path}: is encrypted, and there is no password for its vault", hint=hint)
 
 
 def _lines(errors: str) -> Iterator[str]:
     script_error = re.search(r"Standard error from inventory script:\n(.*?)(?:\n\n|\Z)", errors, re.DOTALL)
     if script_error:
         last = script_error[1].strip().splitlines()[-1:]
-        yield f"the inventory script failed: {' '.join(last) or 'it says nothing'}"
+        yield f"the inventory script failed: {' '.join(last) or 'it printed nothing'}"
         return
     for line in errors.splitlines():
         match = re.match(r"\[(?:WARNING|ERROR)\]:\s*(?:Failed to parse inventory with '(\w+)' plugin:\s*)?(.*)", line)
@@ -121,7 +121,7 @@ def _lines(errors: str) -> Iterator[str]:
 
 
 def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[str, ...]]:
-    """The YAML files that the listing may have come from, and the texts of encrypted ones. Raises UsageError."""
+    """The YAML files of the listing, and the texts of encrypted files. Raises UsageError."""
     sources = []
     encrypted = []
     for kind, name, file in _files(path):
@@ -137,20 +137,20 @@ def _sources(path: Path) -> tuple[tuple[variable_positions.Source, ...], tuple[s
                 variable_positions.Source(kind=kind, name=name, document=source_positions.load(text, str(file)))
             )
         else:
-            source_positions.check_limits(text, str(file))  # Ansible reads it as YAML before it tries INI
-    _refuse_repeated(sources)
+            source_positions.check_limits(text, str(file))  # Ansible parses it as YAML before it tries INI
+    _reject_repeated_keys(sources)
     return tuple(sources), tuple(encrypted)
 
 
-def _refuse_repeated(sources: Iterable[variable_positions.Source]) -> None:
-    """Raises UsageError for keys that stand twice in one file, of which the last would silently win."""
-    wrong = [
+def _reject_repeated_keys(sources: Iterable[variable_positions.Source]) -> None:
+    """Raises UsageError for keys that a file repeats: the last value would silently count."""
+    problems = [
         f"{source.document.position(*where)}: {'.'.join(map(str, where))}: appears twice"
         for source in sources
         for where in source.document.repeated
     ]
-    if wrong:
-        raise UsageError(*wrong)
+    if problems:
+        raise UsageError(*problems)
 
 
 def _files(path: Path) -> Iterator[tuple[Any, str, Path]]:

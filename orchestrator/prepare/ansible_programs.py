@@ -1,4 +1,4 @@
-"""Ansible's command line programs: found beside this interpreter, run with a deadline."""
+"""Ansible's command line programs: from the environment of this interpreter, run with a deadline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..model.errors import UsageError
 
-#: One way of speaking for all users; what cannot be parsed is a failure, no warning.
+#: The same output for all users; a file that cannot be parsed is an error and no warning.
 SETTINGS = {
     "ANSIBLE_NOCOLOR": "1",
     "ANSIBLE_FORCE_COLOR": "0",
@@ -23,8 +23,8 @@ SETTINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Done:
-    """What came of a program."""
+class ProgramResult:
+    """The exit code and the output of a program."""
 
     code: int
     output: str
@@ -36,13 +36,13 @@ def find(name: str) -> str:
     program = Path(sys.executable).parent / name
     if not os.access(program, os.X_OK):
         raise UsageError(
-            f"{name} is not beside {sys.executable}", hint="pip install ansible-core, into ccbed's environment"
+            f"{name} is missing beside {sys.executable}", hint="pip install ansible-core, into ccbed's environment"
         )
     return str(program)
 
 
-def run(name: str, arguments: Sequence[str], limit_s: float, *, about: str, stdin: str = "") -> Done:
-    """Raises UsageError when it is not there or not done in time."""
+def run(name: str, arguments: Sequence[str], limit_s: float, *, about: str, stdin: str = "") -> ProgramResult:
+    """Run a program. Raises UsageError if it is missing or does not end in time."""
     argv = [find(name), *arguments]
     try:
         done = subprocess.run(
@@ -55,5 +55,5 @@ def run(name: str, arguments: Sequence[str], limit_s: float, *, about: str, stdi
             env={**os.environ, **SETTINGS},
         )
     except subprocess.TimeoutExpired:
-        raise UsageError(f"{about}: {name} was not done after {limit_s:.0f} s") from None
-    return Done(code=done.returncode, output=done.stdout, errors=done.stderr)
+        raise UsageError(f"{about}: {name} did not end within {limit_s:.0f} s") from None
+    return ProgramResult(code=done.returncode, output=done.stdout, errors=done.stderr)

@@ -1,8 +1,8 @@
-"""What a host has: one reading, no change. Runs by itself on the host (standard library of Python 3.7 or newer only).
+"""Reads the facts of a host without any change. Runs alone on the host (standard library of Python 3.7 or newer).
 
 Sent over SSH or by a playbook to an interpreter's standard input, with a call of ``main`` at its end; prints one JSON
-object. What is asked: hostdir, engine (path of its socket), image (name), gpus (whether to look for them), tag (by which
-the containers of the bed are known).
+object. The request: hostdir, engine (path of its socket), image (name), gpus (whether to read them), tag (which labels
+the containers of the bed).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import urllib.parse
 from typing import Any
 
-#: Nothing here may take longer; an engine that hangs is one that does not answer.
+#: The limit of each reading; an engine that hangs counts as one that does not respond.
 LIMIT_S = 8.0
 _UNSYNCHRONISED = 0x40
 OLDEST_PYTHON = (3, 10)
@@ -32,7 +32,7 @@ PYTHONS = ("python3.13", "python3.12", "python3.11", "python3.10")
 
 
 def facts(request: dict[str, Any]) -> dict[str, Any]:
-    """All of them. What cannot be found out is empty, with the reason beside it where there is one."""
+    """All facts. A fact that cannot be read is empty, with its reason if there is one."""
     user = pwd.getpwuid(os.getuid())
     engine = request.get("engine") or "/var/run/docker.sock"
     keeper = _json(os.path.join(request["hostdir"], "keeper", "keeper.json"))
@@ -76,7 +76,7 @@ def _text(path: str) -> str:
 
 
 def _pythons() -> dict[str, list[int]]:
-    """Newer interpreters beside the one that reads this, by path: for hosts whose own is old."""
+    """Newer interpreters beside the running one, by path, if that is too old."""
     versions = {sys.executable: list(sys.version_info[:2])}
     for name in PYTHONS if sys.version_info < OLDEST_PYTHON else ():
         path = shutil.which(name)
@@ -88,7 +88,7 @@ def _pythons() -> dict[str, list[int]]:
 
 
 def _output(argv: list[str]) -> str:
-    """What a program prints; empty if it is not there, fails or hangs."""
+    """The output of a program; empty if it is missing, fails or hangs."""
     try:
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -112,7 +112,7 @@ def _system() -> dict[str, str]:
 
 
 def _synchronised() -> bool | None:
-    """Whether the kernel's clock is disciplined (adjtimex); None where that cannot be asked."""
+    """Whether the kernel's clock is synchronised (adjtimex); None if that is not known."""
     try:
         status = ctypes.create_string_buffer(512)
         state: int = ctypes.CDLL(None).adjtimex(status)
@@ -134,14 +134,14 @@ class _Unix(http.client.HTTPConnection):
 
 
 def ask(engine: str, path: str) -> tuple[int, Any]:
-    """Status and JSON answer of a container engine's GET. Raises OSError."""
+    """Status and JSON response of a GET to the container engine. Raises OSError."""
     connection = _Unix(engine)
     try:
         connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read() or b"null")
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"null")
     except (http.client.HTTPException, ValueError) as error:
-        raise OSError(f"no engine's answer: {error}") from None
+        raise OSError(f"no response of an engine: {error}") from None
     finally:
         connection.close()
 
@@ -149,7 +149,7 @@ def ask(engine: str, path: str) -> tuple[int, Any]:
 def _engine(path: str) -> dict[str, Any]:
     facts: dict[str, Any] = {"socket": path, "exists": os.path.exists(path), "version": "", "error": ""}
     try:
-        version, info = _said(path, "/version"), _said(path, "/info")
+        version, info = _engine_response(path, "/version"), _engine_response(path, "/info")
     except OSError as error:
         return {**facts, "error": error.strerror or str(error), "denied": isinstance(error, PermissionError)}
     root = str(info.get("DockerRootDir", ""))
@@ -163,25 +163,25 @@ def _engine(path: str) -> dict[str, Any]:
     }
 
 
-def _said(engine: str, path: str) -> dict[str, Any]:
-    """What an engine says of itself. Raises OSError."""
-    status, answer = ask(engine, path)
-    if status != 200 or not isinstance(answer, dict):
-        raise OSError(f"no engine's answer to {path}: {status} {json.dumps(answer)[:200]}")
-    return answer
+def _engine_response(engine: str, path: str) -> dict[str, Any]:
+    """A response of the engine about itself. Raises OSError."""
+    status, response = ask(engine, path)
+    if status != 200 or not isinstance(response, dict):
+        raise OSError(f"no response of an engine to {path}: {status} {json.dumps(response)[:200]}")
+    return response
 
 
 def _image(engine: str, name: str) -> str:
-    """The image's id; empty if it is not there."""
+    """The id of an image; empty if it is missing."""
     try:
-        status, answer = ask(engine, f"/images/{urllib.parse.quote(name, safe='/:@')}/json")
+        status, response = ask(engine, f"/images/{urllib.parse.quote(name, safe='/:@')}/json")
     except OSError:
         return ""
-    return str(answer.get("Id", "")) if status == 200 and isinstance(answer, dict) else ""
+    return str(response.get("Id", "")) if status == 200 and isinstance(response, dict) else ""
 
 
 def _gpus() -> dict[str, Any]:
-    """What NVIDIA's tools say: devices, driver, and the container toolkit."""
+    """Devices, driver and container toolkit, as NVIDIA's tools report them."""
     fields = "index,uuid,name,driver_version"
     table = _output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"])
     rows = [[cell.strip() for cell in row] for row in csv.reader(table.splitlines())]
@@ -198,7 +198,7 @@ def _gpus() -> dict[str, Any]:
 
 
 def _workdir(path: str) -> dict[str, Any]:
-    """The directory, or the nearest one above it that is there."""
+    """The directory, or its nearest existing parent."""
     existing = path
     while not os.path.isdir(existing):
         existing = os.path.dirname(existing)
@@ -210,26 +210,26 @@ def _workdir(path: str) -> dict[str, Any]:
         "id": [status.st_dev, status.st_ino],
         "owner": status.st_uid,
         "mode": f"{status.st_mode & 0o7777:04o}",
-        "ours": existing == path and _ours(path),
+        "ours": existing == path and _is_bed_directory(path),
         "removable": os.access(os.path.dirname(path), os.W_OK | os.X_OK),
         "writable": os.access(existing, os.W_OK | os.X_OK),
         **_space(existing),
     }
 
 
-#: What a bed has in its directory on a host (``agent/host.py``), and what preparation leaves there.
-OURS = ("prepared.json", "keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
-#: The ends of names of images on their way.
-SENT = (".tar", ".tar.gz", ".tar.zst")
+#: The entries of a bed's directory on a host (``node/hostlink/host_operations.py``), and of preparation.
+BED_ENTRIES = ("prepared.json", "keeper", "agent", "payloads", "nodes", "shared", "run.lock", "open-run.json")
+#: The suffixes of image files that are being copied.
+IMAGE_SUFFIXES = (".tar", ".tar.gz", ".tar.zst")
 
 
-def _ours(path: str) -> bool:
-    """Whether a directory holds nothing but what ccbed puts there: any other is neither taken nor removed."""
+def _is_bed_directory(path: str) -> bool:
+    """Whether a directory holds only files of ccbed: any other is neither used nor removed."""
     try:
         names = os.listdir(path)
     except OSError:
         return False
-    return all(name in OURS or name.endswith(SENT) for name in names)
+    return all(name in BED_ENTRIES or name.endswith(IMAGE_SUFFIXES) for name in names)
 
 
 def _space(path: str) -> dict[str, int]:
@@ -241,21 +241,21 @@ def _space(path: str) -> dict[str, int]:
 
 
 def _limits() -> dict[str, Any]:
-    """The hard ones (-1: none), and what ccbed's file asks for: it counts from the next log-in on."""
+    """The hard limits (-1: none), and the content of ccbed's file, which counts from the next log-in on."""
     kinds = {"nofile": resource.RLIMIT_NOFILE, "memlock": resource.RLIMIT_MEMLOCK}
     configured = _text("/etc/security/limits.d/90-ccbed.conf")
     return {"file": configured, **{name: resource.getrlimit(kind)[1] for name, kind in kinds.items()}}
 
 
 def _firewall() -> str:
-    """``firewalld`` or ``ufw`` where one is active."""
+    """``firewalld`` or ``ufw``, if active."""
     if _output(["firewall-cmd", "--state"]) == "running":
         return "firewalld"
     return "ufw" if "ENABLED=yes" in _text("/etc/ufw/ufw.conf") else ""
 
 
 def _owners(engine: str, tag: str) -> list[str]:
-    """Whose the bed's containers are, as people call them."""
+    """The owners of the bed's containers, as text."""
     owners = set()
     filters = urllib.parse.quote(json.dumps({"label": ["ccbed.bed=" + tag]}))
     with contextlib.suppress(OSError):
@@ -265,18 +265,18 @@ def _owners(engine: str, tag: str) -> list[str]:
 
 
 def _keepers(tag: str) -> list[int]:
-    """The processes that carry the mark of the bed's keeper, also where its directory is gone."""
+    """The processes with the tag of the bed's keeper, even if its directory is missing."""
     pids = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open(f"/proc/{name}/environ", "rb") as file:
-                marked = f"CCBED_NODE={tag}/keeper/".encode() in file.read()
-            pids += [int(name)] if tag and marked else []
+                is_tagged = f"CCBED_NODE={tag}/keeper/".encode() in file.read()
+            pids += [int(name)] if tag and is_tagged else []
     return sorted(pids)
 
 
 def _driven(hostdir: str) -> str:
-    """The run that an orchestrator drives there now; empty where none does."""
+    """The run that an orchestrator drives on the host now; empty if there is none."""
     path = os.path.join(hostdir, "run.lock")
     try:
         with open(path) as file:
@@ -289,12 +289,12 @@ def _driven(hostdir: str) -> str:
 
 
 def _stamp(hostdir: str) -> dict[str, Any]:
-    """What the last preparation left; empty if there was none."""
+    """The stamp of the last preparation; empty if there was none."""
     return _json(os.path.join(hostdir, "prepared.json"))
 
 
 def _json(path: str) -> dict[str, Any]:
-    """A JSON file; empty where there is none."""
+    """The content of a JSON file; empty if there is none."""
     with contextlib.suppress(ValueError):
         content = json.loads(_text(path) or "{}")
         return content if isinstance(content, dict) else {}
@@ -302,5 +302,5 @@ def _json(path: str) -> dict[str, Any]:
 
 
 def main(request: str) -> None:
-    """Print the facts. ``asked``: JSON; the call is appended to this text by whoever sends it."""
+    """Print the facts. ``request``: JSON; the sender appends this call to the script."""
     print(json.dumps(facts(json.loads(request))))

@@ -1,4 +1,4 @@
-"""A command on a host: over one SSH connection with its host key checked, or on this machine. For looking only."""
+"""Runs commands on a host that change nothing: over SSH with a checked host key, or on this machine."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ..model.bed import HostSpec
 if TYPE_CHECKING:
     from ..providers.ssh import ssh_connection
 
-#: What a host says is cut off here.
-LARGEST = 1024 * 1024
+#: The most bytes that are read of a command's output.
+OUTPUT_BYTES = 1024 * 1024
 READ_S = 5.0
-_MOST = 64
+_CONNECTIONS = 64
 
 
 class UnreachableError(Exception):
-    """The host is not reached; one sentence, with what to do about it."""
+    """The host cannot be reached; the message has cause and fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of a command."""
+class CommandOutput:
+    """The exit code and the output of a command."""
 
     code: int
-    output: str
-    errors: str
+    stdout: str
+    stderr: str
 
 
-class Reach(Protocol):
-    """A way to a host."""
+class HostAccess(Protocol):
+    """Access to a host."""
 
-    def run(self, argv: list[str], text: str, limit_s: float) -> Answer:
-        """``argv`` there, with ``text`` as its standard input. Raises UnreachableError when the way breaks."""
+    def run(self, argv: list[str], text: str, limit_s: float) -> CommandOutput:
+        """Run ``argv`` on the host, with ``text`` as its standard input. Raises UnreachableError."""
         ...
 
 
 @contextlib.contextmanager
-def reach(host: HostSpec) -> Iterator[Reach]:
+def connect_host(host: HostSpec) -> Iterator[HostAccess]:
     """Raises UnreachableError."""
     if host.connection == "local":
         yield _Local()
@@ -55,47 +55,47 @@ def reach(host: HostSpec) -> Iterator[Reach]:
 
 
 def read(hosts: Sequence[HostSpec], path: str) -> tuple[dict[str, str], dict[str, str]]:
-    """(hosts that are not reached, and why; the text of a file on the others, empty where there is none to be read).
+    """(unreachable hosts with the reason; the text of a file on the others, empty if it cannot be read).
 
-    In the words of whoever works with them afterwards, and sooner than Ansible.
+    Reports unreachable hosts sooner than Ansible does, and with a fix.
     """
 
-    def one(host: HostSpec) -> tuple[str, str]:
+    def read_host(host: HostSpec) -> tuple[str, str]:
         try:
-            with reach(host) as way:
-                return "", way.run(["cat", path], "", READ_S).output
+            with connect_host(host) as access:
+                return "", access.run(["cat", path], "", READ_S).stdout
         except UnreachableError as error:
             return str(error), ""
 
-    with ThreadPoolExecutor(max_workers=min(len(hosts), _MOST)) as pool:
-        results = {host.name: result for host, result in zip(hosts, pool.map(one, hosts), strict=True)}
+    with ThreadPoolExecutor(max_workers=min(len(hosts), _CONNECTIONS)) as pool:
+        results = {host.name: result for host, result in zip(hosts, pool.map(read_host, hosts), strict=True)}
     return {name: reason for name, (reason, _) in results.items() if reason}, {
         name: text for name, (_, text) in results.items()
     }
 
 
 class _Local:
-    def run(self, argv: list[str], text: str, limit_s: float) -> Answer:
+    def run(self, argv: list[str], text: str, limit_s: float) -> CommandOutput:
         try:
             done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=limit_s, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UnreachableError(str(error)) from None
-        return Answer(code=done.returncode, output=done.stdout, errors=done.stderr)
+        return CommandOutput(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 class _Ssh:
     def __init__(self, connection: ssh_connection.Connection) -> None:
         self._connection = connection
 
-    def run(self, argv: list[str], text: str, limit_s: float) -> Answer:
+    def run(self, argv: list[str], text: str, limit_s: float) -> CommandOutput:
         from ..providers.ssh.connection_errors import HostError
 
         try:
             done = self._connection.run(argv, text.encode(), limit_s)
         except HostError as error:
             raise UnreachableError(str(error)) from None
-        output, errors = (stream[:LARGEST].decode(errors="replace") for stream in (done.out, done.err))
-        return Answer(code=done.code, output=output, errors=errors)
+        stdout, stderr = (stream[:OUTPUT_BYTES].decode(errors="replace") for stream in (done.out, done.err))
+        return CommandOutput(code=done.code, stdout=stdout, stderr=stderr)
 
 
 def _connect(host: HostSpec) -> ssh_connection.Connection:

@@ -1,4 +1,4 @@
-"""All hosts of a bed looked at, at once, reading only: what each has, or why it is not reached."""
+"""Reads the facts of all hosts of a bed at once, and checks them against the requirements."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..model.requirements import Requirement
 from ..providers.process import fabric
 from . import facts, host_access, hosts
 
-LOOK_S = 30.0
-_MOST = 64
+COMMAND_S = 30.0
+_CONNECTIONS = 64
 
 
 def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
-    """Per host what was found, in the order of the inventory."""
+    """The requirements of each host, in the order of the inventory."""
     known = bed.hosts or _this_machine(bed)
-    with ThreadPoolExecutor(max_workers=min(len(known), _MOST)) as pool:
-        results = list(pool.map(lambda host: _look(bed, host), known))
+    with ThreadPoolExecutor(max_workers=min(len(known), _CONNECTIONS)) as pool:
+        results = list(pool.map(lambda host: _check_host(bed, host), known))
     looked = [result for result in results if isinstance(result, diagnosis.HostSurvey)]
     doubled = diagnosis.find_same_machine(looked)
     requirements: dict[str, tuple[Requirement, ...]] = {}
@@ -34,7 +34,11 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
             requirements[host.name] = (result,)
         else:
             extra = (doubled[host.name],) if host.name in doubled else ()
-            requirements[host.name] = (*extra, *diagnosis.diagnose(bed, result, _here(bed, host)), *_fabric(bed))
+            requirements[host.name] = (
+                *extra,
+                *diagnosis.diagnose(bed, result, _local_image_id(bed, host)),
+                *_fabric(bed),
+            )
     return requirements
 
 
@@ -43,7 +47,7 @@ def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
 
 
 def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
-    """Whether this machine can have the bed's emulated fabric."""
+    """Whether this machine can emulate the bed's fabric."""
     if not bed.fabric:
         return ()
     problems = fabric.lacking(bed.link)
@@ -52,37 +56,37 @@ def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:
     return tuple(lacks) or (fine,)
 
 
-def _look(bed: BedSpec, host: HostSpec) -> diagnosis.HostSurvey | Requirement:
+def _check_host(bed: BedSpec, host: HostSpec) -> diagnosis.HostSurvey | Requirement:
     try:
-        with host_access.reach(host) as way:
-            return _read(bed, host, way)
+        with host_access.connect_host(host) as access:
+            return _read(bed, host, access)
     except host_access.UnreachableError as error:
         name = "ssh" if host.connection == "ssh" else "host"
         return Requirement(name=name, outcome="fail", text=str(error))
 
 
-def _read(bed: BedSpec, host: HostSpec, way: host_access.Reach) -> diagnosis.HostSurvey | Requirement:
+def _read(bed: BedSpec, host: HostSpec, access: host_access.HostAccess) -> diagnosis.HostSurvey | Requirement:
     interpreter = sys.executable if host.connection == "local" else host.python
-    answer = way.run([interpreter, "-"], _script(bed, host), LOOK_S)
-    if answer.code:
-        advised = error_explanations.explain_host(replace(host, python=interpreter), answer.errors, reachable=True)
+    output = access.run([interpreter, "-"], _script(bed, host), COMMAND_S)
+    if output.code:
+        advised = error_explanations.explain_host(replace(host, python=interpreter), output.stderr, reachable=True)
         return Requirement(name="python", outcome="fail", text=advised.text, fix=advised.fix)
     try:
-        host_facts: Mapping[str, Any] = json.loads(answer.output[answer.output.index("{") :])
+        host_facts: Mapping[str, Any] = json.loads(output.stdout[output.stdout.index("{") :])
     except ValueError:
-        text = "what it prints is no answer; does its shell print something at log-in?"
+        text = "its output is not JSON; its shell may print text at log-in"
         return Requirement(name="python", outcome="fail", text=text, fix=f"try: ssh {host.address} true")
-    offset_s, within = _clock(way)
+    offset_s, within = _clock(access)
     return diagnosis.HostSurvey(host=host, facts=host_facts, clock_offset_s=offset_s, clock_uncertainty_s=within)
 
 
-def _clock(way: host_access.Reach) -> tuple[float, float]:
-    """How far the host's clock is ahead of this one, and the half of the time that asking took."""
+def _clock(access: host_access.HostAccess) -> tuple[float, float]:
+    """The host's clock minus this machine's, and half of the time of the request, in seconds."""
     before = time.time()
-    answer = way.run(["date", "+%s.%N"], "", LOOK_S)
+    output = access.run(["date", "+%s.%N"], "", COMMAND_S)
     after = time.time()
     try:
-        host_time = float(answer.output)
+        host_time = float(output.stdout)
     except ValueError:
         return 0.0, 0.0
     return host_time - (before + after) / 2, (after - before) / 2
@@ -103,6 +107,6 @@ def _image(bed: BedSpec, host: HostSpec) -> str:
     return next((node.container.image for node in nodes if node.container), "")
 
 
-def _here(bed: BedSpec, host: HostSpec) -> str | None:
+def _local_image_id(bed: BedSpec, host: HostSpec) -> str | None:
     name = _image(bed, host)
     return hosts.local_image(name) if name and host.connection == "ssh" else None

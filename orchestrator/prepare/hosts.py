@@ -1,4 +1,4 @@
-"""The hosts of a bed made ready: those whose fingerprint has changed, all at once; a failure of one keeps the others."""
+"""Prepares the hosts of a bed whose fingerprint has changed, all at once; a failed host does not affect the others."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ..store import prepared, shipped
 from . import facts, host_access, playbook_runs
 from .vault import Vault
 
-#: The task of reset.yml that refuses what is another's, or has a run.
+#: The task of reset.yml that rejects a bed of another owner, or with an open run.
 HELD = "held"
 STAMP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What is to be done to the hosts of a bed: which, why, and the parts that they will have been prepared for."""
+    """The hosts to prepare, why, and the parts of their fingerprints."""
 
     bed: BedSpec
     due: tuple[preparation.Due, ...]
@@ -36,7 +36,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """``failures``: host, task, what is wrong, what to do next."""
+    """``failures``: host, task, problem with its fix."""
 
     ready: tuple[str, ...]
     failures: tuple[tuple[str, str, error_explanations.Explanation], ...]
@@ -44,7 +44,7 @@ class Outcome:
 
 
 def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
-    """From what is known on this machine alone: no host is asked."""
+    """The hosts that are due, from the records on this machine alone."""
     images = {name: image_id for name in preparation.images(bed) if (image_id := local_image(name)) is not None}
     parts = preparation.parts(bed, playbooks_hash(), images)
     due = preparation.find_due(parts, {} if force else prepared.read(state, bed.name))
@@ -53,10 +53,10 @@ def work(state: Path, bed: BedSpec, *, force: bool = False) -> Work:
     return Work(bed=bed, due=due, parts=parts, images=images)
 
 
-def prepare(state: Path, work: Work, vault: Vault, notify: playbook_runs.Told) -> Outcome:
-    """Prepare the hosts that are due. Those that came to the end are remembered, whatever the others did.
+def prepare(state: Path, work: Work, vault: Vault, on_step: playbook_runs.OnStep) -> Outcome:
+    """Prepare the hosts that are due. Successful hosts are recorded, even if others fail.
 
-    Raises OwnedError, with nothing done anywhere, where the bed on a host is another's.
+    Raises OwnedError before any change if the bed on a host belongs to another owner.
     """
     bed = work.bed
     prints = {host: preparation.fingerprint(parts) for host, parts in work.parts.items()}
@@ -67,23 +67,29 @@ def prepare(state: Path, work: Work, vault: Vault, notify: playbook_runs.Told) -
     }
     if work.images:
         variables["ccbed_image_ids"] = dict(work.images)
-    away, labels = host_access.read([bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json")
-    _refuse_foreign(state, bed, labels)
-    failures = tuple((host, "", error_explanations.Explanation(text=text, fix="")) for host, text in away.items())
-    hosts = [entry.host for entry in work.due if entry.host not in away]
+    unreachable, labels = host_access.read(
+        [bed.host(entry.host) for entry in work.due], f"{bed.hostdir}/keeper/keeper.json"
+    )
+    _reject_other_owners(state, bed, labels)
+    failures = tuple(
+        (host, "", error_explanations.Explanation(text=text, fix="")) for host, text in unreachable.items()
+    )
+    hosts = [entry.host for entry in work.due if entry.host not in unreachable]
     if not hosts:
         return Outcome(ready=(), failures=failures, changed=0)
-    played = playbook_runs.play(
-        playbook_runs.Play(playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault),
-        notify,
+    result = playbook_runs.run(
+        playbook_runs.PlaybookRun(
+            playbook="hosts", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault
+        ),
+        on_step,
     )
-    remembered = {host: _remembered(work.parts[host], played.facts.get(host, {})) for host in played.done}
-    prepared.write(state, bed.name, remembered)
-    return Outcome(ready=played.done, failures=(*failures, *_failures(bed, played)), changed=played.changed)
+    records = {host: _record(work.parts[host], result.facts.get(host, {})) for host in result.done}
+    prepared.write(state, bed.name, records)
+    return Outcome(ready=result.done, failures=(*failures, *_failures(bed, result)), changed=result.changed)
 
 
-def _refuse_foreign(state: Path, bed: BedSpec, labels: Mapping[str, str]) -> None:
-    """By the labels of the keepers, as far as they can be read; whoever starts nodes there looks again."""
+def _reject_other_owners(state: Path, bed: BedSpec, labels: Mapping[str, str]) -> None:
+    """Check the labels of the keepers, as far as they can be read; the start of nodes checks them again."""
     from ..providers import host_problems, owners
 
     statuses = {host: {"keeper": _json(text)} for host, text in labels.items() if text}
@@ -91,28 +97,30 @@ def _refuse_foreign(state: Path, bed: BedSpec, labels: Mapping[str, str]) -> Non
         host_problems.refuse_foreign(bed, owners.identity(state), statuses)
 
 
-def lost(state: Path, bed: BedSpec, stamps: Mapping[str, str], away: Collection[str]) -> tuple[preparation.Due, ...]:
-    """Hosts that are not as they were prepared. ``away``: those that could not say it; they are asked for nothing else."""
+def lost(
+    state: Path, bed: BedSpec, stamps: Mapping[str, str], unreachable: Collection[str]
+) -> tuple[preparation.Due, ...]:
+    """Hosts that have changed since their preparation. ``unreachable``: hosts without a stamp; only that is read from them."""
     known = prepared.read(state, bed.name)
-    hosts = [bed.host(name) for name in away if name in known]
+    hosts = [bed.host(name) for name in unreachable if name in known]
     return preparation.find_changed(known, {**stamps, **_stamps(bed, hosts)})
 
 
 def _stamps(bed: BedSpec, hosts: Sequence[HostSpec]) -> dict[str, str]:
-    """Of the hosts that are reached."""
+    """The stamps of the hosts that can be reached."""
     script = 'printf "%s\\n%s\\n" "$(cat "$1" 2>/dev/null)" "$(cat /etc/machine-id 2>/dev/null)"'
 
-    def one(host: HostSpec) -> str | None:
+    def read_stamp(host: HostSpec) -> str | None:
         try:
-            with host_access.reach(host) as way:
-                output = way.run(["sh", "-c", script, "stamp", f"{bed.hostdir}/prepared.json"], "", STAMP_S).output
+            with host_access.connect_host(host) as access:
+                output = access.run(["sh", "-c", script, "stamp", f"{bed.hostdir}/prepared.json"], "", STAMP_S).stdout
         except host_access.UnreachableError:
             return None
-        left, machine = ["", "", *output.splitlines()][-2:]  # a shell may say something at log-in
+        left, machine = ["", "", *output.splitlines()][-2:]  # a shell may print text at log-in
         return observed_status.preparation_fingerprint(_json(left), machine)
 
     with ThreadPoolExecutor(max_workers=16) as pool:
-        stamps = dict(zip((host.name for host in hosts), pool.map(one, hosts), strict=True))
+        stamps = dict(zip((host.name for host in hosts), pool.map(read_stamp, hosts), strict=True))
     return {name: stamp for name, stamp in stamps.items() if stamp is not None}
 
 
@@ -125,41 +133,41 @@ def _json(text: str) -> Mapping[str, Any]:
 
 
 def forget(state: Path, bed: BedSpec, hosts: Collection[str]) -> None:
-    """They will be prepared again."""
+    """Let `up` prepare these hosts again."""
     prepared.forget(state, bed.name, hosts)
 
 
-def reset(state: Path, bed: BedSpec, vault: Vault, notify: playbook_runs.Told, *, force: bool) -> Outcome:
-    """Undo on the hosts what `up` left there: containers of the bed, and its directory.
+def reset(state: Path, bed: BedSpec, vault: Vault, on_step: playbook_runs.OnStep, *, force: bool) -> Outcome:
+    """Remove the containers of the bed and its directory from the hosts.
 
-    Raises OwnedError, with nothing undone anywhere, where a host has another's bed or a run is open; unless forced.
+    Raises OwnedError before any change if a host has a bed of another owner or an open run, unless forced.
     """
     from ..providers import owners
 
     hosts = [host.name for host in bed.hosts if host.connection == "ssh"]
     own = {"ccbed_owner": owners.text(bed), "ccbed_owner_id": owners.identity(state)}
     variables = {**_variables(bed), **own, "ccbed_force": force}
-    play = playbook_runs.Play(
+    run = playbook_runs.PlaybookRun(
         playbook="reset", inventory=bed.inventory, hosts=hosts, variables=variables, vault=vault, deadline_s=600
     )
-    played = playbook_runs.play(play, notify)
-    held = [f"host {host}: {step.said}" for host, step in played.failed.items() if step.task == HELD]
+    result = playbook_runs.run(run, on_step)
+    held = [f"host {host}: {step.message}" for host, step in result.failed.items() if step.task == HELD]
     if held:
         force_command = f"ccbed down {bed.inventory} --reset --force"
         raise OwnedError(*held, hint=f"end it there; to end it by force: {force_command}")
-    if not played.failed:
+    if not result.failed:
         prepared.forget(state, bed.name)
-    return Outcome(ready=played.done, failures=_failures(bed, played), changed=played.changed)
+    return Outcome(ready=result.done, failures=_failures(bed, result), changed=result.changed)
 
 
 def python(state: Path, bed: BedSpec) -> dict[str, str]:
-    """Per host the interpreter that preparation found or installed for ccbed's keeper."""
+    """Per host the interpreter for ccbed's keeper, as preparation chose or installed it."""
     known = prepared.read(state, bed.name)
     return {host: str(entry["python"]) for host, entry in known.items() if entry.get("python")}
 
 
 def playbooks_hash() -> str:
-    """The content of everything that preparation runs."""
+    """A hash of all playbooks and scripts of preparation."""
     folder = shipped.folder("playbooks")
     files = [*sorted(folder.rglob("*.yml")), Path(facts.__file__)]
     digest = hashlib.sha256()
@@ -172,33 +180,37 @@ def _variables(bed: BedSpec) -> dict[str, Any]:
     return {"ccbed_bed": bed.name, "ccbed_hostdir": bed.hostdir}
 
 
-def _remembered(parts: Mapping[str, Any], host_facts: Mapping[str, Any]) -> dict[str, Any]:
+def _record(parts: Mapping[str, Any], host_facts: Mapping[str, Any]) -> dict[str, Any]:
     newest = sorted(host_facts.get("pythons", {}).items(), key=lambda item: item[1], reverse=True)
     return {"parts": dict(parts), "python": newest[0][0] if newest else "", "firewall": host_facts.get("firewall", "")}
 
 
 def _failures(
-    bed: BedSpec, played: playbook_runs.Played
+    bed: BedSpec, result: playbook_runs.PlaybookResult
 ) -> tuple[tuple[str, str, error_explanations.Explanation], ...]:
-    return tuple(advice for host, step in played.failed.items() for advice in _advice(bed.host(host), step))
+    return tuple(advice for host, step in result.failed.items() for advice in _advice(bed.host(host), step))
 
 
 def _advice(host: HostSpec, step: playbook_runs.Step) -> Iterator[tuple[str, str, error_explanations.Explanation]]:
     if step.task != "check":
-        yield host.name, step.task, error_explanations.explain_host(host, step.said, reachable=step.state == "failed")
+        yield (
+            host.name,
+            step.task,
+            error_explanations.explain_host(host, step.message, reachable=step.state == "failed"),
+        )
         return
-    for line in step.said.splitlines():  # the playbooks' own words
+    for line in step.message.splitlines():  # the playbooks' own messages
         text, _, fix = line.partition("; fix: ")
         yield host.name, "", error_explanations.Explanation(text=text, fix=fix)
 
 
 def local_image(name: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The id of an image on this machine; empty if it is not there, None without an engine that can be asked."""
+    """The id of an image on this machine; empty if it is missing, None if no engine responds."""
     host = environ.get("DOCKER_HOST") or f"unix://{ENGINE_SOCKET}"
     if not host.startswith("unix://"):
         return None
     try:
-        status, answer = facts.ask(host.removeprefix("unix://"), f"/images/{name}/json")
+        status, response = facts.ask(host.removeprefix("unix://"), f"/images/{name}/json")
     except OSError:
         return None
-    return str(answer.get("Id", "")) if status == 200 else ""
+    return str(response.get("Id", "")) if status == 200 else ""

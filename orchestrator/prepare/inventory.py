@@ -1,4 +1,4 @@
-"""Any inventory that Ansible can list -> Inventory; one plain YAML file is read without it, in a millisecond."""
+"""Reads any inventory that Ansible can list; a plain YAML file is read without Ansible, in a millisecond."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from ..store import paths
 from .vault import Vault
 
 _YAML = (".yml", ".yaml")
-#: What needs Ansible: encrypted values, templates, host ranges, an inventory plugin's configuration.
-_BEYOND = re.compile(r"!vault\b|\{[{%]|\[\w+:\w+(?::\w+)?\][\w.-]*['\"]?\s*:|^['\"]?plugin['\"]?\s*:", re.MULTILINE)
+#: Features that need Ansible: encrypted values, templates, host ranges, configurations of inventory plugins.
+_NEEDS_ANSIBLE = re.compile(
+    r"!vault\b|\{[{%]|\[\w+:\w+(?::\w+)?\][\w.-]*['\"]?\s*:|^['\"]?plugin['\"]?\s*:", re.MULTILINE
+)
 _HEADER = "$ANSIBLE_VAULT;"
-#: No inventory is larger; what is, is no inventory.
+#: A larger file is not an inventory.
 _LARGEST = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """An inventory, and the values out of its vault that no message may show."""
+    """An inventory, and the values of its vault that no message may show."""
 
     inventory: Inventory
     secrets: tuple[str, ...] = ()
 
 
 def read(path: Path, vault: Vault) -> Read:
-    """Raises UsageError with everything that is wrong in it."""
+    """Read an inventory. Raises UsageError with all problems."""
     if not path.exists():
         raise UsageError(f"{path}: cannot be read: No such file or directory")
     if not (path.is_file() or path.is_dir()):
@@ -45,13 +47,13 @@ def read(path: Path, vault: Vault) -> Read:
 
 
 def _plain(path: Path) -> str | None:
-    """The text of one YAML file that says everything by itself; None if Ansible has to list it."""
+    """The text of a self-contained YAML file; None if Ansible has to list the inventory."""
     if path.is_dir() or path.suffix not in _YAML or (os.access(path, os.X_OK) and _is_script(path)):
         return None
     if any((path.parent / name).is_dir() for name in ("group_vars", "host_vars")):
         return None
     text = _text(path)
-    return None if text.startswith(_HEADER) or _BEYOND.search(text) else text
+    return None if text.startswith(_HEADER) or _NEEDS_ANSIBLE.search(text) else text
 
 
 def _is_script(path: Path) -> bool:

@@ -1,7 +1,7 @@
-"""One playbook on the hosts of a bed through ansible-runner: what each host says as it goes, and what came of it.
+"""Runs a playbook on the hosts of a bed through ansible-runner, and reports each step and the result.
 
-Ansible works in a private directory that is removed afterwards, and in a thread, so that Ctrl-C ends it as well as its
-deadline does. Hosts are independent: one that fails or is not reached takes nothing away from the others.
+Ansible works in a private directory that is removed afterwards, and in a thread, so that Ctrl-C and the deadline end it.
+Hosts are independent: a host that fails or is unreachable does not affect the others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ..store import shipped
 from . import ansible_programs
 from .vault import Vault, arguments
 
-#: An image of several GB may have to go over a slow line. Single acts have limits of their own in the playbooks.
+#: An image of several GB may have to pass a slow line. Single tasks have limits of their own in the playbooks.
 DEADLINE_S = 3600.0
-#: A host that does not answer is named after this.
+#: A host that does not respond for so long is unreachable.
 CONNECT_S = 8
-#: How long Ansible has to end when it is told to.
+#: How long Ansible has to end after its cancellation.
 _END_S = 10.0
 #: How long the processes of Ansible have to end after each signal.
 _GRACE_S = 2.0
@@ -38,7 +38,7 @@ _SETTINGS = {
     "ANSIBLE_INVENTORY_UNPARSED_WARNING": "0",
     "ANSIBLE_TIMEOUT": str(CONNECT_S),
     "ANSIBLE_PYTHON_INTERPRETER": "/usr/bin/python3",
-    # A connection that was kept from an earlier run may lead to a host that is gone since: it is asked, and given up.
+    # A connection of an earlier run may lead to a host that was lost since: keep-alives detect that.
     "ANSIBLE_SSH_ARGS": "-o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=2 -o ServerAliveCountMax=3",
     "ANSIBLE_SSH_CONTROL_PATH_DIR": "~/.ansible/cp-ccbed",
 }
@@ -49,7 +49,7 @@ _EVENTS = {
     "runner_item_on_failed": "failed",
 }
 
-#: What Ansible says when it has nothing to say.
+#: Messages of Ansible without information.
 _NOTHING = ("non-zero return code", "MODULE FAILURE", "Module result deserialization failed", "Shared connection to ")
 
 State = Literal["ok", "changed", "warn", "failed", "unreachable"]
@@ -57,20 +57,20 @@ State = Literal["ok", "changed", "warn", "failed", "unreachable"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one task did on one host. ``said``: the reason of a failure, the text of a warning. ``facts``: of a look."""
+    """The result of one task on one host. ``message``: of a failure or a warning. ``facts``: of the task that reads them."""
 
     host: str
     task: str
     state: State
-    said: str = ""
+    message: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-Told = Callable[[Step], None]
+OnStep = Callable[[Step], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Play:
+class PlaybookRun:
     """``playbook``: name of a shipped one; ``inventory``: path; ``hosts``: those of it that are meant."""
 
     playbook: str
@@ -82,8 +82,8 @@ class Play:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
-    """``failed``: the last failure of each host that did not come to the end; ``done``: those that did."""
+class PlaybookResult:
+    """``done``: the hosts that succeeded; ``failed``: the last failure of each other host."""
 
     done: tuple[str, ...]
     failed: Mapping[str, Step]
@@ -91,9 +91,9 @@ class Played:
     changed: int
 
 
-def play(wanted: Play, notify: Told) -> Played:
-    """Run it. ``told`` hears of every task as it ends. Raises UsageError without Ansible, KeyboardInterrupt when interrupted."""
-    listener = _Listener(told=notify)
+def run(wanted: PlaybookRun, on_step: OnStep) -> PlaybookResult:
+    """Run a playbook; ``on_step`` is called for every task that ends. Raises UsageError without Ansible, KeyboardInterrupt."""
+    listener = _Listener(on_step=on_step)
     end = time.monotonic() + wanted.deadline_s
     stopped = threading.Event()
 
@@ -112,14 +112,14 @@ def play(wanted: Play, notify: Told) -> Played:
             worker.join(_END_S)
     if stopped.is_set():
         raise KeyboardInterrupt
-    if listener.broken:
-        raise listener.broken
-    return listener.played(wanted, late=time.monotonic() > end)
+    if listener.error:
+        raise listener.error
+    return listener.result(wanted, late=time.monotonic() > end)
 
 
 @contextlib.contextmanager
 def _interrupts(stopped: threading.Event) -> Iterator[None]:
-    """Ctrl-C, pressed any number of times, and its like only set ``stopped``: Ansible is never left behind."""
+    """Signals, however often they come, only set ``stopped``, so that Ansible is always ended."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -133,17 +133,17 @@ def _interrupts(stopped: threading.Event) -> Iterator[None]:
 
 
 def _run(
-    wanted: Play, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
+    wanted: PlaybookRun, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
 ) -> None:
     try:
-        listener.said = _runner(wanted, folder, options, listener, cancelled)
-    except Exception as error:  # noqa: BLE001 (raised again by the thread that waits)
-        listener.broken = error
+        listener.output = _runner(wanted, folder, options, listener, cancelled)
+    except Exception as error:  # noqa: BLE001 (raised again by the waiting thread)
+        listener.error = error
 
 
 @contextlib.contextmanager
 def _hosts_umask() -> Iterator[None]:
-    """What Ansible makes on this machine without a stated mode belongs to the host, not to ccbed."""
+    """Files that Ansible creates without a mode get the host's default, not ccbed's umask."""
     before = os.umask(0o022)
     try:
         yield
@@ -152,14 +152,14 @@ def _hosts_umask() -> Iterator[None]:
 
 
 def _runner(
-    wanted: Play, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
+    wanted: PlaybookRun, folder: Path, options: Sequence[str], listener: _Listener, cancelled: Callable[[], bool]
 ) -> str:
-    """What Ansible printed beside its events: the reason, where it never came to a host."""
+    """The output of Ansible beside its events: the reason, if it reached no host."""
     import ansible_runner
 
     beside = str(Path(ansible_programs.find("ansible-playbook")).parent)
     path = os.pathsep.join([beside, os.environ.get("PATH", os.defpath)])
-    given = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
+    settings = {name: value for name, value in _SETTINGS.items() if name not in os.environ}
     with _hosts_umask():
         done = ansible_runner.run(
             private_data_dir=str(folder),
@@ -168,11 +168,11 @@ def _runner(
             inventory=wanted.inventory,
             limit=",".join(wanted.hosts),
             extravars=dict(wanted.variables),
-            envvars={**ansible_programs.SETTINGS, **given, "PATH": path},
+            envvars={**ansible_programs.SETTINGS, **settings, "PATH": path},
             cmdline=shlex.join(options) if options else None,
             forks=min(max(len(wanted.hosts), 1), 64),
             settings={"pexpect_timeout": 0.2, "suppress_output_file": True},
-            event_handler=listener.heard,
+            event_handler=listener.handle_event,
             cancel_callback=cancelled,
             quiet=True,
         )
@@ -182,17 +182,17 @@ def _runner(
 
 @dataclass(slots=True, kw_only=True)
 class _Listener:
-    told: Told
+    on_step: OnStep
     failures: dict[str, Step] = field(default_factory=dict)
     facts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     stats: Mapping[str, Any] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
     status: str = ""
-    said: str = ""
-    broken: Exception | None = None
+    output: str = ""
+    error: Exception | None = None
 
-    def heard(self, event: Mapping[str, Any]) -> bool:
-        """Never kept in a file: an event may hold what nobody shall read."""
+    def handle_event(self, event: Mapping[str, Any]) -> bool:
+        """Handle an event; it is never written to a file, because it may hold secrets."""
         name, data = str(event.get("event")), event.get("event_data") or {}
         if name == "playbook_on_stats":
             self.stats = data
@@ -207,20 +207,20 @@ class _Listener:
             self.failures[step.host] = step
         if step.facts:
             self.facts[step.host] = step.facts
-        self.told(step)
+        self.on_step(step)
 
-    def played(self, wanted: Play, late: bool) -> Played:
+    def result(self, wanted: PlaybookRun, late: bool) -> PlaybookResult:
         bad = {**self.stats.get("failures", {}), **self.stats.get("dark", {})}
         reached = set(self.stats.get("ok", {})) | set(self.stats.get("skipped", {}))
         done = tuple(host for host in wanted.hosts if self.stats and host in reached and host not in bad)
-        reason = f"not done after {wanted.deadline_s:.0f} s" if late else self.said or f"ansible {self.status}"
+        reason = f"not done after {wanted.deadline_s:.0f} s" if late else self.output or f"ansible {self.status}"
         lost = {
-            host: self.failures.get(host, Step(host=host, task="ansible", state="failed", said=reason))
+            host: self.failures.get(host, Step(host=host, task="ansible", state="failed", message=reason))
             for host in wanted.hosts
             if host not in done
         }
         changed = sum(self.stats.get("changed", {}).values())
-        return Played(done=done, failed=lost, facts=self.facts, changed=changed)
+        return PlaybookResult(done=done, failed=lost, facts=self.facts, changed=changed)
 
 
 def _step(name: str, data: Mapping[str, Any]) -> Step:
@@ -234,15 +234,15 @@ def _step(name: str, data: Mapping[str, Any]) -> Step:
         host=str(data["host"]),
         task=str(data.get("task", "")),
         state=state,
-        said="" if state in ("ok", "changed") else reason(result),
+        message="" if state in ("ok", "changed") else reason(result),
         facts=_facts(str(data.get("task", "")), result),
     )
 
 
 def reason(result: Mapping[str, Any]) -> str:
-    """Why a task failed, in its own words; nothing of what is censored."""
+    """Why a task failed, in its own words, without censored output."""
     if result.get("censored"):
-        return "failed; what it said is kept secret"
+        return "failed; its output is secret"
     bad = [item for item in result.get("results", ()) if isinstance(item, dict) and item.get("failed")]
     if bad:
         return reason(bad[0])

@@ -1,4 +1,4 @@
-"""Passwords of ansible-vault on their way to Ansible: files that the user names, or one asked for once and kept nowhere."""
+"""Passwords of ansible-vault for Ansible: files that the user names, or a typed password, which is stored nowhere."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from pathlib import Path
 
 from ..model.errors import UsageError
 
-#: Honoured by Ansible itself.
+#: Ansible itself reads these.
 VARIABLES = ("ANSIBLE_VAULT_PASSWORD_FILE", "ANSIBLE_VAULT_IDENTITY_LIST")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vault:
-    """``files`` as given (a password, or a program that prints it); ``password``: what was typed."""
+    """``files``: with a password, or a program that prints it; ``password``: as the user typed it."""
 
     files: tuple[str, ...] = ()
     password: str | None = None
 
-    def given(self, environ: Mapping[str, str] = os.environ) -> bool:
-        """Whether there is anything to open a vault with."""
+    def has_password(self, environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether there is a password to open a vault with."""
         return bool(self.files or self.password is not None or any(environ.get(name) for name in VARIABLES))
 
 
 def check(vault: Vault) -> None:
     """Raises UsageError for password files that cannot be read."""
-    wrong = [file for file in vault.files if not os.access(file, os.R_OK)]
-    if wrong:
+    unreadable = [file for file in vault.files if not os.access(file, os.R_OK)]
+    if unreadable:
         raise UsageError(
-            *(f"{file}: the vault's password file cannot be read" for file in wrong),
+            *(f"{file}: the vault's password file cannot be read" for file in unreadable),
             hint="--vault-password-file FILE, or --ask-vault-pass",
         )
 
 
 @contextmanager
 def arguments(vault: Vault) -> Iterator[Sequence[str]]:
-    """Options for Ansible's programs. A typed password lies in memory, in a file of this user's, for as long as they run."""
+    """Options for Ansible's programs. While they run, a typed password is in a file of this user, in memory."""
     check(vault)
-    given = [part for file in vault.files for part in ("--vault-password-file", str(Path(file).absolute()))]
+    options = [part for file in vault.files for part in ("--vault-password-file", str(Path(file).absolute()))]
     if vault.password is None:
-        yield given
+        yield options
         return
     import tempfile
 
@@ -50,4 +50,4 @@ def arguments(vault: Vault) -> Iterator[Sequence[str]]:
     with tempfile.NamedTemporaryFile("w", prefix="ccbed-", dir=memory) as file:
         file.write(vault.password + "\n")
         file.flush()
-        yield [*given, "--vault-password-file", file.name]
+        yield [*options, "--vault-password-file", file.name]

@@ -111,17 +111,16 @@ def behaviour(function: Behaviour) -> Behaviour:
 def observe_lists_every_node_with_its_identity(stage: Stage, tmp_path: Path) -> None:
     status = stage.provider.observe(stage.bed)
     for node in stage.bed.nodes:
-        found = status.node(node.name)
-        assert found.state == "warm"
-        assert found.incarnation and found.ordinal >= 1 and found.pid > 0
+        node_status = status.node(node.name)
+        assert node_status.state == "warm"
+        assert node_status.incarnation and node_status.ordinal >= 1 and node_status.pid > 0
     assert len({node.incarnation for node in status.nodes}) == len(stage.bed.nodes)
 
 
 @behaviour
 def observe_node_agrees_with_observe(stage: Stage, tmp_path: Path) -> None:
-    one, all_nodes = stage.status(), stage.provider.observe(stage.bed)
-    other = all_nodes.node(stage.node)
-    assert (one.state, one.incarnation, one.ordinal) == (other.state, other.incarnation, other.ordinal)
+    single, other = stage.status(), stage.provider.observe(stage.bed).node(stage.node)
+    assert (single.state, single.incarnation, single.ordinal) == (other.state, other.incarnation, other.ordinal)
 
 
 @behaviour

@@ -75,13 +75,13 @@ def wait(done: Callable[[], bool]) -> None:
 
 def test_an_engine_that_is_not_there_is_one_sentence(site: RemoteSite) -> None:
     gone = HostSpec(name="h1", engine="/nowhere/docker.sock")
-    with pytest.raises(HostError, match=r"no container engine answers at /nowhere/docker\.sock; there: sudo"):
+    with pytest.raises(HostError, match=r"no container engine responds at /nowhere/docker\.sock; on the host: sudo"):
         engine_over_ssh.client(lambda: site.connection, gone, 5)
 
 
 def test_a_host_without_docker_is_one_sentence(tmp_path: Path) -> None:
     with sshd.running(tmp_path / "sshd", "SetEnv PATH=/nowhere") as own:
         connection = ssh_connection.connect(own.host())
-        with pytest.raises(HostError, match="no docker command there; install Docker"):
+        with pytest.raises(HostError, match="no docker command on the host; install Docker"):
             engine_over_ssh.client(lambda: connection, own.host(), 5)
         connection.close()

@@ -72,5 +72,5 @@ def test_no_engine_is_said_with_how_to_start_one(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT), "DOCKER_HOST": f"unix://{tmp_path}/nothing.sock"}
     done = subprocess.run(argv, capture_output=True, text=True, env=env, cwd=ROOT, timeout=60, check=False)
     assert done.returncode == 4
-    assert "no container engine answers at unix:///" in done.stderr
+    assert "no container engine responds at unix:///" in done.stderr
     assert "dockerd" in done.stderr

@@ -75,11 +75,13 @@ def inventory(tmp_path: Path, engine: Path, hosts: dict[str, dict[str, Any]]) ->
 
 def play(
     file: Path, playbook: str, *hosts: str, **variables: Any
-) -> tuple[playbook_runs.Played, list[playbook_runs.Step]]:
+) -> tuple[playbook_runs.PlaybookResult, list[playbook_runs.Step]]:
     steps: list[playbook_runs.Step] = []
     given = {"ccbed_hostdir": str(file.parent / "bed"), **variables}
-    wanted = playbook_runs.Play(playbook=playbook, inventory=str(file), hosts=hosts, variables=given, deadline_s=120)
-    return playbook_runs.play(wanted, steps.append), steps
+    wanted = playbook_runs.PlaybookRun(
+        playbook=playbook, inventory=str(file), hosts=hosts, variables=given, deadline_s=120
+    )
+    return playbook_runs.run(wanted, steps.append), steps
 
 
 def test_a_host_is_prepared_once_and_stamped_and_a_second_run_changes_nothing(tmp_path: Path, engine: Path) -> None:
@@ -120,17 +122,17 @@ def test_hosts_that_fail_are_told_apart_and_the_others_come_to_the_end(tmp_path:
     assert {host: step.state for host, step in played.failed.items()} == {
         "h2": "failed", "h3": "unreachable", "h4": "failed",
     }  # fmt: skip
-    assert played.failed["h2"].said.splitlines() == [
+    assert played.failed["h2"].message.splitlines() == [
         "ccbed_gpus asks for GPUs and there is none; fix: install the NVIDIA driver (nvidia-smi must show them), or set ccbed_gpus: 0",
         "ccbed_rdma asks for /dev/infiniband and it is not there; fix: load the RDMA driver, or remove ccbed_rdma",
     ]
-    assert "there is no Python at /nowhere/python3" in played.failed["h4"].said
+    assert "there is no Python at /nowhere/python3" in played.failed["h4"].message
 
 
 def test_an_engine_that_is_too_old_is_refused(tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ANSWERS, "/version", {"Version": "19.03.15"})
     played, _ = play(inventory(tmp_path, engine, {"h1": {}}), "prepare", "h1")
-    assert played.failed["h1"].said == "engine 19.03.15 is too old, 20.10 or newer is needed; fix: upgrade Docker"
+    assert played.failed["h1"].message == "engine 19.03.15 is too old, 20.10 or newer is needed; fix: upgrade Docker"
 
 
 def test_reset_removes_the_beds_directory_and_leaves_others_alone(tmp_path: Path, engine: Path) -> None:
@@ -155,7 +157,7 @@ def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whos
     keeper.write_text(json.dumps({"owner": "ann@desk:/beds/lab", "pid": 0}))
     held, _ = play(file, "reset", "h1", "h2", ccbed_owner="me")
     expected = "bed lab is there and belongs to ann@desk:/beds/lab"
-    assert {host: step.said for host, step in held.failed.items()} == {"h1": expected, "h2": expected}
+    assert {host: step.message for host, step in held.failed.items()} == {"h1": expected, "h2": expected}
     assert keeper.exists()
     gone, _ = play(file, "reset", "h1", ccbed_owner="ann@desk:/beds/lab", ccbed_engine=str(tmp_path / "x"))
     assert (gone.done, (tmp_path / "bed").exists()) == (("h1",), False)
@@ -184,7 +186,7 @@ def test_reset_leaves_all_hosts_alone_while_one_has_a_run_unless_it_is_forced(tm
         lock.write('{"run": "r1"}')
         lock.flush()
         held, _ = play(file, "reset", "h1", "h2", ccbed_hostdir="{{ ccbed_workdir }}", ccbed_owner="me")
-        assert held.failed["h2"].said == "an orchestrator drives run r1 there"
+        assert held.failed["h2"].message == "an orchestrator drives run r1 there"
         assert (tmp_path / "bed").exists()
         more = {"ccbed_engine": str(tmp_path / "x"), "ccbed_force": True}
         forced, _ = play(file, "reset", "h1", "h2", ccbed_hostdir="{{ ccbed_workdir }}", ccbed_owner="me", **more)
@@ -210,9 +212,11 @@ def test_a_play_has_a_deadline_and_leaves_nothing_behind(
     (tmp_path / "tmp").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     file = inventory(tmp_path, engine, {"h1": {}, "h2": {}})
-    wanted = playbook_runs.Play(playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s)
-    played = playbook_runs.play(wanted, lambda _: None)
-    assert {host: step.said for host, step in played.failed.items()} == dict.fromkeys(
+    wanted = playbook_runs.PlaybookRun(
+        playbook="prepare", inventory=str(file), hosts=("h1", "h2"), deadline_s=deadline_s
+    )
+    played = playbook_runs.run(wanted, lambda _: None)
+    assert {host: step.message for host, step in played.failed.items()} == dict.fromkeys(
         ("h1", "h2"), f"not done after {deadline_s:.0f} s"
     )
     assert list((tmp_path / "tmp").iterdir()) == []

@@ -23,7 +23,7 @@ def test_a_host_whose_engine_is_stopped(desk: Desk) -> None:
         assert "lacks  h3: engine: no engine responds at /var/run/docker.sock" in doctor.text
         assert "fix: start dockerd, or set ccbed_engine" in doctor.text
         up = desk.ccbed("up", inventory, within_s=PLAYED_S)
-        up.assert_every_host("no container engine answers", ("h3",))
+        up.assert_every_host("no container engine responds", ("h3",))
         assert "next: h3: start it, or set ccbed_engine to its socket" in up.text
         prepared = desk.ccbed("up", inventory, "--no-prepare")
         prepared.assert_every_host("/var/run/docker.sock", ("h3",))

@@ -168,7 +168,7 @@ def test_what_answers_like_no_engine_is_none(monkeypatch: pytest.MonkeyPatch, an
     monkeypatch.setattr(facts, "ask", lambda engine, path: answer)
     found = facts.facts({"hostdir": "/tmp", "image": "x"})
     assert found["engine"]["version"] == ""
-    assert found["engine"]["error"].startswith("no engine's answer to /version: ")
+    assert found["engine"]["error"].startswith("no response of an engine to /version: ")
     assert found["images"] == {"x": ""}
 
 

@@ -56,18 +56,18 @@ def test_a_base_that_cannot_be_had_is_told_with_the_way_out() -> None:
 
 def test_debian_makes_bookworm_from_its_own_mirror(tmp_path: Path) -> None:
     file = os_release(tmp_path, 'ID=debian\nVERSION_CODENAME="trixie"\n')
-    found = bases.release_here(file, lambda: iter(["http://mirror/debian"]))
+    found = bases.local_release(file, lambda: iter(["http://mirror/debian"]))
     assert found == bases.Release(suite="bookworm", mirror="http://mirror/debian")
 
 
 def test_ubuntu_makes_what_it_is_with_universe_for_venv(tmp_path: Path) -> None:
-    found = bases.release_here(os_release(tmp_path, "ID=ubuntu\nVERSION_CODENAME=noble\n"), no_mirror)
+    found = bases.local_release(os_release(tmp_path, "ID=ubuntu\nVERSION_CODENAME=noble\n"), no_mirror)
     assert found == bases.Release(suite="noble", components="main,universe")
 
 
 @pytest.mark.parametrize("text", ["ID=fedora\n", ""])
 def test_elsewhere_no_base_is_made(tmp_path: Path, text: str) -> None:
-    assert bases.release_here(os_release(tmp_path, text), no_mirror) is None
+    assert bases.local_release(os_release(tmp_path, text), no_mirror) is None
 
 
 def wheel(folder: Path, requires: str) -> Path:
@@ -91,7 +91,7 @@ def test_wheels_are_for_the_python_of_the_base() -> None:
 
 def test_a_wheelhouse_without_torch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no wheel of torch in it"):
-        wheelhouse.given(tmp_path)
+        wheelhouse.check(tmp_path)
 
 
 def test_wheels_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:

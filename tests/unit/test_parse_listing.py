@@ -165,9 +165,9 @@ def test_an_encrypted_file_needs_the_password(tmp_path: Path) -> None:
     )
     argv = [str(BIN / "ansible-vault"), "encrypt", "--vault-password-file", str(tmp_path / "pw")]
     subprocess.run([*argv, str(tmp_path / "group_vars/gpu.yml")], capture_output=True, check=True, timeout=60)
-    assert wrong(tmp_path / "hosts") == ["hosts: is encrypted, and no password of the vault is given"]
+    assert wrong(tmp_path / "hosts") == ["hosts: is encrypted, and there is no password for its vault"]
     assert wrong(tmp_path / "hosts", Vault(files=(str(tmp_path / "other"),))) == [
-        "hosts: the vault's password does not open it"
+        "hosts: the password does not open the vault"
     ]
     assert wrong(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),))) == [
         "hosts: hosts.h1.ccbed_workdir: must be an absolute path (got a value of the vault)"
@@ -219,13 +219,13 @@ def test_without_ansible_a_plain_file_is_still_read_and_others_say_what_is_missi
     lay(tmp_path, {"plain.yml": "all: {hosts: {h1: {}}}", "hosts.ini": "h1\n"})
     assert [host.name for host in read(tmp_path / "plain.yml").hosts] == ["h1"]
     assert wrong(tmp_path / "hosts.ini") == [
-        f"ansible-inventory is not beside {tmp_path}/python".replace(f"{tmp_path}/", "")
+        f"ansible-inventory is missing beside {tmp_path}/python".replace(f"{tmp_path}/", "")
     ]
 
 
 def test_an_inventory_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ansible_listing, "LIST_S", 0.01)
-    assert wrong(lay(tmp_path, {"hosts": "h1\n"}) / "hosts") == ["hosts: ansible-inventory was not done after 0 s"]
+    assert wrong(lay(tmp_path, {"hosts": "h1\n"}) / "hosts") == ["hosts: ansible-inventory did not end within 0 s"]
 
 
 def test_the_order_of_hosts_is_that_of_the_groups() -> None:

@@ -178,7 +178,7 @@ def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, tex
             "sudo: not found",
         ),
         ({"msg": "All items", "results": [{"msg": "fine"}, {"failed": True, "msg": "bad"}]}, "bad"),
-        ({"msg": "secret", "censored": "the output has been hidden"}, "failed; what it said is kept secret"),
+        ({"msg": "secret", "censored": "the output has been hidden"}, "failed; its output is secret"),
     ],
 )
 def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
@@ -193,6 +193,6 @@ def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
 def test_a_directory_with_files_of_others_is_not_the_beds(tmp_path: Path) -> None:
     (tmp_path / "prepared.json").touch()
     (tmp_path / "nodes").mkdir()
-    assert facts._ours(str(tmp_path))
+    assert facts._is_bed_directory(str(tmp_path))
     (tmp_path / "thesis.tex").touch()
-    assert not facts._ours(str(tmp_path))
+    assert not facts._is_bed_directory(str(tmp_path))

@@ -30,25 +30,27 @@ class Ansible:
     """Plays as it is told: ``failing`` hosts with what is said of them."""
 
     def __init__(self) -> None:
-        self.played: list[playbook_runs.Play] = []
+        self.played: list[playbook_runs.PlaybookRun] = []
         self.failing: Mapping[str, playbook_runs.Step] = {}
         self.away: dict[str, str] = {}
         self.labels: dict[str, str] = {}
 
-    def play(self, wanted: playbook_runs.Play, notify: playbook_runs.Told) -> playbook_runs.Played:
+    def play(self, wanted: playbook_runs.PlaybookRun, notify: playbook_runs.OnStep) -> playbook_runs.PlaybookResult:
         self.played.append(wanted)
         for name in wanted.hosts:
-            notify(playbook_runs.Step(host=name, task="time", state="warn", said="the clock is not synchronised"))
+            notify(playbook_runs.Step(host=name, task="time", state="warn", message="the clock is not synchronised"))
             notify(self.failing.get(name, playbook_runs.Step(host=name, task="directory", state="changed")))
         done = tuple(name for name in wanted.hosts if name not in self.failing)
         failed = {name: step for name, step in self.failing.items() if name in wanted.hosts}
-        return playbook_runs.Played(done=done, failed=failed, facts=dict.fromkeys(done, FACTS), changed=len(done))
+        return playbook_runs.PlaybookResult(
+            done=done, failed=failed, facts=dict.fromkeys(done, FACTS), changed=len(done)
+        )
 
 
 @pytest.fixture
 def ansible(monkeypatch: pytest.MonkeyPatch) -> Ansible:
     fake = Ansible()
-    monkeypatch.setattr(playbook_runs, "play", fake.play)
+    monkeypatch.setattr(playbook_runs, "run", fake.play)
     monkeypatch.setattr(hosts, "local_image", lambda _: None)
     monkeypatch.setattr(host_access, "read", lambda _, path: (fake.away, fake.labels))
     return fake
@@ -96,7 +98,9 @@ def test_it_can_be_asked_for_or_left_out(session: Session, ansible: Ansible) -> 
 
 
 def test_a_host_that_fails_does_not_take_the_others_along(session: Session, ansible: Ansible) -> None:
-    ansible.failing = {"h2": playbook_runs.Step(host="h2", task="look", state="unreachable", said="Connection refused")}
+    ansible.failing = {
+        "h2": playbook_runs.Step(host="h2", task="look", state="unreachable", message="Connection refused")
+    }
     with pytest.raises(InfrastructureError) as refused:
         prepared_hosts.ready(session, bed())
     assert refused.value.problems == ("host h2: look: nothing listens on 198.18.0.2 port 22",)
@@ -136,7 +140,7 @@ def test_a_host_with_anothers_bed_is_refused_before_anything_is_done_to_any(sess
 
 def test_what_a_host_lacks_is_told_with_the_fix_of_the_playbook(session: Session, ansible: Ansible) -> None:
     text = "engine 19.03 is too old; fix: upgrade Docker\nno GPU; fix: set ccbed_gpus: 0"
-    ansible.failing = {"h1": playbook_runs.Step(host="h1", task="check", state="failed", said=text)}
+    ansible.failing = {"h1": playbook_runs.Step(host="h1", task="check", state="failed", message=text)}
     with pytest.raises(InfrastructureError) as refused:
         prepared_hosts.ready(session, bed())
     assert refused.value.problems == ("host h1: engine 19.03 is too old", "host h1: no GPU")
@@ -164,7 +168,7 @@ def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
 ) -> None:
     prepared_hosts.ready(session, bed())
     ansible.failing = {
-        "h2": playbook_runs.Step(host="h2", task="held", state="failed", said="bed lab is there and belongs to ann")
+        "h2": playbook_runs.Step(host="h2", task="held", state="failed", message="bed lab is there and belongs to ann")
     }
     with pytest.raises(OwnedError) as refused:
         prepared_hosts.reset(session, bed())
@@ -220,8 +224,8 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
         def __init__(self, host: str) -> None:
             self.host = host
 
-        def run(self, argv: list[str], text: str, limit_s: float) -> host_access.Answer:
-            return host_access.Answer(code=0, output=answers[self.host], errors="")
+        def run(self, argv: list[str], text: str, limit_s: float) -> host_access.CommandOutput:
+            return host_access.CommandOutput(code=0, stdout=answers[self.host], stderr="")
 
     @contextlib.contextmanager
     def reach(host: HostSpec) -> Iterator[Way]:
@@ -229,7 +233,7 @@ def test_a_host_that_cannot_say_what_it_has_is_asked_for_its_stamp_alone(
             raise host_access.UnreachableError("silent")
         yield Way(host.name)
 
-    monkeypatch.setattr(host_access, "reach", reach)
+    monkeypatch.setattr(host_access, "connect_host", reach)
 
     def lost() -> list[str]:
         return [host.host for host in prepared_hosts.lost(session, bed(), status(), ("h1", "h2"))]

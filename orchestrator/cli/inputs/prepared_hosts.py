@@ -129,7 +129,7 @@ def _prepare(session: Session, work: preparation.Work) -> None:
     _raise(outcome, "ready and kept", f"ccbed up {short_path(work.bed.inventory)}")
 
 
-def _progress(session: Session, what: str, warned: dict[str, list[str]]) -> playbook_runs.Told:
+def _progress(session: Session, what: str, warned: dict[str, list[str]]) -> playbook_runs.OnStep:
     """Return a function that prints tasks that change or fail; others show in the last line, warnings are collected."""
     terminal = session.terminal
     words = {"changed": "changed", "unreachable": "not reached"}
@@ -137,7 +137,7 @@ def _progress(session: Session, what: str, warned: dict[str, list[str]]) -> play
     def show(step: playbook_runs.Step) -> None:
         head = f"  {what:<11} {step.host}  {step.task}"
         if step.state == "warn":
-            warned.setdefault(step.said, []).append(step.host)
+            warned.setdefault(step.message, []).append(step.host)
         elif step.state in words:
             terminal.line(f"{head} {words[step.state]}")
         else:

@@ -1,4 +1,4 @@
-"""The base that an image is built on: the one that was asked for, else the stock one, else one made of the distribution's packages."""
+"""The base of an image: the one requested, else the stock base, else one made from the distribution's packages."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from requests.exceptions import RequestException
 
 from ...model.errors import InfrastructureError
 
-#: What images/cpu.Dockerfile names itself.
+#: The default base of images/cpu.Dockerfile.
 STOCK = "python:3.11-slim"
-#: What is made where no registry answers.
+#: The name of a base that is made because no registry responds.
 MADE = "ccbed/base"
 _PACKAGES = "python3,python3-venv,iproute2,ca-certificates,procps"
-#: A made base has no use for these; they are a fifth of it.
+#: A made base does not need these; they are a fifth of it.
 _LEFT_OUT = ("./var/cache/apt/*", "./var/lib/apt/lists/*", "./usr/share/doc/*", "./usr/share/man/*", "./dev/*")
 _PULL_S = 900
 _MAKE_S = 900
@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """What debootstrap is told: suite, components, and the mirror that this machine's own packages come from (empty: its default)."""
+    """The arguments of debootstrap: suite, components, and the mirror of this machine's packages (empty: its default)."""
 
     suite: str
     components: str = "main"
@@ -37,24 +37,24 @@ class Release:
 
 
 def find(client: Any, wanted: str | None, say: Say) -> str:
-    """The reference of a base that this engine has now. Raises InfrastructureError with what is left to do."""
+    """The reference of a base that this engine has. Raises InfrastructureError with the remaining options."""
     if wanted:
-        return wanted if _here(client, wanted) else _pull(client, wanted, say)
-    release = release_here(Path("/etc/os-release"), _mirrors)
+        return wanted if _is_present(client, wanted) else _pull(client, wanted, say)
+    release = local_release(Path("/etc/os-release"), _mirrors)
     made = f"{MADE}:{release.suite}" if release else ""
     for name in (STOCK, made):
-        if name and _here(client, name):
+        if name and _is_present(client, name):
             return name
     try:
         return _pull(client, STOCK, say)
     except InfrastructureError as error:
         if not release or not _can_make():
             raise
-        say(f"no registry answers for {STOCK}; making {made} by debootstrap (about a minute)")
+        say(f"no registry responds for {STOCK}; making {made} by debootstrap (about a minute)")
         return _make(client, release, made, error)
 
 
-def _here(client: Any, name: str) -> bool:
+def _is_present(client: Any, name: str) -> bool:
     try:
         client.images.get(name)
     except ImageNotFound:
@@ -87,8 +87,8 @@ def _can_make() -> bool:
     return os.geteuid() == 0 and shutil.which("debootstrap") is not None
 
 
-def release_here(os_release: Path, mirrors: Callable[[], Iterator[str]]) -> Release | None:
-    """Debian: bookworm, whose Python is the stock base's. Ubuntu: what this machine runs. None elsewhere."""
+def local_release(os_release: Path, mirrors: Callable[[], Iterator[str]]) -> Release | None:
+    """Debian: bookworm, which has the Python of the stock base. Ubuntu: this machine's release. Else None."""
     try:
         lines = os_release.read_text().splitlines()
     except OSError:
@@ -103,7 +103,7 @@ def release_here(os_release: Path, mirrors: Callable[[], Iterator[str]]) -> Rele
 
 
 def _mirrors() -> Iterator[str]:
-    """Where apt takes ``main`` of the distribution from; archives of security updates hold only a part of it."""
+    """The mirrors of the distribution's ``main``; archives of security updates hold only a part of it."""
     argv = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT)", "Created-By: Packages"]
     try:
         out = subprocess.run(argv, capture_output=True, text=True, timeout=30, check=False).stdout

@@ -1,4 +1,4 @@
-"""Builds the image of nodes on an engine, once: what it was made of is written on it."""
+"""Builds the image of nodes on an engine; a label with the hash of its inputs avoids a second build."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BUILD_S = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What is wanted. ``folder`` holds the Dockerfiles; ``wheels``: the user's own; ``cache``: where downloaded ones are kept."""
+    """An image to build. ``folder`` holds the Dockerfiles; ``wheels``: the user's own; ``cache``: of downloaded wheels."""
 
     folder: Path
     cache: Path
@@ -43,7 +43,7 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """An image that is there now; ``fresh`` where this call built it."""
+    """An image that exists; ``fresh``: this call built it."""
 
     name: str
     id: str
@@ -61,21 +61,21 @@ def connect() -> Any:
     except (DockerException, RequestException) as error:
         where = os.environ.get("DOCKER_HOST", "/var/run/docker.sock")
         raise InfrastructureError(
-            f"no container engine answers at {where}: {error}",
-            hint="start it (sudo systemctl start docker; without systemd: sudo dockerd &) and see that you may use its"
-            " socket (group docker), or name another in DOCKER_HOST",
+            f"no container engine responds at {where}: {error}",
+            hint="start it (sudo systemctl start docker; without systemd: sudo dockerd &) and check that you may use its"
+            " socket (group docker), or set DOCKER_HOST to another engine",
         ) from error
     return client
 
 
 def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say) -> Built:
-    """Idempotent. Raises UsageError or InfrastructureError; the image of before stays what it was then."""
+    """Build an image unless it is up to date. Raises UsageError or InfrastructureError; then the old image stays."""
     _check(recipe)
     base = bases.find(client, recipe.base, say)
-    made_of = inputs(recipe, client.images.get(base).id)
-    present = _found(client, recipe.name)
-    if present is not None and present.labels.get(INPUTS) == made_of:
-        return _built(present, recipe.name, base, made_of, fresh=False)
+    input_hash = inputs(recipe, client.images.get(base).id)
+    present = _present_image(client, recipe.name)
+    if present is not None and present.labels.get(INPUTS) == input_hash:
+        return _built(present, recipe.name, base, input_hash, fresh=False)
     wheels = recipe.wheels
     if wheels is None and recipe.kind == "cpu":
         python = _python(client, base)
@@ -85,14 +85,14 @@ def build(client: Any, recipe: Recipe, environment: Mapping[str, str], say: Say)
     try:
         with tempfile.TemporaryFile(prefix="ccbed-context-") as file:
             _context(file, recipe, wheels)
-            _send(client, file, recipe, args, made_of, say)
+            _send(client, file, recipe, args, input_hash, say)
     finally:
-        _tidy(client)
-    return _built(client.images.get(recipe.name), recipe.name, base, made_of, fresh=True)
+        _remove_stages(client)
+    return _built(client.images.get(recipe.name), recipe.name, base, input_hash, fresh=True)
 
 
 def listed(client: Any) -> Iterable[Built]:
-    """Images of this engine that were built here."""
+    """Images of this engine that ccbed built."""
     for image in client.images.list(filters={"label": INPUTS}):
         for name in image.tags:
             yield _built(image, name, "", image.labels[INPUTS], fresh=False)
@@ -105,7 +105,7 @@ def _check(recipe: Recipe) -> None:
             hint="ccbed image build --kind cuda --base pytorch/pytorch:<tag>",
         )
     if recipe.wheels is not None:
-        wheelhouse.given(recipe.wheels)
+        wheelhouse.check(recipe.wheels)
 
 
 def _dockerfile(recipe: Recipe) -> Path:
@@ -113,14 +113,14 @@ def _dockerfile(recipe: Recipe) -> Path:
 
 
 def inputs(recipe: Recipe, base: str) -> str:
-    """Everything that makes the image what it is. Wheels that the requirements alone decide are not looked at."""
+    """A hash of everything that determines the image. Downloaded wheels follow from the requirements."""
     parts = [_dockerfile(recipe).read_text(), (recipe.folder / "requirements.txt").read_text(), base]
     if recipe.wheels is not None:
         parts += [f"{path.name} {path.stat().st_size}" for path in sorted(recipe.wheels.glob("*.whl"))]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _found(client: Any, name: str) -> Any:
+def _present_image(client: Any, name: str) -> Any:
     try:
         return client.images.get(name)
     except ImageNotFound:
@@ -155,7 +155,7 @@ def _context(file: BinaryIO, recipe: Recipe, wheels: Path | None) -> None:
 
 
 def _send(client: Any, file: BinaryIO, recipe: Recipe, args: Mapping[str, str], inputs: str, say: Say) -> None:
-    """In the host's network: an engine may have no other, and an index is reached as from here."""
+    """Build in the host's network: an engine may have no other, and an index is reached as from this machine."""
     output: list[str] = []
     try:
         lines = client.api.build(
@@ -170,10 +170,10 @@ def _send(client: Any, file: BinaryIO, recipe: Recipe, args: Mapping[str, str], 
             if "error" in line:
                 raise InfrastructureError(*_failure(recipe, str(line["error"]), output), hint=_NEXT)
     except (APIError, RequestException) as error:
-        raise InfrastructureError(f"{recipe.name}: the engine refused the build: {error}", hint=_NEXT) from error
+        raise InfrastructureError(f"{recipe.name}: the engine rejected the build: {error}", hint=_NEXT) from error
 
 
-_NEXT = "docker info and docker system df say how the engine is; then again: what was done is kept"
+_NEXT = "docker info and docker system df show the state of the engine; then retry: finished steps are cached"
 
 
 def _failure(recipe: Recipe, error: str, output: list[str]) -> list[str]:
@@ -182,8 +182,8 @@ def _failure(recipe: Recipe, error: str, output: list[str]) -> list[str]:
     return [f"{recipe.name}: {f'a step failed with code {code}' if code else error}", *reasons]
 
 
-def _tidy(client: Any) -> None:
-    """The stage that the wheels were unpacked in: as large as the image, and of no use any more."""
+def _remove_stages(client: Any) -> None:
+    """Remove the build stage of the wheels: it is as large as the image, and not needed any more."""
     for image in client.images.list(filters={"label": STAGE, "dangling": True}):
         try:
             client.images.remove(image.id)

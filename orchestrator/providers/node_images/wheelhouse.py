@@ -1,4 +1,4 @@
-"""The wheels that an image is made of, collected on this machine, so that the build needs no index."""
+"""The wheels of an image, collected on this machine, so that the build needs no index."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _DOWNLOAD_S = 1800
 _HINT = "name a directory of wheels with --wheelhouse, or pip's index of the CPU build in TORCH_INDEX"
 
 
-def given(folder: Path) -> Path:
-    """A wheelhouse of the user. Raises UsageError where there is no wheel of torch in it."""
+def check(folder: Path) -> Path:
+    """Check a wheelhouse of the user. Raises UsageError if it has no wheel of torch."""
     if not any(folder.glob("torch-*.whl")):
         raise UsageError(
             f"--wheelhouse {folder}: no wheel of torch in it",
@@ -60,7 +60,7 @@ def _fill(folder: Path, requirements: Path, python: str, index: str, say: Say) -
 
 
 def target(python: str, running: str, machine: str) -> Sequence[str]:
-    """What pip is told so that it takes wheels for the base's Python, where this one is another."""
+    """Options of pip, so that it selects wheels for the base's Python if this interpreter is another version."""
     if python == running:
         return ["--only-binary=:all:"]
     platforms = [f"--platform=manylinux_2_{minor}_{machine}" for minor in (28, 27, 26, 24, 17)]
@@ -82,7 +82,9 @@ def _pip(arguments: Sequence[str]) -> None:
             argv, capture_output=True, text=True, timeout=_DOWNLOAD_S, check=False, stdin=subprocess.DEVNULL
         )
     except subprocess.TimeoutExpired as error:
-        raise InfrastructureError(f"the download of wheels was not done in {_DOWNLOAD_S} s", hint=_HINT) from error
+        raise InfrastructureError(f"the download of wheels did not end within {_DOWNLOAD_S} s", hint=_HINT) from error
     if done.returncode:
         messages = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")] or done.stderr.splitlines()
-        raise InfrastructureError(f"the wheels of torch cannot be had: {(messages or ['pip failed'])[-1]}", hint=_HINT)
+        raise InfrastructureError(
+            f"the wheels of torch cannot be downloaded: {(messages or ['pip failed'])[-1]}", hint=_HINT
+        )
