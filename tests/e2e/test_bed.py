@@ -366,7 +366,7 @@ def test_a_primitive_of_other_providers_is_refused_before_anything_is_done(run: 
     cut = Primitive(kind="link", args={})
     act = Act(inject=(cut,), verify=(cut,), heal=(), verify_heal=(), lease_s=60.0, safety="node")
     answer = run.ask("fault.act", "n1", _fault(act))
-    assert answer.type == "fail" and "no primitive link" in answer.value["reason"]
+    assert answer.type == "fail" and "no link of its own" in answer.value["reason"]
     assert not run.provider.observe(run.spec).leases
 
 

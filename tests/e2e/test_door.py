@@ -23,16 +23,16 @@ from orchestrator.providers.ssh import helper_start
 pytestmark = pytest.mark.e2e
 
 HASH = "0123456789ab"
-#: What a keeper is here: a process of one thread that has the door open.
+#: What a keeper is here: a process of one thread that runs a fork server.
 KEEPER = """
 import sys
 from pathlib import Path
-from orchestrator.node.hostlink.fork_server import Door
+from orchestrator.node.hostlink.fork_server import ForkServer
 from orchestrator.node.oslayer.event_loop import Loop
 loop = Loop()
-door = Door(loop, Path(sys.argv[1]), sys.argv[2])
-loop.on_child(door.reap)
-door.open()
+server = ForkServer(loop, Path(sys.argv[1]), sys.argv[2])
+loop.on_child_exit(server.reap)
+server.open()
 print("open", flush=True)
 loop.run()
 """

@@ -71,12 +71,14 @@ class _Stand:
     def holder(self) -> FaultLifecycle:
         return FaultLifecycle(self.loop, Leases(self.directory), lambda name: _Node(), self._note)  # type: ignore[arg-type,return-value]
 
-    def _note(self, payload: Payload, lease: Lease) -> None:
+    def _note(self, lease: Lease, payload: Payload) -> None:
         self.notes.append((payload.NAME, codec.plain(payload)))
 
     def act(self, act: Act) -> tuple[str, Mapping[str, Any]]:
         count = len(self.answers)
-        self.acts.act("r", _command("fault.act", act), lambda kind, value: self.answers.append((kind, value)))
+        self.acts.act(
+            "r", _command("fault.act", act), lambda kind, payload: self.answers.append((kind, codec.plain(payload)))
+        )
         while len(self.answers) == count:
             self.loop.run_once()
         return self.answers[-1]
@@ -114,9 +116,9 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
     monkeypatch.setattr(node_primitives, "perform", apply)
     monkeypatch.setattr(node_primitives, "observe", lambda one, node: (one == OFF, {}))
     loop = Loop()
-    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda payload, lease: None)  # type: ignore[arg-type,return-value]
-    acts.act("r", _command("fault.act"), lambda kind, value: answers.update(act=(kind, value)))
-    acts.heal("r", _command("fault.heal"), lambda kind, value: answers.update(heal=(kind, value)))
+    acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
+    acts.act("r", _command("fault.act"), lambda kind, payload: answers.update(act=(kind, codec.plain(payload))))
+    acts.heal("r", _command("fault.heal"), lambda kind, payload: answers.update(heal=(kind, codec.plain(payload))))
     while len(answers) < 2:
         loop.run_once()
     assert done == ["on", "off"]
@@ -135,7 +137,7 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
         asked[0] += 1
         return asked[0] < 4
 
-    def note(payload: Payload, lease: object) -> None:
+    def note(lease: Lease, payload: Payload) -> None:
         told.append(payload.NAME)
 
     acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note, driven)  # type: ignore[arg-type,return-value]
@@ -165,7 +167,7 @@ def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(node_primitives, "observe", lambda one, node: (bool(made), {}))
     loop, before = Loop(), time.monotonic()
 
-    def note(payload: Payload, lease: Lease) -> None:
+    def note(lease: Lease, payload: Payload) -> None:
         told[payload.NAME] = codec.plain(payload)
 
     acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note)  # type: ignore[arg-type,return-value]

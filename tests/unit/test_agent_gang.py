@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,29 +18,30 @@ NOBODY = 1 << 23
 
 
 def _spec(out: Path, epoch: int) -> GangSpec:
-    return GangSpec(
+    spec = GangSpec(
         run="r", epoch=epoch, world_size=1, nodes=1, group_rank=0, ranks=(0,), master_addr="127.0.0.1", master_port=1,
         backend="gloo", timeout_s=1.0, max_restarts=0, workload="w", params={}, seed=1, payload="", out=str(out),
         checkpoints=str(out), interface="lo",
     )  # fmt: skip
+    return spec
 
 
 def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread of a killed rank may be a zombie already while its other threads still end: it cannot be reaped yet."""
     monkeypatch.setattr(forks, "fork", lambda loop, keep, body: NOBODY)
     monkeypatch.setattr(processes, "descendants", lambda pid: [])
-    loop, log, answers, looks = Loop(), EventLog(tmp_path / "events.jsonl", writer="agent"), [], [0]
+    loop, log, checks = Loop(), EventLog(tmp_path / "events.jsonl", writer="agent"), [0]
+    responses: list[tuple[str, Any]] = []
 
     def reap() -> None:
-        looks[0] += 1
-        if looks[0] == 3:
+        checks[0] += 1
+        if checks[0] == 3:
             gangs.exited(NOBODY, -9)
 
     gangs = RankProcesses(loop, tmp_path, ("n0", "i"), lambda run: log, reap)
-    gangs.start("r", _spec(tmp_path, 0), lambda kind, value: answers.append(kind))
-    gangs.stop("r", 0, dump=False, spare=lambda: (), answer=lambda kind, value: answers.append((kind, value["left"])))  # type: ignore[arg-type]
-    while len(answers) < 2:
+    gangs.start("r", _spec(tmp_path, 0))
+    gangs.stop("r", 0, dump=False, spare=lambda: (), respond=lambda kind, done: responses.append((kind, done)))
+    while not responses:
         loop.run_once()
-    assert answers == ["ok", ("ok", 0)]
-    gangs.start("r", _spec(tmp_path, 1), lambda kind, value: answers.append(kind))
-    assert answers[-1] == "ok", "the next epoch may start on this node"
+    assert [(kind, done.left) for kind, done in responses] == [("ok", 0)]
+    assert not gangs.are_running(), "the next attempt may start on this node"

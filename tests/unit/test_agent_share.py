@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model import codec
 from orchestrator.model.event import Command
 from orchestrator.node.agent import agent
 from orchestrator.node.files.inbox import Item
@@ -24,7 +25,9 @@ class Desk:
         (directory / "node").mkdir()
         self.agent = agent.Agent(directory / "node", MINE)
         self.answers: list[tuple[str, Mapping[str, Any]]] = []
-        monkeypatch.setattr(self.agent, "_answer", lambda item, kind, value: self.answers.append((kind, value)))
+        monkeypatch.setattr(
+            self.agent, "_respond", lambda item, kind, payload: self.answers.append((kind, codec.plain(payload)))
+        )
 
     def send(self, f: str, epoch: int = 1, **value: Any) -> None:
         command = Command(f=f, key="k", epoch=epoch, value={"dir": str(self.share), "epoch": epoch, **value})

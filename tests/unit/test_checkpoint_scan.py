@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.model import manifest
+from orchestrator.model import codec, manifest
 from orchestrator.node.agent import checkpoints
 from orchestrator.node.files import plain_files
 
@@ -49,14 +49,14 @@ def _edit(path: Path, **values: object) -> None:
 
 
 def _newest(directory: Path, lineage: list[tuple[int, int]]) -> str | None:
-    found = checkpoints.find_newest(directory, lineage)["newest"]
+    found = codec.plain(checkpoints.find_newest(directory, lineage))["newest"]
     return str(found["name"]) if found else None
 
 
 def test_the_newest_by_number_is_chosen_not_by_name(tmp_path: Path) -> None:
     for step in (5, 10, 100, 25):
         _commit(tmp_path, 0, step)
-    found = checkpoints.find_newest(tmp_path, [(0, 0)])
+    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
     assert found["newest"] == {
         "name": "e0-s100",
         "file": "e0-s100.pt",
@@ -96,7 +96,7 @@ def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object
         _commit(tmp_path, 0, step)
     assert callable(damage)
     damage(tmp_path)
-    found = checkpoints.find_newest(tmp_path, [(0, 0)])
+    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
     assert found["newest"]["name"] in ("e0-s10", "e0-s5")
     assert found["skipped"][0]["name"] == "e0-s20" and reason in found["skipped"][0]["reason"]
 
@@ -104,7 +104,7 @@ def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object
 def test_a_directory_of_every_ranks_file_is_told_as_one(tmp_path: Path) -> None:
     _commit_shards(tmp_path, 5)
     _commit_shards(tmp_path, 10)
-    found = checkpoints.find_newest(tmp_path, [])
+    found = codec.plain(checkpoints.find_newest(tmp_path, []))
     assert (found["newest"]["name"], found["newest"]["file"], found["skipped"]) == ("e0-s10", "e0-s10", [])
     assert found["newest"]["sha256"] == json.loads((tmp_path / "e0-s10.json").read_text())["sha256"]
 
@@ -142,7 +142,7 @@ def test_one_damaged_shard_and_the_checkpoint_before_is_taken(tmp_path: Path, da
         _commit_shards(tmp_path, step)
     assert callable(damage)
     damage(tmp_path)
-    found = checkpoints.find_newest(tmp_path, [(0, 0)])
+    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
     assert found["newest"]["name"] == "e0-s5"
     assert [one["name"] for one in found["skipped"]] == ["e0-s10"]
     assert reason in found["skipped"][0]["reason"]
@@ -152,7 +152,7 @@ def test_a_directory_that_ranks_were_writing_when_they_were_killed_is_half_writt
     _commit_shards(tmp_path, 5)
     (tmp_path / ".e0-s10.tmp").mkdir()
     (tmp_path / ".e0-s10.tmp" / "__0_0.distcp").write_bytes(b"wei")
-    found = checkpoints.find_newest(tmp_path, [(0, 0)])
+    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
     assert found["newest"]["name"] == "e0-s5"
     assert found["skipped"] == [{"name": "e0-s10", "reason": "half-written: no e0-s10.json"}]
 
@@ -161,12 +161,12 @@ def test_a_temporary_file_of_a_killed_commit_is_a_half_written_checkpoint(tmp_pa
     _commit(tmp_path, 0, 5)
     (tmp_path / ".e0-s10.pt.123").write_bytes(b"wei")
     (tmp_path / "fence.json").write_text("{}")
-    found = checkpoints.find_newest(tmp_path, [(0, 0)])
+    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
     assert found["newest"]["name"] == "e0-s5" and [one["name"] for one in found["skipped"]] == ["e0-s10"]
 
 
 def test_without_any_there_is_none(tmp_path: Path) -> None:
-    assert checkpoints.find_newest(tmp_path, []) == {"newest": None, "skipped": []}
+    assert codec.plain(checkpoints.find_newest(tmp_path, [])) == {"newest": None, "skipped": []}
 
 
 def test_a_directory_that_is_away_holds_no_fewer_checkpoints_than_before(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_read_is_damaged_only_at_the_last_attempt(
     monkeypatch.setattr(plain_files, "read_file", failing)
     with pytest.raises(OSError, match=os.strerror(number)):
         checkpoints.find_newest(tmp_path, [], unreadable_is_damaged=False)
-    result = checkpoints.find_newest(tmp_path, [])
+    result = codec.plain(checkpoints.find_newest(tmp_path, []))
     assert result["newest"]["name"] == "e0-s5" and "not readable" in result["skipped"][0]["reason"]
 
 

@@ -13,24 +13,28 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ...model import codec
-from ...model.events import (
-    AgentReady,
+from ...model.events.commands import (
     CheckpointScan,
-    CommandRefused,
+    CommandFailed,
     Exec,
     ExecStop,
+    ExecStopDone,
     FenceWrite,
     FenceWriteDone,
     GangStart,
+    GangStartDone,
     GangStop,
     RankRelease,
+    RankReleaseDone,
     StoreOpen,
-)
+)  # fmt: skip
+from ...model.events.nodes import AgentReady
+from ...model.events.run import CommandRefused
 from ...model.gang import GangSpec
 from ...model.payload import Payload
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
-from ..files.inbox import Answer, Inbox, Item
+from ..files.inbox import Inbox, Item, Respond, required
 from ..oslayer import forks, host_facts, processes
 from ..oslayer.event_loop import Loop
 from . import checkpoints
@@ -75,15 +79,16 @@ class Agent:
         gc.collect()
         gc.freeze()
         self._loop.on_child_exit(self._reap)
-        self._loop.add_reader(self._inbox.fd, self._take_commands)
-        started = AgentReady(
+        if self._inbox.fd >= 0:  # else the kernel has no inotify instance left, and the poll takes the commands
+            self._loop.add_reader(self._inbox.fd, self._take_commands)
+        self._facts.write()
+        agent_ready = AgentReady(
             pid=os.getpid(),
             threads=processes.count_threads(),
             torch=getattr(sys.modules.get("torch"), "__version__", None),
             frozen=self._label.get("frozen", 0),
         )
-        self._facts.write()
-        self._note("bed", started)
+        self._note("bed", agent_ready)
         ready()
         self._facts.start_gpu_query(self._loop.call_later)
         self._loop.call_every(BEAT_S, self._poll)
@@ -116,13 +121,17 @@ class Agent:
         epoch = item.command.epoch
         if epoch is not None:
             self._epochs[item.run] = max(epoch, self._epochs.get(item.run, epoch))
-        self._fail_on_error(item, lambda: self._handlers()[item.command.kind](item))
+        self._fail_on_error(item, lambda: self._handle_by_class(item))
+
+    def _handle_by_class(self, item: Item) -> None:
+        kind = required(item.command.kind, "f")
+        self._handlers()[kind](item, item.command.data)
 
     def _fail_on_error(self, item: Item, act: Callable[[], None]) -> None:
         try:
             act()
         except Exception as error:  # noqa: BLE001
-            self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
+            self._respond(item, "fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
 
     def _retry_on_share(self, item: Item, act: Callable[[bool], T], then: Callable[[T], None]) -> None:
         """Pass the result of ``act`` to ``then``. After an OSError retry for ``SHARE_S``, while the loop continues.
@@ -147,7 +156,8 @@ class Agent:
 
         attempt(0.05)
 
-    def _handlers(self) -> Mapping[type[Payload] | None, Callable[[Item], None]]:
+    def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]:
+        """The handler of each class of command."""
         return {
             FenceWrite: self._write_fence,
             CheckpointScan: self._scan_checkpoints,
@@ -175,63 +185,73 @@ class Agent:
             return ""
         return f"epoch {command.epoch} is over; epoch {highest} has begun"
 
-    def _write_fence(self, item: Item) -> None:
-        order: FenceWrite = item.command.data
-        directory, epoch, fresh = Path(_known(order.dir)), _known(order.epoch), order.fresh is not False
+    def _write_fence(self, item: Item, order: FenceWrite) -> None:
+        directory, epoch = Path(required(order.dir, "dir")), required(order.epoch, "epoch")
         self._retry_on_share(
             item,
-            lambda _: checkpoints.write_fence(directory, epoch, fresh=fresh),
-            lambda _: self._answer(item, "ok", codec.plain(FenceWriteDone(epoch=epoch))),
+            lambda _: checkpoints.write_fence(directory, epoch, fresh=order.fresh is not False),
+            lambda _: self._respond(item, "ok", FenceWriteDone(epoch=epoch)),
         )
 
-    def _scan_checkpoints(self, item: Item) -> None:
-        order: CheckpointScan = item.command.data
-        directory, lineage = Path(_known(order.dir)), order.lineage or ()
+    def _scan_checkpoints(self, item: Item, order: CheckpointScan) -> None:
+        directory, lineage = Path(required(order.dir, "dir")), order.lineage or ()
         self._retry_on_share(
             item,
             lambda is_last: checkpoints.find_newest(directory, lineage, self._beat, unreadable_is_damaged=is_last),
-            lambda result: self._answer(item, "ok", result),
+            lambda scan: self._respond(item, "ok", scan),
         )
 
-    def _open_store(self, item: Item) -> None:
-        order: StoreOpen = item.command.data
-        key = (item.run, _known(order.epoch))
-        self._stores.open(key, _known(order.address), order.port or 0, self._answer_to(item))
+    def _open_store(self, item: Item, order: StoreOpen) -> None:
+        address, epoch = required(order.address, "address"), required(order.epoch, "epoch")
+        self._stores.open((item.run, epoch), address, order.port or 0, self._responder(item))
 
-    def _start_gang(self, item: Item) -> None:
+    def _start_gang(self, item: Item, order: GangStart) -> None:
         """Start a gang unless the fence is at a later epoch, as after this node was stopped and another attempt began."""
         spec = codec.build(GangSpec, item.command.value)
-        confirmed = {"begin": spec.begin, **self._facts.digest()}
-        answer = self._answer_to(item)
+        system = self._facts.digest()
 
         def start(fence: int | None) -> None:
             if fence is not None and fence > spec.epoch:
                 self._reject(item, f"epoch {spec.epoch} is over; the fence is at epoch {fence}")
+            elif self._ranks.are_running():
+                self._respond(item, "fail", CommandFailed(reason="ranks of another gang still run on this node"))
             else:
-                self._ranks.start(item.run, spec, lambda kind, value: answer(kind, {**value, **confirmed}))
+                self._respond(item, "ok", self._start_ranks(item.run, spec, system))
 
         self._retry_on_share(item, lambda _: checkpoints.read_fence(Path(spec.checkpoints)), start)
 
-    def _stop_gang(self, item: Item) -> None:
-        order: GangStop = item.command.data
-        epoch, dump = _known(order.epoch), bool(order.dump)
+    def _start_ranks(self, run: str, spec: GangSpec, system: str | None) -> GangStartDone:
+        pids = self._ranks.start(run, spec)
+        return GangStartDone(
+            pids={str(rank): pid for rank, pid in pids.items()},
+            threads=processes.count_threads(),
+            agent=os.getpid(),
+            begin=spec.begin,
+            system=system,
+        )
+
+    def _stop_gang(self, item: Item, order: GangStop) -> None:
+        epoch = required(order.epoch, "epoch")
 
         def spare() -> set[int]:
             return {*self._programs.groups, *self._facts.groups, *self._stores.later_than(item.run, epoch)}
 
-        self._ranks.stop(item.run, epoch, dump=dump, spare=spare, answer=self._answer_to(item))
+        self._ranks.stop(item.run, epoch, dump=bool(order.dump), spare=spare, respond=self._responder(item))
 
-    def _release_rank(self, item: Item) -> None:
-        order: RankRelease = item.command.data
-        problem = self._ranks.release(item.run, item.command.epoch or 0, _known(order.rank), _known(order.hold))
-        self._answer(item, "fail" if problem else "ok", {"reason": problem} if problem else {})
+    def _release_rank(self, item: Item, order: RankRelease) -> None:
+        rank, hold = required(order.rank, "rank"), required(order.hold, "hold")
+        problem = self._ranks.release(item.run, item.command.epoch or 0, rank, hold)
+        if problem:
+            self._respond(item, "fail", CommandFailed(reason=problem))
+        else:
+            self._respond(item, "ok", RankReleaseDone())
 
-    def _start_program(self, item: Item) -> None:
-        self._programs.start(item.command.data, self._answer_to(item))
+    def _start_program(self, item: Item, order: Exec) -> None:
+        self._programs.start(order, self._responder(item))
 
-    def _stop_program(self, item: Item) -> None:
-        self._programs.stop(item.command.data.out)
-        self._answer(item, "ok", {})
+    def _stop_program(self, item: Item, order: ExecStop) -> None:
+        self._programs.stop(order.out)
+        self._respond(item, "ok", ExecStopDone())
 
     def _reap(self) -> None:
         while True:
@@ -245,12 +265,12 @@ class Agent:
             is_known = self._ranks.exited(pid, code) or self._stores.exited(pid) or self._programs.exited(pid, code)
             is_known or self._facts.exited(pid, code)
 
-    def _answer_to(self, item: Item) -> Answer:
-        return lambda kind, value: self._answer(item, kind, value)
+    def _responder(self, item: Item) -> Respond:
+        return lambda kind, payload: self._respond(item, kind, payload)
 
-    def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
-        command = item.command
-        outcome = {"type": kind, "f": command.f, "key": command.key, "epoch": command.epoch, "value": dict(value)}
+    def _respond(self, item: Item, kind: str, payload: Payload) -> None:
+        command, value = item.command, codec.plain(payload)
+        outcome = {"type": kind, "f": command.f, "key": command.key, "epoch": command.epoch, "value": value}
         self._inbox.finish(item, outcome)
         self._append_outcome(item, outcome)
 
@@ -270,7 +290,7 @@ class Agent:
         run, command = item.run or "bed", item.command
         self._note(run, CommandRefused(key=command.key or item.name, reason=reason), command.epoch)
         if command.key:
-            self._answer(item, "fail", {"reason": reason})
+            self._respond(item, "fail", CommandFailed(reason=reason))
         else:
             self._inbox.finish(item)
 
@@ -285,13 +305,6 @@ class Agent:
             if len(self._logs) > LOGS:
                 self._logs.pop(next(iter(self._logs))).close()
         return self._logs[run]
-
-
-def _known(value: T | None) -> T:
-    """Raises ValueError for a field that a command lacks."""
-    if value is None:
-        raise ValueError("the command lacks a field")
-    return value
 
 
 def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str], ready: Callable[[], None]) -> int:

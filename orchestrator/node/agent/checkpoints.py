@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from ...model import manifest as manifests
+from ...model.events.checkpoints import CheckpointFacts, SkippedCheckpoint
+from ...model.events.commands import CheckpointScanDone
 from ..files import plain_files
 
 FENCE = "fence.json"
-FIELDS = ("name", "file", "step", "epoch", "sha256", "parent", "bytes")
 _NAME = re.compile(r"^\.?(e(\d+)-s(\d+))\b(.*)$")
 
 Beat = Callable[[], None]
@@ -42,14 +43,14 @@ def read_fence(directory: Path) -> int | None:
 
 def find_newest(
     directory: Path, lineage: Lineage, beat: Beat = lambda: None, *, unreadable_is_damaged: bool = True
-) -> dict[str, Any]:
-    """{newest: fields of its manifest, or None; skipped: the damaged and half-written checkpoints newer than it}.
+) -> CheckpointScanDone:
+    """The newest valid checkpoint, and the damaged and half-written ones that are newer.
 
     A checkpoint of epoch e counts only if every later epoch kept its step (``lineage``: epoch, resume step).
     ``beat`` is called between blocks, so that the agent sends heartbeats while it hashes large files.
     Raises OSError if the directory is away, and, unless ``unreadable_is_damaged``, if a file cannot be read.
     """
-    skipped: list[dict[str, str]] = []
+    skipped: list[SkippedCheckpoint] = []
     resumes = [(int(epoch), int(step)) for epoch, step in lineage]
     for (epoch, step), name in _candidates(directory):
         if not is_in_lineage(epoch, step, resumes):
@@ -61,10 +62,10 @@ def find_newest(
                 raise
             manifest, problem = {}, f"not readable: {error}"
         if not problem:
-            return {"newest": {field: manifest.get(field) for field in FIELDS}, "skipped": skipped}
-        skipped.append({"name": name, "reason": problem})
+            return CheckpointScanDone(newest=CheckpointFacts.read(manifest), skipped=tuple(skipped))
+        skipped.append(SkippedCheckpoint(name=name, reason=problem))
         os.stat(directory)  # raises if the share went away: its checkpoints are not damaged then
-    return {"newest": None, "skipped": skipped}
+    return CheckpointScanDone(newest=None, skipped=tuple(skipped))
 
 
 def is_in_lineage(epoch: int, step: int, lineage: Lineage) -> bool:

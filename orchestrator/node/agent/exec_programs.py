@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...model import codec
-from ...model.events import Exec, ExecDone
+from ...model.events.commands import CommandFailed, Exec, ExecDone
 from .. import preflight_checks
-from ..files.inbox import Answer
+from ..files.inbox import Respond, required
 from ..oslayer import forks
 from ..oslayer.event_loop import Loop
 
@@ -22,27 +21,28 @@ class ExecPrograms:
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._running: dict[int, tuple[subprocess.Popen[bytes] | None, Answer]] = {}
+        self._running: dict[int, tuple[subprocess.Popen[bytes] | None, Respond]] = {}
         self._outs: dict[str, int] = {}
 
     @property
     def groups(self) -> tuple[int, ...]:
         return tuple(self._running)
 
-    def start(self, order: Exec, answer: Answer) -> None:
-        """Run a program, write its output to files in ``out``, answer when it ends; or run an operation of ``preflight_checks``."""
+    def start(self, order: Exec, respond: Respond) -> None:
+        """Run a program, or a check of ``preflight_checks`` in its place; respond with its exit code when it ends."""
         out = Path(order.out)
         out.mkdir(parents=True, exist_ok=True)
         if order.check is not None:
-            self._running[self._fork_check(order.check, out)] = (None, answer)
+            self._running[self._fork_check(order.check, out)] = (None, respond)
             return
+        argv = required(order.argv, "argv")
         try:
-            process = _start_program(order, out)
+            process = _start_program(argv, order, out)
         except OSError as error:
-            reason = f"{(order.argv or ('',))[0]}: cannot be run: {error.strerror}"
-            answer("fail", {"reason": reason, "errno": error.errno})
+            reason = f"{argv[0]}: cannot be run: {error.strerror}"
+            respond("fail", CommandFailed(reason=reason, errno=error.errno))
             return
-        self._running[process.pid] = (process, answer)
+        self._running[process.pid] = (process, respond)
         self._outs[str(out)] = process.pid
 
     def _fork_check(self, check: Mapping[str, Any], out: Path) -> int:
@@ -65,20 +65,20 @@ class ExecPrograms:
             os.killpg(pid, signal.SIGKILL)
 
     def exited(self, pid: int, code: int) -> bool:
-        """A child was reaped: answer if it was one of these programs; whether it was."""
-        process, answer = self._running.pop(pid, (None, None))
-        if answer is None:
+        """A child was reaped: respond if it was one of these programs; whether it was."""
+        process, respond = self._running.pop(pid, (None, None))
+        if respond is None:
             return False
         if process is not None:
             process.returncode = code
-        answer("ok", codec.plain(ExecDone(code=code)))
+        respond("ok", ExecDone(code=code))
         return True
 
 
-def _start_program(order: Exec, out: Path) -> subprocess.Popen[bytes]:
+def _start_program(argv: Sequence[str], order: Exec, out: Path) -> subprocess.Popen[bytes]:
     with (out / "stdout").open("wb") as stdout, (out / "stderr").open("wb") as stderr:
         return subprocess.Popen(
-            list(order.argv or ()),
+            list(argv),
             env={**os.environ, **(order.env or {})},
             cwd=order.cwd,
             stdin=subprocess.DEVNULL,

@@ -11,16 +11,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...model import codec
-from ...model.events import GangStopDone, RankExit
+from ...model.events.commands import GangStopDone
+from ...model.events.ranks import RankExit
 from ...model.gang import GangSpec
 from ..files import label, plain_files
 from ..files.event_log import EventLog
-from ..files.inbox import Answer
+from ..files.inbox import Respond
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop, Timer
 
@@ -45,7 +45,7 @@ class Stop:
 
     run: str
     epoch: int
-    answer: Answer
+    respond: Respond
     until: float
     killed: set[int] = field(default_factory=set)
 
@@ -73,20 +73,16 @@ class RankProcesses:
         gangs = self._gangs.values() if run is None else [g for k, g in self._gangs.items() if k == (run, epoch)]
         return any(gang.alive for gang in gangs)
 
-    def start(self, run: str, spec: GangSpec, answer: Answer) -> None:
-        """Fork the ranks of ``spec``. Rejected while ranks of another gang live on this node."""
+    def start(self, run: str, spec: GangSpec) -> Mapping[int, int]:
+        """Fork the ranks of a gang, while no ranks live on this node; their pids."""
         gang = Gang(spec=spec)
-        if self.are_running():
-            answer("fail", {"reason": "ranks of another gang still run on this node"})
-            return
         Path(spec.out).mkdir(parents=True, exist_ok=True)
         self._gangs[run, spec.epoch] = gang
         for rank in spec.ranks:
             self._fork(run, gang, rank)
         gang.deadline = self._loop.call_later(spec.deadline_s, lambda: self._expire(gang))
         self._write_ranks(gang)
-        pids = {str(rank): pid for rank, pid in gang.pids.items()}
-        answer("ok", {"pids": pids, "threads": processes.count_threads(), "agent": os.getpid()})
+        return gang.pids
 
     def release(self, run: str, epoch: int, rank: int, hold: str) -> str:
         """End the hold of a rank; the problem, or an empty string."""
@@ -99,12 +95,12 @@ class RankProcesses:
             return f"rank {rank}: {error.strerror}"
         return ""
 
-    def stop(self, run: str, epoch: int, *, dump: bool, spare: Callable[[], Collection[int]], answer: Answer) -> None:
-        """Kill every descendant of the agent outside the process groups of ``spare``; answer once none is left.
+    def stop(self, run: str, epoch: int, *, dump: bool, spare: Callable[[], Collection[int]], respond: Respond) -> None:
+        """Kill every descendant of the agent outside the process groups of ``spare``; respond once none is left.
 
         ``dump``: the ranks first write their stacks into their logs.
         """
-        stop = Stop(run=run, epoch=epoch, answer=answer, until=time.monotonic() + STOP_S)
+        stop = Stop(run=run, epoch=epoch, respond=respond, until=time.monotonic() + STOP_S)
         gang = self._gangs.get((run, epoch))
         if dump and gang and gang.alive:
             _signal_ranks(gang, signal.SIGUSR1)
@@ -118,8 +114,8 @@ class RankProcesses:
             if pid in gang.alive:
                 rank = gang.alive.pop(pid)
                 os.close(gang.release.pop(rank))
-                exited = RankExit(rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank))
-                self._log(run).note(exited, node=self._node, incarnation=self._incarnation, epoch=epoch)
+                rank_exit = RankExit(rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank))
+                self._log(run).note(rank_exit, node=self._node, incarnation=self._incarnation, epoch=epoch)
                 if not gang.alive and gang.deadline:
                     gang.deadline.cancel()
                 return True
@@ -155,7 +151,7 @@ class RankProcesses:
         plain_files.write_json(self._directory / label.RANKS, content)
 
     def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:
-        """Kill the remaining processes and check again shortly; answer when none is left.
+        """Kill the remaining processes and check again shortly; respond when none is left.
 
         A rank counts until it is reaped: its main thread may be a zombie while its other threads still run.
         """
@@ -167,14 +163,14 @@ class RankProcesses:
             stop.killed.update(processes.kill(process for process in living if process.pid not in stop.killed))
             self._loop.call_later(0.001, lambda: self._kill_until_stopped(stop, spare))
             return
-        self._answer_stop(stop, len(unreaped | {process.pid for process in living}))
+        self._respond_to_stop(stop, len(unreaped | {process.pid for process in living}))
 
-    def _answer_stop(self, stop: Stop, left: int) -> None:
+    def _respond_to_stop(self, stop: Stop, left: int) -> None:
         gang = self._gangs.get((stop.run, stop.epoch))
         steps = {str(rank): last_step(gang.spec.out, rank) for rank in gang.spec.ranks} if gang else {}
         reason = f"{left} processes still live {STOP_S:g} s after SIGKILL" if left else None
         done = GangStopDone(killed=tuple(sorted(stop.killed)), left=left, last_step=steps, reason=reason)
-        stop.answer("fail" if left else "ok", codec.plain(done))
+        stop.respond("fail" if left else "ok", done)
 
     def _expire(self, gang: Gang) -> None:
         """The hard deadline is over: the ranks write their stacks into their logs and are killed."""

@@ -8,7 +8,8 @@ import json
 import os
 import signal
 
-from ..files.inbox import Answer
+from ...model.events.commands import CommandFailed, StoreOpenDone
+from ..files.inbox import Respond
 from ..oslayer import forks
 from ..oslayer.event_loop import Loop
 
@@ -23,8 +24,8 @@ class RendezvousStores:
         self._loop = loop
         self._stores: dict[int, tuple[str, int]] = {}
 
-    def open(self, key: tuple[str, int], address: str, port: int, answer: Answer) -> None:
-        """Fork a store; answer with its port once it listens. A taken port is listed in ``retries``, and the next is tried."""
+    def open(self, key: tuple[str, int], address: str, port: int, respond: Respond) -> None:
+        """Fork a store; respond with its port once it listens. A taken port is listed in ``retries``, and the next is tried."""
         agent = os.getpid()
         read, write = os.pipe2(os.O_CLOEXEC)
         pid = forks.fork(self._loop, {write}, lambda: run_store(address, port, RETRIES if port else 0, agent, write))
@@ -39,9 +40,9 @@ class RendezvousStores:
             os.close(read)
             report = json.loads(text) if text else {"reason": "the store process ended early; see agent.log"}
             if "reason" in report:
-                answer("fail", report)
+                respond("fail", CommandFailed(**report))
             else:
-                answer("ok", {"address": address, "pid": pid, **report})
+                respond("ok", StoreOpenDone(address=address, pid=pid, **report))
 
         self._loop.add_reader(read, reported)
 

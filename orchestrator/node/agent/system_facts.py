@@ -72,13 +72,13 @@ class SystemFacts:
     def groups(self) -> tuple[int, ...]:
         return (self._query.pid,) if self._query else ()
 
-    def digest(self) -> dict[str, str]:
-        """``system``: the SHA-256 of system.json; empty until the file is complete."""
+    def digest(self) -> str | None:
+        """The SHA-256 of system.json; None until the file is complete."""
         if self._query or not self._facts:
-            return {}
+            return None
         with contextlib.suppress(OSError):
-            return {"system": hashlib.sha256((self._directory / SYSTEM).read_bytes()).hexdigest()}
-        return {}
+            return hashlib.sha256((self._directory / SYSTEM).read_bytes()).hexdigest()
+        return None
 
     def write(self) -> None:
         """Write system.json. On a full disk the node starts without it; gather reports the missing file."""

@@ -62,9 +62,18 @@ class EventLog:
             text = f'{text[:-1]},"mac":"{hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()}"}}'
         os.write(self._fd, text.encode() + b"\n")
 
-    def note(self, payload: Payload, **about: Any) -> None:
-        """Append an observation."""
-        self.append("note", payload.NAME, codec.plain(payload), **about)
+    def note(
+        self,
+        payload: Payload,
+        *,
+        node: str | None = None,
+        incarnation: str | None = None,
+        epoch: int | None = None,
+        run: str | None = None,
+    ) -> None:
+        """Append an observation with this payload."""
+        value = codec.plain(payload)
+        self.append("note", payload.NAME, value, node=node, incarnation=incarnation, epoch=epoch, run=run)
 
     def close(self) -> None:
         os.close(self._fd)

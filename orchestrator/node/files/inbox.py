@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...model import codec
 from ...model.event import REPEATED, Command
+from ...model.payload import Payload
 from ..oslayer import inotify
 from . import plain_files
 
@@ -31,8 +32,9 @@ _FIELDS: Mapping[str, Callable[[Any], bool]] = {
 }
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
-#: Answers a command: called once with the type of the outcome (ok, fail) and its value.
-Answer = Callable[[str, Mapping[str, Any]], None]
+#: Responds to a command: called once with the type of the outcome (ok, fail) and its payload.
+Respond = Callable[[str, Payload], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +134,13 @@ def encode_command(run: str, command: Command) -> bytes:
 
 def command_file_name(run: str, key: str) -> str:
     return f"{run}.{key.replace('/', '_')}.json"
+
+
+def required(value: T | None, name: str) -> T:
+    """A field of a command. Raises ValueError if it is missing."""
+    if value is None:
+        raise ValueError(f"{name} is missing")
+    return value
 
 
 def repeated_outcome(outcome: Mapping[str, Any]) -> Mapping[str, Any]:

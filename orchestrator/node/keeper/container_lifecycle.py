@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 from ...model import container as names
-from ...model.events import NodeEnded, NodeExit
+from ...model.events.commands import CommandFailed, NodeApplyDone
+from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.payload import Payload
 from ..files import label
-from ..files.inbox import Answer
+from ..files.inbox import Respond
 from ..oslayer import container_engine, inotify, process_tag, processes
 from ..oslayer.container_engine import EngineClient, EngineError, LoopClient
 from ..oslayer.event_loop import Loop
@@ -29,7 +30,7 @@ EXPLAIN_S, EXPLAIN_RETRY_S = 3.0, 0.1
 #: Until an engine that does not answer when the keeper starts is tried again.
 ADOPT_RETRY_S = 1.0
 
-Note = Callable[[Payload, ContainerNode], None]
+Note = Callable[[ContainerNode, Payload], None]
 
 
 class ContainerLifecycle:
@@ -64,12 +65,12 @@ class ContainerLifecycle:
         return self._nodes[name]
 
     def reap(self) -> None:
-        """Answer the start of each node that has reported that it is ready, also if inotify lost the event."""
+        """Respond the start of each node that has reported that it is ready, also if inotify lost the event."""
         self._ready_watcher.read_names()
         for node in self._nodes.values():
             if node.alive and not node.ready and node.has_reported_ready():
                 node.ready = True
-                self._answer_start(node, "ok", node.identity)
+                self._respond_to_start(node, "ok", NodeApplyDone(**node.identity))
 
     def adopt(self) -> None:
         """Take over the nodes of an earlier keeper: watch the living, report the exits that it did not report."""
@@ -77,9 +78,9 @@ class ContainerLifecycle:
             self._loop.add_reader(self._ready_watcher.fd, self.reap)
         self._list_containers()
 
-    def start(self, node: ContainerNode, wanted: Mapping[str, Any], answer: Answer) -> None:
-        """End what is left of the earlier incarnation, then start a new one; answer with its identity when it is ready."""
-        node.waiting.append(answer)
+    def start(self, node: ContainerNode, wanted: Mapping[str, Any], respond: Respond) -> None:
+        """End what is left of the earlier incarnation, then start a new one; respond with its identity when it is ready."""
+        node.waiting.append(respond)
         if not node.starting:
             node.starting = True
             node.attempt, node.begun = node.attempt + 1, False
@@ -114,19 +115,18 @@ class ContainerLifecycle:
             if error and error.status == container_engine.NOT_FOUND:
                 self._create(node, wanted)
             elif error:
-                self._fail_start(node, error)
+                self._fail_start(node, str(error))
             elif (details.get("Config", {}).get("Labels") or {}).get(names.BED) != self._tag:
                 owner = (details["Config"]["Labels"] or {}).get(names.OWNER, "")
-                self._answer_start(node, "fail", {"reason": _name_is_taken(node, owner)})
+                self._fail_start(node, _name_is_taken(node, owner))
             elif time.monotonic() > until:
-                reason = f"the engine does not remove container {node.container}"
-                self._answer_start(node, "fail", {"reason": reason})
+                self._fail_start(node, f"the engine does not remove container {node.container}")
             else:
                 self._engine.request("DELETE", _removal(str(details["Id"])), removed)
 
         def removed(content: Any, error: EngineError | None) -> None:
             if error and error.status not in (container_engine.NOT_FOUND, container_engine.CONFLICT):
-                self._fail_start(node, error)
+                self._fail_start(node, str(error))
             else:
                 self._loop.call_later(RETRY_S if error else 0.0, lambda: self._free_name(node, wanted, until))
 
@@ -142,14 +142,14 @@ class ContainerLifecycle:
 
         def created(content: Any, error: EngineError | None) -> None:
             if error:
-                self._fail_start(node, error)
+                self._fail_start(node, str(error))
             else:
                 path = container_engine.container_path(content["Id"], "start")
                 self._engine.request("POST", path, partial(started, str(content["Id"])), deadline_s=node.ready_s)
 
         def started(id: str, content: Any, error: EngineError | None) -> None:
             if error:
-                self._fail_start(node, error)
+                self._fail_start(node, str(error))
             else:
                 path = container_engine.container_path(id)
                 self._engine.request("GET", path, partial(self._running, node, node.attempt))
@@ -172,7 +172,7 @@ class ContainerLifecycle:
         if attempt != node.attempt:
             return
         if error:
-            self._fail_start(node, error)
+            self._fail_start(node, str(error))
             return
         node.set_running(details)
         if not self._watch(node):
@@ -181,13 +181,13 @@ class ContainerLifecycle:
         self._loop.call_later(node.ready_s, lambda: self._kill_if_starting(node, attempt))
         self.reap()
 
-    def _answer_start(self, node: ContainerNode, kind: str, value: Mapping[str, Any]) -> None:
-        waiting, node.waiting, node.starting = node.waiting, [], False
-        for answer in waiting:
-            answer(kind, value)
+    def _fail_start(self, node: ContainerNode, reason: str, log: str | None = None) -> None:
+        self._respond_to_start(node, "fail", CommandFailed(reason=reason, log=log))
 
-    def _fail_start(self, node: ContainerNode, error: EngineError) -> None:
-        self._answer_start(node, "fail", {"reason": str(error)})
+    def _respond_to_start(self, node: ContainerNode, kind: str, payload: Payload) -> None:
+        waiting, node.waiting, node.starting = node.waiting, [], False
+        for respond in waiting:
+            respond(kind, payload)
 
     def _kill_if_starting(self, node: ContainerNode, attempt: int) -> None:
         if node.starting and node.attempt == attempt:
@@ -215,7 +215,7 @@ class ContainerLifecycle:
             os.close(node.pidfd)
         node.alive, node.ready, node.pidfd = False, False, -1
         code = -9 if node.killed == node.label.get("incarnation") else None
-        self._note(NodeExit(code=code, pid=node.pid, left=0), node)
+        self._note(node, NodeExit(code=code, pid=node.pid, left=0))
         node.record_exit({"code": code})
         failed = node.starting and node.begun
         self._inspect_exit(node, node.label.get("incarnation"), failed, time.monotonic() + EXPLAIN_S)
@@ -243,21 +243,22 @@ class ContainerLifecycle:
         error: EngineError | None,
     ) -> None:
         if state and incarnation == node.label.get("incarnation") and not state.get("Running"):
-            code, oom = _exit_code(state), bool(state.get("OOMKilled"))
-            node.record_exit({"code": code, "oom": oom})
-            self._note(NodeEnded(code=code, oom=oom, pid=node.pid), node)
+            cause = {"code": _exit_code(state), "oom": bool(state.get("OOMKilled"))}
+            node.record_exit(cause)
+            self._note(node, NodeEnded(code=cause["code"], oom=bool(cause["oom"]), pid=node.pid))
         if failed and node.starting and incarnation == node.label.get("incarnation"):
-            self._answer_failed_start(node, state, error)
+            self._respond_to_failed_start(node, state, error)
 
-    def _answer_failed_start(self, node: ContainerNode, state: Mapping[str, Any], error: EngineError | None) -> None:
+    def _respond_to_failed_start(
+        self, node: ContainerNode, state: Mapping[str, Any], error: EngineError | None
+    ) -> None:
         """The agent ended while it started: the last line of its log is the reason."""
         cause = f"with code {state['ExitCode']}" if "ExitCode" in state else str(error or "and its container is gone")
 
         def log_read(engine_log: Any, error: EngineError | None) -> None:
             log = node.log_tail() or _printable(engine_log)
             last = next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "its log is empty")
-            reason = f"its agent ended while it started, {cause}: {last}"
-            self._answer_start(node, "fail", {"reason": reason, "log": log})
+            self._fail_start(node, f"its agent ended while it started, {cause}: {last}", log)
 
         path = container_engine.container_path(node.container, "logs")
         self._engine.request("GET", container_engine.with_query(path, stderr=1, stdout=1, tail=20), log_read)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import label, plain_files
-from ..files.inbox import Answer
+from ..files.inbox import Respond
 from ..oslayer import cgroups, container_engine, processes
 from ..oslayer.container_engine import EngineError, LoopClient
 from ..oslayer.processes import Process
@@ -37,7 +37,7 @@ class ContainerNode:
         record: Path,
         container: str,
         engine: LoopClient,
-        start: Callable[[ContainerNode, Mapping[str, Any], Answer], None],
+        start: Callable[[ContainerNode, Mapping[str, Any], Respond], None],
     ) -> None:
         stored = plain_files.read_json(record)
         self.name = name
@@ -48,7 +48,7 @@ class ContainerNode:
         self.alive = False
         self.ready = False
         self.starting = False
-        self.waiting: list[Answer] = []
+        self.waiting: list[Respond] = []
         #: How long a start may take, in seconds.
         self.ready_s = READY_S
         self.pidfd = -1
@@ -95,7 +95,7 @@ class ContainerNode:
 
     def power_on(self) -> None:
         if not self.alive and not self.starting:
-            self._start(self, self.wanted, lambda kind, value: None)
+            self._start(self, self.wanted, lambda kind, payload: None)
 
     def power_off(self) -> dict[str, Any]:
         """Request the engine to kill the container; the pids of its processes."""
@@ -138,10 +138,10 @@ class ContainerNode:
         return False
 
     def link(self, on: bool) -> dict[str, Any]:
-        raise Unsupported("Unsupported: cutting the link of a container")
+        raise Unsupported("cutting the link of a container")
 
     def is_linked(self, on: bool) -> Observed:
-        raise Unsupported("Unsupported: inspecting the link of a container")
+        raise Unsupported("inspecting the link of a container")
 
     def agent(self) -> Process | None:
         """The agent is a child of the main process, which is the engine's init."""

@@ -12,7 +12,7 @@ from .node_protocol import Observed, Unsupported
 
 #: The name under which the external keeper writes events and holds leases, and of its directory in the bed's.
 OUTSIDE = "outside"
-OUT_OF_REACH = "Unsupported: the external keeper cannot act on a node, only on its host"
+OUT_OF_REACH = "the external keeper cannot act on a node, only on its host"
 
 
 @dataclass(kw_only=True)

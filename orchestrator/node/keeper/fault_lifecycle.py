@@ -9,19 +9,18 @@ from dataclasses import replace
 from typing import Any
 
 from ...model.event import Command
-from ...model.events import (
-    FaultAct,
+from ...model.events.commands import CommandFailed, FaultAct, FaultActDone, FaultHeal, FaultHealDone
+from ...model.events.faults import (
     FaultBefore,
-    FaultHeal,
     FaultHealed,
     FaultInjected,
     FaultVerified,
     HealVerified,
     LeaseArmed,
     LeaseOver,
-)
+)  # fmt: skip
 from ...model.payload import Payload
-from ..files.inbox import Answer
+from ..files.inbox import Respond, required
 from ..oslayer import host_facts
 from ..oslayer.event_loop import Loop, Timer
 from . import primitive_runner
@@ -33,7 +32,7 @@ HELD = "fault not proved: the state to verify already held before the injection"
 NOT_KNOWN = "fault not proved: it is not known whether the state to verify already held before the injection"
 
 Evidence = Mapping[str, Any]
-Note = Callable[[Payload, Lease], None]
+Note = Callable[[Lease, Payload], None]
 #: Work that calls its argument when it is done.
 Work = Callable[[Callable[[], None]], None]
 
@@ -65,48 +64,49 @@ class FaultLifecycle:
         for lease in self._leases.all():
             self._start_timer(lease)
 
-    def act(self, run: str, command: Command, answer: Answer) -> None:
-        """Perform a fault.act: answer ok with evidence once the fault shows on its target, else fail."""
+    def act(self, run: str, command: Command[FaultAct], respond: Respond) -> None:
+        """Perform a fault.act: respond ok with evidence once the fault shows on its target, else fail."""
         lease, node = _lease(run, command), self._find_node(str(command.node))
         act = lease.act
         primitive_runner.check_supported((*act.inject, *act.verify, *act.heal, *act.verify_heal), node)
         before = next((item for item in self._leases.all() if item.key == lease.key and item.run == run), None)
         if before is None and not node.is_up():
-            answer("fail", {"reason": f"{node.name} does not run: a fault needs a running node"})
+            respond("fail", CommandFailed(reason=f"{node.name} does not run: a fault needs a running node"))
             return
         lease = replace(lease, inspected=before is not None and before.inspected)
         self._leases.arm(lease)
         self._start_timer(lease)
-        self._note(LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder), lease)
-        self._queue.add(_name(lease), lambda done: self._inspect(lease, node, _answer_then(answer, done)))
+        self._note(lease, LeaseArmed(key=lease.key, lease_s=lease.act.lease_s, holder=self._holder))
+        self._queue.add(_name(lease), lambda done: self._inspect(lease, node, _respond_then(respond, done)))
 
-    def heal(self, run: str, command: Command, answer: Answer) -> None:
+    def heal(self, run: str, command: Command[FaultHeal], respond: Respond) -> None:
         """Perform a fault.heal, also if the lease has healed the fault already or nothing is in force."""
         lease = _lease(run, command)
-        for held in self._leases.of(lease.node, command.data.id or command.data.fault or ""):
+        for held in self._leases.of(lease.node, command.data.id or command.data.fault):
             self._drop(held)
-        self._queue.add(_name(lease), lambda done: self._heal(lease, _answer_then(answer, done)))
+        self._queue.add(_name(lease), lambda done: self._heal(lease, _respond_then(respond, done)))
 
-    def _inspect(self, lease: Lease, node: Node, answer: Answer) -> None:
+    def _inspect(self, lease: Lease, node: Node, respond: Respond) -> None:
         """Reject a fault whose state already holds, as it would prove nothing. A repeated injection was inspected before."""
         if lease.inspected:
-            self._inject(lease, node, answer)
+            self._inject(lease, node, respond)
             return
 
         def inspected(held: bool | None, evidence: Evidence) -> None:
-            self._note(FaultBefore(id=lease.id, evidence=evidence, held=held), lease)
+            self._note(lease, FaultBefore(id=lease.id, evidence=evidence, held=held))
             if not self._is_in_force(lease):
-                answer("fail", {"reason": "healed before it was injected"})
+                respond("fail", CommandFailed(reason="healed before it was injected"))
             elif held is not False:
                 self._drop(lease)
-                answer("fail", {"reason": HELD if held else NOT_KNOWN, "verified": False, "evidence": evidence})
+                reason = HELD if held else NOT_KNOWN
+                respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
             else:
                 self._leases.arm(replace(lease, inspected=True))
-                self._inject(lease, node, answer)
+                self._inject(lease, node, respond)
 
         primitive_runner.observe_once(self._loop, lease.act.verify, node, VERIFY_S, inspected)
 
-    def _inject(self, lease: Lease, node: Node, answer: Answer) -> None:
+    def _inject(self, lease: Lease, node: Node, respond: Respond) -> None:
         """Perform and verify the injection. The first failing primitive ends it, and the fault counts as not verified."""
         act, began = lease.act, time.monotonic()
         until = began + act.limit_s
@@ -114,8 +114,16 @@ class FaultLifecycle:
         late = [primitive for primitive in act.verify if primitive not in early]
 
         def injected(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note(FaultInjected(id=lease.id, evidence=evidence, began=began), lease)
-            report = self._report_proof(lease, FaultVerified, problems or ["not verified"], answer)
+            self._note(lease, FaultInjected(id=lease.id, evidence=evidence, began=began))
+
+            def report(is_verified: bool, evidence: Evidence) -> None:
+                if is_verified:
+                    self._note(lease, FaultVerified(id=lease.id, evidence=evidence))
+                    respond("ok", FaultActDone(verified=True, evidence=evidence))
+                else:
+                    reason = problems[0] if problems else "not verified"
+                    respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
+
             if problems:
                 report(False, evidence)
                 return
@@ -133,13 +141,21 @@ class FaultLifecycle:
     def _is_in_force(self, lease: Lease) -> bool:
         return (lease.node, lease.id) in self._timers
 
-    def _heal(self, lease: Lease, answer: Answer) -> None:
+    def _heal(self, lease: Lease, respond: Respond) -> None:
         """Perform all primitives, also after one fails, then verify the healing."""
         act, node, until = lease.act, self._find_node(lease.node), time.monotonic() + lease.act.limit_s
 
         def healed(evidence: Evidence, problems: Sequence[str]) -> None:
-            self._note(FaultHealed(id=lease.id, evidence=evidence), lease)
-            report = self._report_proof(lease, HealVerified, [*problems, "healing not verified"], answer)
+            self._note(lease, FaultHealed(id=lease.id, evidence=evidence))
+
+            def report(is_verified: bool, evidence: Evidence) -> None:
+                if is_verified:
+                    self._note(lease, HealVerified(id=lease.id, evidence=evidence))
+                    respond("ok", FaultHealDone(verified=True, evidence=evidence))
+                else:
+                    reason = problems[0] if problems else "healing not verified"
+                    respond("fail", CommandFailed(reason=reason, verified=False, evidence=evidence))
+
             if act.heal or act.verify_heal:
                 limit_s = max(VERIFY_S, until - time.monotonic())
                 primitive_runner.observe_until(
@@ -149,20 +165,6 @@ class FaultLifecycle:
                 report(True, {"undo": "nothing"})  # recovery replaces what such a fault breaks
 
         primitive_runner.perform_all(self._loop, act.heal, node, act.limit_s, lambda problems: True, healed)
-
-    def _report_proof(
-        self, lease: Lease, kind: type[FaultVerified | HealVerified], problems: Sequence[str], answer: Answer
-    ) -> Callable[[bool, Evidence], None]:
-        """A function that notes ``kind`` and answers ok, or answers fail with the first of ``problems``."""
-
-        def report(is_proved: bool, evidence: Evidence) -> None:
-            if is_proved:
-                self._note(kind(id=lease.id, evidence=evidence), lease)
-                answer("ok", {"verified": True, "evidence": evidence})
-            else:
-                answer("fail", {"reason": problems[0], "verified": False, "evidence": evidence})
-
-        return report
 
     def _start_timer(self, lease: Lease) -> None:
         self._cancel_timer(lease)
@@ -176,8 +178,8 @@ class FaultLifecycle:
             self._start_timer(renewed)
             return
         self._drop(lease)
-        self._note(LeaseOver(key=lease.key), lease)
-        self._queue.add(_name(lease), lambda done: self._heal(lease, _answer_then(lambda kind, value: None, done)))
+        self._note(lease, LeaseOver(key=lease.key))
+        self._queue.add(_name(lease), lambda done: self._heal(lease, _respond_then(lambda kind, payload: None, done)))
 
     def _drop(self, lease: Lease) -> None:
         self._cancel_timer(lease)
@@ -214,11 +216,9 @@ class SerialQueue:
             del self._waiting[name]
 
 
-def _lease(run: str, command: Command) -> Lease:
-    order: FaultAct | FaultHeal = command.data
-    if order.act is None:
-        raise ValueError(f"{command.f} without an act")
-    act, id = order.act, order.id or command.key
+def _lease(run: str, command: Command[FaultAct] | Command[FaultHeal]) -> Lease:
+    order = command.data
+    act, id = required(order.act, "act"), order.id or command.key
     return Lease(
         id=id,
         fault=order.fault or id,
@@ -236,11 +236,11 @@ def _name(lease: Lease) -> str:
     return f"{lease.node}/{lease.id}"
 
 
-def _answer_then(answer: Answer, done: Callable[[], None]) -> Answer:
-    """Answer, then start the next work of the queue."""
+def _respond_then(respond: Respond, done: Callable[[], None]) -> Respond:
+    """Respond, then start the next work of the queue."""
 
-    def both(kind: str, value: Mapping[str, Any]) -> None:
-        answer(kind, value)
+    def both(kind: str, payload: Payload) -> None:
+        respond(kind, payload)
         done()
 
     return both

@@ -41,7 +41,7 @@ def why_unsupported(primitive: Primitive) -> str:
     """Why it cannot be performed; empty if it can."""
     of = str(primitive.args.get("of", ""))
     if (primitive.kind, of) not in _OBSERVE:
-        return f"Unsupported: primitive {primitive.kind} of {of or 'nothing'}"
+        return f"primitive {primitive.kind} of {of or 'nothing'}"
     run = primitive.args.get("run")
     if not run or not all(isinstance(part, str) for part in run):
         return f"{primitive.kind} of {of or 'a host'} needs a program to run"

@@ -14,12 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from ...model import codec
-from ...model.events import CommandRefused, FaultAct, FaultHeal, NodeApply, NodeKill, NodeKillDone
+from ...model.events.commands import (
+    CommandFailed,
+    FaultAct,
+    FaultHeal,
+    NodeApply,
+    NodeApplyDone,
+    NodeKill,
+    NodeKillDone,
+)
+from ...model.events.run import CommandRefused
 from ...model.payload import Payload
 from .. import warm_up
 from ..files import inbox, label, plain_files
 from ..files.event_log import EventLog
-from ..files.inbox import Answer, Inbox, Item
+from ..files.inbox import Inbox, Item, Respond, required
 from ..hostlink.fork_server import ForkServer
 from ..oslayer import host_facts, process_tag, processes
 from ..oslayer.event_loop import Loop
@@ -71,7 +80,8 @@ class Keeper:
         self._loop.on_child_exit(self._reap)
         self._nodes.adopt()
         self._faults.resume()
-        self._loop.add_reader(self._inbox.fd, self._take_commands)
+        if self._inbox.fd >= 0:  # else the kernel has no inotify instance left, and the poll takes the commands
+            self._loop.add_reader(self._inbox.fd, self._take_commands)
         if self._fork_server:
             self._fork_server.open()
         ready()
@@ -102,16 +112,18 @@ class Keeper:
             self._reject(item, problem)
             return
         try:
-            self._handlers()[item.command.kind](item)
+            kind = required(item.command.kind, "f")
+            self._handlers()[kind](item, item.command.data)
         except Exception as error:  # noqa: BLE001
-            self._answer(item, "fail", {"reason": f"{type(error).__name__}: {error}"})
+            self._respond(item, "fail", CommandFailed(reason=f"{type(error).__name__}: {error}"))
 
-    def _handlers(self) -> Mapping[type[Payload] | None, Callable[[Item], None]]:
+    def _handlers(self) -> Mapping[type[Payload], Callable[[Item, Any], None]]:
+        """The handler of each class of command."""
         return {
             NodeApply: self._apply_node,
             NodeKill: self._kill_node,
-            FaultAct: lambda item: self._faults.act(item.run, item.command, self._answer_to(item)),
-            FaultHeal: lambda item: self._faults.heal(item.run, item.command, self._answer_to(item)),
+            FaultAct: lambda item, _: self._faults.act(item.run, item.command, self._responder(item)),
+            FaultHeal: lambda item, _: self._faults.heal(item.run, item.command, self._responder(item)),
         }
 
     def _rejection(self, item: Item) -> str:
@@ -130,36 +142,37 @@ class Keeper:
             return f"for incarnation {command.incarnation} of {node.name}; the newest is {present}"
         return ""
 
-    def _apply_node(self, item: Item) -> None:
+    def _apply_node(self, item: Item, order: NodeApply) -> None:
         """Start a node from the NodeSpec of the command, or, if that has only a name, from the node's earlier NodeSpec."""
-        node, has_spec = self._nodes.get(str(item.command.node)), item.command.data.hash is not None
-        if not has_spec and not node.label:
-            self._answer(item, "fail", {"reason": f"{node.name} has never run here: the command needs a NodeSpec"})
+        node = self._nodes.get(str(item.command.node))
+        if order.hash is None and not node.label:
+            reason = f"{node.name} has never run here: the command needs a NodeSpec"
+            self._respond(item, "fail", CommandFailed(reason=reason))
             return
-        wanted = item.command.value if has_spec else node.wanted
+        wanted = node.wanted if order.hash is None else item.command.value
         node.ready_s = max(node.ready_s, item.command.deadline_s)
         if not node.alive or node.starting:
-            self._nodes.start(node, wanted, self._answer_to(item))
+            self._nodes.start(node, wanted, self._responder(item))
         elif node.label["spec_hash"] != wanted["hash"]:
             reason = f"{node.name} runs with spec {node.label['spec_hash']}; end it first"
-            self._answer(item, "fail", {"reason": reason})
+            self._respond(item, "fail", CommandFailed(reason=reason))
         else:
-            self._answer(item, "ok", node.identity)
+            self._respond(item, "ok", NodeApplyDone(**node.identity))
 
-    def _kill_node(self, item: Item) -> None:
+    def _kill_node(self, item: Item, order: NodeKill) -> None:
         def ended(killed: list[int], left: int) -> None:
             reason = f"{left} processes still live after SIGKILL" if left else None
             done = NodeKillDone(killed=tuple(killed), left=left, reason=reason)
-            self._answer(item, "fail" if left else "ok", codec.plain(done))
+            self._respond(item, "fail" if left else "ok", done)
 
         self._nodes.end(self._nodes.get(str(item.command.node)), ended)
 
-    def _answer_to(self, item: Item) -> Answer:
-        return lambda kind, value: self._answer(item, kind, value)
+    def _responder(self, item: Item) -> Respond:
+        return lambda kind, payload: self._respond(item, kind, payload)
 
-    def _answer(self, item: Item, kind: str, value: Mapping[str, Any]) -> None:
+    def _respond(self, item: Item, kind: str, payload: Payload) -> None:
         incarnation = self._nodes.get(str(item.command.node)).label.get("incarnation")
-        self._finish(item, {"type": kind, "value": dict(value), "incarnation": incarnation})
+        self._finish(item, {"type": kind, "value": codec.plain(payload), "incarnation": incarnation})
 
     def _finish(self, item: Item, outcome: Mapping[str, Any]) -> None:
         """Keep the outcome before it is reported, so that a repeated command can report it after a crash."""
@@ -185,14 +198,14 @@ class Keeper:
         refused = CommandRefused(key=command.key or item.name, reason=reason)
         self._log.note(refused, node=command.node, epoch=command.epoch, run=run)
         if command.key:
-            self._finish(item, {"type": "fail", "value": {"reason": reason}})
+            self._finish(item, {"type": "fail", "value": codec.plain(CommandFailed(reason=reason))})
         else:
             self._inbox.finish(item)
 
-    def _note_node(self, payload: Payload, node: Any) -> None:
+    def _note_node(self, node: Any, payload: Payload) -> None:
         self._log.note(payload, node=node.name, incarnation=node.label.get("incarnation"))
 
-    def _note_fault(self, payload: Payload, lease: Lease) -> None:
+    def _note_fault(self, lease: Lease, payload: Payload) -> None:
         incarnation = self._nodes.get(lease.node).label.get("incarnation")
         self._log.note(payload, node=lease.node, incarnation=incarnation, epoch=lease.epoch, run=lease.run or None)
 

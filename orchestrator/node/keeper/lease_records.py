@@ -50,8 +50,8 @@ class Leases:
     def drop(self, lease: Lease) -> None:
         self._path(lease).unlink(missing_ok=True)
 
-    def of(self, node: str, name: str) -> list[Lease]:
-        """The leases on a node of the fault with this id, or of this kind."""
+    def of(self, node: str, name: str | None) -> list[Lease]:
+        """The leases on a node with this id, or of this kind of fault."""
         return [lease for lease in self.all() if lease.node == node and name in (lease.id, lease.fault)]
 
     def all(self) -> list[Lease]:

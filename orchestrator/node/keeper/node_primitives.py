@@ -28,7 +28,7 @@ def check_supported(primitives: Iterable[Primitive], node: Node) -> None:
     for primitive in primitives:
         _choose(primitive, _APPLY)
         if primitive.kind == "link" and not node.has_link():
-            raise Unsupported(f"Unsupported: link of {node.name}, which has no link of its own")
+            raise Unsupported(f"link of {node.name}, which has no link of its own")
         if primitive.kind == "limit" and (unknown := sorted(_amounts(primitive.args).keys() - cgroups.CONTROLLERS)):
             raise Unsupported(f"limit: unknown {', '.join(unknown)}; known are {', '.join(cgroups.CONTROLLERS)}")
         if primitive.kind == "file":
@@ -49,9 +49,7 @@ def _choose(
     primitive: Primitive, table: Mapping[str, Callable[[Arguments, Node], T]]
 ) -> Callable[[Arguments, Node], T]:
     if primitive.kind not in table:
-        raise Unsupported(
-            f"Unsupported: primitive {primitive.kind} of a node; supported are {', '.join(sorted(table))}"
-        )
+        raise Unsupported(f"primitive {primitive.kind} of a node; supported are {', '.join(sorted(table))}")
     return table[primitive.kind]
 
 

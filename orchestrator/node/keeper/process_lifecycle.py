@@ -11,12 +11,13 @@ from typing import Any
 
 from ...model import codec
 from ...model.bed import NodeSpec
-from ...model.events import NodeEnded, NodeExit
+from ...model.events.commands import CommandFailed, NodeApplyDone
+from ...model.events.nodes import NodeEnded, NodeExit
 from ...model.payload import Payload
 from .. import warm_up
 from ..agent import agent
 from ..files import label, plain_files
-from ..files.inbox import Answer
+from ..files.inbox import Respond
 from ..oslayer import forks, process_tag, processes
 from ..oslayer.event_loop import Loop
 from . import fabric
@@ -26,7 +27,7 @@ END_S = 5.0
 RETRY_S = 0.002
 _READY = b"ready\n"
 
-Note = Callable[[Payload, ProcessNode], None]
+Note = Callable[[ProcessNode, Payload], None]
 
 
 class ProcessLifecycle:
@@ -74,10 +75,10 @@ class ProcessLifecycle:
                 node.adopted = True
                 self._exited(node, None)
 
-    def start(self, node: ProcessNode, wanted: Mapping[str, Any], answer: Answer) -> None:
-        """End what is left of the earlier incarnation, then start a new one; answer with its identity when it is ready."""
+    def start(self, node: ProcessNode, wanted: Mapping[str, Any], respond: Respond) -> None:
+        """End what is left of the earlier incarnation, then start a new one; respond with its identity when it is ready."""
         spec = codec.build(NodeSpec, wanted)
-        node.waiting.append(answer)
+        node.waiting.append(respond)
         if not node.starting:
             node.starting = True
             self.end(node, lambda killed, left: self._fork(node, spec, left))
@@ -128,13 +129,13 @@ class ProcessLifecycle:
     def _fork(self, node: ProcessNode, spec: NodeSpec, left: int) -> None:
         if left:
             reason = f"{left} processes of an earlier incarnation of {node.name} do not end"
-            self._answer_start(node, "fail", {"reason": reason})
+            self._fail_start(node, reason)
             return
         node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             switch = self._fabric.switch(spec.port) if spec.port else -1
         except OSError as error:
-            self._answer_start(node, "fail", {"reason": f"the switch of the fabric: {error}"})
+            self._fail_start(node, f"the switch of the fabric: {error}")
             return
         node_label = self._new_label(node, spec)
         tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
@@ -175,17 +176,19 @@ class ProcessLifecycle:
         node.ready = report == _READY
         os.close(read)
         if node.ready:
-            self._answer_start(node, "ok", node.identity)
+            self._respond_to_start(node, "ok", NodeApplyDone(**node.identity))
         elif report:
-            self._answer_start(node, "fail", {"reason": report.decode(errors="replace")})
+            self._fail_start(node, report.decode(errors="replace"))
         else:
-            value = {"reason": "its agent ended while it started", "log": node.log_tail()}
-            self._answer_start(node, "fail", value)
+            self._fail_start(node, "its agent ended while it started", node.log_tail())
 
-    def _answer_start(self, node: ProcessNode, kind: str, value: Mapping[str, Any]) -> None:
+    def _fail_start(self, node: ProcessNode, reason: str, log: str | None = None) -> None:
+        self._respond_to_start(node, "fail", CommandFailed(reason=reason, log=log))
+
+    def _respond_to_start(self, node: ProcessNode, kind: str, payload: Payload) -> None:
         waiting, node.waiting, node.starting = node.waiting, [], False
-        for answer in waiting:
-            answer(kind, value)
+        for respond in waiting:
+            respond(kind, payload)
 
     def _kill_if_starting(self, node: ProcessNode, pid: int) -> None:
         if node.starting and node.pid == pid:
@@ -209,13 +212,13 @@ class ProcessLifecycle:
             os.close(node.pidfd)
         node.alive, node.ready, node.pidfd = False, False, -1
         was_adopted, node.adopted = node.adopted, False
-        self._note(NodeExit(code=code, pid=node.pid), node)
+        self._note(node, NodeExit(code=code, pid=node.pid))
         plain_files.write_json(node.directory / "exit.json", {**node.identity, "code": code})
 
         def report_end(killed: list[int], left: int) -> None:
             """The count 0 is not reported for an adopted node: a process without a tag may live on unnoticed."""
             count = None if was_adopted and not left else left
-            self._note(NodeEnded(code=code, pid=node.pid, killed=tuple(killed), left=count), node)
+            self._note(node, NodeEnded(code=code, pid=node.pid, killed=tuple(killed), left=count))
 
         self._end(node, [report_end, *node.ending])
 

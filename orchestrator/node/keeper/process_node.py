@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import label, plain_files
-from ..files.inbox import Answer
+from ..files.inbox import Respond
 from ..oslayer import cgroups, processes
 from ..oslayer.duty_cycle import DutyCycle
 from ..oslayer.event_loop import Loop
@@ -37,7 +37,7 @@ class ProcessNode:
         *,
         prefix: str,
         switch: Fabric,
-        start: Callable[[ProcessNode, Mapping[str, Any], Answer], None],
+        start: Callable[[ProcessNode, Mapping[str, Any], Respond], None],
         orphans: Callable[[], set[int]],
     ) -> None:
         self.name = name
@@ -46,7 +46,7 @@ class ProcessNode:
         self.alive = False
         self.ready = False
         self.starting = False
-        self.waiting: list[Answer] = []
+        self.waiting: list[Respond] = []
         #: How long a start may take, in seconds.
         self.ready_s = READY_S
         self.pidfd = -1
@@ -87,7 +87,7 @@ class ProcessNode:
 
     def power_on(self) -> None:
         if not self.alive and not self.starting:
-            self._start(self, self.wanted, lambda kind, value: None)
+            self._start(self, self.wanted, lambda kind, payload: None)
 
     def power_off(self) -> dict[str, Any]:
         return {"killed": processes.kill(self.processes())}
