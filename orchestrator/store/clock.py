@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from functools import cache
-from pathlib import Path
 
 from ..model.event import Clock
 
@@ -12,7 +11,9 @@ from ..model.event import Clock
 @cache
 def boot() -> str:
     """The boot id of this machine: CLOCK_MONOTONIC can be compared within one boot only."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    from ..node.oslayer import host_facts
+
+    return host_facts.boot_id()
 
 
 def now() -> Clock:

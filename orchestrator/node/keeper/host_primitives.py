@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from ...model.act import Primitive
 from ..oslayer import process_tag
+from ..oslayer.container_engine import EngineClient, EngineError
 from ..oslayer.event_loop import Loop
 from .node_protocol import Observed
 
@@ -163,17 +164,15 @@ def _banner(connection: socket.socket) -> str:
 
 
 def _observe_engine(args: Mapping[str, Any]) -> Observed:
-    path, status = str(args["socket"]), ""
+    """An engine is up if it answers a ping, and down if its socket refuses connections or is missing."""
+    path = str(args["socket"])
     try:
-        with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(RESPONSE_S)
-            connection.connect(path)
-            connection.sendall(b"GET /_ping HTTP/1.0\r\nHost: engine\r\n\r\n")
-            status = connection.recv(256).decode(errors="replace").partition("\r\n")[0]
-    except OSError as error:
-        is_down = args["state"] == "off" if error.errno in STOPPED else None
-        return is_down, {path: error.strerror or "does not answer"}
-    return args["state"] == "on" and " 200 " in status, {path: status or "sends an empty response"}
+        EngineClient(path).request("GET", "/_ping", deadline_s=RESPONSE_S)
+    except EngineError as error:
+        if error.is_response:
+            return False, {path: error.message}
+        return args["state"] == "off" if error.errno in STOPPED else None, {path: error.message}
+    return args["state"] == "on", {path: "answers a ping"}
 
 
 def _observe_argv(args: Mapping[str, Any]) -> Observed:

@@ -34,15 +34,26 @@ OnResponse = Callable[[Any, "EngineError | None"], None]
 
 
 class EngineError(OSError):
-    """The engine's error message, or why the engine cannot be reached. ``status``: of HTTP; 0: no response.
+    """The engine's error message, or why the engine cannot be reached. ``status``: of HTTP; 0: no valid response.
 
+    ``is_response``: something accepted the connection and responded, or closed it. ``errno``: why there is no connection.
     ``is_retryable``: the engine demands another API version, which later requests use.
     """
 
-    def __init__(self, message: str, status: int = 0, *, is_retryable: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        status: int = 0,
+        *,
+        errno: int | None = None,
+        is_response: bool = False,
+        is_retryable: bool = False,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.status = status
+        self.errno = errno
+        self.is_response = is_response or status > 0
         self.is_retryable = is_retryable
 
     def __str__(self) -> str:
@@ -85,9 +96,11 @@ class PendingRequest:
             response = self._connection.getresponse()
             data = response.read(MAX_BYTES)
         except http.client.RemoteDisconnected as error:
-            raise EngineError(f"{self._path}: the engine closed the connection without a response") from error
+            text = f"{self._path}: the engine closed the connection without a response"
+            raise EngineError(text, is_response=True) from error
         except http.client.HTTPException as error:
-            raise EngineError(f"{self._path}: not a container engine ({type(error).__name__}: {error})") from error
+            text = f"{self._path}: not a container engine ({type(error).__name__}: {error})"
+            raise EngineError(text, is_response=True) from error
         except OSError as error:
             raise connection_error(self._path, error, self._deadline_s) from error
         finally:
@@ -202,19 +215,21 @@ def _response_error(path: str, message: str, status: int) -> EngineError:
 
 def connection_error(path: str, error: OSError, deadline_s: float) -> EngineError:
     """Why the engine cannot be reached, and what to do."""
+    return EngineError(f"{path}: {_explain(path, error, deadline_s)}", errno=error.errno)
+
+
+def _explain(path: str, error: OSError, deadline_s: float) -> str:
     if isinstance(error, FileNotFoundError):
-        return EngineError(
-            f"{path}: no such socket: start or install a container engine, or set ccbed_engine to its socket"
-        )
+        return "no such socket: start or install a container engine, or set ccbed_engine to its socket"
     if isinstance(error, PermissionError):
-        return EngineError(f"{path}: permission denied: add the user to the group that owns it ({_group(path)})")
+        return f"permission denied: add the user to the group that owns it ({_group(path)})"
     if isinstance(error, ConnectionRefusedError):
-        return EngineError(f"{path}: connection refused: the container engine is not running; start it")
+        return "connection refused: the container engine is not running; start it"
     if isinstance(error, TimeoutError):
-        return EngineError(f"{path}: no response from the engine within {deadline_s:g} s")
+        return f"no response from the engine within {deadline_s:g} s"
     if error.errno == errno.ENOTSOCK:
-        return EngineError(f"{path}: not a socket")
-    return EngineError(f"{path}: {error.strerror or str(error) or type(error).__name__}")
+        return "not a socket"
+    return error.strerror or str(error) or type(error).__name__
 
 
 def with_query(path: str, **parameters: Any) -> str:
