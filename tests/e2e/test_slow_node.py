@@ -7,16 +7,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.node.files import label
 from orchestrator.node.oslayer import cgroups, processes
+from orchestrator.plugins import discover
 from orchestrator.store import bundle
 
 from . import trials
-from .conftest import ROOT, Bed
+from .conftest import ROOT, Bed, ran
 
 pytestmark = pytest.mark.e2e
 
@@ -40,19 +42,19 @@ faults: [slow-shortly: {node: 2, at: {step: 3}, cpu_percent: 40}]
 
 
 def test_a_slow_node_is_proved_and_healed_and_nothing_is_lost(bed: Bed) -> None:
-    ran = bed.run(trials.dp(trials.slow(2, cpu_percent=40)))
-    assert ran.bad() == []
-    assert ran.of("recovery.decided") == ()
-    assert [event.value["held"] for event in ran.of("fault.before")] == [False]
-    assert [event.node for event in ran.of("fault.verified", "heal.verified")] == ["n2", "n2"]
+    done = bed.run(trials.dp(trials.slow(2, cpu_percent=40)))
+    assert done.bad() == []
+    assert done.of("recovery.decided") == ()
+    assert [event.value["held"] for event in done.of("fault.before")] == [False]
+    assert [event.node for event in done.of("fault.verified", "heal.verified")] == ["n2", "n2"]
     assert not is_slowed(bed, "n2")
     assert bed.unchanged()
 
 
 def test_a_node_is_slow_for_a_time(bed: Bed) -> None:
-    ran = bed.run(trials.dp(trials.slow(1, cpu_percent=40, for_s=0.3)))
-    assert ran.bad() == []
-    (injected,), (healed,) = ran.of("fault.injected"), ran.of("fault.healed")
+    done = bed.run(trials.dp(trials.slow(1, cpu_percent=40, for_s=0.3)))
+    assert done.bad() == []
+    (injected,), (healed,) = done.of("fault.injected"), done.of("fault.healed")
     assert healed.t - injected.t >= 0.3
     assert bed.unchanged()
 
@@ -70,9 +72,12 @@ def test_a_slow_node_is_healed_by_its_lease_where_the_orchestrator_was_killed(be
         assert is_slowed(bed, "n2")
         process.kill()
     until(lambda: not is_slowed(bed, "n2"))
-    code, output = bed.ccbed("--plugins", str(plugins), "resume", str((runs / "latest").resolve()))
+    directory = str((runs / "latest").resolve())
+    code, output = bed.ccbed("--plugins", str(plugins), "resume", directory)
     assert code == 2, output
-    assert "the lease of f0 ran out" in output
+    resumed = ran(directory, replace(bed, catalogue=discover((plugins,))))
+    assert [event.node for event in resumed.of("lease.over")] == ["n2"]
+    assert resumed.outcome("fault-verified") == "unknown"
     assert bed.unchanged()
 
 
