@@ -10,19 +10,14 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 #: Lines of a file; a test file tells more cases of one idea.
 LINES = {"orchestrator": 500, "tests": 500}
-#: Modules of a folder, __init__.py included. Folders of plugins and of verbs are lists, and may be long.
+#: Modules of a folder, beside its __init__.py. Folders of plugins and of verbs are lists, and may be long.
 MODULES = 16
 MANY_MODULES = {
     ROOT / "orchestrator" / name
     for name in ("algorithms", "checkers", "faults", "reports", "workloads", "cli/verbs")
 }  # fmt: skip
 #: Folders that are longer for now, with their number of modules.
-PENDING_MODULES = {
-    "orchestrator/core/sizing": 18,
-    "orchestrator/model": 23,
-    "orchestrator/store": 20,
-    "orchestrator/views": 20,
-}
+PENDING_MODULES = {"orchestrator/core/sizing": 17, "orchestrator/model": 22, "orchestrator/store": 19}
 NO_IDEA = {"utils", "util", "helpers", "helper", "common", "manager", "managers", "misc", "base"}
 #: Pages that the project may point at; everything else would rot, or be fetched by somebody.
 HOSTS = {
@@ -77,7 +72,9 @@ def test_files_fit_a_head() -> None:
 
 def test_a_folder_fits_a_screen() -> None:
     folders = {file.parent for file in sources() if file.is_relative_to(ROOT / "orchestrator")} - MANY_MODULES
-    counts = {str(folder.relative_to(ROOT)): len(list(folder.glob("*.py"))) for folder in folders}
+    counts = {
+        str(folder.relative_to(ROOT)): len(set(folder.glob("*.py")) - {folder / "__init__.py"}) for folder in folders
+    }
     counts = {name: count for name, count in counts.items() if count > MODULES}
     assert {name: count for name, count in counts.items() if count > PENDING_MODULES.get(name, 0)} == {}
 
