@@ -85,6 +85,8 @@ def run(ctx: context.RankContext) -> None:
 
     import torch
 
+    from ..model.events import ReferenceCompared
+
     ctx.connect()
     images = rank_data.load(classifier.folder(ctx.params, ctx.gang.data), "train").images
     per_pass = math.ceil(len(images) / ctx.params.batch)
@@ -101,7 +103,7 @@ def run(ctx: context.RankContext) -> None:
     metrics = {"images_per_s": ctx.params.passes * len(images) / (time.monotonic() - begin)}
     if ctx.rank == 0:
         metrics["reference_difference"] = difference
-        ctx.emit("reference.compared", steps=ctx.steps, difference=difference, of="an answer")
+        ctx.note(ReferenceCompared(rank=0, steps=ctx.steps, difference=difference, of="an answer"))
     ctx.finish(model, torch.optim.SGD(model.parameters()), metrics)
 
 

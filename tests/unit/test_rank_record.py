@@ -6,20 +6,20 @@ import json
 import struct
 from pathlib import Path
 
-from orchestrator.model import codec, event
+from orchestrator.model import codec, event, events
 from orchestrator.rank.runtime import recorder
 
 
 def test_a_note_is_an_event_with_its_writer_and_number(tmp_path: Path) -> None:
     path = tmp_path / "rank-3.e1.jsonl"
     notes = recorder.Notes(str(path), node="n3", incarnation="ab12", rank=3, epoch=1)
-    notes.note("rank.joined", world=4, backend="gloo")
-    notes.note("rank.restored", step=25, name=None)
+    notes.note(events.RankJoined(rank=3, world=4, backend="gloo"))
+    notes.emit("mine.seen", step=25, name=None)
     first, second = (codec.build(event.Event, json.loads(line)) for line in path.read_text().splitlines())
     assert (first.type, first.f, first.node, first.epoch) == ("note", "rank.joined", "n3", 1)
     assert first.value == {"rank": 3, "world": 4, "backend": "gloo"}
     assert first.source.identity == ("n3", "ab12", "rank-3.e1", 1)
-    assert second.source.n == 2
+    assert second.source.n == 2 and second.value == {"rank": 3, "step": 25, "name": None}
     assert first.at.boot and second.at.mono >= first.at.mono
 
 

@@ -12,20 +12,22 @@ from typing import Any
 import pytest
 import torch
 
+from orchestrator.model import codec
 from orchestrator.model.gang import GangSpec
+from orchestrator.model.payload import Payload
 from orchestrator.rank.checkpoint import commit, contents, single_file
 from orchestrator.rank.runtime import context
 
 
 @dataclass
 class Notes:
-    told: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
 
-    def note(self, f: str, **value: Any) -> None:
-        self.told.append((f, value))
+    def note(self, payload: Payload) -> None:
+        self.payloads.append(payload)
 
     def of(self, f: str) -> list[dict[str, Any]]:
-        return [value for name, value in self.told if name == f]
+        return [codec.plain(payload) for payload in self.payloads if f == payload.NAME]
 
 
 @dataclass
@@ -134,7 +136,7 @@ def test_a_gang_that_has_been_replaced_does_not_try_again(rank: Rank, monkeypatc
     (rank.share / "fence.json").write_text('{"epoch": 1}')
     with pytest.raises(commit.Refused):
         rank.save(5)
-    assert rank.notes.of("checkpoint.refused") == [{"name": "e0-s5", "fence": 1}] and rank.clock.now == 0
+    assert rank.notes.of("checkpoint.refused") == [{"rank": 0, "name": "e0-s5", "fence": 1}] and rank.clock.now == 0
 
 
 def test_an_error_that_is_not_of_the_writing_ends_the_rank(rank: Rank, monkeypatch: pytest.MonkeyPatch) -> None:

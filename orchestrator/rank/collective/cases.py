@@ -6,12 +6,15 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ...model import algorithm as model
 from ...model import schedule as schedules
 from ..runtime import even_shares
 from . import sizes
+
+if TYPE_CHECKING:
+    from ...model.events import CaseFacts
 
 OPERATIONS = schedules.OPERATIONS
 #: Bytes of an element.
@@ -91,19 +94,19 @@ class Case:
         """Bytes of all ranks of a group together."""
         return self.item.bytes if self.item.operation in TOTAL else self.item.bytes * self.ranks
 
-    def facts(self, cost: schedules.Cost | None) -> dict[str, Any]:
-        """The case in the event ``collective.plan``."""
+    def facts(self, cost: schedules.Cost | None, **traffic: int) -> CaseFacts:
+        """The case in the event ``collective.plan``. ``traffic``: bytes on the busiest port and uplink, if known."""
+        from ...model.events import CaseFacts
+
         item = self.item
-        facts = {
-            "case": self.number, "operation": item.operation, "algorithm": item.algorithm, "dtype": item.dtype,
-            "operator": item.operator, "bytes": item.bytes, "per_rank": self.per_rank, "total": self.total,
-            "count": self.count, "root": item.root, "groups": [list(group) for group in self.groups],
-            "first_step": self.first_step, "stride": self.stride, "iterations": item.trials,
-            "cost": {"rounds": cost.rounds, "volume": cost.volume} if cost else None,
-            "asynchronous": item.asynchronous, "gap_ms": item.gap_ms,
-        }  # fmt: skip
-        facts |= {"asked": self.requested} if self.requested else {}
-        return facts | ({"shares": list(item.shares)} if item.shares else {})
+        return CaseFacts(
+            case=self.number, operation=item.operation, algorithm=item.algorithm, dtype=item.dtype,
+            operator=item.operator, bytes=item.bytes, per_rank=self.per_rank, total=self.total, count=self.count,
+            root=item.root, groups=self.groups, first_step=self.first_step, stride=self.stride, iterations=item.trials,
+            cost={"rounds": cost.rounds, "volume": cost.volume} if cost else None,
+            asynchronous=item.asynchronous, gap_ms=item.gap_ms, asked=self.requested or None,
+            shares=item.shares or None, **traffic,
+        )  # fmt: skip
 
     def label(self) -> str:
         """A short description for errors."""

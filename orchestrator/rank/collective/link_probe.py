@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...model.events import LinkFit, LinkPair
 from . import link_fit
 
 SIZES = (4, *(1 << power for power in (10, 12, 14, 16, 17, 18, 19, 20)))
@@ -239,17 +240,18 @@ def combine(
     return Link(agreed=agreed, worst=(low, high, good[low, high].beta), unsure=unsure, pairs=pairs)
 
 
-def report(link: Link, rank: int, emit: Callable[..., None]) -> None:
+def report(link: Link, rank: int, note: Callable[[LinkPair | LinkFit], None]) -> None:
     """Write the events of a probe."""
     for peer, pair in link.pairs.items():
         fit = pair.line
-        emit(
-            "link.pair", peer=peer, alpha_s=fit.alpha, beta_s_per_byte=fit.beta, r2=fit.r2, samples=pair.samples,
-            spread=pair.spread, off=pair.off, sure=pair.sure,
+        note(
+            LinkPair(
+                rank=rank, peer=peer, alpha_s=fit.alpha, beta_s_per_byte=fit.beta, r2=fit.r2,
+                samples=tuple(pair.samples), spread=pair.spread, off=pair.off, sure=pair.sure,
+            )
         )  # fmt: skip
     if rank == 0:
         agreed = link.agreed
-        emit(
-            "link.fit", alpha_s=agreed.alpha, beta_s_per_byte=agreed.beta, worst=list(link.worst),
-            unsure=[list(pair) for pair in link.unsure],
-        )  # fmt: skip
+        note(
+            LinkFit(rank=rank, alpha_s=agreed.alpha, beta_s_per_byte=agreed.beta, worst=link.worst, unsure=link.unsure)
+        )

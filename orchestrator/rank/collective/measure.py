@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
 
 from ...model import algorithm as model
+from ...model.events import CollectiveAuto, CollectivePlan
 from ..exchange import operations
 from ..open_mpi import names
 from ..open_mpi import peer as mpi_peer
@@ -68,7 +69,7 @@ class Meter:
         self._drain = settings.drain(self._params.drain, ctx.gang.link)
         self._start = SynchronisedStart(ctx.rank, ctx.world, self._drain, ctx.device)
         self._memberships: dict[sizes.Groups, operations.Membership | None] = {}
-        self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, emit=ctx.emit)
+        self._verifier = verify.Verifier(rank=ctx.rank, world=ctx.world, device=ctx.device, note=ctx.note)
         self._tiers: expected_cost.Uplinks | None = None
         self.verified = 0
         ctx.steps = sum(case.item.trials for case in planned)
@@ -80,7 +81,7 @@ class Meter:
         self._tiers = expected_cost.uplinks(gang.link, gang.leaves, link.beta if link else 0.0)
         self._cases = tuple(self._chosen(case, link) for case in self._cases)
         if self._ctx.rank == 0:
-            self._ctx.emit("collective.plan", **self._plan())
+            self._ctx.note(self._plan())
         for groups in dict.fromkeys(case.groups for case in self._cases):
             self._memberships[groups] = operations.join_groups(groups, self._ctx.rank, self._ctx.world)
 
@@ -97,7 +98,7 @@ class Meter:
         )
         if link is None:
             return None
-        link_probe.report(link, ctx.rank, ctx.emit)
+        link_probe.report(link, ctx.rank, ctx.note)
         return link.agreed
 
     def _chosen(self, case: cases.Case, link: link_fit.Fit | None) -> cases.Case:
@@ -111,22 +112,22 @@ class Meter:
         if self._ctx.world > 1:
             dist.broadcast(index, 0)
         if self._ctx.rank == 0:
-            self._ctx.emit(
-                "collective.auto", case=case.number, chosen=choice.name, seconds=choice.seconds, why=choice.why
+            self._ctx.note(
+                CollectiveAuto(rank=0, case=case.number, chosen=choice.name, seconds=choice.seconds, why=choice.why)
             )
         return cases.chosen(case, names[int(index.item())])
 
-    def _plan(self) -> dict[str, Any]:
+    def _plan(self) -> CollectivePlan:
         facts = []
         for case in self._cases:
             algorithm = known_algorithms.find(case.item.algorithm)
             cost = expected_cost.cost(case, algorithm, self._tiers) if algorithm else None
-            facts.append(case.facts(cost) | (self._traffic(case, algorithm) if algorithm else {}))
+            facts.append(case.facts(cost, **(self._traffic(case, algorithm) if algorithm else {})))
         params = self._params
-        return {
-            "cases": facts, "over": params.over, "warmup": params.warmup, "world": self._ctx.world, "drain": self._drain,
-            "verify": params.verify, "bandwidth": "mean",
-        }  # fmt: skip
+        return CollectivePlan(
+            rank=self._ctx.rank, cases=tuple(facts), over=params.over, warmup=params.warmup, world=self._ctx.world,
+            drain=self._drain, verify=params.verify, bandwidth="mean",
+        )  # fmt: skip
 
     def _traffic(self, case: cases.Case, algorithm: model.Chosen) -> dict[str, int]:
         """Bytes on the busiest link of a node and, where there are several switches, on the busiest uplink."""

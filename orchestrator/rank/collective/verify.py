@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ...model.events import CollectiveWrong
 from ..exchange.operations import Work, Wrong
 from .cases import Case
 
@@ -32,7 +33,7 @@ class Verifier:
     rank: int
     world: int
     device: torch.device
-    emit: Callable[..., None]
+    note: Callable[[CollectiveWrong], None]
 
     def check(self, case: Case, step: int, work: Work | None) -> None:
         """Raises WrongResult on every rank. A collective of all ranks, including those without work (in no group)."""
@@ -48,9 +49,11 @@ class Verifier:
     def _report(self, case: Case, step: int, wrong: Wrong | None) -> None:
         """Write the event, then wait for all ranks: the first rank that exits ends the run."""
         if wrong is not None:
-            self.emit(
-                "collective.wrong", case=case.number, step=step,
-                offset=wrong.offset, expected=wrong.expected, got=wrong.got,
+            self.note(
+                CollectiveWrong(
+                    rank=self.rank, case=case.number, step=step,
+                    offset=wrong.offset, expected=wrong.expected, got=wrong.got,
+                )
             )  # fmt: skip
         if self.world > 1:
             dist.barrier()

@@ -125,6 +125,8 @@ def _compare_with_one_process(ctx: context.RankContext, batches: classifier.Batc
     """
     import torch
 
+    from ...model.events import ReferenceCompared
+
     alone = classifier.weights(ctx, 0)
     optimizer = torch.optim.Adam(alone.parameters(), lr=ctx.params.lr)
     loss = torch.zeros(())
@@ -136,12 +138,10 @@ def _compare_with_one_process(ctx: context.RankContext, batches: classifier.Batc
         optimizer.step()
     pairs = zip(alone.parameters(), model.parameters(), strict=True)
     difference = max(float((reference - trained).abs().max()) for reference, trained in pairs)
-    ctx.emit(
-        "reference.compared",
-        steps=batches.steps,
-        difference=difference,
-        of="a weight",
-        loss=ctx.loss,
-        reference_loss=float(loss.item()),
-    )
+    ctx.note(
+        ReferenceCompared(
+            rank=ctx.rank, steps=batches.steps, difference=difference, of="a weight", loss=ctx.loss,
+            reference_loss=float(loss.item()),
+        )
+    )  # fmt: skip
     return difference

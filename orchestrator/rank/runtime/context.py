@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
+from ...model import events
 from ...model import gang as gang_model
+from ...model.payload import Payload
 from ..checkpoint import commit, contents, model_states, single_file, tensor_digest
 from . import hold, random_states, recorder
 
@@ -94,7 +96,7 @@ class RankContext:
         self.phase("rendezvous")
         timeout = datetime.timedelta(seconds=self.gang.timeout_s)
         dist.init_process_group(self.gang.backend, timeout=timeout, device_id=self._take_gpu())
-        self._notes.note("rank.joined", world=self.world, backend=self.gang.backend)
+        self.note(events.RankJoined(rank=self.rank, world=self.world, backend=self.gang.backend))
         self.phase("init")
 
     def _take_gpu(self) -> torch.device | None:
@@ -114,17 +116,21 @@ class RankContext:
         """The recorder of transfers; None if the workload records none."""
         return self._chunks
 
+    def note(self, payload: Payload) -> None:
+        """Write an event of ccbed to the history."""
+        self._notes.note(payload)
+
     def emit(self, f: str, **value: Any) -> None:
         """Write an event of the workload to the history. Raises ValueError for a name that is reserved for ccbed."""
         if f == "progress" or f.partition(".")[0] in RESERVED:
             raise ValueError(
                 f"{f}: is reserved for ccbed; use the name of the workload, such as mine.{f.rpartition('.')[2]}"
             )
-        self._notes.note(f, **value)
+        self._notes.emit(f, **value)
 
     def report_error(self, kind: str, message: str) -> None:
         """Write to the history why this rank fails."""
-        self._notes.note("rank.error", kind=kind, message=message)
+        self.note(events.RankError(rank=self.rank, kind=kind, message=message))
 
     def begin_step(self, step: int) -> None:
         self.step = step
@@ -154,11 +160,10 @@ class RankContext:
         if self._first:
             self.traffic = self._moved_bytes()
             self.traffic_samples = self.samples
-            self._notes.note("rank.step", step=self.step, mark="first")
+            self.note(events.RankStep(rank=self.rank, step=self.step, mark="first"))
             self._first = False
         if self.rank == 0 and (end - self._reported >= PROGRESS_S or self.step == self.steps):
-            optional = {} if loss is None else {"loss": loss}
-            self._notes.note("progress", step=self.step, steps=self.steps, **optional)
+            self.note(events.Progress(rank=self.rank, step=self.step, steps=self.steps, loss=loss))
             self._reported = end
 
     def all_reduce(self, flat: torch.Tensor, algorithm: str = "ring") -> None:
@@ -212,7 +217,11 @@ class RankContext:
             self._parent = identity.name
         elif self.rank == 0:
             tried_s = round(time.monotonic() - begin, 3)
-            self._notes.note("checkpoint.failed", name=identity.name, reason=reason, attempts=attempts, tried_s=tried_s)
+            self.note(
+                events.CheckpointFailed(
+                    rank=self.rank, name=identity.name, reason=reason, attempts=attempts, tried_s=tried_s
+                )
+            )
 
     def _put(
         self,
@@ -250,12 +259,13 @@ class RankContext:
         """Report the hash of the weights that this rank begins with; return the step of the checkpoint (0: fresh)."""
         resume = self.gang.resume
         name, sha256, step = (resume.name, resume.sha256, resume.step) if resume else (None, None, 0)
-        self._notes.note("rank.restored", step=step, name=name, sha256=sha256, weights=tensor_digest.model(model))
+        weights = tensor_digest.model(model)
+        self.note(events.RankRestored(rank=self.rank, step=step, name=name, sha256=sha256, weights=weights))
         return step
 
     def report_fresh_start(self) -> None:
         """Report that this rank keeps no state and begins fresh."""
-        self._notes.note("rank.restored", step=0, name=None, sha256=None, weights=None)
+        self.note(events.RankRestored(rank=self.rank, step=0, name=None, sha256=None, weights=None))
 
     def finish(
         self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, metrics: dict[str, float], **more: Any
@@ -282,8 +292,8 @@ class RankContext:
         except (OSError, ValueError) as error:
             return self._unwritten(identity, getattr(error, "strerror", None) or str(error))
         names = ("name", "step", "epoch", "sha256", "parent", "bytes", "write_s")
-        files = {"files": len(facts["files"])} if "files" in facts else {}
-        self._notes.note("checkpoint.commit", **{name: facts[name] for name in names}, **files)
+        files = len(facts["files"]) if "files" in facts else None
+        self.note(events.CheckpointCommit(rank=self.rank, files=files, **{name: facts[name] for name in names}))
         return COMMITTED, ""
 
     def _unwritten(self, identity: commit.Identity, reason: str) -> tuple[int, str]:
@@ -298,7 +308,7 @@ class RankContext:
         return FAILED, reason
 
     def _refused(self, refused: commit.Refused) -> tuple[int, str]:
-        self._notes.note("checkpoint.refused", name=refused.name, fence=refused.fence)
+        self.note(events.CheckpointRefused(rank=self.rank, name=refused.name, fence=refused.fence))
         return REFUSED, ""
 
     def _restore_personal(self, personal: single_file.Personal | None) -> None:

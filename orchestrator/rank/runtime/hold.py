@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 
 from ...model import gang as gang_model
+from ...model.events import HoldExpired, RankHeld, RankInside, RankReleased
 from . import recorder
 
 #: Seconds. The limit is counted in slices, so that the time for which the rank itself is stopped (SIGSTOP) does not count.
@@ -30,15 +31,15 @@ class Holds:
             if hold.rank == self._rank:
                 self._wait_for_release(hold)
             else:
-                self._notes.note("rank.inside", step=step, phase=phase, hold=hold.id)
+                self._notes.note(RankInside(rank=self._rank, step=step, phase=phase, hold=hold.id))
 
     def _wait_for_release(self, hold: gang_model.Hold) -> None:
-        self._notes.note("rank.held", step=hold.step, phase=hold.phase, hold=hold.id)
+        self._notes.note(RankHeld(rank=self._rank, step=hold.step, phase=hold.phase, hold=hold.id))
         begin, counted = time.monotonic(), 0.0
         while hold.id not in self._released and counted < hold.limit_s:
             counted += 0.0 if self._listen() else SLICE
-        name = "rank.released" if hold.id in self._released else "hold.expired"
-        self._notes.note(name, hold=hold.id, held_s=round(time.monotonic() - begin, 3))
+        ended = RankReleased if hold.id in self._released else HoldExpired
+        self._notes.note(ended(rank=self._rank, hold=hold.id, held_s=round(time.monotonic() - begin, 3)))
 
     def _listen(self) -> bool:
         """Wait one slice for release lines; return whether any arrived."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from ...model import codec
 from ...model import gang as gang_model
+from ...model.events import RankError, RankFinished, RankStart, Traffic
 from ..checkpoint import commit
 from . import environment, recorder, seeds
 
@@ -41,7 +42,11 @@ def main(
         """The environment is written before the event: a rank that reports its start has recorded its environment."""
         _set_environment(gang, rank, node, incarnation)
         files = recorder.sums(Path(gang.out), (f"env-r{rank}.json",))
-        notes.note("rank.start", pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=preloaded, files=files)
+        notes.note(
+            RankStart(
+                rank=rank, pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=tuple(preloaded), files=files
+            )
+        )
 
     try:
         return _run(gang, rank, notes, release_fd, begin)
@@ -65,7 +70,7 @@ def _run(
         begin()
         return _work(gang, rank, notes, release_fd)
     except SystemExit as request:
-        return _exit_code(request, notes)
+        return _exit_code(request, rank, notes)
     except BaseException as error:  # noqa: BLE001 every error ends this rank and is reported
         if getattr(error, "silent", False):
             return 1
@@ -75,8 +80,8 @@ def _run(
             print(f"ccbed: {error.kind}: {error}", file=sys.stderr)
         else:
             traceback.print_exc()
-        culprit = {"culprit": error.culprit} if hasattr(error, "culprit") else {}
-        notes.note("rank.error", kind=getattr(error, "kind", type(error).__name__), message=str(error), **culprit)
+        kind, culprit = getattr(error, "kind", type(error).__name__), getattr(error, "culprit", None)
+        notes.note(RankError(rank=rank, kind=kind, message=str(error), culprit=culprit))
         return 1
 
 
@@ -132,11 +137,15 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_f
     if ctx.traffic is not None and hasattr(workload, "traffic"):
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
         once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None
-        before = {} if once is None else {"once": ctx.traffic_once, "once_predicted": once}
-        notes.note("traffic", measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples, **before)
+        notes.note(
+            Traffic(
+                rank=rank, measured=ctx.traffic, predicted=predicted, samples=ctx.traffic_samples,
+                once=None if once is None else ctx.traffic_once, once_predicted=once,
+            )
+        )  # fmt: skip
     ctx.phase("shutdown")
     transfers = {} if ctx.chunks is None else {"transfers": ctx.chunks.written}
-    notes.note("rank.finished", **ctx.result, **transfers, files=_digests(gang, rank))
+    notes.emit(RankFinished.NAME, **ctx.result, **transfers, files=_digests(gang, rank))
     return 0
 
 
@@ -146,13 +155,13 @@ def _digests(gang: gang_model.GangSpec, rank: int) -> dict[str, str]:
     return recorder.sums(Path(gang.out), (*steps, f"chunks-r{rank}.bin"))
 
 
-def _exit_code(request: SystemExit, notes: recorder.Notes) -> int:
+def _exit_code(request: SystemExit, rank: int, notes: recorder.Notes) -> int:
     """The exit code of a program that ended itself, which is the rank's."""
     code = request.code if isinstance(request.code, int) else int(request.code is not None)
     if isinstance(request.code, str):
         print(request.code, file=sys.stderr)
     if code == 0:
-        notes.note("rank.finished", steps=0, loss=None, digest={}, metrics={})
+        notes.note(RankFinished(rank=rank, steps=0, loss=None, digest={}, metrics={}))
     else:
-        notes.note("rank.error", kind="exit", message=f"the program exited with code {code}")
+        notes.note(RankError(rank=rank, kind="exit", message=f"the program exited with code {code}"))
     return code & 0xFF

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from ...model import codec
+from ...model.payload import Payload
 
 #: step, op, index, peer, chunk, bytes, start, end
 CHUNK = struct.Struct("<IHHHHQdd")
@@ -56,8 +57,16 @@ class Notes:
         self._n = 0
         self._pid = os.getpid()
 
-    def note(self, f: str, **value: Any) -> None:
-        """Append one observation; ``rank`` is added to the value. Processes that the rank has forked write nothing."""
+    def note(self, payload: Payload) -> None:
+        """Append one observation of ccbed."""
+        self._append(payload.NAME, codec.plain(payload))
+
+    def emit(self, f: str, **value: Any) -> None:
+        """Append one observation with what a workload reports; ``rank`` is added to the value."""
+        self._append(f, codec.plain({"rank": self._rank, **value}))
+
+    def _append(self, f: str, value: Any) -> None:
+        """Processes that the rank has forked write nothing."""
         if os.getpid() != self._pid:
             return
         self._n += 1
@@ -67,7 +76,7 @@ class Notes:
                 "f": f,
                 "node": self._source["node"],
                 "epoch": self._epoch,
-                "value": codec.plain({"rank": self._rank, **value}),
+                "value": value,
                 "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
                 "source": {**self._source, "n": self._n},
             }
