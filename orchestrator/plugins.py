@@ -1,4 +1,4 @@
-"""The plugin folders: each file is a plugin, found by its place and loaded when it is first asked for."""
+"""Discover plugins: every file in a plugin folder is a plugin, loaded on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .model.plugin import BUILT_IN, Catalogue, Plugin
 from .store.shipped import summary
 
 KINDS = ("faults", "checkers", "reports", "algorithms", "workloads")
-#: What ``model/plugin.py`` asks of a file of each kind.
+#: The names that a file of each kind must define (``model/plugin.py``).
 OFFERS: Mapping[str, tuple[str, ...]] = {
     "faults": ("Params", "SAFETY", "plan"),
     "checkers": ("Params", "ALWAYS", "TWIN", "check"),
@@ -23,7 +23,7 @@ OFFERS: Mapping[str, tuple[str, ...]] = {
     "algorithms": ("OPERATIONS", "chunks", "schedule", "cost"),
     "workloads": ("Params", "METRICS", "CHECKS", "last_step", "run"),
 }
-_HERE = Path(__file__).parent
+_PACKAGE_DIRECTORY = Path(__file__).parent
 _PACKAGE = __package__ or "orchestrator"
 
 
@@ -65,19 +65,19 @@ class Folder(Mapping[str, Plugin]):
 
 
 def discover(folders: Iterable[Path] = ()) -> Catalogue:
-    """Built-in plugins and those below the user's ``folders`` (each with faults/, checkers/, … inside).
+    """Built-in plugins, and plugins in the user's ``folders`` (with faults/, checkers/, … inside).
 
-    Raises UsageError for a folder that is not there and for a name that is taken twice.
+    Raises UsageError for a missing folder and for a duplicate name.
     """
-    roots = [_HERE, *(_checked(folder) for folder in folders)]
-    found = {kind: Folder(kind, _files(kind, roots, "*.py")) for kind in KINDS}
+    roots = [_PACKAGE_DIRECTORY, *(_checked(folder) for folder in folders)]
+    plugins = {kind: Folder(kind, _files(kind, roots, "*.py")) for kind in KINDS}
     trials = {name: str(path) for name, path in _files("trials", roots, "*.yml").items()}
-    files = {kind: tuple(str(folder.path(name)) for name in folder) for kind, folder in found.items()}
-    return Catalogue(**found, trials=trials, files=files)
+    files = {kind: tuple(str(folder.path(name)) for name in folder) for kind, folder in plugins.items()}
+    return Catalogue(**plugins, trials=trials, files=files)
 
 
 def unloaded(folder: Path, catalogue: Catalogue) -> list[str]:
-    """The plugins below ``folder`` that the catalogue lacks, each as ``workload NAME``; none of them is loaded."""
+    """The plugins in ``folder`` that the catalogue lacks, as ``workload NAME``; they are not loaded."""
     named = ((kind, file.stem.replace("_", "-")) for kind in KINDS for file in sorted((folder / kind).glob("*.py")))
     return [f"{kind[:-1]} {name}" for kind, name in named if name not in getattr(catalogue, kind)]
 
@@ -98,13 +98,13 @@ def _files(kind: str, roots: Iterable[Path], pattern: str) -> dict[str, Path]:
                 continue
             name = file.stem.replace("_", "-")
             if name in files:
-                raise UsageError(f"{file}: {kind[:-1]} {name} is already there: {files[name]}", hint="rename the file")
+                raise UsageError(f"{file}: {kind[:-1]} {name} already exists: {files[name]}", hint="rename the file")
             files[name] = file
     return files
 
 
 def _is_built_in(kind: str, file: Path) -> bool:
-    return file.parent == _HERE / kind
+    return file.parent == _PACKAGE_DIRECTORY / kind
 
 
 def _load(kind: str, file: Path) -> tuple[ModuleType, bytes]:
@@ -122,8 +122,8 @@ def _load(kind: str, file: Path) -> tuple[ModuleType, bytes]:
 
 
 class _SourceOnly(SourceFileLoader):
-    """Compiles the bytes of the file itself. Bytecode beside it is not read, because it may be of another source,
-    and not written, because the file may be part of a sealed bundle."""
+    """Compile the file itself. Cached bytecode is not read, because it may be from another source, and not written,
+    because the file may be part of a sealed bundle."""
 
     code = b""
 
@@ -133,11 +133,11 @@ class _SourceOnly(SourceFileLoader):
 
 
 def _load_from(name: str, file: Path) -> tuple[ModuleType, bytes]:
-    """A user's file, under the name that it would have here, so that its relative imports mean the same."""
+    """Load a user's file under the name of a built-in plugin, so that its relative imports work."""
     loader = _SourceOnly(name, str(file))
     spec = importlib.util.spec_from_file_location(name, file, loader=loader)
     if spec is None:
-        raise UsageError(f"{file}: is no Python file")
+        raise UsageError(f"{file}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:

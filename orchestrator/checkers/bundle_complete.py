@@ -85,7 +85,7 @@ def _inputs(run: Run, present: set[str]) -> Iterator[views.Finding]:
 def _missing_events(run: Run) -> Iterator[views.Finding]:
     """The history has every event in the files of the nodes."""
     known = {event.source.identity for event in run.history.events}
-    for path, source in run.files.said():
+    for path, source in run.files.event_sources():
         if source.identity not in known:
             yield views.finding(f"{path} has event {source.n} of {source.writer}, which the history lacks")
 

@@ -1,4 +1,4 @@
-"""What a fault is to those who carry it out: a list of primitives from a closed set, with its rollback."""
+"""Acts: a fault as lists of primitives from a closed set, with verification and healing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .bed import HostSpec
 PrimitiveKind = Literal["signal", "argv", "file", "limit", "link", "pause", "power"]
 Safety = Literal["process", "container", "node", "cluster"]
 SAFETY_ORDER: tuple[Safety, ...] = ("process", "container", "node", "cluster")
-#: After one of these a process is expected to be gone: nothing is left to heal.
+#: Signals that end a process: there is nothing to heal afterwards.
 ENDING_SIGNALS = ("KILL", "TERM", "INT", "QUIT", "ABRT", "SEGV")
-#: What an act takes away from a whole host; with one of the latter two nobody there can be told to heal any more.
+#: Parts of a host that an act may disable; without its SSH or the host itself, no process there can be ordered to heal.
 OF_HOSTS = ("engine", "host", "ssh")
 BEYOND_REACH = ("host", "ssh")
-#: The lease of a fault that lasts until the run ends, and how much later than its time any other is healed by its holder.
+#: The lease of a fault that lasts until the run ends, and the margin after which the holder of a lease heals others.
 LEASE_S = 120.0
 MARGIN_S = 60.0
 
@@ -52,7 +52,7 @@ class Primitive:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The node that a fault is aimed at, once resolved."""
+    """The resolved target node of a fault."""
 
     node: str
     rank: int | None
@@ -61,9 +61,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """What a fault may ask of the target's host: the provider's kind and its capabilities (kill, pause, stop, power-off …).
+    """The target's host: its provider and its capabilities (kill, pause, stop, power-off …).
 
-    ``spec``: how it is reached, and the argv that control it; None where a bed has no hosts of its own.
+    ``spec``: its connection, and the argv that control it; None if the bed has no hosts of its own.
     """
 
     name: str
@@ -74,7 +74,7 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
-    """An injection with its proof and its rollback; pure data.
+    """An injection with its verification and healing.
 
     ``verify`` is observed before the injection too: a state that already held proves nothing. A part of it that is also a
     part of ``inject`` is observed before the next part of ``inject`` follows, which may hide it.
@@ -98,7 +98,7 @@ class Act:
 
     @property
     def of_host(self) -> bool:
-        """Whether every node of the target's host is hit."""
+        """Whether the act affects every node of the target's host."""
         return any(fault in OF_HOSTS for fault in self.disables)
 
     @property
@@ -108,7 +108,7 @@ class Act:
 
 
 def objection(act: Act) -> str:
-    """Why an act can prove nothing; empty where it can."""
+    """Why an act cannot be verified; empty if it can."""
     if not act.inject:
         return "inject is empty"
     if not act.verify:
@@ -126,6 +126,6 @@ def lease_s(for_s: float | None) -> float:
 
 
 def check_time(for_s: float | None) -> None:
-    """Raises ValueError for a time that is none."""
+    """Raises ValueError for an invalid time."""
     if for_s is not None and not (math.isfinite(for_s) and for_s > 0):
         raise ValueError(f"for_s: must be > 0 (got {for_s:g})")

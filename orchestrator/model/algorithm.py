@@ -1,4 +1,4 @@
-"""An algorithm with its parameters, as users choose it: ``ring``, ``chain:segments=16``."""
+"""Algorithms with parameters, as users choose them: ``ring``, ``chain:segments=16``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A file of ``algorithms/`` with values for its Params (None where it has none)."""
+    """A file of ``algorithms/`` with values for its Params (None if it has none)."""
 
     name: str
     module: Any
@@ -43,7 +43,7 @@ class Chosen:
         return operation in getattr(self.module, "EVEN", ())
 
     def chunks(self, operation: str, world: int) -> int:
-        """Into how many chunks the buffer is cut."""
+        """The number of chunks of the buffer."""
         count: int = self.module.chunks(operation, world, *self._params)
         return count
 
@@ -57,7 +57,7 @@ class Chosen:
         return cost
 
     def refuses(self, operation: str, world: int) -> str:
-        """Why it cannot do ``operation`` among ``world`` ranks; empty: it can."""
+        """Why it does not support ``operation`` among ``world`` ranks; empty if it does."""
         if operation not in self.operations:
             return f"{self.name} does not do {operation}; it does {', '.join(self.operations)}"
         refuses = getattr(self.module, "refuses", None)
@@ -81,24 +81,24 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
 
 
 def choose(text: str, module: Any) -> Chosen:
-    """What ``text`` says, by the module of its name. Raises ValueError for parameters that the module does not have."""
-    name, given = parse(text)
+    """The algorithm ``text`` with its ``module``. Raises ValueError for unknown parameters."""
+    name, params = parse(text)
     cls = getattr(module, "Params", None)
     hints = typing.get_type_hints(cls) if cls else {}
-    unknown = [key for key in given if key not in hints]
+    unknown = [key for key in params if key not in hints]
     if unknown:
         known = f"; it has {', '.join(hints)}" if hints else ""
         raise ValueError(f"{name} has no parameter {', '.join(unknown)}{known}")
-    values = _values(name, given, hints)
+    values = _convert_values(name, params, hints)
     try:
         return Chosen(name, module, cls(**values) if cls else None)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def _values(name: str, given: Mapping[str, str], hints: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_values(name: str, texts: Mapping[str, str], hints: Mapping[str, Any]) -> dict[str, Any]:
     params: dict[str, Any] = {}
-    for key, text in given.items():
+    for key, text in texts.items():
         try:
             params[key] = _TRUTH[text.lower()] if hints[key] is bool else hints[key](text)
         except (KeyError, ValueError):

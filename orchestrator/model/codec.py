@@ -1,4 +1,4 @@
-"""Between dataclasses and JSON values, driven by the type hints; pure."""
+"""Convert between dataclasses and JSON values by their type hints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
-#: In the metadata of a field: None is written as null.
+#: Key in the metadata of a field: None is written as null.
 NULL = "null"
 
 
@@ -41,7 +41,7 @@ def digest(value: Any) -> str:
 
 
 def build(cls: type[T], data: Any) -> T:
-    """The dataclass ``cls`` from what ``plain`` made of it.
+    """The dataclass ``cls`` from the output of ``plain``.
 
     Raises KeyError, TypeError or ValueError for data of another shape; callers at the border turn these into user errors.
     """

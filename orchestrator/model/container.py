@@ -1,4 +1,4 @@
-"""The names that a node's container carries, and the places of its create request that only its keeper can fill."""
+"""Names, labels and variables of a node's container, and the parts of its create request that its keeper fills in."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 BED, NODE, ROLE = "ccbed.bed", "ccbed.node", "ccbed.role"
 SPEC, INCARNATION, ORDINAL = "ccbed.spec", "ccbed.incarnation", "ccbed.ordinal"
-#: Whose bed it is, for whoever finds its name taken: user, machine and directory.
+#: The owner of the bed, shown if the container's name is in use: user, machine and directory.
 OWNER = "ccbed.owner"
 #: Environment of the main process: the mark (agent/mark.py), and the label of the incarnation as JSON (agent/label.py).
 MARK_VARIABLE, LABEL_VARIABLE = "CCBED_NODE", "CCBED_LABEL"
@@ -21,7 +21,7 @@ def container_name(bed: str, node: str) -> str:
 
 
 def network_name(bed: str) -> str:
-    """Of the private network of a bed on one engine."""
+    """The name of a bed's private network."""
     return f"ccbed-{bed}"
 
 

@@ -1,4 +1,4 @@
-"""Mistakes of the user and failures of the infrastructure, as values with place, reason and next step."""
+"""Errors of the user and failures of the infrastructure, with position, reason and next step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ EXIT_INTERRUPTED = 130
 #: The first of these that applies is the exit code.
 PRECEDENCE = (EXIT_INTERRUPTED, EXIT_USAGE, EXIT_INFRASTRUCTURE, EXIT_FINDING, EXIT_UNKNOWN, EXIT_PASS)
 
-#: Of errors that name no file, these are of one all the same.
+#: Errors that concern a file, even if they do not name it.
 _ON_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO)
 
 
 class CcbedError(Exception):
-    """An error that is shown without a traceback: every problem on a line of its own, then what to do next."""
+    """An error that is shown without a traceback: a line per problem, then what to do next."""
 
     exit_code = EXIT_USAGE
 
@@ -45,8 +45,8 @@ class InfrastructureError(CcbedError):
 
 
 class UnreachedError(InfrastructureError):
-    """Not every host of a bed says what it has. ``status``: what the others say; ``hosts``: why, for each of the rest;
-    ``reached``: those of the rest that answered, but lack what it takes to say more."""
+    """Some hosts of a bed cannot be observed. ``status``: of the other hosts; ``hosts``: host -> reason; ``reached``: hosts
+    among them that respond, but lack the requirements of an observation."""
 
     def __init__(
         self, *problems: str, status: BedStatus, hosts: Mapping[str, str], reached: Sequence[str] = (), hint: str = ""
@@ -58,7 +58,7 @@ class UnreachedError(InfrastructureError):
 
 
 class UnpreparedError(InfrastructureError):
-    """``hosts`` lack what preparation brings; the problems are those of all hosts."""
+    """``hosts`` are not prepared; the problems are those of all hosts."""
 
     def __init__(self, *problems: str, hosts: Sequence[str], hint: str = "") -> None:
         super().__init__(*problems, hint=hint)
@@ -66,21 +66,21 @@ class UnpreparedError(InfrastructureError):
 
 
 class OwnedError(InfrastructureError):
-    """The bed on the hosts is another orchestrator's, or held by one: nothing was started or ended."""
+    """Another orchestrator owns or drives the bed on the hosts: nothing was started or ended."""
 
     exit_code = EXIT_USAGE
 
 
 class Interrupted(CcbedError):
-    """The user ended it; the hint is the command that goes on."""
+    """The user interrupted the run; the hint is the command that resumes it."""
 
     exit_code = EXIT_INTERRUPTED
 
 
 class KeeperGoneError(OSError):
-    """Whoever would carry a command out has ended, and nobody brings it back while a run is on."""
+    """The keeper that would execute a command has exited, and is not restarted during a run."""
 
 
 def on_disk(error: OSError) -> bool:
-    """Is it of a file of this machine? Else it is of the way to another one."""
+    """Whether the error concerns a local file; else it concerns the connection to another machine."""
     return error.filename is not None or error.errno in _ON_DISK

@@ -75,7 +75,7 @@ class NodeFiles(Protocol):
         """The output of a rank in an epoch, of a long one the beginning and the end; empty if there is none."""
         ...
 
-    def said(self) -> Iterator[tuple[str, Source]]:
+    def event_sources(self) -> Iterator[tuple[str, Source]]:
         """What the nodes themselves have written down: path of the file and identity of each event in it."""
 
     def paths(self) -> tuple[str, ...]: ...

@@ -187,12 +187,12 @@ def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]
         "code": _code(draft), "threads": plan.threads, "backend": plan.backend, "data": plan.data
     }  # fmt: skip
     if draft.bed.provider in planned_acts.EMULATED and plan.backend == "gloo":
-        return fingerprint.take(**common)
+        return fingerprint.local_fingerprint(**common)
     names = (*plan.slots, *plan.spares)
     facts = facts or systems.read(draft.request.provider, names)
     facts = {name: facts.get(name, {}) for name in names}
     required_programs.require(draft.trial, draft.bed, draft.request.catalogue, facts)
-    return fingerprint.of_nodes(facts, plan.slots, **common)
+    return fingerprint.node_fingerprint(facts, plan.slots, **common)
 
 
 def _code(draft: Draft) -> str:

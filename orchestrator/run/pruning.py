@@ -86,7 +86,7 @@ def prune_bed(report: Report, bed: BedSpec, provider: Provider, limits: Limits, 
         report.problems.append(f"bed {bed.name}: {error}")
 
 
-def prune_local(report: Report, listed: Sequence[leftovers.Local], limits: Limits, *, dry_run: bool) -> None:
+def prune_local(report: Report, listed: Sequence[leftovers.LocalLeftover], limits: Limits, *, dry_run: bool) -> None:
     """Remove the leftovers in the controller's own directories."""
     chosen = limits.choose(local.leftover for local in listed)
     paths = {id(local.leftover): local for local in listed}

@@ -1,4 +1,4 @@
-"""The bed files, the locks of beds, and the mark that a run is open on a bed."""
+"""Bed files, locks of beds, and the record of a bed's open run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ RUN_LOCK = "run.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenRun:
-    """A run that was begun on a bed and has not ended. ``driver``: pid of its orchestrator, 0 if that is gone.
+    """A run that began on a bed and has not ended. ``driver``: pid of its orchestrator, 0 if that has exited.
 
-    ``begun``: its inputs were written; until then its directory is no run. ``command``: the command line that asked for it.
-    ``twin``: the directory of its twin while that is made. ``cut``: its journal could not be written, so that its gang was
-    stopped without a line about it.
+    ``begun``: its inputs were written; until then its directory is not a run. ``command``: its command line. ``twin``: the
+    directory of its twin while that runs. ``cut``: its journal could not be written, and its gang was stopped without a
+    record.
     """
 
     run: str
@@ -41,7 +41,7 @@ class OpenRun:
 
     @property
     def names(self) -> frozenset[str]:
-        """The run, and its twin while that is made."""
+        """The run, and its twin while that runs."""
         return frozenset({self.run, *([Path(self.twin).name] if self.twin else [])})
 
 
@@ -50,14 +50,14 @@ def names(state: Path) -> tuple[str, ...]:
     return tuple(sorted(file.stem for file in (state / "beds").glob("*.json")))
 
 
-def strays(state: Path) -> tuple[str, ...]:
-    """The beds that have nodes, but no bed file any more."""
+def names_without_file(state: Path) -> tuple[str, ...]:
+    """The beds that have nodes, but no bed file."""
     names_ = (entry.parent.name for entry in (state / "beds").glob("*/nodes"))
     return tuple(sorted(set(names_) - set(names(state))))
 
 
 def read(state: Path, name: str) -> BedSpec | None:
-    """The bed as it was last asked for; None without a bed file. Raises InfrastructureError for a damaged one."""
+    """The bed as it was last brought up; None without a bed file. Raises InfrastructureError for a damaged file."""
     file = state / "beds" / f"{name}.json"
     try:
         return codec.build(BedSpec, _unmasked(json.loads(file.read_bytes()), _vault(state, name)))
@@ -69,7 +69,7 @@ def read(state: Path, name: str) -> BedSpec | None:
 
 
 def write(state: Path, bed: BedSpec) -> None:
-    """Ask for ``bed`` from now on. What of it came out of a vault is kept beside its file, for its owner's eyes."""
+    """Write the bed file. Values from a vault are kept in a separate file that only its owner can read."""
     content = codec.plain(bed)
     if secrets := content.pop("vault"):
         paths.write_json(_vault(state, bed.name), secrets)
@@ -82,7 +82,7 @@ def forget(state: Path, name: str) -> None:
     """Remove the bed file."""
     (state / "beds" / f"{name}.json").unlink(missing_ok=True)
     _vault(state, name).unlink(missing_ok=True)
-    fit(state, name)
+    clear_preflight(state, name)
 
 
 def _vault(state: Path, name: str) -> Path:
@@ -90,36 +90,36 @@ def _vault(state: Path, name: str) -> Path:
 
 
 def _unmasked(content: Any, vault: Path) -> Any:
-    """A bed file's content with the values out of the vault in their places."""
+    """A bed file's content with the values from the vault."""
     secrets = json.loads(vault.read_bytes()) if vault.exists() else []
     return {**vaulted.reveal(content, secrets), "vault": secrets}
 
 
-def doubt(state: Path, name: str) -> None:
-    """The bed is being changed: until a preflight has passed, `up` tries it again."""
-    file = _doubt(state, name)
+def require_preflight(state: Path, name: str) -> None:
+    """The bed is being changed: `up` repeats the preflight until it passes."""
+    file = _preflight_file(state, name)
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     file.touch()
 
 
-def fit(state: Path, name: str) -> None:
-    """Preflight has passed."""
-    _doubt(state, name).unlink(missing_ok=True)
+def clear_preflight(state: Path, name: str) -> None:
+    """The preflight has passed."""
+    _preflight_file(state, name).unlink(missing_ok=True)
 
 
-def doubted(state: Path, name: str) -> bool:
+def needs_preflight(state: Path, name: str) -> bool:
     """Whether no preflight has passed since the bed was changed."""
-    return _doubt(state, name).exists()
+    return _preflight_file(state, name).exists()
 
 
-def _doubt(state: Path, name: str) -> Path:
+def _preflight_file(state: Path, name: str) -> Path:
     return state / "beds" / f"{name}.doubt"
 
 
-def remembered(state: Path, name: str) -> BedSpec:
-    """The least that is needed to end a bed whose bed file is gone: its name and where it lived.
+def minimal_spec(state: Path, name: str) -> BedSpec:
+    """The minimal spec to shut down a bed without a bed file: its name and its directory.
 
-    Containers and networks are found by their labels. Raises UsageError where its hosts are elsewhere.
+    Containers and networks are identified by their labels. Raises UsageError if the bed has hosts behind SSH.
     """
     workdir = state / "beds" / name
     if any(workdir.glob("keeper-*")):
@@ -146,7 +146,7 @@ def remembered(state: Path, name: str) -> BedSpec:
 
 @contextmanager
 def lock(state: Path, name: str) -> Iterator[None]:
-    """Only one process changes a bed at a time. Raises UsageError when another one does."""
+    """Held by the only process that changes a bed. Raises UsageError if another process holds it."""
     file = state / "beds" / f"{name}.lock"
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     fd = _flock(file)
@@ -175,7 +175,7 @@ def run_lock(workdir: Path, run: str, directory: Path) -> Iterator[None]:
 
 
 def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:
-    """The run that is open on the bed, also when its orchestrator died. ``now``: seconds since 1970, for its age."""
+    """The open run of the bed, even if its orchestrator has exited. ``now``: seconds since 1970, for its age."""
     file = workdir / OPEN_RUN
     data = _json(file)
     if data is None:
@@ -194,11 +194,11 @@ def open_run(workdir: Path, now: float | None = None) -> OpenRun | None:
 
 
 def driver(workdir: Path) -> int:
-    """The pid of the orchestrator that holds the run lock; 0 if none does."""
+    """The pid of the orchestrator that holds the run lock; 0 if no process holds it."""
     file = workdir / RUN_LOCK
     if not file.exists():
         return 0
-    fd = _flock(file, kind=fcntl.LOCK_SH)  # so that two that look at the same time are no drivers to each other
+    fd = _flock(file, kind=fcntl.LOCK_SH)  # shared, so that concurrent probes do not see each other as drivers
     if fd is not None:
         os.close(fd)
         return 0
@@ -206,43 +206,43 @@ def driver(workdir: Path) -> int:
 
 
 def begin_run(workdir: Path, run: str, directory: Path, command: str = "") -> None:
-    """Mark a run as open, before anything else of it exists. Raises UsageError, naming the other, when one is open already."""
+    """Record a run as open before its directory exists. Raises UsageError with its name if another run is open."""
     other = open_run(workdir)
     if other is not None and other.run != run:
         raise busy(workdir, driven=False)
-    _mark(workdir, {"run": run, "dir": str(directory), "command": command, "begun": False})
+    _write_open_run(workdir, {"run": run, "dir": str(directory), "command": command, "begun": False})
 
 
 def change_run(workdir: Path, run: str, directory: Path, **values: Any) -> None:
-    """Record ``values`` (see ``OpenRun``) beside the bed: what the run's own history cannot tell."""
-    mark = _json(workdir / OPEN_RUN) or {}
-    if mark.get("run") != run:
-        mark = {"run": run, "dir": str(directory.resolve())}
-    _mark(workdir, {**mark, **values})
+    """Record ``values`` (see ``OpenRun``) with the bed: facts that the run's history does not contain."""
+    record = _json(workdir / OPEN_RUN) or {}
+    if record.get("run") != run:
+        record = {"run": run, "dir": str(directory.resolve())}
+    _write_open_run(workdir, {**record, **values})
 
 
 def end_twin(workdir: Path) -> None:
-    """The open run has its twin, or makes another one."""
-    mark = _json(workdir / OPEN_RUN)
-    if mark and mark.pop("twin", None):
-        _mark(workdir, mark)
+    """The open run has its twin, or starts another one."""
+    record = _json(workdir / OPEN_RUN)
+    if record and record.pop("twin", None):
+        _write_open_run(workdir, record)
 
 
 def end_run(workdir: Path, run: str) -> None:
-    """The run is no longer open on the bed; another one that is stays so."""
+    """The run is no longer open on the bed; another open run is not affected."""
     open_ = open_run(workdir)
     if open_ is not None and open_.run == run:
         secrets.forget(workdir, run)
         (workdir / OPEN_RUN).unlink(missing_ok=True)
 
 
-def _mark(workdir: Path, value: Mapping[str, Any]) -> None:
-    """Safe from a loss of power: what is done next relies on it."""
+def _write_open_run(workdir: Path, value: Mapping[str, Any]) -> None:
+    """Durable, because the next steps rely on it."""
     durable.perform(durable.file(workdir / OPEN_RUN, paths.as_json(value)))
 
 
 def busy(workdir: Path, *, driven: bool = True) -> UsageError:
-    """The error that names the open run and what to do about it. ``driven`` False: its orchestrator is gone, the lock is ours."""
+    """The error that names the open run and the next step. ``driven`` False: its orchestrator has exited."""
     other = open_run(workdir)
     bed = workdir.name
     if other is None:
@@ -253,19 +253,19 @@ def busy(workdir: Path, *, driven: bool = True) -> UsageError:
         )
     return UsageError(
         f"bed {bed} has an open run, {other.run}, whose orchestrator is gone",
-        hint=f"ccbed resume {other.directory}, or give it up: ccbed heal {bed}",
+        hint=f"ccbed resume {other.directory}, or abandon it: ccbed heal {bed}",
     )
 
 
 def _flock(file: Path, tries: int = 1, kind: int = fcntl.LOCK_EX) -> int | None:
-    """The locked file, None when another holds it. ``tries`` outlasts a reader that only looks whether it is held."""
+    """The locked file; None if another process holds it. ``tries`` allows for a concurrent probe of the lock."""
     fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    for left in reversed(range(tries)):
+    for remaining in reversed(range(tries)):
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
             return fd
         except BlockingIOError:
-            if left:
+            if remaining:
                 time.sleep(0.01)
     os.close(fd)
     return None

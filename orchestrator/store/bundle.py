@@ -1,4 +1,4 @@
-"""A run's directory: made before the run, sealed after it, read a year later."""
+"""Bundles: create a run's directory, write its inputs, seal it, and read it."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ TWIN = "twin.json"
 HISTORY = "history.jsonl"
 VERDICTS = "verdicts.json"
 REPORT = "report"
-#: Where the files of the plugins that the run uses are; a folder for ``--plugins``.
+#: The files of the plugins that the run uses; a folder for ``--plugins``.
 PLUGINS = "inputs/plugins"
 LATEST = "latest"
 EXTRAS: Mapping[str, Any] = {PLAN: Plan, FINGERPRINT: decoder.Fingerprint, BUNDLE: decoder.About}
-#: What is written; 1 is still read: its contents cannot be compared, since its run.begin names no inputs.
+#: The format that is written. Format 1 is still read, but its contents cannot be compared: its run.begin has no inputs.
 FORMAT = 2
 FORMATS = (1, FORMAT)
 
@@ -47,7 +47,7 @@ def name(trial: str, now: datetime.datetime, token: str) -> str:
 
 
 def new(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
-    """The directory that a new run of ``trial`` will have; only ``runs`` is made. Raises UsageError when it cannot be."""
+    """The path of the directory of a new run of ``trial``; only ``runs`` is created. Raises UsageError if it cannot be."""
     moment = now or datetime.datetime.now(datetime.UTC)
     try:
         runs.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def new(runs: Path, trial: str, now: datetime.datetime | None = None) -> Path:
 
 
 def make(directory: Path) -> None:
-    """Make the directory of a run. Raises UsageError when it cannot be made, or is there already."""
+    """Create the directory of a run. Raises UsageError if it cannot be created, or exists already."""
     try:
         durable.perform((durable.MakeDirectory(path=directory, new=True), durable.SyncDirectory(path=directory.parent)))
     except OSError as error:
@@ -68,11 +68,11 @@ def make(directory: Path) -> None:
 
 
 def _cannot_make(runs: Path, error: OSError) -> UsageError:
-    return UsageError(f"{runs}: cannot make a run's directory: {error.strerror}", hint="--runs-dir DIRECTORY")
+    return UsageError(f"{runs}: cannot create a run's directory: {error.strerror}", hint="--runs-dir DIRECTORY")
 
 
 def latest(runs: Path) -> str:
-    """The name of the run that ``latest`` means; empty where there is none."""
+    """The name of the run to which ``latest`` refers; empty if there is none."""
     try:
         return str((runs / LATEST).readlink())
     except OSError:
@@ -80,7 +80,7 @@ def latest(runs: Path) -> str:
 
 
 def link_latest(runs: Path, run: str) -> None:
-    """``latest`` means ``run`` from now on, replaced atomically; no run where that is empty. A real file of that name is left alone."""
+    """Let ``latest`` refer to ``run``, atomically; empty: to no run. A real file of that name is not changed."""
     link = runs / LATEST
     if link.exists() and not link.is_symlink():
         return
@@ -96,9 +96,9 @@ def link_latest(runs: Path, run: str) -> None:
 def describe(
     *, run: str, version: str, command: str, reason: str, bed: str, twin: bool = True, twin_of: str = ""
 ) -> dict[str, Any]:
-    """The content of ``bundle.json``: what this is, how to read its binary files, the exact command that made it.
+    """The content of ``bundle.json``: format, layout of the binary files, and the exact command line.
 
-    ``twin`` False: the run was asked to have none, so what needs one is not checked. ``twin_of``: the run that it is the twin of.
+    ``twin`` False: the run has no twin, so checks that need one are skipped. ``twin_of``: the run whose twin this is.
     """
     return {
         "format": FORMAT,
@@ -129,7 +129,7 @@ def input_steps(
 
 
 def write_inputs(directory: Path, values: Mapping[str, Any], inputs: Mapping[str, bytes] | None = None) -> None:
-    """Carry out ``input_steps``."""
+    """Perform ``input_steps``."""
     durable.perform(input_steps(directory, values, inputs))
 
 
@@ -139,7 +139,7 @@ def sums(inputs: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def identity(directory: Path) -> dict[str, Any]:
-    """What ``run.begin`` states about the bundle: format, trial, twin, and the SHA-256 of its documents and inputs."""
+    """The identity of the bundle for ``run.begin``: format, trial, twin, and the SHA-256 of its documents and inputs."""
     plan = paths.document(directory, PLAN)
     twin = paths.document(directory, TWIN)["key"] if (directory / TWIN).exists() else None
     names = (TRIAL, FINGERPRINT, BUNDLE, TWIN)
@@ -155,7 +155,7 @@ def identity(directory: Path) -> dict[str, Any]:
 
 
 def read_format(directory: Path) -> int:
-    """The format of a bundle; 1 where bundle.json is missing, which a checker reports. Raises TornBundleError for an unknown one."""
+    """The format of a bundle; 1 if bundle.json is missing, which a checker reports. Raises TornBundleError if unknown."""
     if not (directory / BUNDLE).exists():
         return 1
     document = paths.document(directory, BUNDLE)
@@ -170,23 +170,23 @@ def read_format(directory: Path) -> int:
 
 
 def load_trial(directory: Path) -> Trial:
-    """Raises TornBundleError, or UsageError where no run is."""
+    """Raises TornBundleError, or UsageError if there is no run."""
     _need_run(directory)
     trial: Trial = paths.built(Trial, directory, TRIAL)
     return trial
 
 
 def load_plan(directory: Path) -> Plan:
-    """Raises TornBundleError, or UsageError where no run is."""
+    """Raises TornBundleError, or UsageError if there is no run."""
     _need_run(directory)
     plan: Plan = paths.built(Plan, directory, PLAN)
     return plan
 
 
 def load(directory: Path, *, judged: bool = True) -> Run:
-    """The run as checkers and reports see it; without its verdicts where it is about to be ``judged`` anew.
+    """The run for checkers and reports; ``judged`` False: without its verdicts, because it is judged again.
 
-    Raises UsageError where no run is, TornBundleError for a damaged one.
+    Raises UsageError if there is no run, TornBundleError for a damaged one.
     """
     trial = load_trial(directory)
     history = read_history(directory)
@@ -208,7 +208,7 @@ def load(directory: Path, *, judged: bool = True) -> Run:
 
 
 def keep_keeper_events(directory: Path, workdir: Path) -> None:
-    """Copy what the keepers of a bed wrote during the run into the bundle, up to the last line that the history has."""
+    """Copy the keepers' events of the run into the bundle, up to the last line that the history contains."""
     history = read_history(directory)
     begin = history.first(RunBegin)
     known = {event.source.identity for event in history.events}
@@ -220,7 +220,7 @@ def keep_keeper_events(directory: Path, workdir: Path) -> None:
 
 
 def keeper_prefixes(workdir: Path, begin: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """Path in the bundle -> how many bytes the keeper had written of this run when it was gathered, and their SHA-256."""
+    """Path in the bundle -> the number of bytes that the keeper had written for this run, and their SHA-256."""
     prefixes: dict[str, dict[str, Any]] = {}
     for name, start in begin.items():
         if content := _keeper_events(workdir, name, start):
@@ -230,7 +230,7 @@ def keeper_prefixes(workdir: Path, begin: Mapping[str, int]) -> dict[str, dict[s
 
 
 def _keeper_events(workdir: Path, name: str, start: int) -> bytes | None:
-    """A keeper's event file from an offset; None for a node's file, and where there is none."""
+    """A keeper's event file from an offset; None for a node's file, or if there is no file."""
     if name.startswith("nodes/") or not (workdir / name).is_file():
         return None
     with (workdir / name).open("rb") as source:
@@ -239,7 +239,7 @@ def _keeper_events(workdir: Path, name: str, start: int) -> bytes | None:
 
 
 def read_history(directory: Path) -> History:
-    """Raises TornBundleError for a line that is no event."""
+    """The events of a bundle. Raises TornBundleError for a line that is not an event."""
     paths.inside(directory, HISTORY)
     try:
         return journal.read(directory / HISTORY)
@@ -258,7 +258,7 @@ def read_verdicts(directory: Path) -> tuple[Verdict, ...]:
 
 
 def planned_checks(run: Run) -> tuple[PlannedCheck, ...] | None:
-    """What the sealed plan of the run lists; None for a bundle of format 1, whose plan lists nothing.
+    """The checks in the sealed plan of the run; None for a bundle of format 1, whose plan lists none.
 
     Raises TornBundleError.
     """
@@ -282,7 +282,7 @@ def is_sealed(directory: Path) -> bool:
     return (directory / seal.MANIFEST).exists()
 
 
-#: How far a run has come: its directory is no run yet; not ended; ended, but not judged to the end; judged and sealed.
+#: The stage of a run: its directory is not a run yet; not ended; ended, but not judged completely; judged and sealed.
 Stage = Literal["none", "open", "ended", "closed"]
 
 
@@ -306,7 +306,7 @@ def has_begun(directory: Path) -> bool:
 
 
 def write_derived(directory: Path, verdicts: tuple[Verdict, ...], reports: Mapping[str, bytes]) -> None:
-    """Replace verdicts and report; they are covered by a list of their own, so that the evidence keeps its seal."""
+    """Replace verdicts and report; they have a separate checksum list, so that the seal of the evidence stays valid."""
     targets = {path: paths.inside(directory, f"{REPORT}/{path}") for path in reports}
     paths.write_json(directory / VERDICTS, codec.plain(verdicts))
     shutil.rmtree(directory / REPORT, ignore_errors=True)
@@ -316,8 +316,8 @@ def write_derived(directory: Path, verdicts: tuple[Verdict, ...], reports: Mappi
 
 
 def _need_run(directory: Path) -> None:
-    """Raises UsageError where no run is, TornBundleError for a bundle of an unknown format."""
+    """Raises UsageError if there is no run, TornBundleError for a bundle of an unknown format."""
     if not (directory / TRIAL).is_file():
-        what = "no such directory" if not directory.is_dir() else f"not a run: it has no {TRIAL}"
-        raise UsageError(f"{directory}: {what}", hint="ccbed list runs")
+        problem = "no such directory" if not directory.is_dir() else f"not a run: it has no {TRIAL}"
+        raise UsageError(f"{directory}: {problem}", hint="ccbed list runs")
     read_format(directory)

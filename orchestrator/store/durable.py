@@ -1,4 +1,4 @@
-"""Writes that survive a crash of the machine: steps as data, in an order of which every prefix can be recovered."""
+"""Durable writes: steps as data, in an order in which every prefix survives a crash of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import paths
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeDirectory:
-    """Make a directory; it must not exist yet where it is ``new``."""
+    """Create a directory; if ``new``, it must not exist yet."""
 
     path: Path
     new: bool = False
@@ -20,7 +20,7 @@ class MakeDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """Write a file, whole or not at all; its content is on the disk before its name is."""
+    """Write a file atomically; its content is on the disk before its name."""
 
     path: Path
     content: bytes
@@ -48,18 +48,18 @@ def tree(root: Path, files: Mapping[str, bytes]) -> tuple[Step, ...]:
 
 
 def file(path: Path, content: bytes) -> tuple[Step, ...]:
-    """Replace one file; its name is durable at the end."""
+    """Replace a file; its name is durable at the end."""
     return WriteFile(path=path, content=content), SyncDirectory(path=path.parent)
 
 
 def perform(steps: Iterable[Step]) -> None:
-    """Carry out ``steps`` in order. Raises OSError."""
+    """Execute ``steps`` in order. Raises OSError."""
     for step in steps:
-        take(step)
+        perform_step(step)
 
 
-def take(step: Step) -> None:
-    """Carry out one step. Raises OSError."""
+def perform_step(step: Step) -> None:
+    """Execute a step. Raises OSError."""
     match step:
         case MakeDirectory():
             step.path.mkdir(mode=0o700, exist_ok=not step.new)

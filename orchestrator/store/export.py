@@ -1,4 +1,4 @@
-"""A bundle as one archive, to be carried elsewhere and verified there."""
+"""Export a bundle as an archive, and unpack an archive for verification."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from ..model.errors import UsageError
 from . import paths
 
-#: What an archive may hold when it is unpacked.
+#: The maximum size of an unpacked archive, bytes.
 LIMIT = 4 * 1024**3
 
 
@@ -55,7 +55,7 @@ def _check(archive: Path, source: tarfile.TarFile) -> None:
     for member in source:
         size += member.size
         if not (member.isfile() or member.isdir()):
-            raise paths.TornBundleError(f"{archive}: {member.name}: a link or special file has no place in a bundle")
+            raise paths.TornBundleError(f"{archive}: {member.name}: a link or special file is not allowed in a bundle")
         if size > LIMIT:
             raise paths.TornBundleError(f"{archive}: more than {LIMIT} bytes when unpacked")
 

@@ -1,4 +1,4 @@
-"""What the nodes left in a bundle, read lazily: steps, chunks, logs."""
+"""The files of nodes in a bundle, read lazily: steps, chunks, logs, events."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class BundleFiles:
         self._root = root
         self._incarnations = incarnations
         self._world = world
-        self._sound: set[str] = set()
+        self._checked: set[str] = set()
 
     def paths(self) -> tuple[str, ...]:
         """The relative paths of all files of the bundle."""
         return tuple(paths.walk(self._root))
 
     def steps(self) -> Iterator[StepRecord]:
-        """Raises TornBundleError for a line that is no step record. Read once: every checker and report asks for them."""
+        """Raises TornBundleError for a line that is no step record. Cached, because all checkers and reports read them."""
         return iter(self._step_records)
 
     def chunks(self) -> Iterator[ChunkRecord]:
@@ -82,11 +82,11 @@ class BundleFiles:
             yield file.node, file.rank, file.epoch, self._chunk_file(file)
 
     def log(self, node: str, rank: int, epoch: int) -> str:
-        found = (file for file in self._of("rank-") if (file.node, file.rank, file.epoch) == (node, rank, epoch))
-        return b"".join(paths.ends(self._root, file.path, _LOG) for file in found).decode(errors="replace")
+        matching = (file for file in self._of("rank-") if (file.node, file.rank, file.epoch) == (node, rank, epoch))
+        return b"".join(paths.ends(self._root, file.path, _LOG) for file in matching).decode(errors="replace")
 
-    def said(self) -> Iterator[tuple[str, Source]]:
-        """Raises TornBundleError for a line that is no event."""
+    def event_sources(self) -> Iterator[tuple[str, Source]]:
+        """Raises TornBundleError for a line that is not an event."""
         for path in sorted(self._root.glob("nodes/*/*.jsonl")):
             name = str(path.relative_to(self._root))
             for number, line in enumerate(paths.data(self._root, name).splitlines(keepends=True), start=1):
@@ -114,8 +114,7 @@ class BundleFiles:
     def _files(self) -> tuple[_GangFile, ...]:
         root = self._root / "nodes"
         listed = (f"nodes/{path}" for path in paths.walk(root)) if root.is_dir() else iter(())
-        found = (_gang_file(path) for path in listed)
-        files = [file for file in found if file]
+        files = [file for file in map(_gang_file, listed) if file]
         for file in files:
             if file.rank >= self._world:
                 raise paths.TornBundleError(f"{self._root / file.path}: rank {file.rank} of a world of {self._world}")
@@ -154,32 +153,32 @@ class BundleFiles:
         record = struct.Struct(CHUNK_FORMAT)
         content = self._chunk_file(file)
         for values in record.iter_unpack(content[: len(content) - len(content) % record.size]):
-            given = dict(zip(CHUNK_FIELDS, values, strict=True))
-            yield ChunkRecord(epoch=file.epoch, rank=file.rank, **given)
+            fields = dict(zip(CHUNK_FIELDS, values, strict=True))
+            yield ChunkRecord(epoch=file.epoch, rank=file.rank, **fields)
 
     def _chunk_file(self, file: _GangFile) -> bytes:
-        """Raises TornBundleError for a record whose figures no rank can have written."""
+        """Raises TornBundleError for a record with values that no rank can have written."""
         content = paths.data(self._root, file.path, paths.FILE)
-        if file.path not in self._sound:
+        if file.path not in self._checked:
             _check_chunks(content, self._root / file.path)
-            self._sound.add(file.path)
+            self._checked.add(file.path)
         return content
 
 
 def incarnations(history: History) -> dict[tuple[str, int], str]:
-    """(node, ordinal) -> incarnation, from the nodes found at the start and those started later."""
-    found: dict[tuple[str, int], str] = {}
+    """(node, ordinal) -> incarnation, of the nodes at the start of the run and of nodes started later."""
+    result: dict[tuple[str, int], str] = {}
     for event in history.of(RunBegin, NodeApplyDone):
         if isinstance(event.data, RunBegin):
             for name, node in (event.data.nodes or {}).items():
-                found[name, node.ordinal or 0] = node.incarnation or ""
+                result[name, node.ordinal or 0] = node.incarnation or ""
         elif event.node:
-            found[event.node, event.data.ordinal] = event.data.incarnation
-    return found
+            result[event.node, event.data.ordinal] = event.data.incarnation
+    return result
 
 
 def identity(line: bytes) -> tuple[Any, ...] | None:
-    """Of the event in a line; None for a line that is no event."""
+    """The identity of the event in a line; None for a line that is not an event."""
     try:
         return decoder.event(line).source.identity
     except decoder.DocumentError:
@@ -187,7 +186,7 @@ def identity(line: bytes) -> tuple[Any, ...] | None:
 
 
 def _check_chunks(content: bytes, path: Path) -> None:
-    """Raises TornBundleError for a record whose figures no rank can have written, NaN among them."""
+    """Raises TornBundleError for a record with values that no rank can have written, such as NaN."""
     limit = decoder.SECONDS
     whole = content[: len(content) - len(content) % _FIGURES.size]
     for number, (step, size, start, end) in enumerate(_FIGURES.iter_unpack(whole), start=1):

@@ -1,4 +1,4 @@
-"""What a result depends on besides the trial: versions, CPU, GPUs, threads, the hashes of the code and of the data."""
+"""The fingerprint of a run: versions, CPU, GPUs, threads, and hashes of code and data, on which its result depends."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-#: What each node's system.json is asked for.
+#: The facts from every node's system.json.
 FACTS = ("torch", "python", "kernel", "cpu", "cores", "image", "cuda", "nccl", "driver", "gpus")
-#: Those that decide about bits: a rank that goes on where one of them is another may come to another result.
+#: The facts that determine the exact result: a rank that resumes with another value may compute another result.
 BITS = ("torch", "cpu", "cuda", "nccl", "driver", "gpus")
 
 
-def take(*, code: str, threads: int, backend: str, data: str | None = None) -> dict[str, Any]:
-    """Of a bed on this machine. ``code``: hash of the payload that the ranks run; ``data``: the data directory, None for
-    the data of the payload.
-
-    torch is asked for its version without being imported.
+def local_fingerprint(*, code: str, threads: int, backend: str, data: str | None = None) -> dict[str, Any]:
+    """The fingerprint of a bed on the controller. ``code``: hash of the ranks' payload; ``data``: the data directory, None
+    for the data of the payload. The version of torch is read without importing it.
     """
     return {
         "torch": version("torch"),
@@ -28,11 +26,11 @@ def take(*, code: str, threads: int, backend: str, data: str | None = None) -> d
         "kernel": os.uname().release,
         "cpu": _cpu(Path("/proc/cpuinfo")),
         "cores": len(os.sched_getaffinity(0)),
-        **_asked(code, threads, backend, data),
+        **_settings(code, threads, backend, data),
     }
 
 
-def of_nodes(
+def node_fingerprint(
     systems: Mapping[str, Mapping[str, Any]],
     slots: Sequence[str],
     *,
@@ -41,41 +39,41 @@ def of_nodes(
     backend: str,
     data: str | None = None,
 ) -> dict[str, Any]:
-    """Of the nodes that run: ``systems`` is what each, spares too, says of itself; empty where it said nothing.
+    """The fingerprint of nodes. ``systems``: node or spare -> its system.json; empty if it is not known.
 
-    A fact is one value where all slots agree, else a list in the order of group ranks. ``mixed``: fact -> node -> value,
-    for facts that decide about bits and differ, between slots or to a spare. ``untold``: nodes that said nothing.
+    A fact is a single value if all slots agree, else a list in the order of group ranks. ``mixed``: fact -> node -> value,
+    for facts that determine the exact result and differ between nodes. ``untold``: nodes without a system.json.
     """
-    facts = {fact: _one([systems.get(name, {}).get(fact) for name in slots]) for fact in FACTS}
+    facts = {fact: _common([systems.get(name, {}).get(fact) for name in slots]) for fact in FACTS}
     mixed = {fact: {name: facts.get(fact) for name, facts in systems.items() if facts} for fact in BITS}
-    apart = {fact: values for fact, values in mixed.items() if len({repr(value) for value in values.values()}) > 1}
+    differing = {fact: values for fact, values in mixed.items() if len({repr(value) for value in values.values()}) > 1}
     untold = sorted(name for name, facts in systems.items() if not facts)
     return {
         **{fact: value for fact, value in facts.items() if value is not None},
-        **({"mixed": apart} if apart else {}),
+        **({"mixed": differing} if differing else {}),
         **({"untold": untold} if untold else {}),
-        **_asked(code, threads, backend, data),
+        **_settings(code, threads, backend, data),
     }
 
 
 def version(package: str) -> str:
-    """Of an installed package, without importing it."""
+    """The version of an installed package, without importing it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return "not installed"
 
 
-def _asked(code: str, threads: int, backend: str, data: str | None) -> dict[str, Any]:
+def _settings(code: str, threads: int, backend: str, data: str | None) -> dict[str, Any]:
     return {"threads": threads, "backend": backend, "code": code, "data": _data(Path(data)) if data else ""}
 
 
-def _one(values: Sequence[Any]) -> Any:
+def _common(values: Sequence[Any]) -> Any:
     return values[0] if all(value == values[0] for value in values) else list(values)
 
 
 def _data(folder: Path) -> str:
-    """SHA-256 over the names, sizes (bytes) and times of change (ns) of what lies in ``folder``: another data set, another twin."""
+    """SHA-256 over names, sizes (bytes) and modification times (ns) in ``folder``: another data set has another twin."""
     try:
         entries = sorted((entry.name, entry.stat()) for entry in folder.iterdir())
     except OSError as error:
@@ -85,7 +83,7 @@ def _data(folder: Path) -> str:
 
 
 def _cpu(file: Path) -> str:
-    """The model name of the first CPU; the machine's architecture where there is none."""
+    """The model name of the first CPU; the machine's architecture if there is none."""
     try:
         with file.open() as lines:
             models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

@@ -1,4 +1,4 @@
-"""Handles of the command line -> what they mean: ``runs/latest``, ``3f9c``, a path, ``lab/n2``."""
+"""Resolve handles of the command line, ``runs/latest``, ``3f9c``, a path, ``lab/n2``, and list runs with their outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..model.events import RunEnd
 from ..model.verdict import Verdict
 from . import bundle, paths
 
-#: So much of a history's end holds its last line.
+#: Bytes at the end of a history that contain its last line.
 _TAIL_BYTES = 65536
 
 _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token>[0-9a-f]{4,})")
@@ -21,7 +21,7 @@ _RUN = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}-\d{2}-\d{2}Z-(?P<trial>.+)-(?P<token
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), or how it came out."""
+    """A run in a directory of runs. ``state``: open (not sealed), sealed (no verdicts yet), or its outcome."""
 
     run: str
     trial: str
@@ -31,10 +31,10 @@ class Entry:
 
 def runs(directory: Path) -> tuple[Entry, ...]:
     """The runs below ``directory``, oldest first."""
-    found = sorted(
+    directories = sorted(
         entry for entry in _entries(directory) if not entry.is_symlink() and (entry / bundle.TRIAL).is_file()
     )
-    return tuple(_entry(path) for path in found)
+    return tuple(_entry(path) for path in directories)
 
 
 def resolve(handle: str, directory: Path) -> Path:
@@ -48,12 +48,12 @@ def resolve(handle: str, directory: Path) -> Path:
 
 
 def _no_latest(directory: Path) -> UsageError:
-    """Another run's verdict is no answer where the one that was asked for last never began."""
+    """The error for ``latest`` if the last run never began: the verdict of another run would be wrong."""
     run = bundle.latest(directory)
     if not run:
         return UsageError(f"{directory}: no run yet", hint="ccbed run dp-ring")
     return UsageError(
-        f"{directory / run}: the run that was asked for last has not begun, or was removed",
+        f"{directory / run}: the latest run has not begun, or was removed",
         hint="ccbed status, or an earlier run: ccbed list runs",
     )
 
@@ -64,7 +64,7 @@ def is_run_name(name: str) -> bool:
 
 
 def node(handle: str) -> tuple[str, str] | None:
-    """``lab/n2`` -> (lab, n2); None for what is no such handle."""
+    """``lab/n2`` -> (lab, n2); None for any other handle."""
     match = re.fullmatch(r"([a-z0-9][a-z0-9._-]*)/([A-Za-z][A-Za-z0-9._-]*)", handle)
     return (match[1], match[2]) if match else None
 
@@ -75,7 +75,7 @@ def _by_token(handle: str, directory: Path) -> Path:
         return match[0].directory.resolve()
     if match:
         listed = ", ".join(entry.run for entry in match)
-        raise UsageError(f"{handle} means several runs: {listed}", hint="give more of the name")
+        raise UsageError(f"{handle} matches several runs: {listed}", hint="give more of the name")
     if Path(handle).is_dir():
         raise UsageError(f"{handle}: not a run: it has no {bundle.TRIAL}", hint="ccbed list runs")
     raise UsageError(f"no run {handle} in {directory}", hint="ccbed list runs, or --runs-dir DIRECTORY")
@@ -91,7 +91,7 @@ def _entry(path: Path) -> Entry:
 
 
 def _state(path: Path) -> str:
-    """How the run came out, as its exit code says it; of one that was not judged, whether it is sealed."""
+    """The overall outcome of a judged run; open or sealed for a run without verdicts."""
     verdicts = _verdicts(path / bundle.VERDICTS)
     if verdicts is None:
         return "sealed" if bundle.is_sealed(path) else "open"
@@ -100,7 +100,7 @@ def _state(path: Path) -> str:
 
 
 def _verdicts(file: Path) -> tuple[Verdict, ...] | None:
-    """The saved verdicts; None where there are none, and none at all where they cannot be read."""
+    """The saved verdicts; None if there is no file; empty if they cannot be read."""
     try:
         return decoder.convert(tuple[Verdict, ...], decoder.parse(paths.read(file)))
     except FileNotFoundError:
@@ -110,7 +110,7 @@ def _verdicts(file: Path) -> tuple[Verdict, ...] | None:
 
 
 def _end(history: Path) -> RunEnd:
-    """The payload of ``run.end``, which is the last line of a history; nothing is known where it is not."""
+    """The payload of ``run.end``, the last line of a history; an empty payload if that line is another event."""
     try:
         if not history.is_file():
             return RunEnd()

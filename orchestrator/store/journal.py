@@ -1,4 +1,4 @@
-"""The history on disk: one line per event, one writer, a torn tail repaired, repeats dropped."""
+"""The journal: the only writer of a run's history on disk; it repairs a torn tail and drops duplicates."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from . import durable, paths
 
 
 class JournalError(InfrastructureError):
-    """The journal cannot be written: nothing may be ordered any more that it would not tell of."""
+    """The journal cannot be written: no command may be issued without a record."""
 
 
 def read(path: Path) -> History:
-    """The whole lines of a history. Raises InfrastructureError for a line that is no event."""
+    """The complete lines of a history. Raises InfrastructureError for a line that is not an event."""
     whole, _ = _split(paths.read(path) if path.exists() else b"")
     return History(tuple(_events(path, whole)))
 
@@ -31,7 +31,7 @@ class Journal:
     """The only writer of a run's history. Open it as a context manager; a second writer is refused."""
 
     def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:
-        """Lock, repair the tail and read. ``secrets``: values that are not written.
+        """Lock the file, repair its tail and read it. ``secrets``: values that are not written.
 
         Raises InfrastructureError when another writer holds the lock.
         """
@@ -49,7 +49,7 @@ class Journal:
         except BaseException:
             os.close(self._fd)
             raise
-        self._seen = {event.source.identity for event in self.events}
+        self._identities = {event.source.identity for event in self.events}
         self._own = max((e.source.n for e in self.events if e.source.writer == "ctl"), default=0)
 
     def __enter__(self) -> Self:
@@ -63,24 +63,24 @@ class Journal:
         return History(tuple(self.events))
 
     def append(self, event: Event) -> Event | None:
-        """Write ``event`` with its ``seq`` and ``t``; None when an event of this identity was written before.
+        """Write ``event`` with its ``seq`` and ``t``; None if an event with this identity is already recorded.
 
-        The controller's own events come with number 0 and are numbered here. Raises JournalError when the journal cannot be written.
+        The controller's own events have the number 0 and are numbered here. Raises JournalError.
         """
         if event.source.writer == "ctl":
             event = replace(event, source=replace(event.source, n=self._own + 1))
-        if event.source.identity in self._seen:
+        if event.source.identity in self._identities:
             return None
-        placed = replace(event, seq=len(self.events) + 1, t=self._seconds(event))
-        self._write(placed)
-        self._seen.add(placed.source.identity)
-        self.events.append(placed)
-        if placed.source.writer == "ctl":
-            self._own = placed.source.n
-        return placed
+        recorded = replace(event, seq=len(self.events) + 1, t=self._seconds(event))
+        self._write(recorded)
+        self._identities.add(recorded.source.identity)
+        self.events.append(recorded)
+        if recorded.source.writer == "ctl":
+            self._own = recorded.source.n
+        return recorded
 
     def sync(self) -> None:
-        """Force everything written so far to the disk."""
+        """Force the written lines to the disk."""
         try:
             os.fsync(self._fd)
         except OSError as error:
@@ -127,7 +127,7 @@ class Journal:
 
 
 def _split(data: bytes) -> tuple[bytes, bytes]:
-    """Whole lines, and the torn tail: bytes after the last newline, or a last line that is no JSON object."""
+    """Complete lines, and the torn tail: bytes after the last newline, or a last line that is not a JSON object."""
     end = data.rfind(b"\n") + 1
     whole = data[:end]
     start = whole.rfind(b"\n", 0, -1) + 1 if whole else 0

@@ -1,4 +1,4 @@
-"""What is left on the controller: cached twins, crash reports, directories of runs that never began; with option, bundles."""
+"""Leftovers on the controller: cached twins, crash reports, directories of runs that never began; optionally bundles."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ TWIN, CRASH, UNBEGUN, RUN = "twin", "crash report", "run that never began", "run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Local:
+class LocalLeftover:
     """A leftover with its path."""
 
     leftover: Leftover
     path: Path
 
 
-def of_state(state: Path, now: float) -> tuple[Local, ...]:
+def of_state(state: Path, now: float) -> tuple[LocalLeftover, ...]:
     """``now``: seconds since 1970."""
     twins = (_local(TWIN, path, now) for path in sorted((state / "twins").glob("*.json")))
     crashes = (_local(CRASH, path, now) for path in sorted(state.glob("crash-*.txt")))
     return (*twins, *crashes)
 
 
-def of_runs(runs: Path, now: float, open_runs: Collection[str], *, bundles: bool) -> tuple[Local, ...]:
+def of_runs(runs: Path, now: float, open_runs: Collection[str], *, bundles: bool) -> tuple[LocalLeftover, ...]:
     """Directories of runs that never began; with ``bundles`` all runs. ``open_runs``: names of runs that are open."""
     result = [_local(UNBEGUN, path, now) for path in _unbegun(runs) if path.name not in open_runs]
     if bundles:
@@ -40,7 +40,7 @@ def of_runs(runs: Path, now: float, open_runs: Collection[str], *, bundles: bool
     return tuple(result)
 
 
-def remove(local: Local) -> None:
+def remove(local: LocalLeftover) -> None:
     """Raises OSError."""
     if local.path.is_dir() and not local.path.is_symlink():
         shutil.rmtree(local.path)
@@ -49,17 +49,17 @@ def remove(local: Local) -> None:
 
 
 def _unbegun(runs: Path) -> Iterator[Path]:
-    """What ccbed has made there and never made a run, by its name."""
+    """Directories that ccbed created, according to their names, and that never became runs."""
     for path in sorted(runs.iterdir()) if runs.is_dir() else ():
-        ours = index.is_run_name(path.name) or path.name.startswith(".gather-")
-        if ours and path.is_dir() and not path.is_symlink() and not (path / bundle.TRIAL).exists():
+        is_run_directory = index.is_run_name(path.name) or path.name.startswith(".gather-")
+        if is_run_directory and path.is_dir() and not path.is_symlink() and not (path / bundle.TRIAL).exists():
             yield path
 
 
-def _local(kind: str, path: Path, now: float, in_use: str = "") -> Local:
+def _local(kind: str, path: Path, now: float, in_use: str = "") -> LocalLeftover:
     measured = prunable_files.measure([path], now)
     leftover = Leftover(
         kind=kind, name=path.name, location=str(path.parent), size_bytes=measured["size_bytes"],
         age_s=measured["age_s"], in_use=in_use,
     )  # fmt: skip
-    return Local(leftover=leftover, path=path)
+    return LocalLeftover(leftover=leftover, path=path)

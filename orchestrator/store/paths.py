@@ -1,4 +1,4 @@
-"""Reading a directory that may come from anywhere: no link followed, nothing outside touched, sizes have limits."""
+"""Read and write files safely: no link of an untrusted bundle is followed, sizes are limited, writes are atomic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEMPORARY = re.compile(r"\..+\.\d+")
 
 
 class TornBundleError(CcbedError):
-    """Evidence is missing, changed or unreadable: nothing can be concluded from it."""
+    """Evidence is missing, changed or unreadable: it allows no conclusion."""
 
     exit_code = EXIT_UNKNOWN
 
@@ -42,8 +42,10 @@ class TornBundleError(CcbedError):
 
 
 def walk(root: Path) -> Iterator[str]:
-    """The relative paths of all regular files, sorted. Raises TornBundleError for a link, a special file, a name that is no
-    text, and for more files or levels than a bundle has."""
+    """The relative paths of all regular files, sorted.
+
+    Raises TornBundleError for a link, a special file, an unprintable name, and for too many files or levels.
+    """
     files = list(itertools.islice(_walk(root, ""), FILES + 1))
     if len(files) > FILES:
         raise TornBundleError(f"{root}: more than {FILES:,} files")
@@ -57,25 +59,25 @@ def _walk(root: Path, prefix: str) -> Iterator[str]:
         for entry in entries:
             path = f"{prefix}{entry.name}"
             if _UNPRINTABLE.search(entry.name):
-                raise TornBundleError(f"{root}: {path!r}: a name that is no printable text has no place in a bundle")
+                raise TornBundleError(f"{root}: {path!r}: an unprintable name is not allowed in a bundle")
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(root, f"{path}/")
             elif entry.is_file(follow_symlinks=False):
                 yield path
             else:
-                raise TornBundleError(f"{root / path}: a link or special file has no place in a bundle")
+                raise TornBundleError(f"{root / path}: a link or special file is not allowed in a bundle")
 
 
 def inside(root: Path, path: str) -> Path:
     """``root / path`` for a plain relative path. Raises TornBundleError for any other, and for a link on the way."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or not pure.parts or ".." in pure.parts or "\0" in path:
-        raise TornBundleError(f"{root}: {path!r} is no path inside the bundle")
+        raise TornBundleError(f"{root}: {path!r} is not a path inside the bundle")
     path_ = root
     for part in pure.parts:
         path_ = path_ / part
         if path_.is_symlink():
-            raise TornBundleError(f"{path_}: a link has no place in a bundle")
+            raise TornBundleError(f"{path_}: a link is not allowed in a bundle")
     return path_
 
 
@@ -116,7 +118,7 @@ def ends(root: Path, path: str, length: int) -> bytes:
 
 
 def read(file: Path, limit: int = LIMIT) -> bytes:
-    """The bytes of a regular file, without waiting. Raises OSError, also for another kind of file and for more than ``limit``."""
+    """The bytes of a regular file, without blocking. Raises OSError, also for special files and more than ``limit`` bytes."""
     with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as source:
         status = os.fstat(source.fileno())
         if not stat.S_ISREG(status.st_mode):
@@ -142,7 +144,7 @@ def built(cls: type[T] | Any, root: Path, path: str) -> T:
 
 
 def convert(cls: type[T] | Any, value: Any, file: Path) -> T:
-    """A value that came from ``file`` as ``cls``. Raises TornBundleError."""
+    """A value from ``file`` as ``cls``. Raises TornBundleError."""
     try:
         result: T = decoder.convert(cls, value)
         return result
@@ -151,9 +153,9 @@ def convert(cls: type[T] | Any, value: Any, file: Path) -> T:
 
 
 def write(file: Path, content: bytes, *, durable: bool = False) -> None:
-    """Whole or not at all: a temporary file beside it, then renamed. For its owner's eyes: inventories hold secrets.
+    """Write a file atomically, readable only by its owner, because inventories contain secrets.
 
-    ``durable``: the content is on the disk before the file has its name.
+    ``durable``: the content is on the disk before the file is renamed.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
@@ -171,10 +173,10 @@ def write(file: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Remove the temporary files that ``write`` left in ``directory`` where it was killed."""
-    for left in directory.glob(".*"):
-        if _TEMPORARY.fullmatch(left.name) and left.is_file():
-            left.unlink()
+    """Remove the temporary files of a killed ``write`` in ``directory``."""
+    for path in directory.glob(".*"):
+        if _TEMPORARY.fullmatch(path.name) and path.is_file():
+            path.unlink()
 
 
 def as_json(value: Any) -> bytes:

@@ -15,13 +15,13 @@ DERIVED = "derived-sha256.txt"
 #: The signature of the manifest, where it was signed.
 SIGNATURE = f"{MANIFEST}.sig"
 _DERIVED = rf"{re.escape(MANIFEST)}|{re.escape(SIGNATURE)}|{re.escape(DERIVED)}|verdicts\.json"
-#: What a kill leaves of them while they are written counts no more than they do.
+#: Their temporary files, which remain if ccbed is killed while writing, are not evidence either.
 _NOT_EVIDENCE = re.compile(rf"report/.*|{_DERIVED}|\.({_DERIVED})\.\d+")
 _LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 
 
 def seal(directory: Path) -> None:
-    """List every file of evidence with its sum, when all of them are on the disk. Verdicts and report are not evidence."""
+    """List every evidence file with its checksum, after forcing them to the disk. Verdicts and report are not evidence."""
     paths.sweep(directory)
     files = evidence(directory)
     for path in files:
@@ -42,7 +42,7 @@ def write(directory: Path, manifest: str, files: Iterable[str]) -> None:
 
 
 def verify(directory: Path) -> tuple[str, ...]:
-    """What is wrong with the evidence and with what was derived from it; empty if all is as it was sealed."""
+    """The problems of the evidence and of the derived files; empty if all match their seal."""
     if not (directory / MANIFEST).is_file():
         return (f"{directory}: not sealed: it has no {MANIFEST}",)
     try:
@@ -52,7 +52,7 @@ def verify(directory: Path) -> tuple[str, ...]:
 
 
 def is_derived(directory: Path) -> bool:
-    """Whether verdicts and report are as they were written last: a judgement that was cut off is made again."""
+    """Whether verdicts and report are complete and unchanged; an interrupted judgement is repeated."""
     if not (directory / DERIVED).is_file():
         return False
     try:
@@ -62,13 +62,12 @@ def is_derived(directory: Path) -> bool:
 
 
 def verify_evidence(directory: Path) -> tuple[str, ...]:
-    """As ``verify``, for the evidence only. Raises TornBundleError."""
+    """Like ``verify``, for the evidence only. Raises TornBundleError."""
     return _compare(directory, MANIFEST, evidence(directory))
 
 
 def _derived(directory: Path) -> list[str]:
-    found = [path for path in paths.walk(directory) if path.startswith("report/") or path == "verdicts.json"]
-    return found
+    return [path for path in paths.walk(directory) if path.startswith("report/") or path == "verdicts.json"]
 
 
 def _compare(directory: Path, manifest: str, present: list[str]) -> tuple[str, ...]:

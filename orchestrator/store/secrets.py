@@ -1,4 +1,4 @@
-"""The key by which secrets are masked on this machine, and the secrets of the run that is open on a bed."""
+"""The key that masks secrets on this machine, and the secrets of a bed's open run."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def mask(state: Path) -> Callable[[str], str]:
 
 
 def salt(state: Path) -> bytes:
-    """What is hashed with files that hold secrets, so that their digest tells nothing to who lacks the key."""
+    """The salt for digests of files with secrets, so that a digest reveals nothing without the key."""
     return _digest(_key(state), b"salt of payloads").encode()
 
 
 def keep(workdir: Path, run: str, values: Mapping[str, str]) -> None:
-    """Keep placeholder -> secret beside the bed while the run is open: who resumes it needs them."""
+    """Keep placeholder -> secret with the bed while the run is open: resuming it requires them."""
     if values:
         paths.write_json(workdir / OF_RUN, {"run": run, "secrets": dict(values)})
 
 
 def of_run(workdir: Path, run: str) -> dict[str, str]:
-    """Placeholder -> secret of an open run; empty where it had none."""
+    """Placeholder -> secret of an open run; empty if it has none."""
     try:
         content = json.loads((workdir / OF_RUN).read_bytes())
         return dict(content["secrets"]) if content["run"] == run else {}
@@ -43,7 +43,7 @@ def of_run(workdir: Path, run: str) -> dict[str, str]:
 
 
 def forget(workdir: Path, run: str) -> None:
-    """The run has ended."""
+    """Remove the secrets of an ended run."""
     if of_run(workdir, run):
         (workdir / OF_RUN).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The inventories, playbooks and images that come with ccbed: beside a checkout's package, or inside an installed one."""
+"""The inventories, playbooks and images that ccbed ships: beside the package in a checkout, inside an installed package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def folder(name: str) -> Path:
 
 
 def find(path: Path) -> Path:
-    """``path`` if it is there, else the file that ccbed ships under that name (``inventories/local.yml``), else ``path``."""
+    """``path`` if it exists, else the shipped file of that name (``inventories/local.yml``), else ``path``."""
     if path.exists() or path.is_absolute() or not path.parts:
         return path
     shipped = folder(path.parts[0]).joinpath(*path.parts[1:])

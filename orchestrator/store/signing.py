@@ -1,6 +1,6 @@
-"""The signatures of a bundle: keepers sign each of their events, an SSH key of the user signs the list of SHA-256 sums.
+"""The signatures of a bundle: keepers sign their events, an SSH key of the user signs the list of SHA-256 checksums.
 
-What each of them proves, and what it does not, is in ``evidence.md`` beside this file.
+``evidence.md`` beside this file explains what the signatures prove, and what they do not prove.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from ..model.errors import UsageError
 from . import paths, seal
 
-#: A signature that was made for something else is none of a bundle.
+#: The namespace of the signature: a signature for another purpose is not valid for a bundle.
 NAMESPACE = "ccbed-bundle"
 _TIMEOUT_S = 60.0
 
@@ -64,7 +64,7 @@ def signer(directory: Path, allowed: Path, name: str = "") -> str:
 
 
 def unsigned_events(directory: Path, keys: Iterable[Path]) -> tuple[str, ...]:
-    """Each file of keepers' events with the first line that none of the keepers' ``keys`` has signed.
+    """The files of keepers' events with the first line that is not signed by one of the keepers' ``keys``.
 
     Raises UsageError for a key that cannot be read, TornBundleError where there are no events.
     """

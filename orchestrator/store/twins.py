@@ -1,4 +1,4 @@
-"""The cache of twins: uninterrupted runs, by the key of what determines their result, each with a checksum."""
+"""The cache of twins by their key, with checksums."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DamagedTwinError(Exception):
 
 
 def get(state: Path, key: str, ranks: int) -> Twin | None:
-    """The twin of ``ranks`` ranks with this key; None where there is none. Raises DamagedTwinError."""
+    """The twin of ``ranks`` ranks with this key; None if there is none. Raises DamagedTwinError."""
     file = _file(state, key)
     try:
         twin = _read(file.read_bytes(), key, ranks)
@@ -39,7 +39,7 @@ def put(state: Path, twin: Twin) -> None:
 
 
 def _read(data: bytes, key: str, ranks: int) -> Twin:
-    """Raises ValueError with the reason, or what else damaged data leads to."""
+    """Raises ValueError with the reason, or another error for damaged data."""
     document = json.loads(data)
     content = document.get("twin")
     if content is None or "sha256" not in document:

@@ -39,7 +39,7 @@ TRIAL = "dp-ring --nodes 2 --fail-node 1 --epochs 1"
 PATIENCE_S = 120.0
 #: Calls after which a kill comes, with the number of times that they are made in a run, about.
 CALLS: dict[str, tuple[Any, str, int]] = {
-    "step of the preparation": (durable, "take", 30),
+    "step of the preparation": (durable, "perform_step", 30),
     "link to latest": (bundle, "link_latest", 1),
     "change of the mark": (beds, "change_run", 2),
     "gathering": (collect, "gather", 2),
@@ -176,7 +176,7 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     (root / "log").touch()
     state = root / "state" / "ccbed"
     judging.warm_up_reports(plugins.discover(())).join()  # what every process needs is loaded once, here
-    fingerprint.take(code="", threads=1, backend="gloo", data=None)
+    fingerprint.local_fingerprint(code="", threads=1, backend="gloo", data=None)
     assert _ccbed(state, f"up {root / 'two.yml'}", root / "log") == 0, (root / "log").read_text()
     spec = beds.read(state, "two")
     assert spec is not None

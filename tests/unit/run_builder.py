@@ -49,7 +49,7 @@ class Files:
     def paths(self) -> tuple[str, ...]:
         return ()
 
-    def said(self) -> Iterator[tuple[str, Source]]:
+    def event_sources(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
     def read(self, path: str) -> bytes:

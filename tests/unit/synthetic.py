@@ -54,7 +54,7 @@ class Files:
     def paths(self) -> tuple[str, ...]:
         return tuple(self.texts)
 
-    def said(self) -> Iterator[tuple[str, Source]]:
+    def event_sources(self) -> Iterator[tuple[str, Source]]:
         return iter(())
 
     def read(self, path: str) -> bytes:

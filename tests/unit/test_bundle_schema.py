@@ -44,7 +44,7 @@ def test_the_schema_of_a_bundle_is_written_down() -> None:
         ('{"name": "x", "workload": "w", "world": {"nodes": 1000000000}}', "world: must have 1 to 65,536 ranks"),
         ('{"name": "x", "workload": "w", "params": {"a": [1' + "0" * 400 + "]}}", "params.a.0: a number beyond ±10^18"),
         ('{"name": "x", "workload": "w", "params": {"a": NaN}}', "not valid JSON: "),
-        ('{"name": "x", "name": "y", "workload": "w"}', "name: stands twice in one object"),
+        ('{"name": "x", "name": "y", "workload": "w"}', "name: appears twice in an object"),
         (
             '{"name": "x", "workload": "w", "params": ' + '{"a": ' * 40 + "1" + "}" * 41,
             "nested more than 32 levels deep",

@@ -40,7 +40,7 @@ def test_a_broken_file_is_named_with_its_line_when_it_is_used_and_not_before(tmp
 
 
 def test_a_name_that_is_taken_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="fault crash-node is already there"):
+    with pytest.raises(UsageError, match="fault crash-node already exists"):
         plugins.discover([folder(tmp_path, "faults", "crash_node.py", "")])
 
 

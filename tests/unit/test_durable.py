@@ -76,13 +76,13 @@ def test_after_a_loss_of_power_no_directory_of_a_run_is_there_without_its_mark(
     bed, runs = tmp_path / "bed", tmp_path / "runs"
     bed.mkdir()
     steps: list[durable.Step] = []
-    take = durable.take
+    take = durable.perform_step
 
     def record(step: durable.Step) -> None:
         steps.append(step)
         take(step)
 
-    monkeypatch.setattr(durable, "take", record)
+    monkeypatch.setattr(durable, "perform_step", record)
     directory = bundle.new(runs, "t")
     beds.begin_run(bed, directory.name, directory)
     bundle.make(directory)

@@ -12,7 +12,7 @@ from orchestrator.store import fingerprint
 
 
 def taken(data: Path | None) -> object:
-    return fingerprint.take(code="c", threads=1, backend="gloo", data=str(data) if data else None)["data"]
+    return fingerprint.local_fingerprint(code="c", threads=1, backend="gloo", data=str(data) if data else None)["data"]
 
 
 def test_the_data_directory_is_part_of_what_a_result_depends_on(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def of(*systems: Mapping[str, Any], spare: Mapping[str, Any] = NODE) -> dict[str
     """The fingerprint of a bed of containers: one slot for each of ``systems``, and a spare."""
     told = {f"n{number}": system for number, system in enumerate((*systems, spare))}
     slots = tuple(told)[: len(systems)]
-    return fingerprint.of_nodes(told, slots, code="c", threads=1, backend="nccl")
+    return fingerprint.node_fingerprint(told, slots, code="c", threads=1, backend="nccl")
 
 
 def test_nodes_that_are_alike_have_one_fingerprint_which_is_not_this_machines() -> None:

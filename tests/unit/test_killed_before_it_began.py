@@ -48,7 +48,9 @@ class Killed:
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
-    fingerprint.take(code="", threads=1, backend="gloo", data=None)  # what it loads is loaded once, not in every fork
+    fingerprint.local_fingerprint(
+        code="", threads=1, backend="gloo", data=None
+    )  # what it loads is loaded once, not in every fork
     return plugins.discover()
 
 
@@ -83,7 +85,7 @@ def _begun_and_killed(request: Request, steps: int) -> tuple[Path, bool]:
 
 
 def _begin(request: Request, killed: Killed, directory: Path) -> None:
-    durable.take = killed.after(durable.take)
+    durable.perform_step = killed.after(durable.perform_step)
     bundle.link_latest = killed.after(bundle.link_latest)
     for name in CALLS:
         setattr(request.provider, name, killed.after(getattr(request.provider, name)))
@@ -121,7 +123,7 @@ def test_latest_means_no_other_run_after_one_that_never_began(tmp_path: Path, ca
     request = _request(tmp_path, catalogue)
     directory, _ = _begun_and_killed(request, 8)
     for _ in ("before it is removed", "after"):
-        with pytest.raises(UsageError, match=f"{directory.name}: the run that was asked for last has not begun"):
+        with pytest.raises(UsageError, match=f"{directory.name}: the latest run has not begun"):
             index.resolve("latest", Path(request.runs))
         abandon.settle(request.bed, request.provider, catalogue, lambda note: None)
 

@@ -94,14 +94,14 @@ def test_verdicts_and_report_are_rebuilt_without_touching_the_seal(tmp_path: Pat
 
 @pytest.mark.parametrize("path", ["../evil", "a/../../evil"])
 def test_a_report_cannot_be_written_outside(tmp_path: Path, path: str) -> None:
-    with pytest.raises(paths.TornBundleError, match="is no path inside"):
+    with pytest.raises(paths.TornBundleError, match="is not a path inside"):
         bundle.write_derived(run(tmp_path), (), {path: b""})
 
 
 def test_a_link_in_a_bundle_is_refused(tmp_path: Path) -> None:
     directory = run(tmp_path)
     (directory / "nodes/n2/secret").symlink_to("/etc/passwd")
-    with pytest.raises(paths.TornBundleError, match="a link or special file has no place"):
+    with pytest.raises(paths.TornBundleError, match="a link or special file is not allowed"):
         tuple(bundle.load(directory).files.paths())
     assert "a link" in seal.verify(directory)[0]
 
@@ -171,16 +171,16 @@ def test_a_bed_file_is_what_was_written(tmp_path: Path) -> None:
 
 def test_nodes_without_a_bed_file_are_still_found(tmp_path: Path) -> None:
     (tmp_path / "beds/lab/nodes").mkdir(parents=True)
-    assert beds.strays(tmp_path) == ("lab",)
-    assert beds.remembered(tmp_path, "lab").workdir == str(tmp_path / "beds/lab")
-    assert beds.remembered(tmp_path, "lab").provider == "process"
+    assert beds.names_without_file(tmp_path) == ("lab",)
+    assert beds.minimal_spec(tmp_path, "lab").workdir == str(tmp_path / "beds/lab")
+    assert beds.minimal_spec(tmp_path, "lab").provider == "process"
 
 
 def test_a_bed_of_containers_without_its_file_is_known_by_its_keeper(tmp_path: Path) -> None:
     keeper = tmp_path / "beds/box/keeper"
     keeper.mkdir(parents=True)
     (keeper / "keeper.json").write_text(json.dumps({"backend": "containers", "engine": "/e.sock"}))
-    found = beds.remembered(tmp_path, "box")
+    found = beds.minimal_spec(tmp_path, "box")
     assert (found.provider, found.network, found.hostdir) == ("docker", "private", str(tmp_path / "beds/box"))
     assert [(host.connection, host.engine) for host in found.hosts] == [("local", "/e.sock")]
 
@@ -188,7 +188,7 @@ def test_a_bed_of_containers_without_its_file_is_known_by_its_keeper(tmp_path: P
 def test_a_bed_on_hosts_elsewhere_without_its_file_is_refused_with_what_helps(tmp_path: Path) -> None:
     (tmp_path / "beds/far/keeper-h1").mkdir(parents=True)
     with pytest.raises(UsageError, match="hosts are not known") as told:
-        beds.remembered(tmp_path, "far")
+        beds.minimal_spec(tmp_path, "far")
     assert "ccbed down INVENTORY" in str(told.value.hint)
 
 

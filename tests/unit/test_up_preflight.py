@@ -66,6 +66,6 @@ def test_an_up_that_was_ended_before_its_preflight_is_not_taken_for_good(
 def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, found: list[Requirement]) -> None:
     found += [BAD]
     desk("up", "local.yml")
-    assert store.doubted(desk.root / "state", "local")
+    assert store.needs_preflight(desk.root / "state", "local")
     assert desk("down", "local") == 0
-    assert not store.doubted(desk.root / "state", "local")
+    assert not store.needs_preflight(desk.root / "state", "local")

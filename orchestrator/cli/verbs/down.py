@@ -44,7 +44,7 @@ def _unlisted(session: Session, bed: str | None) -> tuple[BedSpec, ...]:
 
 
 def _selected(session: Session, bed: str | None, every: bool) -> tuple[BedSpec, ...]:
-    known = (*store.names(session.state), *store.strays(session.state))
+    known = (*store.names(session.state), *store.names_without_file(session.state))
     if bed is None:
         if len(known) > 1 and not every:
             raise UsageError(f"several beds are up: {', '.join(known)}", hint=f"ccbed down {known[0]}, or --all")
@@ -66,7 +66,7 @@ def _of_inventory(session: Session, inventory: Path) -> tuple[BedSpec, ...]:
 
 
 def _read(session: Session, name: str) -> BedSpec:
-    return beds.read(session, name) or store.remembered(session.state, name)
+    return beds.read(session, name) or store.minimal_spec(session.state, name)
 
 
 def _end(session: Session, bed: BedSpec, force: bool, abandon: bool) -> None:

@@ -40,7 +40,7 @@ class Status:
 @click.pass_obj
 def command(session: Session, bed: str | None, as_json: bool) -> int:
     """Show beds, nodes, leases, leftover faults and open runs."""
-    names = (bed,) if bed else (*store.names(session.state), *store.strays(session.state))
+    names = (bed,) if bed else (*store.names(session.state), *store.names_without_file(session.state))
     statuses = [_observe(session, name) for name in names if not _is_unknown(session, name)]
     if as_json:
         session.terminal.json([_plain(status) for status in statuses])
@@ -59,8 +59,8 @@ def _code(statuses: list[Status]) -> int:
 def _is_unknown(session: Session, name: str) -> bool:
     """Warn of a bed whose hosts are not known any more; the other beds are shown."""
     try:
-        if name in store.strays(session.state):
-            store.remembered(session.state, name)
+        if name in store.names_without_file(session.state):
+            store.minimal_spec(session.state, name)
     except UsageError as error:
         session.terminal.warn(f"{error}; {error.hint}")
         return True
@@ -68,8 +68,8 @@ def _is_unknown(session: Session, name: str) -> bool:
 
 
 def _observe(session: Session, name: str) -> Status:
-    strays = store.strays(session.state)
-    spec = store.remembered(session.state, name) if name in strays else beds.choose(session, name)
+    strays = store.names_without_file(session.state)
+    spec = store.minimal_spec(session.state, name) if name in strays else beds.choose(session, name)
     run = store.open_run(Path(spec.workdir), time.time())
     provider = session.provider(spec)
     try:

@@ -61,7 +61,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         bed_view.away(session.terminal, bed, diff)
         if diff.empty:
             store.write(session.state, bed)
-            if store.doubted(session.state, bed.name):
+            if store.needs_preflight(session.state, bed.name):
                 _preflight(session, bed, status, provider)
             if not quiet:
                 session.terminal.line(_unchanged(session, bed, status))
@@ -69,7 +69,7 @@ def up(session: Session, bed: BedSpec, *, force: bool = False, quiet: bool = Fal
         if not force:
             beds.refuse_open(session, bed, "up has changes to make and")
         store.write(session.state, bed)
-        store.doubt(session.state, bed.name)
+        store.require_preflight(session.state, bed.name)
         with bed_view.reporting_processes(bed, provider):
             _change(session, bed, status, diff, provider, mend=prepare is not False)
     return 0
@@ -200,7 +200,7 @@ def _preflight(session: Session, bed: BedSpec, status: BedStatus, provider: Prov
     refused = preflight.failure(findings)
     if refused:
         raise refused
-    store.fit(session.state, bed.name)
+    store.clear_preflight(session.state, bed.name)
 
 
 def _unchanged(session: Session, bed: BedSpec, status: BedStatus) -> str:

@@ -1,9 +1,9 @@
-"""JSON of a bundle -> the model's dataclasses: types, ranges and depth are checked here, once, and nowhere else.
+"""Decode JSON of a bundle into the model's dataclasses; this is the only place that checks types, ranges and depth.
 
-Readers behind this border may rely on the types; ``bundle.schema.json`` beside this file states them. Keys that the model does
-not know are ignored, because a later version may add some without a new format number; `ccbed run X/trial.json` rejects them,
-because people edit that file. Numbers are finite and at most ``LARGEST``, values nest at most ``DEPTH`` levels, and a key
-stands once in an object of a document. Numbers that are no JSON (NaN, Infinity) are rejected; ccbed writes them as text.
+Other modules rely on the types; ``bundle.schema.json`` beside this file lists them. Unknown keys are ignored, because a later
+version may add keys without a new format number; `ccbed run X/trial.json` rejects them, because users edit that file. Numbers
+are finite and at most ``LARGEST``, values nest at most ``DEPTH`` levels, and a key appears once in an object. Numbers that
+JSON does not have (NaN, Infinity) are rejected; ccbed writes them as text.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 DEPTH = 32
 LARGEST = 10**18
-#: Seconds that a clock may show, or a limit may last.
+#: The largest number of seconds of a clock or a limit.
 SECONDS = 10**11
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _PLACE = re.compile(r"(.*) - at `(?:key in )?\$\.?(.*)`", re.DOTALL)
@@ -74,7 +74,7 @@ def parse(data: bytes) -> Any:
 
 
 def parse_document(data: bytes) -> Any:
-    """As ``parse``, for a whole file: a key that stands twice in one object is rejected too."""
+    """Like ``parse``, for a whole file: a key that appears twice in an object is rejected as well."""
     value = parse(data)
     repeated: list[str] = []
 
@@ -85,7 +85,7 @@ def parse_document(data: bytes) -> Any:
 
     json.loads(data, object_pairs_hook=once)
     if repeated:
-        raise DocumentError(f"{repeated[0]}: stands twice in one object")
+        raise DocumentError(f"{repeated[0]}: appears twice in an object")
     return value
 
 

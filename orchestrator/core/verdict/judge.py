@@ -1,4 +1,4 @@
-"""From a finished run to verdicts, and from verdicts to an exit code. Pure; a checker that breaks proves nothing."""
+"""Judge a finished run: the verdict of every check, and the exit code. The outcome of a failed checker is unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...model.trial import CheckSpec, Trial
 from ...model.verdict import Verdict
 from . import sentence
 
-#: Checkers that compare what bundles state since format 2.
+#: Checkers that compare facts that bundles contain since format 2.
 SINCE_2 = ("evidence-agrees", "history-replays")
 _CODES = {
     "interrupted": errors.EXIT_INTERRUPTED,
@@ -25,42 +25,42 @@ _CODES = {
     "unknown": errors.EXIT_UNKNOWN,
     "pass": errors.EXIT_PASS,
 }
-#: What a checker may return.
+#: The outcomes that a checker may return.
 OUTCOMES = ("pass", "fail", "unknown")
 #: Checkers that no bundle of format 1 was planned with.
 NEW_IN_2 = ("times-possible",)
-#: Why a check that needs a twin is skipped.
+#: The reason for skipping a check that needs a twin.
 NO_TWIN = "not checked: the run has no twin to compare with (--no-twin)"
-#: Where the files of a run's plugins are.
+#: The hint to the files of a run's plugins.
 FROM_BUNDLE = "the bundle has it: --plugins inputs/plugins"
-#: What the evidence of a verdict says where the file of the check has changed since the run was planned.
+#: Key and value in the evidence of a verdict if the file of the check has changed since the run was planned.
 JUDGED_BY, ANOTHER_VERSION = "judged_by", "another version of the check than the run was planned with"
 
 
 def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
-    """What is checked: the checkers that always run, those of the workload, those of the trial, each once.
+    """The checks: those that always run, those of the workload, and those of the trial, without repetition.
 
-    Where one is named twice, the later, more special, wins; the order is that of the first mention.
+    If a check is named twice, the later, more specific entry applies; the order is that of the first entry.
     """
     always = (name for name, plugin in catalogue.checkers.items() if _checker(plugin).ALWAYS)
     workload = catalogue.workloads.get(trial.workload)
-    usual: Iterable[str] = getattr(workload.module, "CHECKS", ()) if workload else ()
-    chosen = {name: CheckSpec(name=name) for name in (*always, *usual)}
+    defaults: Iterable[str] = getattr(workload.module, "CHECKS", ()) if workload else ()
+    chosen = {name: CheckSpec(name=name) for name in (*always, *defaults)}
     for spec in trial.checks:
         chosen[spec.name] = spec
     return tuple(chosen.values())
 
 
 def needs_twin(chosen: Iterable[CheckSpec], catalogue: Catalogue) -> bool:
-    """Whether one of the checkers compares with an uninterrupted run."""
+    """Whether one of the checkers compares the run with its twin."""
     known = (catalogue.checkers.get(spec.name) for spec in chosen)
     return any(_checker(plugin).TWIN for plugin in known if plugin)
 
 
 def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedCheck, ...]:
-    """What judges a run of this trial, as its plan lists it.
+    """The checks that judge a run of this trial, for its plan.
 
-    Without a twin, checks that need one are skipped where they are only a default; the trial's own are made all the same.
+    Without a twin, default checks that need one are skipped; the trial's own checks are run.
     """
     own = {spec.name for spec in trial.checks}
     chosen = specs(trial, catalogue)
@@ -69,15 +69,15 @@ def planned(trial: Trial, catalogue: Catalogue, *, twin: bool) -> tuple[PlannedC
 
 
 def for_format(chosen: Iterable[CheckSpec], format: int, required: int = 1) -> tuple[CheckSpec, ...]:
-    """What can be checked in a bundle of ``format``: format 1 is judged by its own rules, unless more is ``required``."""
+    """The checks for a bundle of ``format``: format 1 has fewer checks, unless ``required`` is higher."""
     left_out = () if format >= 2 else NEW_IN_2 if required >= 2 else (*NEW_IN_2, *SINCE_2)
     return tuple(spec for spec in chosen if spec.name not in left_out)
 
 
 def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -> tuple[CheckSpec, ...]:
-    """What a plan lists; what the trial names, and what shows whether the plan was edited, is judged in any case.
+    """The checks of a plan; the trial's checks, and checks that detect an edited plan, are always included.
 
-    Only a check that needs a twin, and that the trial does not name, is skipped.
+    Only a check that needs a twin, and that the trial does not name, may be skipped.
     """
     own = {spec.name for spec in trial.checks}
     kept = [
@@ -89,9 +89,9 @@ def listed(trial: Trial, checks: Iterable[PlannedCheck], catalogue: Catalogue) -
 
 
 def unlisted(run: Run, catalogue: Catalogue, before: Iterable[str]) -> tuple[CheckSpec, ...]:
-    """What judges a bundle of format 1, whose plan lists nothing: what the catalogue chooses now, and what judged before.
+    """The checks for a bundle of format 1, whose plan lists none: those of the catalogue, and those of earlier verdicts.
 
-    A workload that is not loaded may name more checks, so that it stands among them as one that cannot be made.
+    A workload that is not loaded may name more checks, so it is listed as a check that cannot be run.
     """
     twin = bool(views.mapping(run.extras.get("bundle.json")).get("twin", True))
     chosen = planned(run.trial, catalogue, twin=twin)
@@ -102,9 +102,9 @@ def unlisted(run: Run, catalogue: Catalogue, before: Iterable[str]) -> tuple[Che
 
 
 def obstacles(chosen: Iterable[CheckSpec], catalogue: Catalogue, *, accept_changed: bool = False) -> dict[str, str]:
-    """Check -> why the checker that the run was planned with cannot judge it now.
+    """Check -> why the checker with which the run was planned cannot judge it now.
 
-    A built-in checker of another version judges; a plugin whose file has changed does only where it is accepted.
+    A built-in checker of another version may judge; a changed plugin may judge only if ``accept_changed``.
     """
     reasons: dict[str, str] = {}
     for check in chosen:
@@ -126,14 +126,14 @@ def judge(
 
 
 def changes(before: Mapping[str, str], verdicts: Iterable[Verdict]) -> dict[str, tuple[str, str]]:
-    """Check -> (outcome before, outcome now) where they differ; nothing where nothing was judged before."""
+    """Check -> (earlier outcome, outcome now) if they differ; empty if there are no earlier verdicts."""
     now = {verdict.check: verdict.outcome for verdict in verdicts}
     names = [name for name in dict.fromkeys((*before, *now)) if before and before.get(name) != now.get(name)]
     return {name: (before.get(name, "not listed"), now.get(name, "not listed")) for name in names}
 
 
 def exit_code(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> int:
-    """Of how the run came out. ``outcome`` and ``kind`` are those of ``run.end``."""
+    """The exit code of the run's overall outcome. ``outcome`` and ``kind`` are those of ``run.end``."""
     return _CODES[sentence.overall(verdicts, outcome, kind)]
 
 
@@ -152,7 +152,7 @@ def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> 
         verdict = _valid(verdict)
     except errors.CcbedError as error:  # evidence that cannot be read
         return views.unknown(spec.name, str(error))
-    except (Exception, SystemExit) as error:  # a plugin may raise anything; the other verdicts are still to be had
+    except (Exception, SystemExit) as error:  # a plugin may raise anything; the other checks must still run
         return views.unknown(spec.name, f"the checker failed: {type(error).__name__}: {error}")
     if not _is_changed(spec, plugin):
         return verdict
@@ -160,12 +160,12 @@ def _verdict(run: Run, catalogue: Catalogue, spec: CheckSpec, obstacle: str) -> 
 
 
 def _skipped(verdict: Verdict, *, named: bool) -> Verdict:
-    """A built-in check whose facts are not known is skipped where it is a default, unknown where the trial names it."""
+    """A built-in check without the required facts is skipped if it is a default, unknown if the trial names it."""
     return views.unknown(verdict.check, verdict.text) if named else verdict
 
 
 def _valid(verdict: Verdict) -> Verdict:
-    """Raises ValueError or TypeError for an outcome that does not exist, and for what cannot be saved."""
+    """The verdict, checked. Raises ValueError or TypeError for an invalid outcome and for values that cannot be saved."""
     if verdict.outcome not in OUTCOMES:
         raise ValueError(f"outcome must be one of {', '.join(OUTCOMES)} (got {verdict.outcome!r})")
     json.dumps(codec.plain(verdict))

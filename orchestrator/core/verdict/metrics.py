@@ -1,4 +1,4 @@
-"""The figures of a run, one per line of ``metrics.jsonl``: failovers, goodput, what ranks reported, collectives. Pure."""
+"""The metrics of a run, a line of ``metrics.jsonl`` each: failovers, goodput, metrics that ranks reported, collectives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One figure. ``better``: higher | lower. ``size``: bytes, for collectives; ``rep``: the repetition, from 0."""
+    """A metric. ``better``: higher | lower. ``size``: bytes, for collectives; ``rep``: the iteration, from 0."""
 
     trial: str
     metric: str
@@ -31,21 +31,21 @@ class Metric:
 
 
 def of(run: Run) -> Iterator[Metric]:
-    """The failovers' times, the goodput, and what the ranks reported when they finished."""
-    seen = views.view(run.trial, run.history, run.files.steps())
+    """The times of failovers, the goodput, and the metrics that ranks reported when they finished."""
+    run_view = views.view(run.trial, run.history, run.files.steps())
     name = run.trial.name
-    yield Metric(trial=name, metric="duration", value=seen.duration_s, unit="s", better="lower")
-    if seen.goodput is not None:
-        yield Metric(trial=name, metric="goodput", value=seen.goodput, unit="1", better="higher")
-    for failover in seen.failovers:
-        yield from _failover(name, failover, counted=seen.step is not None)
+    yield Metric(trial=name, metric="duration", value=run_view.duration_s, unit="s", better="lower")
+    if run_view.goodput is not None:
+        yield Metric(trial=name, metric="goodput", value=run_view.goodput, unit="1", better="higher")
+    for failover in run_view.failovers:
+        yield from _failover(name, failover, counted=run_view.step is not None)
     yield from _collectives(run)
     for event in run.history.of(RankFinished):
         for metric, value in views.mapping(event.data.metrics).items():
-            told = views.mapping(value)
-            figure = views.number(told.get("value"))
+            fields = views.mapping(value)
+            figure = views.number(fields.get("value"))
             if figure is not None:
-                unit, better = str(told.get("unit", "")), str(told.get("better", ""))
+                unit, better = str(fields.get("unit", "")), str(fields.get("better", ""))
                 yield Metric(
                     trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node,
                     rank=event.data.rank,
@@ -53,9 +53,9 @@ def of(run: Run) -> Iterator[Metric]:
 
 
 def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator[Metric]:
-    told = {"detect": failover.detect_s, "ttr": failover.ttr_s, "caught-up": failover.caught_up_s}
-    told |= {f"phase {phase}": seconds for phase, seconds in failover.phases}
-    for metric, seconds in told.items():
+    times = {"detect": failover.detect_s, "ttr": failover.ttr_s, "caught-up": failover.caught_up_s}
+    times |= {f"phase {phase}": seconds for phase, seconds in failover.phases}
+    for metric, seconds in times.items():
         if seconds is not None:
             yield Metric(
                 trial=name, metric=metric, value=seconds, unit="s", better="lower", epoch=failover.epoch, rep=failover.index
@@ -68,54 +68,54 @@ def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator
 
 
 def _pairs(trial: str, setting: collectives.Setting) -> Iterator[Metric]:
-    """What the probe found between each two ranks, and how sure it is of it."""
-    for one in setting.link.pairs:
-        told: dict[str, tuple[float | None, str, str]] = {
-            "alpha": (one.alpha_s, "s", "lower"), "beta": (one.beta, "s/byte", "lower"), "spread": (one.spread, "1", "lower"),
-            "off": (one.off, "1", "lower"), "sure": (float(one.sure), "1", "higher"),
+    """The probe's measurement of the link between every two ranks, and its certainty."""
+    for pair in setting.link.pairs:
+        figures: dict[str, tuple[float | None, str, str]] = {
+            "alpha": (pair.alpha_s, "s", "lower"), "beta": (pair.beta, "s/byte", "lower"), "spread": (pair.spread, "1", "lower"),
+            "off": (pair.off, "1", "lower"), "sure": (float(pair.sure), "1", "higher"),
         }  # fmt: skip
-        for metric, (value, unit, better) in told.items():
+        for metric, (value, unit, better) in figures.items():
             if value is not None:
-                name = f"link {one.a}-{one.b} {metric}"
+                name = f"link {pair.a}-{pair.b} {metric}"
                 yield Metric(
                     trial=trial, metric=name, value=value, unit=unit, better=better,
-                    node=setting.nodes.get(one.a), rank=one.a,
+                    node=setting.nodes.get(pair.a), rank=pair.a,
                 )  # fmt: skip
 
 
 def _collectives(run: Run) -> Iterator[Metric]:
-    """Per case the percentiles and bandwidths, and the time of each trial with its number from 0."""
+    """Per case the percentiles and bandwidths, and the time of every iteration with its number from 0."""
     if not views.is_collective(run.history):
         return
     from ...views import collectives
 
-    found = collectives.measured(run)
-    if found is None:
+    measurements = collectives.measured(run)
+    if measurements is None:
         return
-    yield from _pairs(run.trial.name, found.setting)
-    for row in found.rows:
+    yield from _pairs(run.trial.name, measurements.setting)
+    for row in measurements.rows:
         case = row.case
         about = " ".join(
             part
             for part in (case.operation, case.algorithm, case.dtype, case.operator, collectives.shares(case))
             if part
         )
-        told: dict[str, tuple[float | None, str, str]] = {
+        figures: dict[str, tuple[float | None, str, str]] = {
             "algbw": (row.algbw, "GB/s", "higher"), "busbw": (row.busbw, "GB/s", "higher"),
             "model": (row.model_s, "s", "lower"), "measured over model": (row.of_model, "1", "lower"),
             "of line rate": (row.of_line, "1", "higher"), "wrong": (None if row.wrong is None else float(row.wrong), "1", "lower"),
         }  # fmt: skip
-        recorded = found.setting.bandwidth == "mean"
+        recorded = measurements.setting.bandwidth == "mean"
         spreads = {"time": row.trial, "chunk": row.chunks} | ({"cct": row.cct} if recorded else {})
         for what, spread in spreads.items():
             for part in ("min", "p50", "p95", "p99", "max") if spread else ():
-                told[f"{what} {part}"] = (getattr(spread, part), "s", "lower")
-        for metric, (value, unit, better) in told.items():
+                figures[f"{what} {part}"] = (getattr(spread, part), "s", "lower")
+        for metric, (value, unit, better) in figures.items():
             if value is not None:
                 yield Metric(
                     trial=run.trial.name, metric=f"{about} {metric}", value=value, unit=unit, better=better, size=case.bytes
                 )  # fmt: skip
-        spans = found.data[case.number][0]
+        spans = measurements.data[case.number][0]
         for name, over in (("time", "max_rank"), *((("cct", "cct"),) if recorded else ())):
             for number, seconds in enumerate(spans.times(over)):
                 yield Metric(

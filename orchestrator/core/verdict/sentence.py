@@ -1,4 +1,4 @@
-"""The one sentence that says how a run ended, for the terminal and every report."""
+"""The sentence that summarizes how a run ended, for the terminal and every report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURED = {"collective": "timed trial", "emulate": "timed trial", "infer-dp": "
 
 
 def worst(verdicts: Iterable[Verdict]) -> Outcome:
-    """The worst outcome, skipped checks aside. Without a verdict it is ``unknown``: nothing was proved."""
+    """The worst outcome without skipped checks. Without a verdict it is ``unknown``: there is no evidence."""
     outcomes = {verdict.outcome for verdict in verdicts} - {"skipped"}
     if "fail" in outcomes:
         return "fail"
@@ -23,10 +23,10 @@ def worst(verdicts: Iterable[Verdict]) -> Outcome:
 
 
 def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
-    """How the run came out, for its exit code and every report: interrupted, broken, fail, unknown or pass.
+    """The overall outcome for the exit code and every report: interrupted, broken, fail, unknown or pass.
 
-    ``outcome`` and ``kind`` are those of ``run.end``. A planned fault that was not recovered from is a finding about the
-    system under test, not a failure of the bed.
+    ``outcome`` and ``kind`` are those of ``run.end``. A failed recovery from a planned fault is a finding about the system
+    under test, not a failure of the bed.
     """
     if outcome == "interrupted":
         return "interrupted"
@@ -38,13 +38,13 @@ def overall(verdicts: Iterable[Verdict], outcome: str, kind: str = "") -> str:
 
 def sentence(trial: Trial, run: views.RunView, verdicts: Sequence[Verdict] = ()) -> str:
     """For example: Node n2 lost at step 30; back in 0.16 s; 4 steps redone; weights equal to the twin."""
-    parts = [*_story(trial, run), *_ending(trial, run), *_proof(verdicts), *_finding(verdicts, run.reason)]
+    parts = [*_failover_parts(trial, run), *_ending(trial, run), *_proof(verdicts), *_finding(verdicts, run.reason)]
     text = "; ".join(part.rstrip(".") for part in parts)
     return text[:1].upper() + text[1:] + "."
 
 
 def seconds(value: float) -> str:
-    """For people: 0.4 ms, 0.16 s, 4.2 s, 2 min 05 s."""
+    """A time for display: 0.4 ms, 0.16 s, 4.2 s, 2 min 05 s."""
     if value < 0.01:
         return f"{value * 1000:.1f} ms"
     if value < 1:
@@ -62,13 +62,13 @@ def count(number: int, noun: str) -> str:
 
 
 def lost_step(trial: Trial, run: views.RunView, failover: views.Failover) -> int | None:
-    """The step in which the failover began; None if it cannot be told."""
+    """The step in which the failover began; None if it is not known."""
     names = {fault.id for fault in run.faults if failover.fault in (fault.id, fault.fault)}
     planned = (fault.at.step for fault in trial.faults if fault.id in names and fault.at.step)
     return next(planned, max(failover.lost_steps, default=-1) + 1 or None)
 
 
-def _story(trial: Trial, run: views.RunView) -> list[str]:
+def _failover_parts(trial: Trial, run: views.RunView) -> list[str]:
     if not run.failovers:
         return []
     if len(run.failovers) == 1:
@@ -97,7 +97,7 @@ def _series(names: Sequence[str]) -> str:
 
 
 def returned(run: views.RunView, failover: views.Failover) -> str:
-    """Where no steps are reported, no first step shows the return: that the run finished is all that is known of it."""
+    """How the gang recovered. Without reported steps the end of the run is the only evidence."""
     if failover.ttr_s is not None:
         return f"back in {seconds(failover.ttr_s)}"
     if run.outcome == "finished":
@@ -135,14 +135,14 @@ def _proof(verdicts: Sequence[Verdict]) -> list[str]:
     return [texts[outcome] for outcome in outcomes[:1] if outcome in texts]
 
 
-def _finding(verdicts: Sequence[Verdict], finding: str) -> list[str]:
-    """The first verdict that is not a pass, unless it only says again why the run failed (``told``)."""
+def _finding(verdicts: Sequence[Verdict], failure: str) -> list[str]:
+    """The first verdict that is not a pass, unless it only repeats the run's ``failure``."""
     outcome = worst(verdicts)
     bad = [verdict for verdict in verdicts if verdict.outcome == outcome and outcome != "pass"]
     if not bad:
         return [] if verdicts else ["no verdicts yet"]
     word = "fails" if outcome == "fail" else "is unknown"
     more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-    if bad[0].check == "finished" and finding and finding.split("; ", maxsplit=1)[0] in bad[0].text:
+    if bad[0].check == "finished" and failure and failure.split("; ", maxsplit=1)[0] in bad[0].text:
         return [f"{bad[0].check} {word}{more}"]
     return [f"{bad[0].check} {word}: {bad[0].text}{more}"]

@@ -1,4 +1,4 @@
-"""A twin: an uninterrupted run of the same trial, as the measure of what a failover must not change. Pure."""
+"""Twins: the undisturbed run of the same trial, with which a run is compared."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from ...model.events import (
 from ...model.run import Run, Twin
 from ...model.trial import Trial
 
-#: These parts of a trial do not change what is computed.
+#: Parts of a trial that do not change the computed result.
 LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness")
 
 
 def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:
-    """What two runs must share to be compared bit by bit: the trial without what disturbs or judges it, and the fingerprint."""
+    """The key that two runs must share to be compared bit by bit: computing parts of the trial, and the fingerprint."""
     content = {name: value for name, value in codec.plain(trial).items() if name not in LEFT_OUT}
     text = json.dumps(
         {"trial": content, "fingerprint": codec.plain(fingerprint)}, sort_keys=True, separators=(",", ":")
@@ -37,7 +37,7 @@ def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:
 
 
 def make_twin(run: Run) -> Twin | None:
-    """The twin that a finished run can be to others; None if anything disturbed it or if it did not record enough."""
+    """The twin from a finished run; None if the run was disturbed or did not record enough."""
     gangs = views.gangs(run.history)
     outcome, _, _ = views.ending(run.history)
     if outcome != "finished" or len(gangs) != 1 or _disturbed(run):
@@ -56,7 +56,7 @@ def make_twin(run: Run) -> Twin | None:
 
 
 def incomplete(twin: Twin, ranks: int) -> str:
-    """What a twin of so many ranks lacks to be compared with; empty: nothing."""
+    """What a twin of ``ranks`` ranks lacks for a comparison; empty if it is complete."""
     for name, by_rank in (("losses", twin.losses), ("digests", twin.digests)):
         missing = [str(rank) for rank in range(ranks) if not by_rank.get(str(rank))]
         if missing:
@@ -65,10 +65,10 @@ def incomplete(twin: Twin, ranks: int) -> str:
 
 
 def _disturbed(run: Run) -> bool:
-    """Whether a fault was planned, or anything was lost, recovered, paused or interrupted."""
-    marks = (FaultPlanned, FaultInjected, RecoveryDecided, RecoveryRefused, RunInterrupted, NodeSilent)
+    """Whether a fault was planned, or a node was lost, recovered or paused, or the run was interrupted."""
+    disturbances = (FaultPlanned, FaultInjected, RecoveryDecided, RecoveryRefused, RunInterrupted, NodeSilent)
     losses = any(views.is_abnormal(event) for event in run.history.events if event.type == "note")
-    return bool(run.trial.faults) or bool(run.history.of(*marks)) or losses
+    return bool(run.trial.faults) or bool(run.history.of(*disturbances)) or losses
 
 
 def _losses(run: Run) -> dict[str, dict[str, str]]:
@@ -84,6 +84,6 @@ def _name(run: Run) -> str:
 
 
 def _final_loss(ends: Mapping[int, Event[RankFinished]]) -> float:
-    """The mean over ranks, as the terminal shows it; rank 0's where the ranks told no mean."""
+    """The mean loss over ranks, as the terminal shows it; the loss of the first rank if no mean was reported."""
     finished = ends[min(ends)].data
     return views.number(finished.loss_mean) or views.number(finished.loss) or 0.0
