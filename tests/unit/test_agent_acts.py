@@ -40,19 +40,19 @@ class _Switches:
     state: dict[str, str]
     broken: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
-    hides: Callable[[Primitive, Mapping[str, str]], bool] = lambda one, state: False
+    hides: Callable[[Primitive, Mapping[str, str]], bool] = lambda primitive, state: False
     done: list[str] = field(default_factory=list)
 
-    def apply(self, one: Primitive, node: object) -> dict[str, Any]:
-        self.done.append(f"{one.kind} {one.args['state']}")
-        if one.kind not in self.broken:
-            self.state[one.kind] = one.args["state"]
-        return {one.kind: one.args["state"]}
+    def apply(self, primitive: Primitive, node: object) -> dict[str, Any]:
+        self.done.append(f"{primitive.kind} {primitive.args['state']}")
+        if primitive.kind not in self.broken:
+            self.state[primitive.kind] = primitive.args["state"]
+        return {primitive.kind: primitive.args["state"]}
 
-    def holds(self, one: Primitive, node: object) -> tuple[bool | None, dict[str, Any]]:
-        seen = {f"{one.kind} seen": self.state[one.kind]}
-        hidden = one.kind in self.unseen or self.hides(one, self.state)
-        return (None if hidden else self.state[one.kind] == one.args["state"]), seen
+    def holds(self, primitive: Primitive, node: object) -> tuple[bool | None, dict[str, Any]]:
+        evidence = {f"{primitive.kind} seen": self.state[primitive.kind]}
+        hidden = primitive.kind in self.unseen or self.hides(primitive, self.state)
+        return (None if hidden else self.state[primitive.kind] == primitive.args["state"]), evidence
 
 
 @dataclass
@@ -84,8 +84,8 @@ class _Stand:
         return self.answers[-1]
 
     @property
-    def told(self) -> list[str]:
-        return [f for f, _ in self.notes]
+    def noted(self) -> list[str]:
+        return [name for name, _ in self.notes]
 
 
 @pytest.fixture
@@ -109,12 +109,12 @@ def test_a_fault_that_is_healed_before_it_is_proved_is_not_injected_again(
     done: list[str] = []
     answers: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
-    def apply(one: Primitive, node: object) -> dict[str, Any]:
-        done.append(str(one.args["state"]))
+    def apply(primitive: Primitive, node: object) -> dict[str, Any]:
+        done.append(str(primitive.args["state"]))
         return {}
 
     monkeypatch.setattr(node_primitives, "perform", apply)
-    monkeypatch.setattr(node_primitives, "observe", lambda one, node: (one == OFF, {}))
+    monkeypatch.setattr(node_primitives, "observe", lambda primitive, node: (primitive == OFF, {}))
     loop = Loop()
     acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), lambda lease, payload: None)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, payload: answers.update(act=(kind, codec.plain(payload))))
@@ -131,21 +131,21 @@ def test_a_lease_of_a_fault_that_lasts_until_the_run_ends_is_renewed_while_the_r
     switches = _Switches({"pause": "off"})
     monkeypatch.setattr(node_primitives, "perform", switches.apply)
     monkeypatch.setattr(node_primitives, "observe", switches.holds)
-    loop, told, asked = Loop(), [], [0]
+    loop, noted, calls = Loop(), [], [0]
 
     def driven(run: str) -> bool:
-        asked[0] += 1
-        return asked[0] < 4
+        calls[0] += 1
+        return calls[0] < 4
 
     def note(lease: Lease, payload: Payload) -> None:
-        told.append(payload.NAME)
+        noted.append(payload.NAME)
 
     acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note, driven)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act", replace(PAUSE, lease_s=0.01)), lambda kind, value: None)
-    while "heal.verified" not in told:
+    while "heal.verified" not in noted:
         loop.run_once()
-    assert asked[0] == 4
-    assert told.count("lease.over") == 1
+    assert calls[0] == 4
+    assert noted.count("lease.over") == 1
 
 
 def test_whether_a_run_is_driven_is_told_by_the_lock_of_its_orchestrator(tmp_path: Path) -> None:
@@ -156,25 +156,25 @@ def test_whether_a_run_is_driven_is_told_by_the_lock_of_its_orchestrator(tmp_pat
 
 
 def test_an_injection_tells_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: dict[str, Mapping[str, Any]] = {}
+    noted: dict[str, Mapping[str, Any]] = {}
     made: list[float] = []
 
-    def apply(one: Primitive, node: object) -> dict[str, Any]:
+    def apply(primitive: Primitive, node: object) -> dict[str, Any]:
         made.append(time.monotonic())
         return {}
 
     monkeypatch.setattr(node_primitives, "perform", apply)
-    monkeypatch.setattr(node_primitives, "observe", lambda one, node: (bool(made), {}))
+    monkeypatch.setattr(node_primitives, "observe", lambda primitive, node: (bool(made), {}))
     loop, before = Loop(), time.monotonic()
 
     def note(lease: Lease, payload: Payload) -> None:
-        told[payload.NAME] = codec.plain(payload)
+        noted[payload.NAME] = codec.plain(payload)
 
     acts = FaultLifecycle(loop, Leases(tmp_path), lambda name: _Node(), note)  # type: ignore[arg-type,return-value]
     acts.act("r", _command("fault.act"), lambda kind, value: None)
-    while "fault.verified" not in told:
+    while "fault.verified" not in noted:
         loop.run_once()
-    assert before <= told["fault.injected"]["began"] <= made[0]
+    assert before <= noted["fault.injected"]["began"] <= made[0]
 
 
 CUT, JOIN = (Primitive(kind="link", args={"state": state}) for state in ("down", "up"))
@@ -187,7 +187,7 @@ CRASH = Act(
 
 def test_the_state_to_verify_is_observed_before_the_injection_and_recorded(stand: _Stand) -> None:
     assert stand.act(PAUSE)[0] == "ok"
-    assert stand.told == ["lease.armed", "fault.before", "fault.injected", "fault.verified"]
+    assert stand.noted == ["lease.armed", "fault.before", "fault.injected", "fault.verified"]
     assert stand.notes[1][1] == {"id": "f0", "held": False, "evidence": {"pause seen": "off"}}
 
 
@@ -196,7 +196,7 @@ def test_a_state_that_already_held_proves_nothing_and_nothing_is_injected(stand:
     kind, value = stand.act(PAUSE)
     assert (kind, value["verified"]) == ("fail", False)
     assert "already held before the injection" in value["reason"]
-    assert stand.told == ["lease.armed", "fault.before"]
+    assert stand.noted == ["lease.armed", "fault.before"]
     assert stand.notes[1][1]["held"] is True
     assert stand.switches.done == []
     assert Leases(stand.directory).all() == []
@@ -206,7 +206,7 @@ def test_a_fault_that_resumes_what_runs_is_never_verified(stand: _Stand) -> None
     """SIGCONT to a running node: inject, verify and heal are one and the same."""
     kind, _ = stand.act(replace(PAUSE, inject=(OFF,), verify=(OFF,)))
     assert kind == "fail"
-    assert "fault.verified" not in stand.told
+    assert "fault.verified" not in stand.noted
 
 
 @pytest.mark.parametrize("verify", [(), (ON,)])
@@ -229,12 +229,12 @@ def test_an_injection_that_a_second_keeper_repeats_is_not_judged_by_its_own_effe
     stand.acts = stand.holder()
     stand.acts.resume()
     assert stand.act(PAUSE)[0] == "ok"
-    assert stand.told.count("fault.before") == 1
+    assert stand.noted.count("fault.before") == 1
 
 
 def test_a_link_that_is_cut_before_a_kill_is_verified_before_the_kill(stand: _Stand) -> None:
     """A dead node shows no link, whether it was cut or not."""
-    stand.switches.hides = lambda one, state: one.kind == "link" and state["power"] == "off"
+    stand.switches.hides = lambda primitive, state: primitive.kind == "link" and state["power"] == "off"
     kind, value = stand.act(CRASH)
     assert kind == "ok"
     assert value["evidence"] == {"link": "down", "link seen": "down", "power": "off", "power seen": "off"}
@@ -245,4 +245,4 @@ def test_a_crash_whose_link_was_not_cut_is_not_verified_and_nothing_is_killed(st
     kind, value = stand.act(CRASH)
     assert (kind, value["reason"]) == ("fail", "link: not verified")
     assert stand.switches.done == ["link down"]
-    assert "fault.verified" not in stand.told
+    assert "fault.verified" not in stand.noted

@@ -13,17 +13,17 @@ from orchestrator.model.event import Command
 from orchestrator.node.agent import agent
 from orchestrator.node.files.inbox import Item
 
-MINE = {"node": "n0", "incarnation": "i"}
+LABEL = {"node": "n0", "incarnation": "i"}
 
 
-class Desk:
+class _Node:
     """An agent in this process, with a share and the answers that it gives."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.share, self.away = directory / "share", directory / "away"
         self.share.mkdir()
         (directory / "node").mkdir()
-        self.agent = agent.Agent(directory / "node", MINE)
+        self.agent = agent.Agent(directory / "node", LABEL)
         self.answers: list[tuple[str, Mapping[str, Any]]] = []
         monkeypatch.setattr(
             self.agent, "_respond", lambda item, kind, payload: self.answers.append((kind, codec.plain(payload)))
@@ -42,45 +42,45 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    return Desk(tmp_path, monkeypatch)
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> _Node:
+    return _Node(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])
-def test_a_share_that_comes_back_is_used(desk: Desk, f: str) -> None:
-    desk.share.rename(desk.away)
-    desk.send(f, fresh=False)
-    assert desk.answers == []
-    desk.agent._loop.call_later(0.06, desk.come_back)
-    desk.turn()
-    assert [kind for kind, _ in desk.answers] == ["ok"]
-    assert (f == "fence.write") == (desk.share / "fence.json").exists()
+def test_a_share_that_comes_back_is_used(node: _Node, f: str) -> None:
+    node.share.rename(node.away)
+    node.send(f, fresh=False)
+    assert node.answers == []
+    node.agent._loop.call_later(0.06, node.come_back)
+    node.turn()
+    assert [kind for kind, _ in node.answers] == ["ok"]
+    assert (f == "fence.write") == (node.share / "fence.json").exists()
 
 
 @pytest.mark.parametrize("f", ["fence.write", "checkpoint.scan"])
 def test_a_share_that_stays_away_is_a_failure_with_its_cause(
-    desk: Desk, f: str, monkeypatch: pytest.MonkeyPatch
+    node: _Node, f: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent, "SHARE_S", 0.1)
-    desk.share.rename(desk.away)
-    desk.send(f, fresh=False)
-    desk.turn()
-    [(kind, value)] = desk.answers
-    assert kind == "fail" and "No such file or directory" in value["reason"] and str(desk.share) in value["reason"]
+    node.share.rename(node.away)
+    node.send(f, fresh=False)
+    node.turn()
+    [(kind, value)] = node.answers
+    assert kind == "fail" and "No such file or directory" in value["reason"] and str(node.share) in value["reason"]
 
 
-def test_a_later_epoch_ends_the_attempts_of_an_earlier_one(desk: Desk) -> None:
-    desk.share.rename(desk.away)
-    desk.send("fence.write", fresh=False)
-    desk.agent._epochs["r"] = 2
-    desk.away.rename(desk.share)
-    desk.turn()
-    assert desk.answers == [("fail", {"reason": "epoch 1 is over; epoch 2 has begun"})]
-    assert not (desk.share / "fence.json").exists()
+def test_a_later_epoch_ends_the_attempts_of_an_earlier_one(node: _Node) -> None:
+    node.share.rename(node.away)
+    node.send("fence.write", fresh=False)
+    node.agent._epochs["r"] = 2
+    node.away.rename(node.share)
+    node.turn()
+    assert node.answers == [("fail", {"reason": "epoch 1 is over; epoch 2 has begun"})]
+    assert not (node.share / "fence.json").exists()
 
 
-def test_a_fence_that_is_beyond_is_refused_at_once(desk: Desk) -> None:
-    (desk.share / "fence.json").write_text('{"epoch": 5}')
-    desk.send("fence.write")
-    [(kind, value)] = desk.answers
+def test_a_fence_that_is_beyond_is_refused_at_once(node: _Node) -> None:
+    (node.share / "fence.json").write_text('{"epoch": 5}')
+    node.send("fence.write")
+    [(kind, value)] = node.answers
     assert kind == "fail" and "the fence" in value["reason"]

@@ -39,9 +39,9 @@ def _commit_shards(directory: Path, step: int) -> None:
         (directory / name / file).write_bytes(f"{file} of {step}".encode())
         content = (directory / name / file).read_bytes()
         files[file] = {"sha256": hashlib.sha256(content).hexdigest(), "bytes": len(content)}
-    told = {"name": name, "file": name, "step": step, "epoch": 0, "parent": None, "world": 4, "files": files}
-    told |= {"sha256": manifest.joint(files), "bytes": manifest.total(files)}
-    (directory / f"{name}.json").write_text(json.dumps(told))
+    document = {"name": name, "file": name, "step": step, "epoch": 0, "parent": None, "world": 4, "files": files}
+    document |= {"sha256": manifest.joint(files), "bytes": manifest.total(files)}
+    (directory / f"{name}.json").write_text(json.dumps(document))
 
 
 def _edit(path: Path, **values: object) -> None:
@@ -49,15 +49,15 @@ def _edit(path: Path, **values: object) -> None:
 
 
 def _newest(directory: Path, lineage: list[tuple[int, int]]) -> str | None:
-    found = codec.plain(checkpoints.find_newest(directory, lineage))["newest"]
-    return str(found["name"]) if found else None
+    scan = codec.plain(checkpoints.find_newest(directory, lineage))["newest"]
+    return str(scan["name"]) if scan else None
 
 
 def test_the_newest_by_number_is_chosen_not_by_name(tmp_path: Path) -> None:
     for step in (5, 10, 100, 25):
         _commit(tmp_path, 0, step)
-    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
-    assert found["newest"] == {
+    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    assert scan["newest"] == {
         "name": "e0-s100",
         "file": "e0-s100.pt",
         "step": 100,
@@ -66,7 +66,7 @@ def test_the_newest_by_number_is_chosen_not_by_name(tmp_path: Path) -> None:
         "parent": None,
         "bytes": 7,
     }
-    assert found["skipped"] == []
+    assert scan["skipped"] == []
 
 
 def test_what_a_later_epoch_did_not_carry_on_does_not_count(tmp_path: Path) -> None:
@@ -96,23 +96,23 @@ def test_a_damaged_one_is_skipped_with_the_reason(tmp_path: Path, damage: object
         _commit(tmp_path, 0, step)
     assert callable(damage)
     damage(tmp_path)
-    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
-    assert found["newest"]["name"] in ("e0-s10", "e0-s5")
-    assert found["skipped"][0]["name"] == "e0-s20" and reason in found["skipped"][0]["reason"]
+    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    assert scan["newest"]["name"] in ("e0-s10", "e0-s5")
+    assert scan["skipped"][0]["name"] == "e0-s20" and reason in scan["skipped"][0]["reason"]
 
 
 def test_a_directory_of_every_ranks_file_is_told_as_one(tmp_path: Path) -> None:
     _commit_shards(tmp_path, 5)
     _commit_shards(tmp_path, 10)
-    found = codec.plain(checkpoints.find_newest(tmp_path, []))
-    assert (found["newest"]["name"], found["newest"]["file"], found["skipped"]) == ("e0-s10", "e0-s10", [])
-    assert found["newest"]["sha256"] == json.loads((tmp_path / "e0-s10.json").read_text())["sha256"]
+    scan = codec.plain(checkpoints.find_newest(tmp_path, []))
+    assert (scan["newest"]["name"], scan["newest"]["file"], scan["skipped"]) == ("e0-s10", "e0-s10", [])
+    assert scan["newest"]["sha256"] == json.loads((tmp_path / "e0-s10.json").read_text())["sha256"]
 
 
 def _swap(directory: Path) -> None:
-    one, other = directory / "e0-s10/__0_0.distcp", directory / "e0-s10/__1_0.distcp"
-    first, second = one.read_bytes(), other.read_bytes()
-    one.write_bytes(second)
+    shard, other = directory / "e0-s10/__0_0.distcp", directory / "e0-s10/__1_0.distcp"
+    first, second = shard.read_bytes(), other.read_bytes()
+    shard.write_bytes(second)
     other.write_bytes(first)
 
 
@@ -142,27 +142,27 @@ def test_one_damaged_shard_and_the_checkpoint_before_is_taken(tmp_path: Path, da
         _commit_shards(tmp_path, step)
     assert callable(damage)
     damage(tmp_path)
-    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
-    assert found["newest"]["name"] == "e0-s5"
-    assert [one["name"] for one in found["skipped"]] == ["e0-s10"]
-    assert reason in found["skipped"][0]["reason"]
+    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    assert scan["newest"]["name"] == "e0-s5"
+    assert [checkpoint["name"] for checkpoint in scan["skipped"]] == ["e0-s10"]
+    assert reason in scan["skipped"][0]["reason"]
 
 
 def test_a_directory_that_ranks_were_writing_when_they_were_killed_is_half_written(tmp_path: Path) -> None:
     _commit_shards(tmp_path, 5)
     (tmp_path / ".e0-s10.tmp").mkdir()
     (tmp_path / ".e0-s10.tmp" / "__0_0.distcp").write_bytes(b"wei")
-    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
-    assert found["newest"]["name"] == "e0-s5"
-    assert found["skipped"] == [{"name": "e0-s10", "reason": "half-written: no e0-s10.json"}]
+    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    assert scan["newest"]["name"] == "e0-s5"
+    assert scan["skipped"] == [{"name": "e0-s10", "reason": "half-written: no e0-s10.json"}]
 
 
 def test_a_temporary_file_of_a_killed_commit_is_a_half_written_checkpoint(tmp_path: Path) -> None:
     _commit(tmp_path, 0, 5)
     (tmp_path / ".e0-s10.pt.123").write_bytes(b"wei")
     (tmp_path / "fence.json").write_text("{}")
-    found = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
-    assert found["newest"]["name"] == "e0-s5" and [one["name"] for one in found["skipped"]] == ["e0-s10"]
+    scan = codec.plain(checkpoints.find_newest(tmp_path, [(0, 0)]))
+    assert scan["newest"]["name"] == "e0-s5" and [checkpoint["name"] for checkpoint in scan["skipped"]] == ["e0-s10"]
 
 
 def test_without_any_there_is_none(tmp_path: Path) -> None:

@@ -25,14 +25,14 @@ NEW = "client version 1.41 is too old. Minimum supported API version is 1.44, pl
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     refusal: str
-    asked: list[str]
+    paths: list[str]
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
 
     def do_GET(self) -> None:
-        self.server.asked.append(self.path)
+        self.server.paths.append(self.path)
         refused = self.path.startswith("/v1.41/")
         body = json.dumps({"message": self.server.refusal} if refused else {"Version": "29.0.1"}).encode()
         self.send_response(400 if refused else 200)
@@ -52,36 +52,36 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 def answering(path: Path, refusal: str) -> Iterator[list[str]]:
     """An engine that refuses version 1.41 with these words; the paths that it is asked for."""
     with _Server(str(path), _Handler) as server:
-        server.refusal, server.asked = refusal, []
+        server.refusal, server.paths = refusal, []
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield server.asked
+        yield server.paths
         server.shutdown()
         thread.join()
 
 
 def test_an_engine_that_wants_a_newer_version_is_asked_in_it_from_then_on(tmp_path: Path) -> None:
-    with answering(tmp_path / "s", NEW) as asked:
-        one = container_engine.EngineClient(str(tmp_path / "s"))
-        assert one.request("GET", "/version") == {"Version": "29.0.1"}
-        assert one.request("GET", "/version") == {"Version": "29.0.1"}
-    assert asked == ["/v1.41/version", "/v1.44/version", "/v1.44/version"]
+    with answering(tmp_path / "s", NEW) as paths:
+        client = container_engine.EngineClient(str(tmp_path / "s"))
+        assert client.request("GET", "/version") == {"Version": "29.0.1"}
+        assert client.request("GET", "/version") == {"Version": "29.0.1"}
+    assert paths == ["/v1.41/version", "/v1.44/version", "/v1.44/version"]
 
 
 def test_a_keepers_loop_asks_again_too(tmp_path: Path) -> None:
-    found: list[Any] = []
+    responses: list[Any] = []
     with answering(tmp_path / "s", NEW):
         loop = Loop()
 
-        def told(answer: Any, error: EngineError | None) -> None:
-            found.append((answer, error))
+        def on_response(content: Any, error: EngineError | None) -> None:
+            responses.append((content, error))
 
         container_engine.LoopClient(loop, container_engine.EngineClient(str(tmp_path / "s"))).request(
-            "GET", "/version", told
+            "GET", "/version", on_response
         )
-        while not found:
+        while not responses:
             loop.run_once()
-    assert found == [({"Version": "29.0.1"}, None)]
+    assert responses == [({"Version": "29.0.1"}, None)]
 
 
 def test_an_engine_that_is_too_old_is_refused_with_what_helps(tmp_path: Path) -> None:

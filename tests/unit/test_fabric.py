@@ -36,7 +36,7 @@ def bed(link: str = "{rate: 1gbit}") -> BedSpec:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted"),
+    ("value", "wanted"),
     [
         ({"rate": "1gbit", "burst": "64k"}, LinkSpec(rate=10**9, burst=65536)),
         ({"rate": "145mbit", "burst": 4000}, LinkSpec(rate=145_000_000, burst=4000)),
@@ -44,8 +44,8 @@ def bed(link: str = "{rate: 1gbit}") -> BedSpec:
         ({"delay": "500us", "loss": "0.1%"}, LinkSpec(delay_s=0.0005, loss=0.001)),
     ],
 )
-def test_a_link_is_read_in_the_units_of_tc(given: dict[str, object], wanted: LinkSpec) -> None:
-    assert links.parse(given) == wanted
+def test_a_link_is_read_in_the_units_of_tc(value: dict[str, object], wanted: LinkSpec) -> None:
+    assert links.parse(value) == wanted
 
 
 def test_a_bucket_that_is_not_given_grows_with_the_rate_and_holds_some_frames() -> None:
@@ -63,20 +63,20 @@ def test_a_link_is_told_in_short() -> None:
 
 
 def test_the_inventory_gives_each_node_a_port_an_address_and_the_link() -> None:
-    found = bed()
-    assert [(node.name, node.address, node.interface) for node in found.nodes] == [
+    spec = bed()
+    assert [(node.name, node.address, node.interface) for node in spec.nodes] == [
         (f"n{index}", f"10.77.0.{index + 1}", "eth0") for index in range(5)
     ]
-    assert (found.fabric, found.network, found.hosts) == (True, "private", ())
-    assert found.link == links.parse({"rate": "1gbit"}) and {n.port.link for n in found.nodes if n.port} == {found.link}
-    assert codec.build(BedSpec, codec.plain(found)) == found
+    assert (spec.fabric, spec.network, spec.hosts) == (True, "private", ())
+    assert spec.link == links.parse({"rate": "1gbit"}) and {n.port.link for n in spec.nodes if n.port} == {spec.link}
+    assert codec.build(BedSpec, codec.plain(spec)) == spec
 
 
 def test_a_plan_has_the_link_of_its_bed() -> None:
-    found = bed()
+    spec = bed()
     about = {"run": "r", "payload": "/p", "capabilities": {"localhost": frozenset({"kill"})}}
-    made = plan.plan(trial(), found, beds.up(found), CATALOGUE, **about)  # type: ignore[arg-type]
-    assert made.link == found.link and made.nodes["n1"].interface == "eth0"
+    made = plan.plan(trial(), spec, beds.up(spec), CATALOGUE, **about)  # type: ignore[arg-type]
+    assert made.link == spec.link and made.nodes["n1"].interface == "eth0"
     assert plan.plan(trial(), beds.local(), beds.up(beds.local()), CATALOGUE, **about).link is None  # type: ignore[arg-type]
 
 
@@ -169,11 +169,11 @@ def test_only_what_the_link_asks_for_is_tried() -> None:
 
 
 def test_what_the_kernel_lacks_is_told_by_name_with_the_next_step() -> None:
-    said = "Error: Specified qdisc kind is unknown.\nCommand failed -:2\n"
-    (found,) = fabric.parse_probe(1, said, ["tbf", "netem"], "6.18")
-    assert found.text == "kernel 6.18 has no netem (delay and loss)" and "remove delay and loss" in found.fix
-    (found,) = fabric.parse_probe(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
-    assert "cannot create network namespaces: unshare: unshare failed" in found.text and "CAP_SYS_ADMIN" in found.fix
+    output = "Error: Specified qdisc kind is unknown.\nCommand failed -:2\n"
+    (lack,) = fabric.parse_probe(1, output, ["tbf", "netem"], "6.18")
+    assert lack.text == "kernel 6.18 has no netem (delay and loss)" and "remove delay and loss" in lack.fix
+    (lack,) = fabric.parse_probe(1, "unshare: unshare failed: Operation not permitted", ["tbf"], "6.18")
+    assert "cannot create network namespaces: unshare: unshare failed" in lack.text and "CAP_SYS_ADMIN" in lack.fix
     assert fabric.parse_probe(0, "", ["tbf"], "6.18") == ()
 
 
@@ -193,7 +193,7 @@ def test_what_keeps_both_programs_from_being_tried_is_told_once(monkeypatch: pyt
     denied = subprocess.CompletedProcess([], 1, "", "unshare: unshare failed: Operation not permitted")
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr(node_fabric, "find_program", lambda name: f"/sbin/{name}")
-    monkeypatch.setattr(subprocess, "run", lambda *given, **named: denied)
+    monkeypatch.setattr(subprocess, "run", lambda *args, **named: denied)
     with pytest.raises(InfrastructureError) as refused:
         needs.refuse(bed())
     assert len(refused.value.problems) == 1 and "cannot create network namespaces" in refused.value.problems[0]
@@ -216,31 +216,31 @@ def test_a_shaper_that_the_kernel_lacks_is_told_where_the_inventory_asks_for_it(
 
 
 def test_a_namespace_that_a_process_does_not_hold_is_not_found() -> None:
-    here = namespaces.open_current()
+    own = namespaces.open_current()
 
     try:
-        again = namespaces.open_held(os.getpid(), namespaces.namespace_name(here))
-        assert again >= 0 and namespaces.namespace_name(again) == namespaces.namespace_name(here)
-        os.close(again)
+        held = namespaces.open_held(os.getpid(), namespaces.namespace_name(own))
+        assert held >= 0 and namespaces.namespace_name(held) == namespaces.namespace_name(own)
+        os.close(held)
     finally:
-        os.close(here)
+        os.close(own)
     assert namespaces.open_held(os.getpid(), "net:[1]") == -1
 
 
 def test_preflight_asks_the_nodes_of_a_fabric_themselves() -> None:
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     class Prober:
         def probe_host(self, host: str, op: str, deadline_s: float, **args: object) -> object:
             raise AssertionError("the machine is not asked")
 
         def probe_node(self, node: str, op: str, deadline_s: float, **args: object) -> object:
-            asked.append((node, op))
+            requests.append((node, op))
             raise OSError("does not answer")
 
-    found = preflight.check(bed(), beds.up(bed()), Prober())
-    assert {node for node, op in asked if op == "survey"} == {"n0", "n1", "n2", "n3", "n4"}
-    assert any(one.outcome == "fail" and "n3" in one.name for one in found)
+    findings = preflight.check(bed(), beds.up(bed()), Prober())
+    assert {node for node, op in requests if op == "survey"} == {"n0", "n1", "n2", "n3", "n4"}
+    assert any(finding.outcome == "fail" and "n3" in finding.name for finding in findings)
 
 
 def test_a_wrong_link_is_quoted_as_it_was_written() -> None:

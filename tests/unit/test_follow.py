@@ -69,13 +69,13 @@ def test_events_of_several_writers_come_in_the_order_of_their_clocks(root: Path)
 
 
 def test_clocks_of_different_boots_are_not_compared() -> None:
-    def said(boot: str, mono: float, n: int) -> Event:
+    def event(boot: str, mono: float, n: int) -> Event:
         source = Source(writer="agent", n=n, node=boot)
         return Event(type="note", f="x", at=Clock(boot=boot, mono=mono, wall=0.0), source=source)
 
-    one, two, rebooted = said("a", 900.0, 1), said("b", 5.0, 2), said("a", 901.0, 3)
-    later = said("c", 1.0, 4)
-    assert event_reader.in_order([rebooted, later, two, one]) == [one, rebooted, later, two]
+    first, second, rebooted = event("a", 900.0, 1), event("b", 5.0, 2), event("a", 901.0, 3)
+    later = event("c", 1.0, 4)
+    assert event_reader.in_order([rebooted, later, second, first]) == [first, rebooted, later, second]
 
 
 def test_the_first_line_of_a_new_file_ends_the_wait(root: Path) -> None:
@@ -88,8 +88,8 @@ def test_the_first_line_of_a_new_file_ends_the_wait(root: Path) -> None:
     events: list[object] = []
     cursors: dict[str, int] = {}
     while not events and time.monotonic() - start < 10:
-        found, after = follower.poll(cursors, 10.0)
-        events, cursors = [*events, *found], dict(after)
+        more, after = follower.poll(cursors, 10.0)
+        events, cursors = [*events, *more], dict(after)
     waited.join()
     assert events and time.monotonic() - start < 5
 

@@ -14,11 +14,11 @@ HEADERS = st.dictionaries(st.text(max_size=5).filter(lambda name: name != "size"
 @given(st.lists(st.tuples(HEADERS, st.binary(max_size=40)), max_size=8), st.lists(st.integers(1, 30), min_size=1))
 def test_any_cut_gives_the_same_frames(sent: list[tuple[dict[str, object], bytes]], cuts: list[int]) -> None:
     stream = b"".join(frames.encode(header, body) for header, body in sent)
-    decoder, got, place, turn = frames.Decoder(), [], 0, 0
-    while place < len(stream):
+    decoder, got, offset, turn = frames.Decoder(), [], 0, 0
+    while offset < len(stream):
         size = cuts[turn % len(cuts)]
-        got += list(decoder.feed(stream[place : place + size]))
-        place, turn = place + size, turn + 1
+        got += list(decoder.feed(stream[offset : offset + size]))
+        offset, turn = offset + size, turn + 1
     assert [({k: v for k, v in header.items() if k != "size"}, body) for header, body in got] == sent
 
 

@@ -121,11 +121,11 @@ def test_bulk_ends_at_its_cap_and_says_so(served: Served) -> None:
     trees = [{"path": RUN, "node": "n0", "deep": True, "cap": 600}]
     served.file(f"{RUN}/agent.a.jsonl", b"1\n" * 1000)
     served.ask("watch", trees=trees)
-    answer = served.ask("sync")
+    response = served.ask("sync")
     served.heard.wait(lambda heard: any("capped" in header for header, _ in heard.frames))
     assert len(served.heard.file(f"{RUN}/i1-e0/rank-0.log")) == 600 < path.stat().st_size
     assert len(served.heard.file(f"{RUN}/agent.a.jsonl")) == 2000, "events know no cap"
-    assert isinstance(answer, dict)
+    assert isinstance(response, dict)
 
 
 def test_heartbeats_are_told_when_they_change(served: Served) -> None:
@@ -157,9 +157,9 @@ def test_files_are_written_below_the_bed_alone(served: Served) -> None:
     served.ask("write", b"{}", path=str(path))
     assert path.read_bytes() == b"{}"
     assert path.stat().st_mode & 0o777 == 0o600
-    for outside in ("/tmp/elsewhere/x", f"{served.root}/../x"):
+    for target in ("/tmp/elsewhere/x", f"{served.root}/../x"):
         with pytest.raises(RemoteError, match="outside of the bed"):
-            served.ask("write", b"{}", path=outside)
+            served.ask("write", b"{}", path=target)
 
 
 def test_a_payload_is_one_round_trip(served: Served) -> None:

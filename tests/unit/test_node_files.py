@@ -35,10 +35,10 @@ def test_the_archive_is_placed_once(tmp_path: Path) -> None:
 
 
 def test_a_payload_is_placed_under_its_content(tmp_path: Path) -> None:
-    one = files.put_payload(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
-    assert files.put_payload(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == one
-    assert files.put_payload(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != one
-    assert (one / "a/b.py").read_bytes() == b"x = 1\n" and list((one / "a/__pycache__").iterdir())
+    path = files.put_payload(tmp_path, {"a/b.py": b"x = 1\n", "c.txt": b"c"})
+    assert files.put_payload(tmp_path, {"c.txt": b"c", "a/b.py": b"x = 1\n"}) == path
+    assert files.put_payload(tmp_path, {"a/b.py": b"x = 2\n", "c.txt": b"c"}) != path
+    assert (path / "a/b.py").read_bytes() == b"x = 1\n" and list((path / "a/__pycache__").iterdir())
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -94,8 +94,8 @@ def test_a_finished_command_is_answered_from_its_outcome(tmp_path: Path) -> None
     (item,) = box.take()
     box.finish(item, {"type": "ok"})
     inbox.post_command(tmp_path, "r", command)
-    (again,) = inbox.Inbox(tmp_path).take()
-    assert item.outcome is None and again.outcome == {"type": "ok"}
+    (repeated,) = inbox.Inbox(tmp_path).take()
+    assert item.outcome is None and repeated.outcome == {"type": "ok"}
 
 
 @pytest.mark.parametrize(

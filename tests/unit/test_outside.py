@@ -174,7 +174,7 @@ def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "problem"),
     [
         (["false"], "false exited with code 1: no output"),
         (["no-such-program-here"], "no-such-program-here: No such file or directory"),
@@ -186,14 +186,14 @@ def test_an_injection_that_does_nothing_is_not_proved(host: Host, holder: Holder
     ],
 )
 def test_a_program_that_fails_is_told_and_nothing_is_called_proved(
-    host: Host, holder: Holder, run: Sequence[str], said: str
+    host: Host, holder: Holder, run: Sequence[str], problem: str
 ) -> None:
     broken = replace(host.act().inject[0], args={**host.act().inject[0].args, "run": list(run)})
     limit_s = 0.2 if run[0] == "sleep" else 5.0
     holder.do("fault.act", host.act(inject=(broken, host.act().inject[0]), limit_s=limit_s))
     holder.wait(1)
     assert holder.answers[0][0] == "fail"
-    assert said in holder.answers[0][1]["reason"]
+    assert problem in holder.answers[0][1]["reason"]
     assert host.orders == [], "what comes after it is left out"
 
 
@@ -210,21 +210,21 @@ def test_a_healing_never_overtakes_the_injection_that_it_undoes(host: Host, hold
 
 
 def test_what_an_argv_leaves_with_may_be_the_proof(host: Host, holder: Holder, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    run, look, undo = ["touch", str(mark)], ["test", "-e", str(mark)], ["rm", str(mark)]
+    path = tmp_path / "mark"
+    run, probe, undo = ["touch", str(path)], ["test", "-e", str(path)], ["rm", str(path)]
     act = host.act(
         inject=(Primitive(kind="argv", args={"run": run}),),
-        verify=(Primitive(kind="argv", args={"run": look}),),
+        verify=(Primitive(kind="argv", args={"run": probe}),),
         heal=(Primitive(kind="argv", args={"run": undo}),),
-        verify_heal=(Primitive(kind="argv", args={"run": ["test", "!", "-e", str(mark)]}),),
+        verify_heal=(Primitive(kind="argv", args={"run": ["test", "!", "-e", str(path)]}),),
     )
     holder.do("fault.act", act)
     holder.wait(1)
-    assert mark.exists()
+    assert path.exists()
     holder.do("fault.heal", act)
     holder.wait(2)
     assert [kind for kind, _ in holder.answers] == ["ok", "ok"]
-    assert not mark.exists()
+    assert not path.exists()
 
 
 def test_a_lease_that_nobody_drives_heals_the_host_by_itself(host: Host, holder: Holder) -> None:
@@ -236,9 +236,12 @@ def test_a_lease_that_nobody_drives_heals_the_host_by_itself(host: Host, holder:
 
 
 def test_what_cannot_be_carried_out_is_refused_before_anything_is_done(host: Host, holder: Holder) -> None:
-    for one in (Primitive(kind="power", args={"state": "off", "of": "moon", "run": ["true"]}), Primitive(kind="argv")):
+    for primitive in (
+        Primitive(kind="power", args={"state": "off", "of": "moon", "run": ["true"]}),
+        Primitive(kind="argv"),
+    ):
         with pytest.raises(Exception, match=r"primitive power of moon|needs a program"):
-            holder.do("fault.act", host.act(inject=(one,)))
+            holder.do("fault.act", host.act(inject=(primitive,)))
     assert holder.notes == []
 
 
@@ -257,7 +260,7 @@ def test_a_program_is_not_marked_as_ours_and_what_it_starts_lives_on(tmp_path: P
     assert process_tag.VARIABLE not in (tmp_path / "env").read_text()
 
 
-GONE = {"state": "off", "of": "host", "address": "198.18.0.9", "port": 22}
+ABSENT = {"state": "off", "of": "host", "address": "198.18.0.9", "port": 22}
 
 
 @pytest.mark.parametrize(
@@ -276,9 +279,9 @@ def test_a_host_that_refuses_or_has_no_address_is_not_proved_to_be_gone(
         raise error
 
     monkeypatch.setattr(socket, "create_connection", connect)
-    reached, evidence = host_primitives.observe(Primitive(kind="power", args=GONE))
+    reached, evidence = host_primitives.observe(Primitive(kind="power", args=ABSENT))
     assert (reached, list(evidence.values())) == (off, [why])
-    assert not host_primitives.observe(Primitive(kind="power", args={**GONE, "state": "on"}))[0]
+    assert not host_primitives.observe(Primitive(kind="power", args={**ABSENT, "state": "on"}))[0]
 
 
 def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
@@ -320,31 +323,31 @@ def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_i
         "--backend",
         "outside",
     ]
-    mark = process_tag.pad(process_tag.node_tag(process_tag.bed_tag("b", str(workdir)), label.KEEPER_DIR, "starting"))
+    path = process_tag.pad(process_tag.node_tag(process_tag.bed_tag("b", str(workdir)), label.KEEPER_DIR, "starting"))
     subprocess.run(
         [sys.executable, "-m", "orchestrator.node", "keeper", *arguments],
-        env={**os.environ, process_tag.VARIABLE: mark, "PYTHONPATH": str(Path(__file__).parents[2])},
+        env={**os.environ, process_tag.VARIABLE: path, "PYTHONPATH": str(Path(__file__).parents[2])},
         pass_fds=[write], check=True, timeout=20,
     )  # fmt: skip
     os.close(write)
     assert os.read(read, 16)
     os.close(read)
-    found = processes.find(label.lock_holder(workdir / "keeper"))
-    assert found
+    keeper = processes.find(label.lock_holder(workdir / "keeper"))
+    assert keeper
     try:
         value = {"id": "f0", "fault": "stop-ssh", "act": codec.plain(host.act(lease_s=0.8))}
         inbox.post_command(
             workdir / "keeper", "r", Command(f="fault.act", key="f/f0/act", node="n2", incarnation="i9", value=value)
         )
         until = time.monotonic() + 15
-        while "heal.verified" not in _said(workdir) and time.monotonic() < until:
+        while "heal.verified" not in _noted(workdir) and time.monotonic() < until:
             time.sleep(0.05)
-        assert [f for f in _said(workdir) if f != "fault.act"] == [
+        assert [f for f in _noted(workdir) if f != "fault.act"] == [
             "lease.armed", "fault.before", "fault.injected", "fault.verified", "lease.over", "fault.healed", "heal.verified",
         ]  # fmt: skip
         assert host.orders == ["stop", "start"]
     finally:
-        processes.kill([found])
+        processes.kill([keeper])
 
 
 @pytest.fixture
@@ -398,6 +401,6 @@ def test_a_host_that_cannot_be_given_back_is_named_and_its_holder_stays(host: Ho
     assert label.lock_holder(Path(bed.workdir) / "outside" / "keeper")
 
 
-def _said(workdir: Path) -> list[str]:
+def _noted(workdir: Path) -> list[str]:
     log = workdir / "keeper" / "events.jsonl"
     return [json.loads(line)["f"] for line in log.read_text().splitlines()] if log.exists() else []

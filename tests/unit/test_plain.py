@@ -31,12 +31,12 @@ TIMEOUT_S = 10.0
 
 def soon(work: Callable[[], object]) -> object:
     """What came of it; it must not wait for anybody."""
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(work()), daemon=True)
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(work()), daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    assert found, "it waits"
-    return found[0]
+    assert results, "it waits"
+    return results[0]
 
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)

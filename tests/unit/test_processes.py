@@ -18,12 +18,12 @@ def _process(pid: int, *, ppid: int = 1, session: int = 0, marked: str = "") -> 
 
 def test_a_name_with_brackets_and_spaces_does_not_confuse_the_fields() -> None:
     text = b"42 (a (b) c) d) T 7 42 40 " + b" ".join(b"%d" % n for n in range(7, 30))
-    found = processes.parse_stat(text)
-    assert (found.pid, found.state, found.ppid, found.session, found.start) == (42, "T", 7, 40, 22)
+    process = processes.parse_stat(text)
+    assert (process.pid, process.state, process.ppid, process.session, process.start) == (42, "T", 7, 40, 22)
 
 
 def test_a_process_belongs_by_mark_by_session_or_by_descent() -> None:
-    everyone = [
+    candidates = [
         _process(1000),
         _process(1001, ppid=1000, marked="b-1/n1/aa"),
         _process(1002, ppid=1001),
@@ -33,24 +33,24 @@ def test_a_process_belongs_by_mark_by_session_or_by_descent() -> None:
         _process(1006, marked="b-2/n1/aa"),
         _process(1007),
     ]
-    chosen = {one.pid for one in processes.select(everyone, "b-1/n1/", {1000})}
+    chosen = {process.pid for process in processes.select(candidates, "b-1/n1/", {1000})}
     assert chosen == {1000, 1001, 1002, 1003, 1004}
-    assert {one.pid for one in processes.select(everyone, "b-1/n1/", spare=[1002])} == {1001, 1003}
+    assert {process.pid for process in processes.select(candidates, "b-1/n1/", spare=[1002])} == {1001, 1003}
 
 
 def test_orphans_that_init_took_are_not_followed_to_each_other() -> None:
-    everyone = [_process(1, ppid=0, marked="b-1/n1/aa"), _process(1007)]
-    assert [one.pid for one in processes.select(everyone, "b-1/n1/")] == [1]
+    candidates = [_process(1, ppid=0, marked="b-1/n1/aa"), _process(1007)]
+    assert [process.pid for process in processes.select(candidates, "b-1/n1/")] == [1]
 
 
 def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
-    mine = processes.find(os.getpid())
-    assert mine is not None
-    assert processes.is_alive(mine.pid, mine.start)
-    assert not processes.is_alive(mine.pid, mine.start + 1)
-    other = Process(pid=mine.pid, ppid=1, session=1, start=mine.start + 1, state="S")
+    own = processes.find(os.getpid())
+    assert own is not None
+    assert processes.is_alive(own.pid, own.start)
+    assert not processes.is_alive(own.pid, own.start + 1)
+    other = Process(pid=own.pid, ppid=1, session=1, start=own.start + 1, state="S")
     assert processes.send_signal([other], 0) == []
-    assert processes.live_sessions([(mine.pid, mine.start + 1)]) == set()
+    assert processes.live_sessions([(own.pid, own.start + 1)]) == set()
 
 
 @pytest.mark.parametrize(

@@ -25,20 +25,20 @@ def trial(algorithms: str, workload: str = "collective") -> Trial:
     return parse_trial.parse(f"trial: t\nworkload: {workload}\nparams: {{{params}}}", "t.yml", CATALOGUE)
 
 
-def required(of: Trial, **told: Any) -> None:
-    required_programs.require(of, beds.local(), CATALOGUE, told)
+def required(of: Trial, **facts: Any) -> None:
+    required_programs.require(of, beds.local(), CATALOGUE, facts)
 
 
 def test_open_mpi_that_containers_lack_is_refused_with_the_nodes_and_the_way_out() -> None:
-    with pytest.raises(InfrastructureError) as found:
+    with pytest.raises(InfrastructureError) as raised:
         required(trial("ring, mpi, 'mpi:ring'"), n0=BARE, n1=BARE, n2=WHOLE)
-    assert found.value.problems == (
+    assert raised.value.problems == (
         "algorithm mpi: n0 n1: no mpirun, no orted, no mpi4py", "algorithm mpi:ring: n0 n1: no mpirun, no orted, no mpi4py",
     )  # fmt: skip
-    assert found.value.hint.startswith(
+    assert raised.value.hint.startswith(
         "remove it from --algorithm; or set ccbed_image to an image that has it (pip install mpi4py"
     )
-    assert found.value.hint.endswith("and: ccbed up local.yml")
+    assert raised.value.hint.endswith("and: ccbed up local.yml")
 
 
 def test_a_replayed_item_by_open_mpi_is_refused_as_well() -> None:
@@ -60,6 +60,6 @@ def test_a_node_says_where_its_programs_are_and_which_are_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name, path=None: "/opt/bin/mpirun" if name == "mpirun" else None)
-    found = system_facts.collect_facts({"node": "n0", "incarnation": "1"}, tmp_path)
-    assert found["mpirun"] == "/opt/bin/mpirun" and found["missing"]["orted"] == "not found"
-    assert "mpi4py" in {**found, **found["missing"]}
+    facts = system_facts.collect_facts({"node": "n0", "incarnation": "1"}, tmp_path)
+    assert facts["mpirun"] == "/opt/bin/mpirun" and facts["missing"]["orted"] == "not found"
+    assert "mpi4py" in {**facts, **facts["missing"]}

@@ -64,11 +64,11 @@ def _reconnected(tmp_path: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Re
         channels = iter((torn,))
 
         def start(*about: Any) -> helper_start.Started:
-            found = next(channels, None)
-            if found is None:
+            channel = next(channels, None)
+            if channel is None:
                 _until(lambda: not torn.torn.is_set())
                 return second(*about)
-            return helper_start.Started(channel=found, hello={}, rest=b"")
+            return helper_start.Started(channel=channel, hello={}, rest=b"")
 
         patch.setattr(helper_start, "start", start)
         site.open()
@@ -146,8 +146,8 @@ def test_an_agent_does_or_refuses_it_once_and_says_so(
     assert [event.source.n for event in events] == list(range(1, len(events) + 1))
 
 
-def _told(path: Path) -> Event:
-    (event,) = (one for one in _written_down(path) if one.type != "note")
+def _outcome(path: Path) -> Event:
+    (event,) = (event for event in _written_down(path) if event.type != "note")
     return event
 
 
@@ -157,7 +157,7 @@ def test_what_says_something_else_or_does_not_say_that_it_is_said_again_is_a_sec
     directory = tmp_path / "host/nodes/n0"
     inbox.post_command(directory, "R", dataclasses.replace(FENCE, value={"dir": str(tmp_path / "shared"), "epoch": 0}))
     node._take_commands()
-    first = _told(directory / "runs/R/agent.i1.jsonl")
+    first = _outcome(directory / "runs/R/agent.i1.jsonl")
     marked = dataclasses.replace(first, value={**first.value, "repeated": True})
     assert duplicates.mark_repeated(marked, [first]).f == "command.repeated"
     assert duplicates.mark_repeated(marked, []) == marked
@@ -172,10 +172,10 @@ def test_an_answer_that_nobody_heard_is_given_to_whoever_asks_again(tmp_path: Pa
     """The agent kept it and ended before it told."""
     directory = tmp_path / "host/nodes/n0"
     order = dataclasses.replace(FENCE, value={"dir": str(tmp_path / "shared"), "epoch": 0})
-    kept = {"type": "ok", "f": order.f, "key": order.key, "epoch": 0, "value": {"epoch": 0}}
-    (directory / "done" / inbox.command_file_name("R", order.key)).write_text(json.dumps(kept))
+    outcome = {"type": "ok", "f": order.f, "key": order.key, "epoch": 0, "value": {"epoch": 0}}
+    (directory / "done" / inbox.command_file_name("R", order.key)).write_text(json.dumps(outcome))
     inbox.post_command(directory, "R", order)
     node._take_commands()
-    event = _told(directory / "runs/R/agent.i1.jsonl")
+    event = _outcome(directory / "runs/R/agent.i1.jsonl")
     assert (event.type, event.value) == ("ok", {"epoch": 0, "repeated": True})
     assert not (tmp_path / "shared").exists()

@@ -38,9 +38,9 @@ class Sent:
         before = self.frames
         while frame := self.tails.take(events=True) or self.tails.take(events=False):
             header, data = frame
-            kept = self.has.get(header["file"], b"")[: header["at"]]
-            assert len(kept) == header["at"]
-            self.has[header["file"]] = kept + data
+            received = self.has.get(header["file"], b"")[: header["at"]]
+            assert len(received) == header["at"]
+            self.has[header["file"]] = received + data
             self.frames += 1
         return self.frames - before
 

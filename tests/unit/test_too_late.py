@@ -29,23 +29,23 @@ class Clock:
         return self.now
 
 
-@pytest.mark.parametrize(("later_s", "there"), [(9.0, ["R.a.json", "R.b.json"]), (11.0, ["R.b.json"])])
+@pytest.mark.parametrize(("later_s", "names"), [(9.0, ["R.a.json", "R.b.json"]), (11.0, ["R.b.json"])])
 def test_what_was_overdue_when_the_host_came_back_is_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_s: float, there: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_s: float, names: list[str]
 ) -> None:
-    clock, place = Clock(), tmp_path / "host/nodes/n0/inbox"
-    place.mkdir(parents=True)
+    clock, inbox_dir = Clock(), tmp_path / "host/nodes/n0/inbox"
+    inbox_dir.mkdir(parents=True)
     with piped_site.site(tmp_path / "host", tmp_path / "mirror", monkeypatch, clock) as site:
-        site.write(f"{place}/R.a.json", b"act", 10.0)
-        site.write(f"{place}/R.b.json", b"kill")
+        site.write(f"{inbox_dir}/R.a.json", b"act", 10.0)
+        site.write(f"{inbox_dir}/R.b.json", b"kill")
         clock.now += later_s
         site.open()
         until = time.monotonic() + 5
-        while not (place / "R.b.json").exists():
+        while not (inbox_dir / "R.b.json").exists():
             assert time.monotonic() < until
         site.settle()
-        assert sorted(path.name for path in place.iterdir()) == there
-        assert ("R.a.json: not sent" in site.last_problem) == (len(there) == 1)
+        assert sorted(path.name for path in inbox_dir.iterdir()) == names
+        assert ("R.a.json: not sent" in site.last_problem) == (len(names) == 1)
     assert not site._unsent
 
 
@@ -53,10 +53,10 @@ class Away:
     """A site that keeps what is to be written, and for how long."""
 
     def __init__(self) -> None:
-        self.given: dict[str, float] = {}
+        self.limits_s: dict[str, float] = {}
 
     def write(self, path: str, content: bytes, within_s: float = 0.0) -> None:
-        self.given[json.loads(content)["f"]] = within_s
+        self.limits_s[json.loads(content)["f"]] = within_s
 
 
 def test_only_what_ends_something_may_come_at_any_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,10 +69,10 @@ def test_only_what_ends_something_may_come_at_any_time(tmp_path: Path, monkeypat
     monkeypatch.setattr(label, "lock_holder", lambda directory: 1)
     for f in ("fault.act", "fault.heal", "node.apply", "node.kill", "gang.start", "gang.stop", "store.open"):
         provider.perform(Command(f=f, key=f, node=bed.nodes[0].name, deadline_s=7.0))
-    assert {f for f, within_s in away.given.items() if within_s == 7.0} == {
+    assert {f for f, within_s in away.limits_s.items() if within_s == 7.0} == {
         "fault.act", "node.apply", "gang.start", "store.open"
     }  # fmt: skip
-    assert {f for f, within_s in away.given.items() if within_s > 1e9} == {"fault.heal", "node.kill", "gang.stop"}
+    assert {f for f, within_s in away.limits_s.items() if within_s > 1e9} == {"fault.heal", "node.kill", "gang.stop"}
 
 
 def test_an_injection_that_lay_in_the_inbox_of_a_dead_keeper_is_not_made_by_the_next(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_an_injection_that_lay_in_the_inbox_of_a_dead_keeper_is_not_made_by_the_
     old = time.time() - 60
     os.utime(tmp_path / "keeper/inbox" / inbox.command_file_name("R", ACT.key), (old, old))
     made._take_commands()
-    told = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
-    (answer,) = (one for one in told if one.get("key") == ACT.key)
-    assert (answer["type"], "its deadline is 10 s" in answer["value"]["reason"]) == ("fail", True)
+    events = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
+    (response,) = (event for event in events if event.get("key") == ACT.key)
+    assert (response["type"], "its deadline is 10 s" in response["value"]["reason"]) == ("fail", True)
     assert list((tmp_path / "keeper/inbox").iterdir()) == []
 
 
@@ -94,5 +94,5 @@ def test_a_kill_that_lay_there_is_done(tmp_path: Path) -> None:
     old = time.time() - 60
     os.utime(tmp_path / "keeper/inbox" / inbox.command_file_name("R", KILL.key), (old, old))
     made._take_commands()
-    told = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
-    assert [one["type"] for one in told if one.get("key") == KILL.key] == ["ok"]
+    events = [json.loads(line) for line in (tmp_path / "keeper/events.jsonl").read_text().splitlines()]
+    assert [event["type"] for event in events if event.get("key") == KILL.key] == ["ok"]

@@ -87,7 +87,7 @@ def test_the_bundle_lists_it_as_missing(site: RemoteSite, tmp_path: Path) -> Non
     assert (tmp_path / "bundle/nodes/n0/i1-e0-can.log").exists()
 
 
-def _here(hostdir: Path, to: Path) -> Fetched:
+def _local(hostdir: Path, to: Path) -> Fetched:
     return files.fetch([hostdir / "nodes/n0"], "runs/R", to, 1 << 20)
 
 
@@ -98,7 +98,7 @@ def _pulled(hostdir: Path, to: Path) -> Fetched:
     )
 
 
-@pytest.mark.parametrize("fetch", [_here, _pulled])
+@pytest.mark.parametrize("fetch", [_local, _pulled])
 def test_one_that_cannot_be_read_keeps_no_other_away(
     fetch: Callable[[Path, Path], Fetched], hostdir: Path, tmp_path: Path
 ) -> None:

@@ -22,18 +22,18 @@ LOG, EVENTS = f"{RUN}/i1-e0/rank-0.log", f"{RUN}/agent.a.jsonl"
 
 def _delays(rate: float, trip_s: float, seconds: float) -> tuple[list[float], int]:
     """How long each piece is on its way over a link of so many bytes per second that buffers without end; what arrived."""
-    one, now, free, arrived = SendWindow(), 0.0, 0.0, 0
+    window, now, free, arrived = SendWindow(), 0.0, 0.0, 0
     under_way: deque[tuple[float, int | None, int]] = deque()
     delays = []
     while now < seconds:
         while under_way and under_way[0][0] <= now:
-            _, mark, size = under_way.popleft()
+            _, position, size = under_way.popleft()
             arrived += size
-            if mark is not None:
-                one.acknowledge(mark, now)
-        if size := one.free_bytes(events=False):
+            if position is not None:
+                window.acknowledge(position, now)
+        if size := window.free_bytes(events=False):
             free = max(free, now) + size / rate
-            under_way.append((free + trip_s, one.count_sent(size, now), size))
+            under_way.append((free + trip_s, window.count_sent(size, now), size))
             delays.append(free + trip_s - now)
         else:
             now = under_way[0][0]
@@ -51,29 +51,29 @@ def test_little_is_under_way_on_a_slow_link_and_it_is_used_all_the_same(rate: fl
 
 
 def test_it_opens_again_however_far_it_was_narrowed() -> None:
-    one, now = SendWindow(), 0.0
-    one.acknowledge(one.count_sent(100, 0.0) or 0, 0.001)
+    window, now = SendWindow(), 0.0
+    window.acknowledge(window.count_sent(100, 0.0) or 0, 0.001)
     for _ in range(50):
-        marks = []
-        while size := one.free_bytes(events=True):
-            marks.append(one.count_sent(size, now))
+        positions = []
+        while size := window.free_bytes(events=True):
+            positions.append(window.count_sent(size, now))
         now += 30.0
-        for mark in filter(None, marks):
-            one.acknowledge(mark, now)
-        assert one.free_bytes(events=False)
-    assert one.size == send_window.LEAST
+        for position in filter(None, positions):
+            window.acknowledge(position, now)
+        assert window.free_bytes(events=False)
+    assert window.size == send_window.LEAST
 
 
-def _said(helper: LinkServer) -> list[dict[str, object]]:
+def _headers(server: LinkServer) -> list[dict[str, object]]:
     """The headers of what goes out, while the other side is silent."""
     decoder = Decoder()
-    found: list[dict[str, object]] = []
+    headers: list[dict[str, object]] = []
     while True:
-        helper._fill()
-        if not helper._out:
-            return found
-        found += [header for header, _ in decoder.feed(bytes(helper._out))]
-        helper._out = memoryview(b"")
+        server._fill()
+        if not server._out:
+            return headers
+        headers += [header for header, _ in decoder.feed(bytes(server._out))]
+        server._out = memoryview(b"")
 
 
 def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_pieces(tmp_path: Path) -> None:
@@ -81,30 +81,30 @@ def test_beats_go_before_answers_these_before_events_and_bulk_comes_last_in_piec
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * size)
     (tmp_path / "nodes/n0/heartbeat").write_text("a 1\n")
-    helper = LinkServer(str(tmp_path), [], {})
+    server = LinkServer(str(tmp_path), [], {})
     trees = [{"path": RUN, "node": "n0", "deep": True}]
-    helper._perform({"id": 1, "do": "watch", "trees": trees, "beats": ["n0"]}, b"")
-    helper._perform({"id": 2, "do": "ping"}, b"")
-    helper._collect_notices(time.monotonic())
-    headers = _said(helper)
-    kinds = ["beats" if "beats" in one else one.get("id") or one["file"] for one in headers]
+    server._perform({"id": 1, "do": "watch", "trees": trees, "beats": ["n0"]}, b"")
+    server._perform({"id": 2, "do": "ping"}, b"")
+    server._collect_notices(time.monotonic())
+    headers = _headers(server)
+    kinds = ["beats" if "beats" in header else header.get("id") or header["file"] for header in headers]
     assert kinds[:2] == ["beats", 2]
     assert kinds.index(1) == kinds.index(LOG) - 1 > kinds.index(EVENTS)
-    assert all(int(str(one.get("size", 0))) <= send_window.START // send_window.PIECES for one in headers)
-    assert sum(int(str(one["size"])) for one in headers if one.get("file") == LOG) <= send_window.START
-    helper.close()
+    assert all(int(str(header.get("size", 0))) <= send_window.START // send_window.PIECES for header in headers)
+    assert sum(int(str(header["size"])) for header in headers if header.get("file") == LOG) <= send_window.START
+    server.close()
 
 
 def test_only_the_last_of_each_beat_waits_for_a_link_that_stands_still(tmp_path: Path) -> None:
     heart = tmp_path / "nodes/n0/heartbeat"
     heart.parent.mkdir(parents=True)
-    helper = LinkServer(str(tmp_path), [], {})
-    helper._perform({"id": 1, "do": "watch", "trees": [], "beats": ["n0"]}, b"")
+    server = LinkServer(str(tmp_path), [], {})
+    server._perform({"id": 1, "do": "watch", "trees": [], "beats": ["n0"]}, b"")
     for count in range(5):
         heart.write_text(f"a {count}\n")
-        helper._collect_notices(time.monotonic() + count)
-    assert [one["beats"] for one in _said(helper) if "beats" in one] == [{"n0": ["a", 4]}]
-    helper.close()
+        server._collect_notices(time.monotonic() + count)
+    assert [header["beats"] for header in _headers(server) if "beats" in header] == [{"n0": ["a", 4]}]
+    server.close()
 
 
 def test_beats_are_not_late_behind_bulk_on_a_link_that_buffers_much(tmp_path: Path) -> None:
