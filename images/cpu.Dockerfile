@@ -4,11 +4,11 @@ ARG BASE=python:3.11-slim
 
 FROM ${BASE} AS torch
 USER root
-# By this `ccbed image build` finds the stage and removes it: it is as large as the image.
+# `ccbed image build` finds the stage by this label and removes it: it is as large as the image.
 LABEL ccbed.image.stage=torch
-# Where pip finds the CPU build of torch: an index, beside or instead of pip's own. Without it pip's own is asked.
+# pip's index of the CPU build of torch. Without it, pip uses its own index.
 ARG TORCH_INDEX=
-# The wheelhouse may be absent: a pattern without a match is no error as long as the requirements are there.
+# The wheelhouse may be absent: a pattern without a match is no error if another source exists.
 COPY requirements.txt wheelhouse* /build/
 RUN python3 -m venv /opt/ccbed \
  && if ls /build/torch-*.whl >/dev/null 2>&1; then set -- --no-index --find-links /build; \

@@ -1,11 +1,11 @@
-# An image for nodes with GPUs: a stock CUDA PyTorch image as the base; what is there already stays as it is.
+# An image for nodes with GPUs, based on a stock CUDA PyTorch image; packages that it has stay as they are.
 #   docker build -f cuda.Dockerfile --build-arg BASE=<registry>/pytorch:<tag with your CUDA version> -t ccbed/cuda:2.13.0 .
 ARG BASE
 FROM ${BASE}
 USER root
 ARG TORCH_INDEX=
 COPY requirements.txt wheelhouse* /build/
-# A base with torch keeps its own, built for its CUDA, whatever its version: only what is missing is installed.
+# A base with torch keeps its own, built for its CUDA, in any version: only missing packages are installed.
 RUN if ! python3 -c 'import torch.distributed, numpy' 2>/dev/null; then \
       if ls /build/torch-*.whl >/dev/null 2>&1; then set -- --no-index --find-links /build; \
       else set -- ${TORCH_INDEX:+--index-url "${TORCH_INDEX}"}; fi; \

@@ -123,10 +123,10 @@ def test_hosts_that_fail_are_told_apart_and_the_others_come_to_the_end(tmp_path:
         "h2": "failed", "h3": "unreachable", "h4": "failed",
     }  # fmt: skip
     assert played.failed["h2"].message.splitlines() == [
-        "ccbed_gpus asks for GPUs and there is none; fix: install the NVIDIA driver (nvidia-smi must show them), or set ccbed_gpus: 0",
-        "ccbed_rdma asks for /dev/infiniband and it is not there; fix: load the RDMA driver, or remove ccbed_rdma",
+        "ccbed_gpus requires GPUs and the host has none; fix: install the NVIDIA driver (nvidia-smi must show them), or set ccbed_gpus: 0",
+        "ccbed_rdma requires /dev/infiniband, which is missing; fix: load the RDMA driver, or remove ccbed_rdma",
     ]
-    assert "there is no Python at /nowhere/python3" in played.failed["h4"].message
+    assert "no Python at /nowhere/python3" in played.failed["h4"].message
 
 
 def test_an_engine_that_is_too_old_is_refused(tmp_path: Path, engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_reset_leaves_anothers_bed_alone_though_its_keeper_is_dead_and_says_whos
     keeper.parent.mkdir(parents=True)
     keeper.write_text(json.dumps({"owner": "ann@desk:/beds/lab", "pid": 0}))
     held, _ = play(file, "reset", "h1", "h2", ccbed_owner="me")
-    expected = "bed lab is there and belongs to ann@desk:/beds/lab"
+    expected = "bed lab exists and belongs to ann@desk:/beds/lab"
     assert {host: step.message for host, step in held.failed.items()} == {"h1": expected, "h2": expected}
     assert keeper.exists()
     gone, _ = play(file, "reset", "h1", ccbed_owner="ann@desk:/beds/lab", ccbed_engine=str(tmp_path / "x"))
@@ -186,7 +186,7 @@ def test_reset_leaves_all_hosts_alone_while_one_has_a_run_unless_it_is_forced(tm
         lock.write('{"run": "r1"}')
         lock.flush()
         held, _ = play(file, "reset", "h1", "h2", ccbed_hostdir="{{ ccbed_workdir }}", ccbed_owner="me")
-        assert held.failed["h2"].message == "an orchestrator drives run r1 there"
+        assert held.failed["h2"].message == "an orchestrator drives run r1"
         assert (tmp_path / "bed").exists()
         more = {"ccbed_engine": str(tmp_path / "x"), "ccbed_force": True}
         forced, _ = play(file, "reset", "h1", "h2", ccbed_hostdir="{{ ccbed_workdir }}", ccbed_owner="me", **more)

@@ -151,7 +151,7 @@ def user(desk: Desk, host: str) -> Iterator[None]:
 def test_an_image_that_is_nowhere(desk: Desk) -> None:
     output = desk.ccbed("up", desk.inventory(ccbed_image="nowhere/none:1"), within_s=PLAYED_S)
     assert output.code == EXIT_INFRASTRUCTURE
-    output.assert_every_host("image nowhere/none:1 is neither here nor there")
+    output.assert_every_host("image nowhere/none:1 is missing on the host and on the controller")
     assert "docker load it here, or set ccbed_image" in output.text
     desk.nothing_there()
 
@@ -223,6 +223,6 @@ def test_gpus_that_are_not_there(desk: Desk) -> None:
     doctor = desk.ccbed("doctor", inventory)
     assert "lacks  h1 h2 h3: gpus: none" in doctor.text
     up = desk.ccbed("up", inventory, within_s=PLAYED_S)
-    up.assert_every_host("ccbed_gpus asks for GPUs and there is none")
+    up.assert_every_host("ccbed_gpus requires GPUs and the host has none")
     assert "set ccbed_gpus: 0" in up.text
     desk.nothing_there()

@@ -171,7 +171,11 @@ def test_each_host_with_something_else_wrong_is_told_at_once(desk: Desk, tmp_pat
     up = desk.ccbed("up", inventory, within_s=PLAYED_S)
     assert up.code == EXIT_INFRASTRUCTURE, up.text
     up.assert_every_host("")
-    wanted = ("add the public key to authorized_keys", "cannot be reached", "neither here nor there")
+    wanted = (
+        "add the public key to authorized_keys",
+        "cannot be reached",
+        "is missing on the host and on the controller",
+    )
     assert all(words in line for words, line in zip(wanted, up.errors, strict=True)), up.text
     assert "to continue: ccbed up" in up.text
     desk.nothing_there()

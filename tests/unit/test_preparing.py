@@ -168,12 +168,12 @@ def test_what_is_anothers_on_a_host_is_not_reset_and_stays_known_as_prepared(
 ) -> None:
     prepared_hosts.ready(session, bed())
     ansible.failing = {
-        "h2": playbook_runs.Step(host="h2", task="held", state="failed", message="bed lab is there and belongs to ann")
+        "h2": playbook_runs.Step(host="h2", task="held", state="failed", message="bed lab exists and belongs to ann")
     }
     with pytest.raises(OwnedError) as refused:
         prepared_hosts.reset(session, bed())
     assert refused.value.exit_code == EXIT_USAGE
-    assert refused.value.problems == ("host h2: bed lab is there and belongs to ann",)
+    assert refused.value.problems == ("host h2: bed lab exists and belongs to ann",)
     assert refused.value.hint.endswith("ccbed down lab.yml --reset --force")
     assert ansible.played[1].variables["ccbed_owner"] == owners.text(bed())
     assert prepared_hosts.due(session, bed()) == ()
