@@ -16,7 +16,7 @@ import pytest
 from orchestrator.model.act import Primitive
 from orchestrator.node.keeper import container_node, host_primitives, node_primitives, primitive_runner
 from orchestrator.node.keeper.node_protocol import Unsupported
-from orchestrator.node.oslayer import cgroups, processes
+from orchestrator.node.oslayer import cgroups, namespaces, processes
 from orchestrator.node.oslayer.duty_cycle import DutyCycle
 from orchestrator.node.oslayer.event_loop import Loop
 from orchestrator.node.oslayer.processes import Process
@@ -257,3 +257,45 @@ def test_a_program_for_the_network_of_a_node_without_one_is_refused_before_anyth
     program = Primitive(kind="argv", args={"run": ["tc", "qdisc"], "network": True})
     with pytest.raises(Unsupported, match="n2 has no network of its own"):
         primitive_runner.check_supported([program], node)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="a network namespace needs root")
+def test_a_program_shapes_the_network_of_a_node_and_not_that_of_its_host(node: Any) -> None:
+    """tc as a fault would use it: inject, verify, heal, verify heal."""
+    shape = ["tbf", "rate", "1mbit", "burst", "4kb", "latency", "50ms"]
+    inject, heal = (
+        Primitive(kind="argv", args={"run": ["tc", "qdisc", verb, "dev", "lo", "root", *rest], "network": True})
+        for verb, rest in (("add", shape), ("del", []))
+    )
+    show = {"run": ["tc", "qdisc", "show", "dev", "lo"], "network": True}
+    verify = Primitive(kind="argv", args={**show, "contains": "tbf"})
+    verify_heal = Primitive(kind="argv", args={**show, "lacks": "tbf"})
+    with subprocess.Popen(["unshare", "--net", "sleep", "60"]) as process:
+        node.pid, loop = process.pid, Loop()
+        until(loop, lambda: namespaces.has_own_network(process.pid))
+        for change, state in ((inject, verify), (heal, verify_heal)):
+            assert observed(loop, state, node) is False
+            assert problems_of(loop, change, node) == []
+            assert observed(loop, state, node) is True
+        process.kill()
+    assert (
+        "tbf"
+        not in subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout
+    )
+
+
+def observed(loop: Loop, state: Primitive, node: Any) -> bool | None:
+    results: list[bool | None] = []
+    primitive_runner.observe_once(loop, [state], node, 5.0, lambda is_reached, evidence: results.append(is_reached))
+    until(loop, lambda: results)
+    return results[0]
+
+
+def problems_of(loop: Loop, change: Primitive, node: Any) -> list[str]:
+    results: list[list[str]] = []
+    primitive_runner.perform_all(
+        loop, [change], node, 10.0, lambda problems: True, lambda evidence, problems: results.append(list(problems))
+    )
+    until(loop, lambda: results)
+    return results[0]
