@@ -2,7 +2,7 @@
 
     python orchestrator/data/make_digits.py [DIRECTORY]      writes them into DIRECTORY (default: beside the source file)
 
-Integer arithmetic only, so the files are the same bytes on every machine.
+Uses integer arithmetic only, so that the files have the same bytes on every machine.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UNIT = 14
 
 @functools.cache
 def _weights(index: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The two small pixels that a large one lies between, with their weights in 14ths."""
+    """The two small pixels on both sides of a large pixel, with their weights in 14ths."""
     low, part = divmod(4 * index - 5, _UNIT)
     return (max(low, 0), _UNIT - part), (min(low + 1, SMALL - 1), part)
 

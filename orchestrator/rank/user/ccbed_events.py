@@ -1,4 +1,4 @@
-"""Lets a script tell ccbed which step it has finished: ``from ccbed_events import step``."""
+"""Reports completed steps from a user's script to ccbed: ``from ccbed_events import step``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 
 def step(number: int, loss: float | None = None) -> None:
-    """Append a finished step to $CCBED_EVENTS. Without ccbed (the variable is not set) nothing happens."""
+    """Append a completed step to $CCBED_EVENTS. Does nothing outside of ccbed, where the variable is not set."""
     path = os.environ.get("CCBED_EVENTS")
     if path:
         now = time.monotonic()
