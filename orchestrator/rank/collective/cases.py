@@ -1,4 +1,4 @@
-"""The cases of a measurement in order, each with its items and steps, and what is wrong with them. Pure, without torch."""
+"""The cases of a measurement in order, with their items, steps and problems. Pure, without torch."""
 
 from __future__ import annotations
 

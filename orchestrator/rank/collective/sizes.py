@@ -64,7 +64,7 @@ def _range(text: str, width: int) -> tuple[int, ...]:
 def groups(text: str, world: int | None = None) -> Groups:
     """ "" (all ranks), ``2`` (two contiguous groups) or ``0,1/2,3``. Raises ValueError.
 
-    ``world`` None: check only what is wrong in any world; the result then has only groups that are written out.
+    ``world`` None: report only problems of any world; the result then has only groups that are written out.
     """
     text = text.strip()
     if not text:

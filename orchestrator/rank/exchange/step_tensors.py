@@ -1,4 +1,4 @@
-"""The tensors of every step of a schedule: what is copied, received, packed, sent, unpacked and combined."""
+"""The tensors of every step of a schedule: copied, received, packed, sent, unpacked and combined."""
 
 from __future__ import annotations
 

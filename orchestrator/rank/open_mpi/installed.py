@@ -1,4 +1,4 @@
-"""Finds Open MPI's programs and mpi4py on this machine, or reports what is missing and how to install it. Without torch."""
+"""Finds Open MPI's programs and mpi4py on this machine, or reports missing parts and how to install them. Without torch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Programs:
 
 
 def needed(algorithms: Iterable[str]) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Algorithm -> what must be installed on the nodes for it, and how to install that."""
+    """Algorithm -> the programs that the nodes need for it, and how to install them."""
     return dict.fromkeys((name for name in algorithms if names.is_open_mpi(name)), (PROGRAMS, ADVICE))
 
 
