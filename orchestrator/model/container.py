@@ -10,9 +10,9 @@ BED, NODE, ROLE = "ccbed.bed", "ccbed.node", "ccbed.role"
 SPEC, INCARNATION, ORDINAL = "ccbed.spec", "ccbed.incarnation", "ccbed.ordinal"
 #: The owner of the bed, shown if the container's name is in use: user, machine and directory.
 OWNER = "ccbed.owner"
-#: Environment of the main process: the mark (agent/mark.py), and the label of the incarnation as JSON (agent/label.py).
+#: Environment of the main process: the process tag, and the label of the incarnation as JSON.
 MARK_VARIABLE, LABEL_VARIABLE = "CCBED_NODE", "CCBED_LABEL"
-#: What a container cannot find out itself, for system.json: the id of its image, the version of its engine.
+#: Facts that a container cannot determine itself, for system.json: the id of its image, the version of its engine.
 IMAGE_VARIABLE, ENGINE_VARIABLE = "CCBED_IMAGE_ID", "CCBED_ENGINE_VERSION"
 
 
@@ -25,13 +25,13 @@ def network_name(bed: str) -> str:
     return f"ccbed-{bed}"
 
 
-def filled(request: Mapping[str, Any], *, mark: str, label: Mapping[str, Any]) -> dict[str, Any]:
-    """The request for one incarnation: its ``mark`` and ``label`` (with incarnation and ordinal) in their places."""
-    values = {MARK_VARIABLE: mark, LABEL_VARIABLE: json.dumps(label, separators=(",", ":"))}
-    kept = [item for item in request["Env"] if item.partition("=")[0] not in values]
+def fill_incarnation(request: Mapping[str, Any], *, process_tag: str, label: Mapping[str, Any]) -> dict[str, Any]:
+    """The create request with the ``process_tag`` and ``label`` of an incarnation (``label`` has incarnation and ordinal)."""
+    values = {MARK_VARIABLE: process_tag, LABEL_VARIABLE: json.dumps(label, separators=(",", ":"))}
+    others = [item for item in request["Env"] if item.partition("=")[0] not in values]
     labels = {INCARNATION: str(label["incarnation"]), ORDINAL: str(label["ordinal"])}
     return {
         **request,
-        "Env": [*kept, *(f"{name}={value}" for name, value in values.items())],
+        "Env": [*others, *(f"{name}={value}" for name, value in values.items())],
         "Labels": {**request["Labels"], **labels},
     }

@@ -1,4 +1,4 @@
-"""What an agent is told to start: the ranks of one node in one epoch."""
+"""Gang specification: the ranks that an agent starts on its node in an attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .bed import LinkSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """A point at which one rank stops until it is released, or ``limit_s`` is over. Other ranks report ``rank.inside``.
+    """A point at which a rank stops until it is released or ``limit_s`` has passed. Other ranks report ``rank.inside``.
 
     ``step`` 0: phases outside steps (rendezvous, init, restore, shutdown).
     """
@@ -27,7 +27,7 @@ class Hold:
 class Resume:
     """The checkpoint that every rank loads. ``path`` is absolute on the node: a file, or the directory of all ranks' files.
 
-    ``sha256``: of the file, or the one that stands for all files (see ``model/manifest.py``).
+    ``sha256``: of the file, or the joint hash of all files (see ``model/manifest.py``).
     """
 
     name: str
@@ -38,11 +38,11 @@ class Resume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
-    """One node's share of a gang (value of ``gang.start``). ``link``: how the links of the bed are shaped.
+    """A node's ranks of a gang (value of ``gang.start``). ``link``: the shaping of the bed's links.
 
-    ``leaves``: by rank of the world, the switch of the fabric that its node is plugged into.
-    ``secret_names``: environment variables that the user calls secret. ``umask``: that of the user who began the run.
-    ``begin``: SHA-256 of what ``run.begin`` states; the agent writes it into its own events, so that every node confirms it.
+    ``leaves``: rank -> the leaf switch of its node in the fabric.
+    ``secret_names``: environment variables that are secret. ``umask``: of the user who began the run.
+    ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
     """
 
     run: str

@@ -18,13 +18,13 @@ class Request:
     """A run to start, or to resume.
 
     ``runs``: the directory of runs; ``state``: the state directory; ``resume``: the directory of an open run, else empty.
-    ``stop``: resume it only to heal the bed and to stop its gang; it stays open.
+    ``stop``: resume the run only to heal the bed and to stop its gang; the run stays open.
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
     ``trial``, ``command`` and ``inputs`` hold placeholders for secrets; ``secrets``: placeholder -> secret;
-    ``secret_names``: environment variables that the user calls secret. ``umask``: that of the ranks.
+    ``secret_names``: environment variables that are secret. ``umask``: of the ranks.
 
     ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
-    ``on_cached_twin`` the run that is the twin, where one is cached; ``on_note`` a sentence for the user.
+    ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user.
     """
 
     trial: Trial
@@ -51,11 +51,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a run ended. ``code``: the exit code; ``directory``: of the bundle.
+    """The result of a run. ``code``: the exit code; ``directory``: of the bundle.
 
-    ``changes``: check -> (outcome that was saved before, outcome now), where they differ; ``unsaved``: the checks
-    that cannot be judged now but were judged before: then the saved verdicts and reports stay as they are.
-    ``obstacle``: why verdicts and reports could not be saved.
+    ``changes``: check -> (saved outcome, outcome now) if they differ; ``unsaved``: checks that have a saved verdict but
+    cannot be judged now: then the saved verdicts and reports are kept. ``obstacle``: why nothing could be saved.
     """
 
     run: str

@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint whose ranks write a file each: one hash stands for all of its files."""
+"""Manifests of checkpoints with a file per rank: a joint hash of all files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ Files = Mapping[str, Mapping[str, Any]]
 
 
 def joint(files: Files) -> str:
-    """SHA-256 of what ``sha256sum`` prints for the files in the order of their names (LC_ALL=C).
+    """SHA-256 of the output of ``sha256sum`` for the files in the order of their names (LC_ALL=C).
 
-    Raises ValueError for a name that leads out of the checkpoint's directory.
+    Raises ValueError for a name outside the checkpoint's directory.
     """
     lines = hashlib.sha256()
     for name, entry in sorted(files.items()):
         if "/" in name or name in ("", ".", ".."):
-            raise ValueError(f"{name!r} is no file of the checkpoint's own")
+            raise ValueError(f"{name!r} is not a file of the checkpoint")
         lines.update(f"{entry['sha256']}  {name}\n".encode())
     return lines.hexdigest()
 

@@ -1,4 +1,4 @@
-"""What a file in a plugin folder must offer. The folder is the registry; the file's stem, dashes for underscores, is the name."""
+"""Protocols of plugin files. The folder is the registry; a plugin's name is its file's stem with dashes for underscores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .run import Run
 from .schedule import Cost, Schedule
 from .verdict import Verdict
 
-#: The source of a plugin that ccbed brings itself.
+#: The source of ccbed's own plugins.
 BUILT_IN = "built-in"
 
 
@@ -27,7 +27,7 @@ class Fault(Protocol):
 
 
 class Checker(Protocol):
-    """``checkers/<name>.py``: ALWAYS (runs without being asked), TWIN (needs one), Params and check."""
+    """``checkers/<name>.py``: ALWAYS (runs in every trial), TWIN (requires a twin), Params and check."""
 
     ALWAYS: bool
     TWIN: bool
@@ -37,7 +37,7 @@ class Checker(Protocol):
 
 
 class Report(Protocol):
-    """``reports/<name>.py``: render gives relative path -> content."""
+    """``reports/<name>.py``: render returns relative path -> content."""
 
     def render(self, run: Run) -> Mapping[str, bytes]: ...
 
@@ -45,15 +45,16 @@ class Report(Protocol):
 class Workload(Protocol):
     """``workloads/<name>.py``: Params, METRICS (name -> (unit, better)), CHECKS (run by default) and run.
 
-    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, data)`` gives
-    the number of steps where the workload counts them, else None (``data``: the data directory); ``check(params)`` yields
-    problems with the values, and ``fits(params, world)``, where there is one, why so many ranks cannot do it;
-    ``notes(params)``, where there is one, yields what a user should know of what good values have come to;
-    ``memory(params, world)``, where there is one, gives what its largest buffers take on each rank (model/free_memory.py), and
-    ``programs(params)`` what it needs on every node beyond torch: who asks for it, its names in system.json, how to get it.
-    ``traffic(params, world, samples)`` and ``once(params, world)``, where there are such, predict the bytes of each operation
-    of all ranks, in a step of so many samples and before the first one.
-    ``PHASES``, where it says them: the phases of its steps, first the one in which a fault acts that names none.
+    torch is imported inside the functions, so that the orchestrator can read Params. ``last_step(params, data)`` returns the
+    number of steps if the workload counts them, else None (``data``: the data directory); ``check(params)`` yields problems
+    of the values.
+
+    Optional: ``fits(params, world)`` yields why that number of ranks is not possible; ``notes(params)`` yields notes for the
+    user about valid values; ``memory(params, world)`` returns the memory of its largest buffers per rank
+    (model/free_memory.py); ``programs(params)`` returns programs that every node needs besides torch: the algorithm that
+    needs them, their names in system.json, how to install them; ``traffic(params, world, samples)`` and
+    ``once(params, world)`` predict the bytes of every operation of all ranks, in a step with that many samples and before
+    the first step; ``PHASES``: the phases of its steps; the first is the default of a fault's trigger.
     """
 
     Params: type[Any]
@@ -66,7 +67,7 @@ class Workload(Protocol):
 
 
 class Algorithm(Protocol):
-    """``algorithms/<name>.py``: OPERATIONS that it does, chunks, schedule and cost; schedules are written for root 0.
+    """``algorithms/<name>.py``: supported OPERATIONS, chunks, schedule and cost; schedules are written for root 0.
 
     Chunks of the buffer: all-reduce, broadcast, reduce: any number. all-gather, reduce-scatter, gather, scatter: exactly
     ``world``, rank by rank. all-to-all: input by destination, then output by source, then scratch, ``world`` each.
@@ -74,7 +75,7 @@ class Algorithm(Protocol):
     buffer per rank; for all-gather, reduce-scatter, gather and scatter that of all ranks.
 
     Optional: ``Params`` (a frozen dataclass with defaults; then each function takes one as its last argument),
-    ``refuses(operation, world)`` (why it cannot do that; empty: it can), ``EVEN`` (operations whose chunks must have one size).
+    ``refuses(operation, world)`` (why it does not support that; empty if it does), ``EVEN`` (operations with equal chunks).
     ``model/algorithm.py`` hides the difference.
     """
 
@@ -89,7 +90,7 @@ class Algorithm(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugin:
-    """One file of a plugin folder: its name, the first line of its docstring, and the loaded module.
+    """A file of a plugin folder: its name, the first line of its docstring, and the loaded module.
 
     ``source``: ``built-in``, or the path of the file under ``inputs/`` of a bundle; ``code``: the bytes that were loaded.
     """
@@ -108,7 +109,7 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """All plugins, handed in as a value. Loading them imports no torch: a workload imports torch inside its functions."""
+    """All plugins. Loading them does not import torch: a workload imports torch inside its functions."""
 
     faults: Mapping[str, Plugin] = field(default_factory=dict)
     checkers: Mapping[str, Plugin] = field(default_factory=dict)
@@ -117,5 +118,5 @@ class Catalogue:
     workloads: Mapping[str, Plugin] = field(default_factory=dict)
     #: Built-in trials: name -> path of the YAML file.
     trials: Mapping[str, str] = field(default_factory=dict)
-    #: Kind of plugin -> the paths of all its files, none of which is loaded by asking for it.
+    #: Kind of plugin -> the paths of all its files, without loading them.
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What is a secret, by its name or by its value, and copies of environments without secrets."""
+"""Redaction: detect secrets by name or value, and copy environments without them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping
 #: Names of environment variables whose values are not shown.
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|AUTH|PRIVATE|COOKIE", re.IGNORECASE)
 USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
-#: What begins a private key in a file or in a value (PEM, OpenSSH, PGP).
+#: The beginning of a private key in a file or a value (PEM, OpenSSH, PGP).
 PRIVATE_KEY = re.compile(r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY[A-Z ]*-----|PuTTY-User-Key-File-")
-#: Tokens that can be told by their form, as their issuers document them: AWS, GitHub, GitLab, Hugging Face, OpenAI,
+#: Tokens with a recognizable form, as their issuers document them: AWS, GitHub, GitLab, Hugging Face, OpenAI,
 #: Slack, Google, JSON web tokens; and the value of an Authorization header.
 TOKEN = re.compile(
     r"\b(?:A[KS]IA[0-9A-Z]{16}|gh[oprsu]_[A-Za-z0-9]{36,}|github_pat_\w{22,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{30,}"
@@ -32,14 +32,14 @@ _DIGEST = re.compile(r"\bsha(?:1|224|256|384|512):[0-9a-f]{40,128}\b")
 _INNER = re.compile(r"""(?P<head>(?<![\w-])(?P<name>[A-Za-z_][\w.-]{0,99})["']?[=:]["']?)(?P<value>[^\s"',;&=]+)""")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PATH = re.compile(r"(?:^|[=:,])(?:[~.]{0,2}/|\w+://)")
-#: Names of values that are digests or identities by right.
+#: Names of values that are digests or identifiers.
 _DIGESTS = {"commit", "revision", "rev", "sha", "sha1", "sha256", "digest", "hash", "checksum", "uuid", "id", "run"}
 _OWN = ("CCBED_", "TORCHELASTIC_")
 
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z0-9]+(?![a-z])")
 _ANYWHERE = ("password", "passwd", "passphrase", "secret", "credential", "apikey", "authtoken", "accesstoken")
 _AT_END = {"token", "auth", "authorization", "cookie", "pass", "pat", "bearer", "key", "pwd", "sig"}
-#: Words at the end of a name that make its value something about a secret, and words that make a token or key no secret.
+#: Words at the end of a name that make its value something about a secret, and words that make a token or key not secret.
 _ABOUT = {"file", "path", "dir", "directory", "name", "env", "type", "length", "len", "size", "count", "dim", "id"}
 _OF_TEXT = {"pad", "eos", "bos", "unk", "sep", "cls", "mask", "special", "start", "stop", "end", "new", "per", "image"}
 _OF_TABLES = {
@@ -60,12 +60,12 @@ _PLAIN = re.compile(r"[-+]?\d{1,5}(\.\d*)?|true|false|yes|no|none|null|auto|", r
 
 
 def redacted(environ: Mapping[str, str], names: Collection[str] = ()) -> dict[str, str]:
-    """A copy of an environment that may be shown. ``names``: variables that the user calls secret."""
+    """A copy of an environment for display. ``names``: variables that the user declared secret."""
     return {name: _shown(name, value, names) for name, value in sorted(environ.items())}
 
 
 def secret_values(environ: Mapping[str, str], names: Collection[str] = ()) -> tuple[str, ...]:
-    """The values of an environment that are secrets by the names of their variables."""
+    """The values of an environment that are secret according to the names of their variables."""
     return tuple(
         value
         for name, value in environ.items()
@@ -74,7 +74,7 @@ def secret_values(environ: Mapping[str, str], names: Collection[str] = ()) -> tu
 
 
 def is_secret_option(name: str, names: Collection[str] = ()) -> bool:
-    """Whether the value of an option (``--api-key``, ``wandb.token``) is a secret. ``names``: what the user calls secret."""
+    """Whether the value of an option (``--api-key``, ``wandb.token``) is secret. ``names``: declared secret by the user."""
     if is_named(name, names):
         return True
     words = [word.lower() for word in _WORDS.findall(name)]
@@ -82,23 +82,23 @@ def is_secret_option(name: str, names: Collection[str] = ()) -> bool:
         return False
     if any(word in "".join(words) for word in _ANYWHERE):
         return True
-    before = words[-2] if len(words) > 1 else ""
-    return words[-1] in _AT_END and before not in _OF_TEXT | (_OF_TABLES if words[-1] == "key" else set())
+    preceding = words[-2] if len(words) > 1 else ""
+    return words[-1] in _AT_END and preceding not in _OF_TEXT | (_OF_TABLES if words[-1] == "key" else set())
 
 
 def is_named(name: str, names: Collection[str]) -> bool:
-    """Whether the user calls ``name`` secret; dashes and case do not matter."""
+    """Whether the user declared ``name`` secret; dashes and case do not matter."""
     return _plain(name) in {_plain(known) for known in names}
 
 
 def is_trivial(value: str, name: str = "") -> bool:
-    """A word such as ``true``, or a short number that is not a password by its name: no secret."""
+    """Whether the value is a word such as ``true``, or a short number without a password's name: not secret."""
     is_password = any(word in _plain(name).replace("_", "") for word in _ANYWHERE)
     return _PLAIN.fullmatch(value) is not None and not (is_password and any(map(str.isdigit, value)))
 
 
 def has_secret_form(text: str) -> bool:
-    """Whether a private key, a token that is known by its form, or the user and password of a URL is in a text."""
+    """Whether the text contains a private key, a token with a known form, or the user and password of a URL."""
     return any(form.search(text) for form in (PRIVATE_KEY, TOKEN, USERINFO))
 
 

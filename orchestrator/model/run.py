@@ -1,4 +1,4 @@
-"""A run as checkers and reports see it, and the names of the files of a bundle."""
+"""A run and its files, as checkers and reports read them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .verdict import Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRecord:
-    """One finished step of one rank. ``loss`` is ``float.hex`` of the rank's local loss; times are CLOCK_MONOTONIC seconds.
+    """A finished step of a rank. ``loss`` is ``float.hex`` of the rank's local loss; times are CLOCK_MONOTONIC seconds.
 
-    ``digest`` (SHA-256 of the parameters after the step) is None where it was not taken.
+    ``digest`` (SHA-256 of the parameters after the step) is None if it was not computed.
     """
 
     epoch: int
@@ -32,7 +32,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkRecord:
-    """One chunk transfer: who, to or from whom, how many bytes, CLOCK_MONOTONIC start and end in seconds."""
+    """A chunk transfer: rank, peer, bytes, CLOCK_MONOTONIC start and end in seconds."""
 
     epoch: int
     rank: int
@@ -48,7 +48,7 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """An uninterrupted run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256."""
+    """An undisturbed run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256."""
 
     key: str
     run: str
@@ -61,31 +61,31 @@ class Twin:
 
 
 class NodeFiles(Protocol):
-    """Lazy access to what the nodes left in the bundle."""
+    """Lazy access to the files of nodes in the bundle."""
 
     def steps(self) -> Iterator[StepRecord]: ...
 
     def chunks(self) -> Iterator[ChunkRecord]: ...
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
-        """The same in binary, a file at a time: node, rank, epoch, content; what was torn may end inside of a record."""
+        """The chunks in binary, file by file: node, rank, epoch, content; a torn file may end inside a record."""
         ...
 
     def log(self, node: str, rank: int, epoch: int) -> str:
-        """The output of a rank in an epoch, of a long one the beginning and the end; empty if there is none."""
+        """The output of a rank in an epoch; the beginning and the end of a long output; empty if there is none."""
         ...
 
     def event_sources(self) -> Iterator[tuple[str, Source]]:
-        """What the nodes themselves have written down: path of the file and identity of each event in it."""
+        """The events that nodes have written: path of the file and source of the event."""
 
     def paths(self) -> tuple[str, ...]: ...
 
     def read(self, path: str) -> bytes:
-        """The content of a file of the bundle; empty where it is missing."""
+        """The content of a file of the bundle; empty if it is missing."""
         ...
 
     def sha256(self, path: str) -> str:
-        """Of a file of the bundle, as hexadecimal digits; empty where it is missing."""
+        """The checksum of a file of the bundle, as hexadecimal digits; empty if it is missing."""
         ...
 
     def event_lines(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -95,10 +95,10 @@ class NodeFiles(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Everything that a checker or report may read. ``directory`` is for display only.
+    """The facts that a checker or report may read. ``directory`` is for display only.
 
-    ``extras`` holds the small JSON documents of the bundle by file name: ``plan.json``, ``fingerprint.json``, ``bundle.json``.
-    ``code``: SHA-256 of the code that judges; ``run.begin`` states that of the code that drove the run.
+    ``extras``: small JSON documents of the bundle by file name: ``plan.json``, ``fingerprint.json``, ``bundle.json``.
+    ``code``: SHA-256 of the code that judges; ``run.begin`` contains that of the code that drove the run.
     """
 
     directory: str
@@ -112,7 +112,7 @@ class Run:
 
     @property
     def format(self) -> int:
-        """The format of the bundle; 1 where nothing states one. The history of a later format states that as well."""
+        """The format of the bundle; 1 if no document states it. The history of a later format states it as well."""
         about = self.extras.get("bundle.json")
         number = about.get("format") if isinstance(about, Mapping) else None
         stated = number if isinstance(number, int) else 1

@@ -1,15 +1,15 @@
-"""What a collective algorithm is made of: steps of copies, sends, receives and reductions over chunk indices, and its cost."""
+"""Schedules of collective algorithms: steps of copies, sends, receives and reductions of chunks; and their cost."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-#: Every operation, by the name that users say.
+#: The operations, by their names for users.
 OPERATIONS = (
     "all-reduce", "all-gather", "reduce-scatter", "broadcast", "reduce", "gather", "scatter", "all-to-all", "send-recv",
     "barrier",
 )  # fmt: skip
-#: Those with a root.
+#: Operations with a root.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 #: Bytes of a message without chunks.
 TOKEN = 4
@@ -17,7 +17,7 @@ TOKEN = 4
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One message to rank ``peer``: the chunks in this order. Without chunks it is a token of 4 bytes."""
+    """A message to rank ``peer``: the chunks in this order. Without chunks it is a token of 4 bytes."""
 
     peer: int
     chunks: tuple[int, ...] = ()
@@ -25,9 +25,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Recv:
-    """One message from rank ``peer``; with ``reduce`` it is combined with the own chunks, else it replaces them.
+    """A message from rank ``peer``; with ``reduce`` it is combined with the rank's own chunks, else it replaces them.
 
-    It takes effect at the end of its step, so a chunk may be sent and received in the same one.
+    It takes effect at the end of its step, so a chunk may be sent and received in the same step.
     """
 
     peer: int
@@ -37,7 +37,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Chunk ``target`` becomes what chunk ``source`` is."""
+    """Copy chunk ``source`` to chunk ``target``."""
 
     source: int
     target: int
@@ -45,7 +45,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is in flight together; the step ends when all of it has ended. Copies are made when it is entered, before the sends."""
+    """Concurrent transfers; the step ends when all of them have ended. Copies are made first, before the sends."""
 
     sends: tuple[Send, ...] = ()
     recvs: tuple[Recv, ...] = ()
@@ -57,7 +57,7 @@ Schedule = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """``rounds``: messages that follow one another; ``volume``: what passes the busiest port, in units of the size n."""
+    """``rounds``: consecutive messages; ``volume``: traffic through the busiest port, in units of the size n."""
 
     rounds: float
     volume: float
@@ -68,9 +68,9 @@ class Cost:
 
 
 def rerooted(schedule: Schedule, operation: str, root: int, world: int) -> Schedule:
-    """The steps of rank ``(r + root) % world``, made from those of rank ``r`` in a schedule for root 0.
+    """The steps of rank ``(r + root) % world``, derived from the steps of rank ``r`` in a schedule for root 0.
 
-    Ranks are turned by ``root``; where chunks belong to ranks (gather, scatter) chunks are as well.
+    Ranks are rotated by ``root``, and also chunks that belong to ranks (gather, scatter).
     """
     turned = operation in ("gather", "scatter")
 

@@ -14,14 +14,14 @@ PHASES = (
     "rendezvous", "init", "data", "forward", "backward", "allreduce", "collective", "optimizer", "checkpoint", "restore",
     "shutdown",
 )  # fmt: skip
-#: Points in the middle of a collective: a fault there acts when the other ranks are inside of it as well.
+#: Phases inside a collective: a fault there is injected when the other ranks are inside the collective as well.
 INSIDE = ("allreduce", "collective")
 POLICIES = ("spare", "restart", "none")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """How many ranks, where. Spares are never counted. ``master_port`` 0: any free port."""
+    """The number and placement of ranks. Spares are not counted. ``master_port`` 0: any free port."""
 
     nodes: int = 4
     ranks_per_node: int = 1
@@ -36,12 +36,12 @@ class World:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trigger:
-    """When a fault acts.
+    """When a fault is injected.
 
-    ``step`` and ``phase``: the first rank of the target is held there (exact). ``epoch``: which epoch, counted from 0
-    (None: the first in which the point is reached). ``after_s``: seconds after every rank of the first gang has started (observed).
-    ``on``: after that event of the history was seen ``nth`` times (observed, for faults during a recovery), e.g.
-    ``recovery.decided``.
+    ``step`` and ``phase``: the first rank of the target is held there (exact). ``epoch``: the attempt, from 0 (None:
+    the first attempt in which the point is reached). ``after_s``: seconds after all ranks of the first gang have started
+    (observed). ``on``: after the ``nth`` occurrence of that event in the history (observed, for faults during a recovery),
+    e.g. ``recovery.decided``.
     """
 
     step: int | None = None
@@ -69,7 +69,7 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recovery:
-    """What may be done about a lost node, in order of preference."""
+    """The policies for a lost node, in order of preference."""
 
     policy: tuple[str, ...] = ("spare", "restart")
     max_restarts: int = 3

@@ -1,4 +1,4 @@
-"""Values out of a vault: hidden wherever something is shown or kept, and put back where they are used."""
+"""Values from a vault: hide or mask them in output and files, and reveal them for use."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-#: Shorter values are not looked for inside of other text: they would be met by chance.
+#: Shorter values are not replaced inside other text: they would match by chance.
 SHORTEST = 6
-#: What stands in the place of a value: its number among those of the bed, counted from 1.
+#: The placeholder of a value: its number among the values of the bed, from 1.
 PLACEHOLDER = re.compile(r"<vault:(\d+)>")
 HIDDEN = "***"
 
 
 def hide(value: Any, secrets: Sequence[str]) -> Any:
-    """A copy of a JSON value, or of a text, with ``***`` in the places of secrets."""
+    """A copy of a JSON value, or of a text, with ``***`` in place of secrets."""
     return _replaced(value, tuple(secrets), lambda number: HIDDEN) if secrets else value
 
 
 def mask(value: Any, secrets: Sequence[str]) -> Any:
-    """The same with placeholders, from which ``reveal`` makes the value again."""
+    """A copy with placeholders, from which ``reveal`` restores the value."""
     return _replaced(value, tuple(secrets), lambda number: f"<vault:{number}>") if secrets else value
 
 
 def reveal(value: Any, secrets: Sequence[str]) -> Any:
-    """What ``mask`` was given. A placeholder whose secret is not known stays."""
+    """The original value of ``mask``. A placeholder with an unknown secret stays."""
 
     def original(match: re.Match[str]) -> str:
         number = int(match[1])
@@ -35,12 +35,12 @@ def reveal(value: Any, secrets: Sequence[str]) -> Any:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether a placeholder is left in it."""
+    """Whether the value contains a placeholder."""
     return any(PLACEHOLDER.search(text) for text in _texts(value))
 
 
 def names(environment: Mapping[str, str], secrets: Sequence[str]) -> tuple[str, ...]:
-    """The variables of an environment whose values came out of a vault, wholly or in part."""
+    """The variables of an environment whose values contain a value from a vault."""
     whole = frozenset(secrets)
     return tuple(name for name, text in environment.items() if text in whole or hide(text, secrets) != text)
 
@@ -52,7 +52,7 @@ def _replaced(value: Any, secrets: tuple[str, ...], placeholder: Callable[[int],
 
 @functools.lru_cache(maxsize=8)
 def _pattern(secrets: tuple[str, ...]) -> tuple[re.Pattern[str], dict[str, int]]:
-    """The longest first: of two that begin alike, the whole is replaced."""
+    """Longest first, so that a secret that begins with another secret is replaced completely."""
     numbers = {text: number for number, text in enumerate(secrets, start=1) if len(text) >= SHORTEST}
     longest_first = sorted(numbers, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or r"(?!)"), numbers
@@ -79,7 +79,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def same(item: Any, other: Any) -> bool:
-    """Whether two JSON values are equal, as far as ``***`` in either of them shows."""
+    """Whether two JSON values are equal; ``***`` matches any text."""
     if isinstance(item, str) and isinstance(other, str):
         return item == other or _fits(item, other) or _fits(other, item)
     if isinstance(item, Mapping) and isinstance(other, Mapping):

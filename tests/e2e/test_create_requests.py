@@ -81,7 +81,7 @@ def _request(root: Path, bed: str, spec: ContainerSpec) -> dict[str, Any]:
     body = container_requests.request(
         wanted, node, archive=f"{root}/agent/a.pyz", owner=(1000, 1000), addresses={"n0": ADDRESS}, tag="t-1"
     )
-    return container.filled(body, mark="t-1/n0/7c1e", label={"incarnation": "7c1e", "ordinal": 1})
+    return container.fill_incarnation(body, process_tag="t-1/n0/7c1e", label={"incarnation": "7c1e", "ordinal": 1})
 
 
 def start(engine: Any, container: dict[str, Any]) -> str:

@@ -145,11 +145,11 @@ def test_the_inventory_has_the_last_word_on_its_environment_but_not_on_the_mark(
 def test_an_incarnation_is_filled_in_and_nothing_else_is_touched() -> None:
     body = request(bed(MANY))
     mine = {"incarnation": "7c1e", "ordinal": 3, "spec": {"name": "n0"}}
-    made = container.filled(body, mark="lab-00c0ffee/n0/7c1e", label=mine)
+    made = container.fill_incarnation(body, process_tag="lab-00c0ffee/n0/7c1e", label=mine)
     assert (made["Labels"]["ccbed.incarnation"], made["Labels"]["ccbed.ordinal"]) == ("7c1e", "3")
     assert environment(made)["CCBED_NODE"] == "lab-00c0ffee/n0/7c1e"
     assert json.loads(environment(made)["CCBED_LABEL"]) == mine
-    again = container.filled(made, mark="", label={"incarnation": "", "ordinal": ""})
+    again = container.fill_incarnation(made, process_tag="", label={"incarnation": "", "ordinal": ""})
     same = ("CCBED_LABEL", "CCBED_NODE")
     assert {**again, "Env": [one for one in again["Env"] if not one.startswith(same)]} == {
         **body, "Env": [one for one in body["Env"] if not one.startswith(same)]

@@ -135,7 +135,7 @@ class ContainerLifecycle:
     def _create(self, node: ContainerNode, wanted: Mapping[str, Any]) -> None:
         node_label = self._new_label(node, wanted)
         tag = process_tag.node_tag(self._tag, node.name, node_label["incarnation"])
-        body = names.filled(wanted["request"], mark=tag, label=node_label)
+        body = names.fill_incarnation(wanted["request"], process_tag=tag, label=node_label)
         node.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._ready_watcher.add_watch(str(node.directory), inotify.MOVED_TO)
         node.begin(node_label, wanted)
