@@ -31,7 +31,7 @@ def render(run: Run) -> Mapping[str, bytes]:
     seen = views.view(run.trial, run.history, run.files.steps())
     base = {"trial": run.trial.name, "bed": facts.bed(run)}
     lines = (line for gauge in gauges(run, seen) if gauge.samples for line in _lines(gauge, base))
-    return {"metrics.prom": ("\n".join(lines) + "\n").encode()}
+    return {"metrics.prom": ("\n".join(lines) + "\n").encode(errors="replace")}
 
 
 def gauges(run: Run, seen: views.RunView) -> tuple[Gauge, ...]:
