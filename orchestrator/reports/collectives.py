@@ -10,16 +10,16 @@ from .page import facts
 
 def render(run: Run) -> Mapping[str, bytes]:
     """Nothing for a run that measured no collectives."""
-    found = facts.measured(run)
-    if found is None:
+    measured = facts.measured(run)
+    if measured is None:
         return {}
     from .page import nccl, nccl_table, plots, sheet
 
     return {
-        "collective.csv": sheet.cases(found).encode(),
-        "outliers.csv": sheet.outliers(found).encode(),
-        **({"links.csv": sheet.links(found).encode()} if found.setting.link.pairs else {}),
-        "nccl-tests.json": nccl.document(run, found).encode(),
-        **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(found).items()},
-        **{f"plots/{one.picture.name}.png": one.png for one in plots.drawn(found)},
+        "collective.csv": sheet.cases(measured).encode(),
+        "outliers.csv": sheet.outliers(measured).encode(),
+        **({"links.csv": sheet.links(measured).encode()} if measured.setting.link.pairs else {}),
+        "nccl-tests.json": nccl.document(run, measured).encode(),
+        **{f"nccl-tests/{name}": text.encode() for name, text in nccl_table.texts(measured).items()},
+        **{f"plots/{drawn.picture.name}.png": drawn.png for drawn in plots.drawn(measured)},
     }

@@ -30,26 +30,26 @@ def warm_up() -> None:
 def values(run: Run) -> dict[str, Any]:
     """Everything that the template shows."""
     steps = tuple(run.files.steps())
-    seen = views.view(run.trial, run.history, steps)
+    view = views.view(run.trial, run.history, steps)
     spans = views.timeline(run.history)
-    found = losses.collect(steps, run.twin)
+    curves = losses.collect(steps, run.twin)
     measured = _collective(run)
     return {
-        "outcome": sentence.overall(run.verdicts, seen.outcome, seen.kind),
-        "sentence": sentence.sentence(run.trial, seen, run.verdicts),
+        "outcome": sentence.overall(run.verdicts, view.outcome, view.kind),
+        "sentence": sentence.sentence(run.trial, view, run.verdicts),
         "name": facts.name(run),
         "subtitle": [run.trial.name, f"bed {facts.bed(run)}", facts.started(run)],
-        "figures": figures(run, seen, found, measured["figures"] if measured else ()),
+        "figures": figures(run, view, curves, measured["figures"] if measured else ()),
         "collective": measured,
-        "timeline": timeline.draw(seen, spans),
+        "timeline": timeline.draw(view, spans),
         "kinds": {**_kinds(spans), **({"run": "measuring"} if measured else {})},
-        "failovers": list(zip(tables.failovers(run.trial, seen), pictures(seen, spans), strict=True)),
-        "loss": losses.draw(found, resumes(run, seen)),
-        "loss_text": losses.describe(found) if found.epochs else "",
+        "failovers": list(zip(tables.failovers(run.trial, view), pictures(view, spans), strict=True)),
+        "loss": losses.draw(curves, resumes(run, view)),
+        "loss_text": losses.describe(curves) if curves.epochs else "",
         "verdicts": tables.verdicts(run),
-        "faults": tables.faults(seen.faults),
+        "faults": tables.faults(view.faults),
         "stages": tables.STAGES,
-        "facts": [("Trial", facts.trial(run)), ("Run", facts.place(run, seen)), ("Machine", facts.fingerprint(run))],
+        "facts": [("Trial", facts.trial(run)), ("Run", facts.place(run, view)), ("Machine", facts.fingerprint(run))],
         "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
         "events": tables.events(run.history, tables.cited(run.verdicts)),
     }
@@ -64,16 +64,16 @@ def _collective(run: Run) -> dict[str, Any] | None:
 
 
 def figures(
-    run: Run, seen: views.RunView, found: losses.Losses, measured: Sequence[collective.Figure] = ()
+    run: Run, view: views.RunView, curves: losses.Losses, measured: Sequence[collective.Figure] = ()
 ) -> list[tuple[str, str, str]]:
     """(name, figure, what it means) for the row below the sentence; only what is known. ``measured``: of collectives."""
-    cards = list(measured) or _steps(seen)
-    if seen.failovers:
-        times = [one.ttr_s for one in seen.failovers if one.ttr_s is not None]
-        detectors = sorted({one.detector for one in seen.failovers if one.detector})
-        detected = [one.detect_s for one in seen.failovers if one.detect_s is not None]
+    cards = list(measured) or _steps(view)
+    if view.failovers:
+        times = [failover.ttr_s for failover in view.failovers if failover.ttr_s is not None]
+        detectors = sorted({failover.detector for failover in view.failovers if failover.detector})
+        detected = [failover.detect_s for failover in view.failovers if failover.detect_s is not None]
         worst = " (longest)" if len(times) > 1 else ""
-        if times or seen.step is not None:
+        if times or view.step is not None:
             cards.append(
                 ("back in", tables.moment(max(times, default=None)), f"fault to first step of every rank{worst}")
             )
@@ -81,43 +81,43 @@ def figures(
             cards.append(("detected in", tables.moment(max(detected)), "by " + ", ".join(detectors)))
         elif detectors:
             cards.append(("detected", "by " + ", ".join(detectors), "the moment of the loss is not known"))
-        if seen.step is not None:
-            lost = sum(len(one.lost_steps) for one in seen.failovers)
+        if view.step is not None:
+            lost = sum(len(failover.lost_steps) for failover in view.failovers)
             cards.append(("redone", sentence.count(lost, "step"), "since the newest checkpoint"))
-    if seen.goodput is not None and not measured:
-        cards.append(("goodput", f"{seen.goodput:.0%}", f"of {sentence.seconds(seen.duration_s)}"))
-    return [*cards, *(() if measured else _loss(seen, found))]
+    if view.goodput is not None and not measured:
+        cards.append(("goodput", f"{view.goodput:.0%}", f"of {sentence.seconds(view.duration_s)}"))
+    return [*cards, *(() if measured else _loss(view, curves))]
 
 
-def _steps(seen: views.RunView) -> list[tuple[str, str, str]]:
-    done = f"{seen.step:,}" if seen.step is not None else "not reported"
-    return [("steps", done + (f" / {seen.steps:,}" if seen.steps else ""), seen.outcome)]
+def _steps(view: views.RunView) -> list[tuple[str, str, str]]:
+    done = f"{view.step:,}" if view.step is not None else "not reported"
+    return [("steps", done + (f" / {view.steps:,}" if view.steps else ""), view.outcome)]
 
 
 def _kinds(spans: tuple[views.Span, ...]) -> dict[str, str]:
     return {kind: text for kind, text in timeline.KINDS.items() if any(span.kind == kind for span in spans)}
 
 
-def _loss(seen: views.RunView, found: losses.Losses) -> list[tuple[str, str, str]]:
+def _loss(view: views.RunView, curves: losses.Losses) -> list[tuple[str, str, str]]:
     """The mean over ranks of the last step, as in the chart; without step files what rank 0 told."""
-    last = max(found.kept, default=None)
-    loss = seen.loss if last is None else found.kept[last]
-    same, both = losses.equal(found)
+    last = max(curves.kept, default=None)
+    loss = view.loss if last is None else curves.kept[last]
+    same, both = losses.equal(curves)
     note = f"equal to the twin at {same:,}/{both:,} steps" if both else "no twin"
     return [] if loss is None else [("loss", f"{loss:.4f}", note)]
 
 
-def pictures(seen: views.RunView, spans: tuple[views.Span, ...]) -> list[str]:
-    return [failover.draw(seen, spans, one) for one in seen.failovers]
+def pictures(view: views.RunView, spans: tuple[views.Span, ...]) -> list[str]:
+    return [failover.draw(view, spans, recovery) for recovery in view.failovers]
 
 
-def resumes(run: Run, seen: views.RunView) -> list[tuple[int, int]]:
-    pairs = ((sentence.lost_step(run.trial, seen, one), one.resume_step) for one in seen.failovers)
+def resumes(run: Run, view: views.RunView) -> list[tuple[int, int]]:
+    pairs = ((sentence.lost_step(run.trial, view, recovery), recovery.resume_step) for recovery in view.failovers)
     return [(lost, step) for lost, step in pairs if lost is not None and step is not None]
 
 
 @functools.cache
 def _template() -> jinja2.Template:
     loader = jinja2.PackageLoader("orchestrator.reports", "page")
-    place = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    return place.get_template("index.html.j2")
+    environment = jinja2.Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.get_template("index.html.j2")

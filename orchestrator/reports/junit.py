@@ -21,18 +21,18 @@ MISSING = Verdict(check="verdicts", outcome="unknown", text="no verdicts: nothin
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``junit.xml`` with one suite, the trial."""
-    seen = views.view(run.trial, run.history, run.files.steps())
+    view = views.view(run.trial, run.history, run.files.steps())
     root = ET.Element("testsuites")
-    _suite(root, run, seen, (*(run.verdicts or (MISSING,)), *_ending(seen)))
+    _suite(root, run, view, (*(run.verdicts or (MISSING,)), *_ending(view)))
     ET.indent(root)
     return {"junit.xml": ET.tostring(root, encoding="utf-8", xml_declaration=True) + b"\n"}
 
 
-def _ending(seen: views.RunView) -> Iterable[Verdict]:
+def _ending(view: views.RunView) -> Iterable[Verdict]:
     """A case of its own for what no check judges, so that the suite is as red as the exit code."""
-    if seen.outcome == "interrupted" or seen.kind == "infrastructure":
-        word = "interrupted" if seen.outcome == "interrupted" else "broken"
-        yield Verdict(check="run", outcome="unknown", text=f"the run is {word}: {seen.reason or 'no reason given'}")
+    if view.outcome == "interrupted" or view.kind == "infrastructure":
+        word = "interrupted" if view.outcome == "interrupted" else "broken"
+        yield Verdict(check="run", outcome="unknown", text=f"the run is {word}: {view.reason or 'no reason given'}")
 
 
 def clean(text: object) -> str:
@@ -40,30 +40,30 @@ def clean(text: object) -> str:
     return FORBIDDEN.sub("\ufffd", str(text))
 
 
-def _suite(root: ET.Element, run: Run, seen: views.RunView, verdicts: tuple[Verdict, ...]) -> None:
+def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verdict, ...]) -> None:
     outcomes = [verdict.outcome for verdict in verdicts]
     counts = {"tests": len(outcomes), "failures": outcomes.count("fail"), "errors": outcomes.count("unknown")}
     counts["skipped"] = outcomes.count("skipped")
-    suite = ET.SubElement(root, "testsuite", name=clean(f"ccbed.{run.trial.name}"), time=f"{seen.duration_s:.3f}")
+    suite = ET.SubElement(root, "testsuite", name=clean(f"ccbed.{run.trial.name}"), time=f"{view.duration_s:.3f}")
     suite.attrib.update({key: str(value) for key, value in counts.items()})
     if facts.started(run):
         suite.set("timestamp", facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
-    for name, value in (*facts.place(run, seen), *_figures(run), ("rerun", facts.rerun(run))):
+    for name, value in (*facts.place(run, view), *_figures(run), ("rerun", facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
     for verdict in verdicts:
         _case(suite, run, verdict)
-    text = sentence.sentence(run.trial, seen, run.verdicts)
+    text = sentence.sentence(run.trial, view, run.verdicts)
     ET.SubElement(suite, "system-out").text = clean(text)
 
 
 def _figures(run: Run) -> Iterable[tuple[str, str]]:
-    found = facts.measured(run)
-    if found is None:
+    measured = facts.measured(run)
+    if measured is None:
         return ()
     from .page import collective
 
-    return collective.pairs(found)
+    return collective.pairs(measured)
 
 
 def _case(suite: ET.Element, run: Run, verdict: Verdict) -> None:

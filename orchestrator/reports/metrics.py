@@ -28,17 +28,17 @@ class Gauge:
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``metrics.prom``; a figure that is not known is left out, not zero."""
-    seen = views.view(run.trial, run.history, run.files.steps())
+    view = views.view(run.trial, run.history, run.files.steps())
     base = {"trial": run.trial.name, "bed": facts.bed(run)}
-    lines = (line for gauge in gauges(run, seen) if gauge.samples for line in _lines(gauge, base))
+    lines = (line for gauge in gauges(run, view) if gauge.samples for line in _lines(gauge, base))
     return {"metrics.prom": ("\n".join(lines) + "\n").encode(errors="replace")}
 
 
-def gauges(run: Run, seen: views.RunView) -> tuple[Gauge, ...]:
+def gauges(run: Run, view: views.RunView) -> tuple[Gauge, ...]:
     """All gauges of a run, without the labels that all of them share."""
-    known = _run(run, seen)
+    known = _run(run, view)
     single = (Gauge(name=f"ccbed_{name}", help=text, samples=(({}, value),)) for name, text, value in known)
-    return (_info(run), *single, _checks(run), *_failovers(seen), *_collectives(run))
+    return (_info(run), *single, _checks(run), *_failovers(view), *_collectives(run))
 
 
 def _info(run: Run) -> Gauge:
@@ -47,43 +47,53 @@ def _info(run: Run) -> Gauge:
     return Gauge(name="ccbed_run_info", help="The run that the other figures are of.", samples=((labels, 1.0),))
 
 
-def _run(run: Run, seen: views.RunView) -> Iterator[tuple[str, str, float]]:
-    outcome = OUTCOMES[sentence.overall(run.verdicts, seen.outcome, seen.kind)]
+def _run(run: Run, view: views.RunView) -> Iterator[tuple[str, str, float]]:
+    outcome = OUTCOMES[sentence.overall(run.verdicts, view.outcome, view.kind)]
     yield "run_outcome", "How the run came out: 0 pass, 1 fail, 2 unknown, 4 broken, 130 interrupted.", outcome
-    yield "run_duration_seconds", "From the first event to the last.", seen.duration_s
-    if seen.step is not None:
-        yield "run_steps", "Last step that was completed.", seen.step
-    yield "run_failovers", "Losses and their recoveries.", len(seen.failovers)
-    if seen.goodput is not None:
-        yield "run_goodput_ratio", "Time on steps that were never redone over the run's time.", seen.goodput
-    if seen.loss is not None:
-        yield "run_loss", "Last loss that was reported.", seen.loss
+    yield "run_duration_seconds", "From the first event to the last.", view.duration_s
+    if view.step is not None:
+        yield "run_steps", "Last step that was completed.", view.step
+    yield "run_failovers", "Losses and their recoveries.", len(view.failovers)
+    if view.goodput is not None:
+        yield "run_goodput_ratio", "Time on steps that were never redone over the run's time.", view.goodput
+    if view.loss is not None:
+        yield "run_loss", "Last loss that was reported.", view.loss
 
 
 def _checks(run: Run) -> Gauge:
     samples = tuple(
-        ({"check": one.check}, float(OUTCOMES[one.outcome])) for one in run.verdicts if one.outcome in OUTCOMES
+        ({"check": verdict.check}, float(OUTCOMES[verdict.outcome]))
+        for verdict in run.verdicts
+        if verdict.outcome in OUTCOMES
     )
     return Gauge(name="ccbed_check_outcome", help="A verdict: 0 pass, 1 fail, 2 unknown.", samples=samples)
 
 
-def _failovers(seen: views.RunView) -> Iterator[Gauge]:
-    each = [({"failover": str(one.index), "detector": one.detector}, one) for one in seen.failovers]
-    yield _gauge("ttr_seconds", "Fault to first step of every rank.", ((at, one.ttr_s) for at, one in each))
-    yield _gauge("detect_seconds", "Fault to its detection.", ((at, one.detect_s) for at, one in each))
-    yield _gauge("caught_up_seconds", "Fault to the first new step.", ((at, one.caught_up_s) for at, one in each))
-    if seen.step is not None:
+def _failovers(view: views.RunView) -> Iterator[Gauge]:
+    failovers = [
+        ({"failover": str(failover.index), "detector": failover.detector}, failover) for failover in view.failovers
+    ]
+    yield _gauge(
+        "ttr_seconds", "Fault to first step of every rank.", ((at, failover.ttr_s) for at, failover in failovers)
+    )
+    yield _gauge("detect_seconds", "Fault to its detection.", ((at, failover.detect_s) for at, failover in failovers))
+    yield _gauge(
+        "caught_up_seconds", "Fault to the first new step.", ((at, failover.caught_up_s) for at, failover in failovers)
+    )
+    if view.step is not None:
         yield _gauge(
-            "lost_steps", "Steps that were done twice.", ((at, float(len(one.lost_steps))) for at, one in each)
+            "lost_steps",
+            "Steps that were done twice.",
+            ((at, float(len(failover.lost_steps))) for at, failover in failovers),
         )
-    phases = (({**at, "phase": name}, size) for at, one in each for name, size in one.phases)
+    phases = (({**at, "phase": name}, size) for at, failover in failovers for name, size in failover.phases)
     yield _gauge("phase_seconds", "Phases of a failover; they sum to its ttr.", phases)
 
 
 def _collectives(run: Run) -> Iterator[Gauge]:
-    found = facts.measured(run)
-    rows = found.rows if found else ()
-    each = [
+    measured = facts.measured(run)
+    rows = measured.rows if measured else ()
+    spreads = [
         ({**_case(row.case), "over": over}, spread)
         for row in rows
         for over, spread in (("slowest rank", row.trial), ("first start to last end", row.cct))
@@ -91,10 +101,10 @@ def _collectives(run: Run) -> Iterator[Gauge]:
     ]
     quantiles = [
         ({**labels, "quantile": name}, value)
-        for labels, spread in each
+        for labels, spread in spreads
         for name, value in (("0", spread.min), ("0.5", spread.p50), ("0.95", spread.p95), ("1", spread.max))
     ]
-    yield _of_cases("seconds", "Time of a collective, percentiles over trials by nearest rank.", quantiles)
+    yield _of_cases("seconds", "Time of a collective, percentiles over iterations by nearest rank.", quantiles)
     yield _of_cases(
         "busbw_bytes_per_second", "Bus bandwidth by the mean time (older bundles: median of the slowest rank).",
         [(_case(row.case), row.busbw * 1e9 if row.busbw is not None else None) for row in rows],
@@ -102,7 +112,7 @@ def _collectives(run: Run) -> Iterator[Gauge]:
     yield _of_cases(
         "model_ratio", "Median time over the model by the link probe.", [(_case(row.case), row.of_model) for row in rows]
     )  # fmt: skip
-    yield from _links(found.setting) if found else ()
+    yield from _links(measured.setting) if measured else ()
     yield _of_cases(
         "wrong_results", "Results that were wrong, where they were verified.", [(_case(row.case), row.wrong) for row in rows]
     )  # fmt: skip
@@ -110,19 +120,19 @@ def _collectives(run: Run) -> Iterator[Gauge]:
 
 def _links(setting: collectives.Setting) -> Iterator[Gauge]:
     """By pair; ``sure`` says which of the others tell little."""
-    each = [({"from": setting.node(one.a), "to": setting.node(one.b)}, one) for one in setting.link.pairs]
+    pairs = [({"from": setting.node(pair.a), "to": setting.node(pair.b)}, pair) for pair in setting.link.pairs]
     yield _of_cases(
-        "link_alpha_seconds", "Start-up of a message between two ranks.", [(at, one.alpha_s) for at, one in each]
+        "link_alpha_seconds", "Start-up of a message between two ranks.", [(at, pair.alpha_s) for at, pair in pairs]
     )
     yield _of_cases(
         "link_bytes_per_second", "Rate between two ranks by the line that the probe fitted.",
-        [(at, 1 / one.beta if one.beta > 0 else None) for at, one in each],
+        [(at, 1 / pair.beta if pair.beta > 0 else None) for at, pair in pairs],
     )  # fmt: skip
     yield _of_cases(
-        "link_spread", "Spread of half of the repetitions over their median.", [(at, one.spread) for at, one in each]
+        "link_spread", "Spread of half of the repetitions over their median.", [(at, pair.spread) for at, pair in pairs]
     )
     yield _of_cases(
-        "link_sure", "Whether the line fits the pair: 1 yes, 0 no.", [(at, float(one.sure)) for at, one in each]
+        "link_sure", "Whether the line fits the pair: 1 yes, 0 no.", [(at, float(pair.sure)) for at, pair in pairs]
     )
 
 

@@ -17,9 +17,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udff
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``summary.md``, for a pull request, a mail or the summary of a CI job."""
-    seen = views.view(run.trial, run.history, run.files.steps())
+    view = views.view(run.trial, run.history, run.files.steps())
     blocks = (
-        _head(run, seen), _collectives(run), _failovers(run, seen), _verdicts(run), _faults(seen), _facts(run, seen)
+        _head(run, view), _collectives(run), _failovers(run, view), _verdicts(run), _faults(view), _facts(run, view)
     )  # fmt: skip
     lines = [line for block in blocks for line in block]
     return {"summary.md": ("\n".join(lines).rstrip() + "\n").encode(errors="replace")}
@@ -40,21 +40,21 @@ def code(value: object) -> str:
     return f"`{_CONTROL.sub(' ', str(value)).replace('`', chr(39))}`"
 
 
-def _head(run: Run, seen: views.RunView) -> Iterator[str]:
-    outcome = sentence.overall(run.verdicts, seen.outcome, seen.kind).upper()
-    yield f"# {outcome}: {cell(sentence.sentence(run.trial, seen, run.verdicts))}"
+def _head(run: Run, view: views.RunView) -> Iterator[str]:
+    outcome = sentence.overall(run.verdicts, view.outcome, view.kind).upper()
+    yield f"# {outcome}: {cell(sentence.sentence(run.trial, view, run.verdicts))}"
     yield ""
 
 
 def _collectives(run: Run) -> Iterator[str]:
     """The table with single headings, for Markdown has no bands, and the lines below it."""
-    found = facts.measured(run)
-    if found is None:
+    measured = facts.measured(run)
+    if measured is None:
         return
     from ..views.collectives import table
     from .page import collective
 
-    made = table.table(found)
+    made = table.table(measured)
     bands = [title for title, count in made.bands for _ in range(count)]
     pairs = zip(bands, made.head, strict=True)
     head = [f"{name} ms" if "," in band else f"{band} {name}".strip() for band, name in pairs]
@@ -62,16 +62,18 @@ def _collectives(run: Run) -> Iterator[str]:
     for title, rows in made.groups:
         yield from (f"### {cell(title)}", "")
         yield from _table(head, rows)
-    yield from (f"- {what}: {cell(text)}" for what, text in collective.lines(run, found))
+    yield from (f"- {what}: {cell(text)}" for what, text in collective.lines(run, measured))
     yield ""
 
 
-def _failovers(run: Run, seen: views.RunView) -> Iterator[str]:
-    for row, one in zip(tables.failovers(run.trial, seen), seen.failovers, strict=True):
+def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
+    for row, recovery in zip(tables.failovers(run.trial, view), view.failovers, strict=True):
         yield f"## Failover {row['number']}: {cell(row['title'])}"
         yield ""
-        if one.phases:
-            yield from _table([name for name, _ in one.phases], [[failover.milliseconds(s) for _, s in one.phases]])
+        if recovery.phases:
+            yield from _table(
+                [name for name, _ in recovery.phases], [[failover.milliseconds(s) for _, s in recovery.phases]]
+            )
         yield f"Detected: {cell(row['detected'])}; recovered: {cell(row['policy'])};"
         yield (
             f"resumed from {cell(row['resumed'])}; steps redone: {cell(row['redone'])};"
@@ -96,10 +98,10 @@ def _evidence(row: tables.Row) -> str:
     return text if len(text) <= 160 else text[:159] + "…"
 
 
-def _faults(seen: views.RunView) -> Iterator[str]:
+def _faults(view: views.RunView) -> Iterator[str]:
     rows = [
-        [f"{one['fault']} ({one['id']})", one["target"], one["exact"], *(_stage(t) for _, t in one["stages"])]
-        for one in tables.faults(seen.faults)
+        [f"{fault['fault']} ({fault['id']})", fault["target"], fault["exact"], *(_stage(t) for _, t in fault["stages"])]
+        for fault in tables.faults(view.faults)
     ]
     if rows:
         yield from ("## Faults", "")
@@ -110,10 +112,10 @@ def _stage(t: float | None) -> str:
     return "no" if t is None else f"{t:.3f} s"
 
 
-def _facts(run: Run, seen: views.RunView) -> Iterator[str]:
+def _facts(run: Run, view: views.RunView) -> Iterator[str]:
     yield "## What ran"
     yield ""
-    pairs = [*facts.trial(run), *facts.place(run, seen), *facts.fingerprint(run)]
+    pairs = [*facts.trial(run), *facts.place(run, view), *facts.fingerprint(run)]
     yield from _table(["fact", "value"], [[key.strip(), value] for key, value in pairs])
     yield f"Run it again: {code(facts.rerun(run))}  "
     yield f"Check it again: {code(facts.recheck(run))}"

@@ -137,7 +137,7 @@ def it_survives_a_failed_run(render: Render) -> None:
 
 def it_survives_a_minimal_run(render: Render) -> None:
     check_forms(render(minimal(whole())))
-    odd = {"plan.json": [], "bundle.json": "x", "fingerprint.json": None}
+    odd: dict[str, Any] = {"plan.json": [], "bundle.json": "x", "fingerprint.json": None}
     check_forms(render(dataclasses.replace(minimal(whole()), extras=odd)))
 
 

@@ -231,7 +231,7 @@ def test_an_attempt_that_could_use_none_of_its_checkpoints_is_found() -> None:
     run = history.reference()
     chosen = first(run, "resume.chosen", epoch=1)
     run = changed(run, chosen, value={"step": 0})
-    skipped = {"f": "checkpoint.skipped", "key": None, "value": {"name": "e0-s25", "reason": "torn"}}
+    skipped: dict[str, Any] = {"f": "checkpoint.skipped", "key": None, "value": {"name": "e0-s25", "reason": "torn"}}
     text = "attempt 1 began at step 0: none of 5 committed checkpoints could be used"
     assert text in findings(with_copy(run, chosen, **skipped), "bit-exact")
 
@@ -295,7 +295,7 @@ def test_each_gap_in_the_proof_of_a_fault_is_found() -> None:
     run = history.reference()
     ok, injected = first(run, "fault.act", "ok"), first(run, "fault.injected")
     assert "f0 was acknowledged 2 times" in findings(with_copy(run, ok), "fault-verified")
-    over = {"f": "lease.over", "value": {"key": "f/f0/act"}}
+    over: dict[str, Any] = {"f": "lease.over", "value": {"key": "f/f0/act"}}
     assert "the lease of f0 expired" in findings(with_copy(run, injected, **over), "fault-verified")
     verified = first(run, "fault.verified")
     text = "fault.verified of f0 comes before fault.injected"

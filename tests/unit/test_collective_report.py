@@ -244,8 +244,8 @@ def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_p
     )
     found = collectives.measured(run)
     assert found is not None and found.outliers == 3
-    assert "(and 2 more slow trials, in the report)" in phrases.straggler(found)
+    assert "(and 2 more slow iterations, in the report)" in phrases.straggler(found)
     lines = list(terminal.lines(run, Path("runs/x"), whole=True))
-    assert sum("trial " in line and "stood still" in line for line in lines) == 3
+    assert sum("iteration " in line and "stood still" in line for line in lines) == 3
     told = told_page.values(run)
     assert told is not None and len(told["slow"]) == 3 and told["more"] == 0

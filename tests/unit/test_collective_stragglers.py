@@ -43,14 +43,14 @@ def lasts(name: str) -> float:
     return max(end for _, end in gang.trial(1).spans.values()) - 1000
 
 
-def blamed(found: collectives.Measured, trial: int) -> collectives.Blame | None:
-    return next((one.blame for one in found.slow if one.trial == trial), None)
+def blamed(found: collectives.Measured, trial: int) -> collectives.Attribution | None:
+    return next((one.cause for one in found.slow if one.trial == trial), None)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_nobody_is_named_where_nothing_is_wrong(name: str) -> None:
     found = measured(Gang(schedules=MAKERS[name]()), iterations=30)
-    assert not phrases.names_somebody(found)
+    assert not phrases.has_straggler(found)
     assert phrases.straggler(found).startswith("none")
 
 
@@ -72,14 +72,14 @@ def test_no_algorithm_accuses_anybody_by_what_its_ranks_have_to_do(
 ) -> None:
     for one_port in (False, True):
         found = measured(Gang(schedules=catalogue(chosen, operation, world), one_port=one_port), iterations=10)
-        assert not phrases.names_somebody(found), phrases.straggler(found)
+        assert not phrases.has_straggler(found), phrases.straggler(found)
 
 
 def test_uneven_shares_accuse_nobody() -> None:
     chosen = next(one for one in algorithms.defaults() if one.name == "pairwise")
     schedules = catalogue(chosen, "all-to-all", 4, uneven=True)
     found = measured(Gang(schedules=schedules, one_port=True), iterations=10)
-    assert not phrases.names_somebody(found), phrases.straggler(found)
+    assert not phrases.has_straggler(found), phrases.straggler(found)
 
 
 def test_rounds_of_one_trial_are_no_independent_evidence() -> None:
@@ -160,7 +160,7 @@ def test_a_rank_that_is_late_again_and_again_is_told_from_chance(name: str) -> N
     assert found.latest.rank == 3
     assert found.latest.straggler
     assert found.latest.share > 0.6  # what it sent was at times still under way: nothing is said of those rounds
-    assert "n3 is late again and again" in phrases.straggler(found)
+    assert "n3 is late repeatedly" in phrases.straggler(found)
 
 
 def test_a_rank_that_is_late_by_next_to_nothing_is_no_straggler() -> None:
@@ -183,4 +183,4 @@ def test_the_figures_of_the_origin_name_the_stopped_node(gather: bool) -> None:
 
 def test_two_trials_cannot_tell_what_is_usual() -> None:
     gang = Gang(schedules=MAKERS["ring all-reduce"](), stops={2: (1, 0.02, 3.0)})
-    assert all(one.blame is None for one in measured(gang, iterations=2).slow)
+    assert all(one.cause is None for one in measured(gang, iterations=2).slow)

@@ -45,7 +45,7 @@ def lines(run: Run, directory: Path, *, whole: bool = False) -> Iterator[str]:
 def _slow(measured: collectives.Measured) -> Iterator[str]:
     """Yield the slow iterations, except the one that the line of the straggler describes."""
     slowest = phrases.slowest(measured)
-    rest = slowest[1:] if slowest and slowest[0].blame else slowest
+    rest = slowest[1:] if slowest and slowest[0].cause else slowest
     for iteration in rest[:SLOW]:
         yield f"          {phrases.slow(iteration, measured.setting)}"
     hidden = measured.outliers - (len(slowest) - len(rest)) - len(rest[:SLOW])

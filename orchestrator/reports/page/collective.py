@@ -1,4 +1,4 @@
-"""What the page shows of a collective run: figures, the table, who was late, pictures."""
+"""The page of a collective run: figures, the table, late ranks and links, pictures."""
 
 from __future__ import annotations
 
@@ -12,66 +12,72 @@ from ...views.collectives import phrases, table
 from . import plots
 
 Figure = tuple[str, str, str]
-#: So many slow trials are told in the page; outliers.csv has more.
+#: The page has at most so many slow iterations; outliers.csv has more.
 SLOW = 12
 
 
 def values(run: Run) -> dict[str, Any] | None:
     """Everything of the template's part; None for a run that measured no collectives."""
-    found = collectives.measured(run)
-    if found is None:
+    measured = collectives.measured(run)
+    if measured is None:
         return None
     return {
-        "figures": list(figures(found)),
-        "table": table.table(found),
-        "lines": lines(run, found),
-        "slow": [phrases.slow(one, found.setting) for one in phrases.slowest(found)[:SLOW]],
-        "more": found.outliers - len(found.slow[:SLOW]),
-        "pairs": len(found.setting.link.pairs),
-        "pictures": plots.drawn(found),
+        "figures": list(figures(measured)),
+        "table": table.table(measured),
+        "lines": lines(run, measured),
+        "slow": [phrases.slow(iteration, measured.setting) for iteration in phrases.slowest(measured)[:SLOW]],
+        "more": measured.outliers - len(measured.slow[:SLOW]),
+        "pairs": len(measured.setting.link.pairs),
+        "pictures": plots.drawn(measured),
     }
 
 
-def lines(run: Run, found: collectives.Measured) -> list[tuple[str, str]]:
+def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
     """(what, text): the same as at the end of a run on the terminal."""
     return [
-        ("link", phrases.link(found.setting)),
-        *(("auto", text) for text in phrases.autos(found.setting)),
-        *(("fastest", text) for text in phrases.winners(found.fastest)),
-        ("straggler", phrases.straggler(found)),
-        ("verified", f"{phrases.verified(run.history, found)}; {phrases.outliers(found)}"),
-        ("percentiles", phrases.percentiles(found).removeprefix("percentiles ")),
+        ("link", phrases.link(measured.setting)),
+        *(("auto", text) for text in phrases.autos(measured.setting)),
+        *(("fastest", text) for text in phrases.winners(measured.fastest)),
+        ("straggler", phrases.straggler(measured)),
+        ("verified", f"{phrases.verified(run.history, measured)}; {phrases.outliers(measured)}"),
+        ("percentiles", phrases.percentiles(measured).removeprefix("percentiles ")),
     ]
 
 
-def figures(found: collectives.Measured) -> Iterator[Figure]:
+def figures(measured: collectives.Measured) -> Iterator[Figure]:
     """(name, figure, what it means) for the row below the sentence."""
-    best = max((row for row in found.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
+    best = max((row for row in measured.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
     if best is not None and best.cct is not None:
         line = f", {phrases.percent(best.of_line)} of the line" if best.of_line is not None else ""
         yield (
             "peak bandwidth",
             phrases.bandwidth(best.busbw),
-            f"GB/s bus bandwidth, {phrases.case(best.case)}{line}{_tied(found, best.case)}",
+            f"GB/s bus bandwidth, {phrases.case(best.case)}{line}{_tied(measured, best.case)}",
         )
         cct = best.cct
-        yield "p50", f"{phrases.milliseconds(cct.p50)} ms", f"of {cct.count:,} trials of it, first start to last end"
+        yield (
+            "p50",
+            f"{phrases.milliseconds(cct.p50)} ms",
+            f"of {cct.count:,} iterations of it, first start to last end",
+        )
         yield "p95", f"{phrases.milliseconds(cct.p95)} ms", f"at most {phrases.milliseconds(cct.max)} ms"
-    models = [row.of_model for row in found.rows if row.of_model is not None]
+    models = [row.of_model for row in measured.rows if row.of_model is not None]
     if models:
         span = f"{min(models):.2f} to {max(models):.2f}" if len(models) > 1 else f"{models[0]:.2f}"
         yield "measured / model", span, "median over the model by the probe's alpha and beta"
-    yield _straggler(found)
+    yield _straggler(measured)
     yield (
         "wrong results",
-        f"{found.wrong:,}" if found.setting.verify else "not verified",
-        f"of {sentence.count(found.trials, 'trial')} in {sentence.count(len(found.rows), 'case')}",
+        f"{measured.wrong:,}" if measured.setting.verify else "not verified",
+        f"of {sentence.count(measured.trials, 'iteration')} in {sentence.count(len(measured.rows), 'case')}",
     )
 
 
-def _tied(found: collectives.Measured, case: collectives.Case) -> str:
-    """That others are as fast as the one that is named, as far as the trials tell."""
-    race = next((one for one in found.fastest if (one.kind, one.bytes) == (case.kind, case.bytes)), None)
+def _tied(measured: collectives.Measured, case: collectives.Case) -> str:
+    """The algorithms that are as fast as the named one, as far as the iterations show."""
+    race = next(
+        (fastest for fastest in measured.fastest if (fastest.kind, fastest.bytes) == (case.kind, case.bytes)), None
+    )
     if race is None or race.clear:
         return ""
     if not race.judged:
@@ -80,24 +86,24 @@ def _tied(found: collectives.Measured, case: collectives.Case) -> str:
     return f"; no difference to {', '.join(others)}" if others else ""
 
 
-def pairs(found: collectives.Measured) -> Iterator[tuple[str, str]]:
+def pairs(measured: collectives.Measured) -> Iterator[tuple[str, str]]:
     """The main figures as name and text, for reports that are no page."""
-    for name, figure, note in figures(found):
+    for name, figure, note in figures(measured):
         yield name, f"{figure} ({note})"
 
 
-def _straggler(found: collectives.Measured) -> Figure:
-    if not phrases.names_somebody(found):
-        return "straggler", "none", "nobody late beyond chance"
-    worst = max((one for one in found.slow if one.blame), key=_late, default=None)
-    if worst is None or worst.blame is None:
-        return "straggler", "yes", phrases.straggler(found)
-    why = worst.blame
-    who = found.setting.node(why.rank) if why.rank is not None else "a link"
+def _straggler(measured: collectives.Measured) -> Figure:
+    if not phrases.has_straggler(measured):
+        return "straggler", "none", "no rank late beyond chance"
+    worst = max((iteration for iteration in measured.slow if iteration.cause), key=_late, default=None)
+    if worst is None or worst.cause is None:
+        return "straggler", "yes", phrases.straggler(measured)
+    why = worst.cause
+    who = measured.setting.node(why.rank) if why.rank is not None else "a link"
     doubt = "" if why.sure else ", or its peer or link"
-    late = f"{phrases.duration(why.late_s)} late in trial {worst.trial} of {phrases.case(worst.case)}"
+    late = f"{phrases.duration(why.late_s)} late in iteration {worst.trial} of {phrases.case(worst.case)}"
     return "worst straggler", who, late + doubt
 
 
-def _late(one: collectives.Slow) -> float:
-    return one.blame.late_s if one.blame else 0.0
+def _late(iteration: collectives.Slow) -> float:
+    return iteration.cause.late_s if iteration.cause else 0.0

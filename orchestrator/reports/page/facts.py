@@ -23,14 +23,14 @@ Pairs = list[tuple[str, str]]
 def name(run: Run) -> str:
     """The run's id: from its first event, else the name of its directory."""
     begin = run.history.first(RunBegin)
-    told = (begin.data.run or "") if begin else ""
-    return told or PurePosixPath(run.directory).name or "run"
+    stated = (begin.data.run or "") if begin else ""
+    return stated or PurePosixPath(run.directory).name or "run"
 
 
 def bed(run: Run) -> str:
     begin = run.history.first(RunBegin)
-    told = begin.data.bed if begin else None
-    return str(told or document(run, "plan.json").get("bed", "unknown"))
+    stated = begin.data.bed if begin else None
+    return str(stated or document(run, "plan.json").get("bed", "unknown"))
 
 
 def started(run: Run) -> str:
@@ -50,14 +50,14 @@ def measured(run: Run) -> Measured | None:
 
 def document(run: Run, file: str) -> Mapping[str, Any]:
     """A JSON document of the bundle, or nothing where it is missing or of another shape."""
-    found = run.extras.get(file)
-    return found if isinstance(found, Mapping) else {}
+    value = run.extras.get(file)
+    return value if isinstance(value, Mapping) else {}
 
 
 def command(run: Run) -> str:
     """How the run was started, as far as the bundle tells."""
-    told = document(run, "bundle.json").get("command", "")
-    return shlex.join(map(str, told)) if isinstance(told, list | tuple) else str(told)
+    arguments = document(run, "bundle.json").get("command", "")
+    return shlex.join(map(str, arguments)) if isinstance(arguments, list | tuple) else str(arguments)
 
 
 def rerun(run: Run) -> str:
@@ -77,31 +77,31 @@ def _ccbed(run: Run) -> str:
 
 def trial(run: Run) -> Pairs:
     """What was asked for."""
-    asked = run.trial
-    world = f"{asked.world.nodes} nodes, {sentence.count(asked.world.ranks_per_node, 'rank')} per node"
+    spec = run.trial
+    world = f"{spec.world.nodes} nodes, {sentence.count(spec.world.ranks_per_node, 'rank')} per node"
     pairs = [
-        ("trial", f"{asked.name} ({asked.id})"),
-        ("workload", asked.workload),
-        *((f"  {key}", show(value)) for key, value in asked.params.items()),
+        ("trial", f"{spec.name} ({spec.id})"),
+        ("workload", spec.workload),
+        *((f"  {key}", show(value)) for key, value in spec.params.items()),
         ("world", world),
-        ("backend", str(document(run, "plan.json").get("backend", asked.world.backend))),
-        ("recovery", f"{', '.join(asked.recovery.policy) or 'none'}; at most {asked.recovery.max_restarts} restarts"),
-        ("seed", str(asked.seed)),
+        ("backend", str(document(run, "plan.json").get("backend", spec.world.backend))),
+        ("recovery", f"{', '.join(spec.recovery.policy) or 'none'}; at most {spec.recovery.max_restarts} restarts"),
+        ("seed", str(spec.seed)),
     ]
-    return [*pairs, *((f"fault {one.id}", _fault(one.fault, one.node, one.at)) for one in asked.faults)]
+    return [*pairs, *((f"fault {fault.id}", _fault(fault.fault, fault.node, fault.at)) for fault in spec.faults)]
 
 
-def place(run: Run, seen: RunView) -> Pairs:
+def place(run: Run, view: RunView) -> Pairs:
     """Where and when it ran, and what it is compared with."""
     plan = document(run, "plan.json")
     pairs = [
         ("run", name(run)),
         ("bed", bed(run)),
         ("format", "" if run.format > 1 else views.NOT_COMPARED),
-        ("slots", ", ".join(seen.slots)),
+        ("slots", ", ".join(view.slots)),
         ("spares", ", ".join(map(str, plan.get("spares", ())))),
         ("started", started(run)),
-        ("duration", sentence.seconds(seen.duration_s)),
+        ("duration", sentence.seconds(view.duration_s)),
         ("events", f"{len(run.history.events):,}"),
         ("twin", f"{run.twin.run} ({run.twin.key[:16]})" if run.twin else "none"),
         ("started by", command(run)),

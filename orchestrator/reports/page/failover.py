@@ -48,7 +48,7 @@ def _bar(phases: Sequence[tuple[str, float]], zero: float, start: float, end: fl
     labels = [f"{name} {milliseconds(size)}" for name, size in phases]
     edges = [zero + sum(size for _, size in phases[:i]) for i in range(len(phases))]
     centres = [offset + factor * (edge + size / 2) for edge, (_, size) in zip(edges, phases, strict=True)]
-    places = svg.spread(centres, [svg.width(label) for label in labels], svg.LEFT - 80, svg.WIDTH - svg.RIGHT, 12)
+    positions = svg.spread(centres, [svg.width(label) for label in labels], svg.LEFT - 80, svg.WIDTH - svg.RIGHT, 12)
     parts = [svg.text(svg.LEFT - 12, y + BAR / 2 + 4, "phases", "name", "end")]
     for i, (edge, (_, size)) in enumerate(zip(edges, phases, strict=True)):
         top, low = y + BAR, y + BAR + 20
@@ -64,10 +64,10 @@ def _bar(phases: Sequence[tuple[str, float]], zero: float, start: float, end: fl
             ),
             svg.element(
                 "polyline",
-                points=f"{centres[i]:.1f},{top:.1f} {centres[i]:.1f},{top + 8:.1f} {places[i]:.1f},{low:.1f}",
+                points=f"{centres[i]:.1f},{top:.1f} {centres[i]:.1f},{top + 8:.1f} {positions[i]:.1f},{low:.1f}",
                 class_="leader",
             ),
-            svg.text(places[i], low + 14, labels[i], "label", "middle"),
+            svg.text(positions[i], low + 14, labels[i], "label", "middle"),
         ]
     return parts
 

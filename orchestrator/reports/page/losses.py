@@ -28,20 +28,20 @@ class Losses:
 
     @property
     def kept(self) -> Curve:
-        found: dict[int, float] = {}
+        losses: dict[int, float] = {}
         for epoch in sorted(self.epochs):
             first = min(self.epochs[epoch])
-            found = {step: loss for step, loss in found.items() if step < first} | dict(self.epochs[epoch])
-        return found
+            losses = {step: loss for step, loss in losses.items() if step < first} | dict(self.epochs[epoch])
+        return losses
 
 
 def collect(steps: Iterable[StepRecord], twin: Twin | None) -> Losses:
     """Mean over ranks of each step's loss; records that are not numbers are left out."""
-    found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    losses: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for record in steps:
         for loss in _loss(record.loss):
-            found[record.epoch][record.step].append(loss)
-    epochs = {epoch: {step: _mean(found[epoch][step]) for step in sorted(found[epoch])} for epoch in sorted(found)}
+            losses[record.epoch][record.step].append(loss)
+    epochs = {epoch: {step: _mean(losses[epoch][step]) for step in sorted(losses[epoch])} for epoch in sorted(losses)}
     return Losses(epochs=epochs, twin=_twin(twin) if twin else {})
 
 
@@ -71,11 +71,11 @@ def draw(losses: Losses, resumes: Sequence[tuple[int, int]] = ()) -> Markup:
 
 
 def describe(losses: Losses) -> str:
-    kept = losses.kept
-    last = max(kept)
+    curve = losses.kept
+    first, last = min(curve), max(curve)
     same, both = equal(losses)
-    against = f" Equal to the twin at {same} of {both} steps." if both else " No twin."
-    return f"{len(kept)} steps, loss {kept[min(kept)]:.4f} at the first and {kept[last]:.4f} at step {last}.{against}"
+    twin = f" Equal to the twin at {same} of {both} steps." if both else " No twin."
+    return f"{len(curve)} steps, loss {curve[first]:.4f} at the first and {curve[last]:.4f} at step {last}.{twin}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +87,9 @@ class _Frame:
 
     @classmethod
     def around(cls, first: int, last: int, low: float, high: float) -> _Frame:
-        room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-        floor = 0.0 if 0 <= low < (high - low) * 0.5 else low - room
-        return cls(first=first, last=last, low=floor, high=high + room)
+        margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+        floor = 0.0 if 0 <= low < (high - low) * 0.5 else low - margin
+        return cls(first=first, last=last, low=floor, high=high + margin)
 
     def x(self, step: float) -> float:
         offset, factor = svg.scale(self.first, self.last)
@@ -117,8 +117,8 @@ def thin(curve: Curve) -> Curve:
     """Every n-th point and the last, at most about ``POINTS``; losses that are not finite stay."""
     stride = max(1, math.ceil(len(curve) / POINTS))
     last = len(curve) - 1
-    kept = (i % stride == 0 or i == last or not math.isfinite(loss) for i, loss in enumerate(curve.values()))
-    return {step: loss for (step, loss), keep in zip(curve.items(), kept, strict=True) if keep}
+    is_shown = (i % stride == 0 or i == last or not math.isfinite(loss) for i, loss in enumerate(curve.values()))
+    return {step: loss for (step, loss), keep in zip(curve.items(), is_shown, strict=True) if keep}
 
 
 def _grid(frame: _Frame) -> list[Markup]:
@@ -143,9 +143,9 @@ def _lost(frame: _Frame, resumes: Sequence[tuple[int, int]]) -> list[Markup]:
     ordered = sorted(lost for lost, _ in resumes)
     labels = [f"✕ {lost}" for lost in ordered]
     sizes = [svg.width(label) for label in labels]
-    places = svg.spread([frame.inside(lost) + 16 for lost in ordered], sizes, svg.LEFT, svg.WIDTH - svg.RIGHT, 4)
-    named = zip(places, labels, strict=True)
-    return [*parts, *(svg.text(place, TOP + 12, label, "fault", "middle") for place, label in named)]
+    positions = svg.spread([frame.inside(lost) + 16 for lost in ordered], sizes, svg.LEFT, svg.WIDTH - svg.RIGHT, 4)
+    named = zip(positions, labels, strict=True)
+    return [*parts, *(svg.text(position, TOP + 12, label, "fault", "middle") for position, label in named)]
 
 
 def _stretch(frame: _Frame, lost: int, resumed: int) -> list[Markup]:
@@ -164,8 +164,8 @@ def _twin_line(frame: _Frame, losses: Losses) -> list[Markup]:
 
 
 def _lines(frame: _Frame, losses: Losses) -> list[Markup]:
-    kept = losses.kept
-    gone = [
+    kept_losses = losses.kept
+    redone = [
         {
             step: loss
             for step, loss in curve.items()
@@ -175,11 +175,11 @@ def _lines(frame: _Frame, losses: Losses) -> list[Markup]:
     ]
     dots = [
         svg.element("circle", cx=frame.x(step), cy=frame.y(loss), r=3.5, class_="redone")
-        for curve in gone
+        for curve in redone
         for step, loss in thin(curve).items()
         if math.isfinite(loss)
     ]
-    return [svg.element("path", d=frame.path(kept), class_="loss"), *dots]
+    return [svg.element("path", d=frame.path(kept_losses), class_="loss"), *dots]
 
 
 def _legend(losses: Losses) -> list[Markup]:
@@ -209,8 +209,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _twin(twin: Twin) -> Curve:
-    found: dict[int, list[float]] = defaultdict(list)
+    losses: dict[int, list[float]] = defaultdict(list)
     for curve in twin.losses.values():
         for step, value in curve.items():
-            found[int(step)] += _loss(value)
-    return {step: _mean(found[step]) for step in sorted(found) if found[step]}
+            losses[int(step)] += _loss(value)
+    return {step: _mean(losses[step]) for step in sorted(losses) if losses[step]}

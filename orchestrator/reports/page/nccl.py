@@ -36,20 +36,20 @@ _ROOTED = ("broadcast", "reduce", "gather", "scatter")
 _REDUCES = ("all-reduce", "reduce-scatter", "reduce")
 
 
-def document(run: Run, found: Measured) -> str:
+def document(run: Run, measured: Measured) -> str:
     """JSON text."""
-    rows = shown(found)
+    rows = shown(measured)
     value = {
         "version": VERSION,
         "start_time": _moment(run, 0),
         "args": ["ccbed", "run", run.trial.name],
         "env": [],
         "nccl_version": 0,
-        "config": _config(found, rows),
-        "results": [_result(found, row) for row in rows],
+        "config": _config(measured, rows),
+        "results": [_result(measured, row) for row in rows],
         "out_of_bounds": {
-            "count": found.wrong,
-            "okay": _bool(found.wrong == 0) if found.setting.verify else "unchecked",
+            "count": measured.wrong,
+            "okay": _bool(measured.wrong == 0) if measured.setting.verify else "unchecked",
         },
         "average_bus_bandwidth": {"bandwidth": _figure(average(rows)), "okay": "unchecked"},
         "errors": [],
@@ -64,12 +64,12 @@ def average(rows: Sequence[Row]) -> float:
     return sum(known) / len(known) if known else math.nan
 
 
-def shown(found: Measured) -> list[Row]:
+def shown(measured: Measured) -> list[Row]:
     """What has a place in a table of sizes: no barrier, and nothing that was not measured."""
-    return [row for row in found.rows if row.case.bytes and row.trial]
+    return [row for row in measured.rows if row.case.bytes and row.trial]
 
 
-def _config(found: Measured, rows: list[Row]) -> dict[str, Any]:
+def _config(measured: Measured, rows: list[Row]) -> dict[str, Any]:
     sizes = [row.case.bytes for row in rows]
     return {
         "nthreads": 1,
@@ -77,27 +77,27 @@ def _config(found: Measured, rows: list[Row]) -> dict[str, Any]:
         "minimum_bytes": min(sizes, default=0),
         "maximum_bytes": max(sizes, default=0),
         "step_factor": 2,
-        "warmup_iters": found.setting.warmup,
+        "warmup_iters": measured.setting.warmup,
         "iterations": max((row.case.iterations for row in rows), default=0),
         "aggregated_iterations": 1,
-        "validation": int(found.setting.verify),
+        "validation": int(measured.setting.verify),
         "graph": 0,
         "blocking_collectives": _bool(value=True),
         "per_iter_timing": _bool(value=True),
         "per_iter_skip": 0,
         "parallel_init": _bool(value=False),
-        "devices": [_device(found, rank, node) for rank, node in sorted(found.setting.nodes.items())],
+        "devices": [_device(measured, rank, node) for rank, node in sorted(measured.setting.nodes.items())],
     }
 
 
-def _device(found: Measured, rank: int, node: str) -> Mapping[str, Any]:
+def _device(measured: Measured, rank: int, node: str) -> Mapping[str, Any]:
     """``device``: the place of the rank among those of its node."""
-    before = [one for one, other in found.setting.nodes.items() if other == node and one < rank]
+    before = [number for number, name in measured.setting.nodes.items() if name == node and number < rank]
     about = {"rank": rank, "group": 0, "pid": 0, "hostname": node, "device": len(before)}
     return {**about, "device_hex": "0000:00:00", "device_info": "CPU"}
 
 
-def _result(found: Measured, row: Row) -> dict[str, Any]:
+def _result(measured: Measured, row: Row) -> dict[str, Any]:
     case, trial = row.case, row.trial
     assert trial is not None
     return {
@@ -106,7 +106,7 @@ def _result(found: Measured, row: Row) -> dict[str, Any]:
         **dict(zip(("type", "redop", "root"), about(row), strict=True)),
         "out_of_place": None,
         "in_place": _body(row),
-        "in_place_per_iter": _iterations(found, row),
+        "in_place_per_iter": _iterations(measured, row),
         "actual_iterations": trial.count,
         "experiment_name": experiment(row),
         "ccbed": _robust(row),
@@ -129,24 +129,24 @@ def experiment(row: Row) -> str:
     return f"{_PROGRAMS.get(row.case.operation, row.case.operation)} {row.case.algorithm}"
 
 
-def _iterations(found: Measured, row: Row) -> dict[str, Any]:
-    """Each trial by its slowest rank, and each by each rank, where all ranks of the world take part."""
-    spans = found.data[row.case.number][0]
+def _iterations(measured: Measured, row: Row) -> dict[str, Any]:
+    """Each iteration by its slowest rank, and each by each rank, where all ranks of the world take part."""
+    spans = measured.data[row.case.number][0]
     times = spans.times("max_rank")
-    ordered, count = sorted(float(one) for one in times), int(times.size)
+    ordered, count = sorted(float(time) for time in times), int(times.size)
     mean, deviation = float(times.mean()), float(times.std())
-    told = {
+    figures = {
         "min": ordered[0], "max": ordered[-1], "avg": mean, "p50": ordered[count // 2], "p95": ordered[_place(count, 95)],
         "p99": ordered[_place(count, 99)], "stdev": deviation,
     }  # fmt: skip
-    everybody = spans.ranks == tuple(sorted(found.setting.nodes)) and len(spans.ranks) > 1
+    everybody = spans.ranks == tuple(sorted(measured.setting.nodes)) and len(spans.ranks) > 1
     ranks = (spans.end - spans.start).T if everybody else ()
     return {
         "skipped_iterations": 0,
-        **{f"{name}_us": _figure(seconds * 1e6) for name, seconds in told.items()},
+        **{f"{name}_us": _figure(seconds * 1e6) for name, seconds in figures.items()},
         "cv_pct": _figure(100 * deviation / mean if mean else 0.0),
         "times_us": _microseconds(times),
-        **({"per_process_max_times_us": [_microseconds(one) for one in ranks]} if everybody else {}),
+        **({"per_process_max_times_us": [_microseconds(time) for time in ranks]} if everybody else {}),
     }
 
 
@@ -156,7 +156,7 @@ def _place(count: int, percent: int) -> int:
 
 
 def _microseconds(times: Iterable[float]) -> list[float | str]:
-    return [_figure(float(one) * 1e6) for one in times]
+    return [_figure(float(time) * 1e6) for time in times]
 
 
 def about(row: Row) -> tuple[str, str, str]:

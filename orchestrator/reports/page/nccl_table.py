@@ -18,29 +18,29 @@ _NONE = "N/A"
 _UNITS = ("(us)", "(GB/s)", "(GB/s)", "")
 
 
-def texts(found: Measured) -> dict[str, str]:
+def texts(measured: Measured) -> dict[str, str]:
     """Name of the file without its folder -> its text."""
-    each: dict[str, list[Row]] = {}
-    for row in nccl.shown(found):
-        each.setdefault(nccl.experiment(row), []).append(row)
-    return {f"{_name(name)}.txt": "\n".join(_lines(found, name, rows)) + "\n" for name, rows in each.items()}
+    groups: dict[str, list[Row]] = {}
+    for row in nccl.shown(measured):
+        groups.setdefault(nccl.experiment(row), []).append(row)
+    return {f"{_name(name)}.txt": "\n".join(_lines(measured, name, rows)) + "\n" for name, rows in groups.items()}
 
 
 def _name(experiment: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.]+", "-", experiment)
 
 
-def _lines(found: Measured, name: str, rows: Sequence[Row]) -> Iterator[str]:
+def _lines(measured: Measured, name: str, rows: Sequence[Row]) -> Iterator[str]:
     sizes = [row.case.bytes for row in rows]
     iterations = max(row.case.iterations for row in rows)
     yield f"# Collective test starting: {name}"
     yield (
-        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: {found.setting.warmup}"
-        f" iters: {iterations} agg iters: 1 validation: {int(found.setting.verify)} graph: 0 unalign: 0"
+        f"# nThread 1 nGpus 1 minBytes {min(sizes)} maxBytes {max(sizes)} step: 2(factor) warmup iters: {measured.setting.warmup}"
+        f" iters: {iterations} agg iters: 1 validation: {int(measured.setting.verify)} graph: 0 unalign: 0"
     )
     yield "#"
     yield "# Using devices"
-    for rank, node in sorted(found.setting.nodes.items()):
+    for rank, node in sorted(measured.setting.nodes.items()):
         yield f"#  Rank {rank:2} Group  0 Pid {0:6} on {node:>10} device {0:2} [0000:00:00] CPU"
     yield "#"
     yield f"# {'':10}  {'':12}  {'':8}  {'':6}  {'':6}           out-of-place                       in-place          "
@@ -75,8 +75,8 @@ def _cell(value: float | None, width: int) -> str:
 
 def fitted(value: float, width: int) -> str:
     """At most ``width`` characters, at least two digits behind the point where they fit; more for what is below 1."""
-    for places in (width - 2, 2, 1, 0) if value < 1 else (2, 1, 0):
-        text = f"{value:{width}.{places}f}"
+    for digits in (width - 2, 2, 1, 0) if value < 1 else (2, 1, 0):
+        text = f"{value:{width}.{digits}f}"
         if len(text) <= width:
             return text
     return f"{value:{width}.{1 if width >= 7 else 0}e}"

@@ -10,36 +10,37 @@ from typing import Any
 from ...views.collectives import Measured, Pair, Row, phrases
 
 
-def cases(found: Measured) -> str:
+def cases(measured: Measured) -> str:
     """Seconds, bytes and 10^9 bytes/s; empty: not known."""
-    return _written([_case(row) for row in found.rows])
+    return _written([_case(row) for row in measured.rows])
 
 
-def links(found: Measured) -> str:
+def links(measured: Measured) -> str:
     """A line per pair that the probe has measured; ``sure`` 0: its line tells little, and no model is by it."""
-    return _written([_pair(found, one) for one in found.setting.link.pairs], _PAIR)
+    return _written([_pair(measured, pair) for pair in measured.setting.link.pairs], _PAIR)
 
 
-def outliers(found: Measured) -> str:
-    """Trials and chunk transfers over 3 x p50, the worst of each case first; who is to blame, where that could be told."""
+def outliers(measured: Measured) -> str:
+    """Iterations and chunk transfers over 3 x p50, the worst of each case first; the cause, where it is known."""
     trials = [
         {
-            "what": "trial", "operation": one.case.operation, "algorithm": one.case.algorithm, "bytes": one.case.bytes,
-            "trial": one.trial, "rank": one.rank, "node": found.setting.node(one.rank), "peer": one.peer, "step": None,
-            "seconds": one.seconds, "p50_s": one.usual,
-            "blamed_rank": one.blame.rank if one.blame else None,
-            "late_s": one.blame.late_s if one.blame else None,
-            "why": phrases.blame(one.blame, found.setting) if one.blame else "",
+            "what": "trial", "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
+            "trial": outlier.trial, "rank": outlier.rank, "node": measured.setting.node(outlier.rank), "peer": outlier.peer, "step": None,
+            "seconds": outlier.seconds, "p50_s": outlier.usual,
+            "blamed_rank": outlier.cause.rank if outlier.cause else None,
+            "late_s": outlier.cause.late_s if outlier.cause else None,
+            "why": phrases.attribution(outlier.cause, measured.setting) if outlier.cause else "",
         }
-        for one in found.slow
+        for outlier in measured.slow
     ]  # fmt: skip
     chunks = [
         {
-            "what": "chunk", "operation": one.case.operation, "algorithm": one.case.algorithm, "bytes": one.case.bytes,
-            "trial": one.trial, "rank": one.rank, "node": found.setting.node(one.rank), "peer": one.peer, "step": one.index,
-            "seconds": one.seconds, "p50_s": one.usual, "blamed_rank": None, "late_s": None, "why": "",
+            "what": "chunk", "operation": outlier.case.operation, "algorithm": outlier.case.algorithm, "bytes": outlier.case.bytes,
+            "trial": outlier.trial, "rank": outlier.rank, "node": measured.setting.node(outlier.rank), "peer": outlier.peer,
+            "step": outlier.index,
+            "seconds": outlier.seconds, "p50_s": outlier.usual, "blamed_rank": None, "late_s": None, "why": "",
         }
-        for one in found.slow_chunks
+        for outlier in measured.slow_chunks
     ]  # fmt: skip
     return _written([*trials, *chunks], _OUTLIER)
 
@@ -53,12 +54,12 @@ _OUTLIER = (
 )  # fmt: skip
 
 
-def _pair(found: Measured, one: Pair) -> dict[str, Any]:
+def _pair(measured: Measured, pair: Pair) -> dict[str, Any]:
     return {
-        "rank": one.a, "node": found.setting.node(one.a), "peer": one.b, "peer_node": found.setting.node(one.b),
-        "alpha_s": one.alpha_s, "beta_s_per_byte": one.beta, "bits_per_s": 8 / one.beta if one.beta > 0 else None,
-        "r2": one.r2, "spread": one.spread, "off": one.off, "sure": int(one.sure), "sizes": len(one.samples),
-        "repetitions": sum(times for _, _, times in one.samples),
+        "rank": pair.a, "node": measured.setting.node(pair.a), "peer": pair.b, "peer_node": measured.setting.node(pair.b),
+        "alpha_s": pair.alpha_s, "beta_s_per_byte": pair.beta, "bits_per_s": 8 / pair.beta if pair.beta > 0 else None,
+        "r2": pair.r2, "spread": pair.spread, "off": pair.off, "sure": int(pair.sure), "sizes": len(pair.samples),
+        "repetitions": sum(times for _, _, times in pair.samples),
     }  # fmt: skip
 
 

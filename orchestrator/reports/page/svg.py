@@ -65,16 +65,16 @@ def ticks(start: float, end: float, about: int = 8) -> list[float]:
 
 def spread(wanted: Sequence[float], widths: Sequence[float], left: float, right: float, gap: float = 10) -> list[float]:
     """Centres near ``wanted`` (ascending) for labels of these widths: no overlap, within left..right if they fit."""
-    places: list[float] = []
+    centres: list[float] = []
     edge = left
     for centre, size in zip(wanted, widths, strict=True):
-        places.append(max(centre, edge + size / 2))
-        edge = places[-1] + size / 2 + gap
+        centres.append(max(centre, edge + size / 2))
+        edge = centres[-1] + size / 2 + gap
     edge = right
-    for index in range(len(places) - 1, -1, -1):
-        places[index] = min(places[index], edge - widths[index] / 2)
-        edge = places[index] - widths[index] / 2 - gap
-    return places
+    for index in range(len(centres) - 1, -1, -1):
+        centres[index] = min(centres[index], edge - widths[index] / 2)
+        edge = centres[index] - widths[index] / 2 - gap
+    return centres
 
 
 def _number(value: object) -> object:

@@ -15,7 +15,7 @@ from ...views import Failover, FaultView, RunView
 from . import facts
 from .failover import milliseconds
 
-#: Events that say nothing to a reader of the page; those that a verdict names are shown all the same.
+#: Events that the page leaves out, unless a verdict names them.
 QUIET = ("progress", "timer", "gather", "rank.inside", "rank.start", "rank.joined", "note", "agent.ready", "store.open")
 STAGES = ("planned", "armed", "injected", "verified", "healed", "heal verified")
 EVENTS = 300
@@ -36,13 +36,16 @@ class Row:
 def verdicts(run: Run) -> list[Row]:
     """Worst first, else in the order of the checkers; skipped ones last."""
     order = (*sentence.PRECEDENCE, "skipped")
-    ranked = sorted(run.verdicts, key=lambda one: order.index(one.outcome))
-    return [Row(outcome=one.outcome, check=one.check, text=one.text, evidence=_evidence(one)) for one in ranked]
+    ranked = sorted(run.verdicts, key=lambda verdict: order.index(verdict.outcome))
+    return [
+        Row(outcome=verdict.outcome, check=verdict.check, text=verdict.text, evidence=_evidence(verdict))
+        for verdict in ranked
+    ]
 
 
-def cited(found: Iterable[Verdict]) -> frozenset[int]:
+def cited(judged: Iterable[Verdict]) -> frozenset[int]:
     """The numbers of all events that verdicts name."""
-    return frozenset(n for one in found for key, value in one.evidence.items() for n in numbers(key, value))
+    return frozenset(n for verdict in judged for key, value in verdict.evidence.items() for n in numbers(key, value))
 
 
 def numbers(key: str, value: Any) -> tuple[int, ...]:
@@ -54,44 +57,44 @@ def numbers(key: str, value: Any) -> tuple[int, ...]:
 
 
 def events(history: History, named: frozenset[int]) -> list[tuple[int, str, str, str, str, str]]:
-    """(seq, time, type, f, where, value) of what mattered, at most ``EVENTS`` rows besides those that are named."""
-    told = [event for event in history.events if event.f not in QUIET or event.seq in named]
-    shown = {event.seq for event in told[:EVENTS]} | named
-    return [_event(event) for event in told if event.seq in shown]
+    """(seq, time, type, f, where, value) of the shown events, at most ``EVENTS`` rows besides those that are named."""
+    shown_events = [event for event in history.events if event.f not in QUIET or event.seq in named]
+    shown = {event.seq for event in shown_events[:EVENTS]} | named
+    return [_event(event) for event in shown_events if event.seq in shown]
 
 
-def failovers(trial: Trial, seen: RunView) -> list[dict[str, str]]:
+def failovers(trial: Trial, view: RunView) -> list[dict[str, str]]:
     """One mapping per failover, in the words of the page."""
     rows = []
-    counted = seen.step is not None
-    for one in seen.failovers:
-        step = sentence.lost_step(trial, seen, one)
+    counted = view.step is not None
+    for failover in view.failovers:
+        step = sentence.lost_step(trial, view, failover)
         rows.append(
             {
-                "number": str(one.index + 1),
-                "title": _title(seen, one, step),
-                "detected": detected(one.detect_s, one.detector),
-                "policy": ", ".join(f"{node} by {how}" for node, how in one.policies.items()) or "none",
-                "resumed": resumed(one.resume_step, one.resume_name) if counted else UNKNOWN,
-                "redone": steps(one.lost_steps) if counted else UNKNOWN,
-                "ttr": moment(one.ttr_s) if counted else UNKNOWN,
-                "caught_up": moment(one.caught_up_s) if counted else UNKNOWN,
+                "number": str(failover.index + 1),
+                "title": _title(view, failover, step),
+                "detected": detected(failover.detect_s, failover.detector),
+                "policy": ", ".join(f"{node} by {how}" for node, how in failover.policies.items()) or "none",
+                "resumed": resumed(failover.resume_step, failover.resume_name) if counted else UNKNOWN,
+                "redone": steps(failover.lost_steps) if counted else UNKNOWN,
+                "ttr": moment(failover.ttr_s) if counted else UNKNOWN,
+                "caught_up": moment(failover.caught_up_s) if counted else UNKNOWN,
             }
         )
     return rows
 
 
-def faults(found: Sequence[FaultView]) -> list[dict[str, Any]]:
+def faults(fault_views: Sequence[FaultView]) -> list[dict[str, Any]]:
     return [
         {
-            "id": one.id,
-            "fault": one.fault,
-            "target": one.node or (f"rank {one.rank}" if one.rank is not None else "not resolved"),
-            "exact": "exact" if one.exact else "observed",
-            "stages": [(stage, one.stages.get(stage)) for stage in STAGES],
-            "unreached": one.unreached,
+            "id": fault.id,
+            "fault": fault.fault,
+            "target": fault.node or (f"rank {fault.rank}" if fault.rank is not None else "not resolved"),
+            "exact": "exact" if fault.exact else "observed",
+            "stages": [(stage, fault.stages.get(stage)) for stage in STAGES],
+            "unreached": fault.unreached,
         }
-        for one in found
+        for fault in fault_views
     ]
 
 
@@ -100,8 +103,8 @@ def moment(value: float | None) -> str:
 
 
 def detected(seconds: float | None, detector: str) -> str:
-    """``4 ms, by node.exit``; of what nobody planned only the detector is known."""
-    by = f"by {detector}" if detector else "nobody knows by what"
+    """``4 ms, by node.exit``; of an unplanned loss only the detector is known."""
+    by = f"by {detector}" if detector else "by an unknown detector"
     return f"{by}; the moment of the loss is not known" if seconds is None else f"{moment(seconds)}, {by}"
 
 
@@ -119,11 +122,11 @@ def steps(lost: Sequence[int]) -> str:
     return f"{len(lost)} ({lost[0]} to {lost[-1]})" if whole else f"{len(lost)} ({facts.show(list(lost)[:12])})"
 
 
-def _title(seen: RunView, one: Failover, step: int | None) -> str:
-    lost = ", ".join(one.lost) or ", ".join(f"rank {rank}" for rank in one.failed_ranks) or "gang"
+def _title(view: RunView, failover: Failover, step: int | None) -> str:
+    lost = ", ".join(failover.lost) or ", ".join(f"rank {rank}" for rank in failover.failed_ranks) or "gang"
     where = "" if step is None else f" at step {step:,}"
     return f"{lost} lost{where}, " + (
-        sentence.returned(seen, one) if one.ttr_s is None else f"back in {moment(one.ttr_s)}"
+        sentence.returned(view, failover) if failover.ttr_s is None else f"back in {moment(failover.ttr_s)}"
     )
 
 
@@ -132,7 +135,7 @@ def _evidence(verdict: Verdict) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
 
 
 def _event(event: Event) -> tuple[int, str, str, str, str, str]:
-    where = " ".join(part for part in (event.node, "" if event.epoch is None else f"epoch {event.epoch}") if part)
+    where = " ".join(part for part in (event.node, "" if event.epoch is None else f"attempt {event.epoch}") if part)
     value = facts.show({key: item for key, item in event.value.items() if _telling(key, item)})
     return event.seq, f"{event.t:.3f}", event.type, event.f, where, value if len(value) <= 240 else value[:239] + "…"
 

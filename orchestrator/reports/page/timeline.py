@@ -56,7 +56,7 @@ def window(run: views.RunView, spans: Sequence[views.Span]) -> tuple[float, floa
 
 def marks(run: views.RunView) -> tuple[Mark, ...]:
     """Where each fault struck; of one that a failover is due to, where that is counted from."""
-    since = {one.fault: one.milestones[0].t for one in run.failovers if one.milestones}
+    since = {failover.fault: failover.milestones[0].t for failover in run.failovers if failover.milestones}
     struck = ((fault, since.get(fault.id, fault.began)) for fault in run.faults)
     return tuple(Mark(t=t, text=fault.fault, node=fault.node) for fault, t in struck if t is not None)
 
@@ -99,9 +99,9 @@ def rows(names: Sequence[str], spans: Iterable[views.Span], start: float, end: f
     """Node names and spans, cut to the window."""
     heads = [svg.text(svg.LEFT - 12, TOP + ROW * i + 17, name, "name", "end") for i, name in enumerate(names)]
     rails = [_rail(TOP + ROW * i + 13) for i in range(len(names))]
-    place = {name: TOP + ROW * i for i, name in enumerate(names)}
-    drawn = (span for span in spans if span.end > start and span.start < end and span.node in place)
-    return heads + rails + [_span(span, place[span.node], start, end) for span in drawn]
+    top = {name: TOP + ROW * i for i, name in enumerate(names)}
+    drawn = (span for span in spans if span.end > start and span.start < end and span.node in top)
+    return heads + rails + [_span(span, top[span.node], start, end) for span in drawn]
 
 
 def strikes(names: Sequence[str], struck: Sequence[Mark], start: float, end: float) -> list[Markup]:
@@ -111,14 +111,14 @@ def strikes(names: Sequence[str], struck: Sequence[Mark], start: float, end: flo
     inside = sorted((mark for mark in struck if start <= mark.t <= end), key=lambda mark: mark.t)
     centres = [offset + factor * mark.t for mark in inside]
     labels = [f"✕ {mark.text}" for mark in inside]
-    places = svg.spread(centres, [svg.width(label) for label in labels], svg.LEFT, svg.WIDTH - svg.RIGHT)
-    for mark, x, label, place in zip(inside, centres, labels, places, strict=True):
+    positions = svg.spread(centres, [svg.width(label) for label in labels], svg.LEFT, svg.WIDTH - svg.RIGHT)
+    for mark, x, label, position in zip(inside, centres, labels, positions, strict=True):
         row = names.index(mark.node) if mark.node in names else len(names) - 1
         y = TOP + ROW * row + 13
         parts += [
             svg.line(x, TOP - 8, x, y, "strike"),
             _cross(x, y),
-            svg.text(place, TOP - 14, label, "fault", "middle"),
+            svg.text(position, TOP - 14, label, "fault", "middle"),
         ]
     return parts
 
@@ -153,7 +153,7 @@ def _span(span: views.Span, y: float, start: float, end: float) -> Markup:
     offset, factor = svg.scale(start, end)
     x1, x2 = offset + factor * max(span.start, start), offset + factor * min(span.end, end)
     size = max(x2 - x1, 1.5)
-    label = span.label or ("" if span.epoch is None else f"epoch {span.epoch}")
+    label = span.label or ("" if span.epoch is None else f"attempt {span.epoch}")
     kind = span.kind if span.kind in KINDS else "idle"
     tip = f"{span.node}: {KINDS[kind]}{', ' + label if label else ''}, {span.start:.3f} to {span.end:.3f} s"
     box = svg.element(

@@ -1,6 +1,6 @@
-"""Collectives measured: cases and links, samples as arrays, statistics, and who was late. numpy is loaded on demand."""
+"""Collectives measured: cases and links, samples as arrays, statistics, and the causes of delays. numpy is loaded on demand."""
 
-from .attribution import Blame
+from .attribution import Attribution
 from .bounds import Bound, least_bytes, lower_bound
 from .experiment import Auto, Case, Link, Pair, Setting, factor, setting
 from .fastest import Fastest
@@ -14,8 +14,8 @@ __all__ = [
     "ENOUGH_FOR_P99",
     "OUTLIER",
     "OVER",
+    "Attribution",
     "Auto",
-    "Blame",
     "Bound",
     "Case",
     "Fastest",

@@ -1,11 +1,11 @@
-"""Who was late in a slow trial, not who waited: from the records of its transfers back to where the delay began.
+"""The cause of a slow iteration: from the records of its transfers back to where the delay began.
 
-Each event of a trial (a rank enters a step, a transfer ends) is compared with its usual time. From the last late event
-the chain is followed to what it had waited for, as long as that was late as well. It ends at a rank that entered late
-though nothing kept it, or at a transfer that was slow though both its ends were in time. Of those two ends the one is to
-blame that did nothing in the gap while the other went on; where neither did, the one that came back first, for the other
-had to wait for it. A receiver that was in time, and whose sender went on, may as well have waited for the wire: it is to
-blame only if the next message was there at once when it came back, which a slow wire cannot do.
+Each event of an iteration (a rank enters a step, a transfer ends) is compared with its usual time. From the last late
+event the chain leads to the events that it waited for, as long as these were late as well. It ends at a rank that entered
+late without waiting, or at a transfer that was slow although both its ends were in time. The cause is the end that did
+nothing in the gap while the other continued. If neither continued, it is the end that returned first, for which the other
+had to wait. If the receiver was in time and its sender continued, the wire may be the cause as well. Then the receiver
+is the cause only if the next message was complete at once when it returned: a slow wire cannot deliver that.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 #: An event carries the delay if it is late by at least this part of what its successor is.
 _CARRIES = 0.5
-#: A single delay is to blame if it makes up at least this part of the whole.
+#: A single delay is the cause if it is at least this part of the whole delay.
 _EXPLAINS = 0.5
-#: A transfer shorter than this part of its usual time was there already.
+#: A transfer shorter than this part of its usual time had arrived before.
 _AT_ONCE = 0.5
 _SAME = 0.1
 #: A moment that lies within this part of a gap from one of its ends belongs to that end.
 _EDGE = 0.02
-#: Fewer trials have no usual time.
+#: Fewer iterations have no usual time.
 LEAST_TRIALS = 3
 
 #: How the delay began.
@@ -39,11 +39,11 @@ KINDS = ("entered late", "stopped sending", "stopped receiving", "link", "receiv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blame:
-    """Who delayed a trial. ``rank``: None where only a link is to blame; ``peer``: who waited for it, or the other end.
+class Attribution:
+    """The cause of a slow iteration. ``rank``: None where only a link is the cause; ``peer``: the waiting rank, or the other end.
 
-    ``link``: (sender, receiver) where the wire is to blame, or may be. ``late_s``: the delay; ``index``: step of the schedule.
-    ``either end``: ``rank`` or ``peer``; the records cannot tell two ranks apart that exchange with each other.
+    ``link``: (sender, receiver) where the wire is, or may be, the cause. ``late_s``: the delay; ``index``: step of the schedule.
+    ``either end``: ``rank`` or ``peer``; the records do not distinguish two ranks that exchange with each other.
     """
 
     kind: str
@@ -66,32 +66,32 @@ class _Event:
     which: int
 
 
-class Trials:
-    """The trials of a case with the usual times of their events. ``rows``: the trials of ``moved`` that ``seen`` has."""
+class Iterations:
+    """The iterations of a case with the usual times of their events. ``rows``: the iterations of ``moved`` that ``seen`` has."""
 
-    def __init__(self, moved: Transfers, seen: Pattern, rows: NDArray[np.int64]) -> None:
-        self._seen, self._moved = seen, moved
+    def __init__(self, moved: Transfers, pattern: Pattern, rows: NDArray[np.int64]) -> None:
+        self._pattern, self._moved = pattern, moved
         self._arrived = moved.end[rows]
-        self._first = seen.begin.min(axis=1)
+        self._first = pattern.begin.min(axis=1)
         self._usual: dict[_Event, float] = {}
 
     def __len__(self) -> int:
         return len(self._first)
 
-    def blame(self, row: int) -> Blame | None:
-        """None where too few trials tell what is usual, nothing is late, or many small delays have added up."""
+    def attribution(self, row: int) -> Attribution | None:
+        """None where too few iterations tell what is usual, nothing is late, or many small delays have added up."""
         start = self._latest(row)
         if start is None or len(self) < LEAST_TRIALS:
             return None
         event = start
         while True:
-            late = {one: self._late(one, row) for one in self._causes(event)}
-            causes = [one for one in late if late[one] >= _CARRIES * self._late(event, row)]
+            late = {cause: self._late(cause, row) for cause in self._causes(event)}
+            causes = [cause for cause in late if late[cause] >= _CARRIES * self._late(event, row)]
             if not causes:
                 grown = self._late(event, row) - max([0.0, *late.values()])
                 whole = self._late(start, row)
                 return self._conclude(event, row) if grown >= _EXPLAINS * whole else None
-            event = max(causes, key=lambda one: self._when(one)[row])
+            event = max(causes, key=lambda cause: self._when(cause)[row])
 
     # --- events --------------------------------------------------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class Trials:
         if event.kind == "arrival":
             arrived: Floats = self._arrived[:, event.which]
             return arrived
-        return self._seen.at(event.kind, event.which)
+        return self._pattern.at(event.kind, event.which)
 
     def _late(self, event: _Event, row: int) -> float:
         """Seconds behind the event's usual time since the first rank began."""
@@ -112,32 +112,34 @@ class Trials:
 
     def _latest(self, row: int) -> _Event | None:
         """The end of the rank that ended latest against its usual time; None where all were in time."""
-        ends = [_Event("finish", spot) for spot in range(len(self._seen.ranks))]
-        worst = max(ends, key=lambda one: self._late(one, row))
+        ends = [_Event("finish", spot) for spot in range(len(self._pattern.ranks))]
+        worst = max(ends, key=lambda end: self._late(end, row))
         return worst if self._late(worst, row) > 0 else None
 
     def _causes(self, event: _Event) -> list[_Event]:
-        """What must have happened before it."""
-        seen = self._seen
+        """The events that must have happened before it."""
+        pattern = self._pattern
         if event.kind == "arrival":
-            own = [_Event("entry", seen.stage_of[event.which]), _Event(*seen.ready[event.which])]
-            return own + [_Event("arrival", column) for column in self._ahead(event.which)]
+            own = [_Event("entry", pattern.stage_of[event.which]), _Event(*pattern.ready[event.which])]
+            return own + [_Event("arrival", column) for column in self._message_before(event.which)]
         if event.kind == "end":
-            return [_Event("arrival", column) for column in seen.stages[event.which].columns]
+            return [_Event("arrival", column) for column in pattern.stages[event.which].columns]
         if event.kind == "entry":
-            stage = seen.stages[event.which]
+            stage = pattern.stages[event.which]
             before = stage.before
             return [_Event("end", before) if before is not None else _Event("begin", self._spot(stage.rank))]
         if event.kind == "finish":
-            stages = seen.stages_of(seen.ranks[event.which])
+            stages = pattern.stages_of(pattern.ranks[event.which])
             return [_Event("end", stages[-1].number) if stages else _Event("begin", event.which)]
         return []
 
-    def _ahead(self, column: int) -> list[int]:
-        """The message that the same sender sent just before it, where no record tells that it went on in between."""
-        seen, moved = self._seen, self._moved
-        same = [one for one in self._sent_by(int(moved.peer[column])) if seen.ready[one] == seen.ready[column]]
-        before = [one for one in same if self._arrives(one) + self._moment(one) < self._arrives(column)]
+    def _message_before(self, column: int) -> list[int]:
+        """The message that the same sender sent just before it, if no record shows that it continued in between."""
+        pattern, moved = self._pattern, self._moved
+        same = [
+            other for other in self._sent_by(int(moved.peer[column])) if pattern.ready[other] == pattern.ready[column]
+        ]
+        before = [other for other in same if self._arrives(other) + self._moment(other) < self._arrives(column)]
         return sorted(before, key=self._arrives)[-1:]
 
     def _arrives(self, column: int) -> float:
@@ -146,32 +148,34 @@ class Trials:
         return self._usual[_Event("arrival", column)]
 
     def _spot(self, rank: int) -> int:
-        return self._seen.ranks.index(rank)
+        return self._pattern.ranks.index(rank)
 
     # --- where the chain ends -------------------------------------------------------------------------------------------
 
-    def _conclude(self, event: _Event, row: int) -> Blame:
+    def _conclude(self, event: _Event, row: int) -> Attribution:
         if event.kind == "arrival":
             return self._between(event.which, row)
         late = self._late(event, row)
         if event.kind == "entry":
-            stage = self._seen.stages[event.which]
+            stage = self._pattern.stages[event.which]
             return self._entered(stage.rank, stage.index, late, row, event)
         if event.kind == "end":
-            return self._between(max(self._seen.stages[event.which].columns, key=lambda c: self._arrived[row, c]), row)
-        rank = self._seen.ranks[event.which]
+            return self._between(
+                max(self._pattern.stages[event.which].columns, key=lambda c: self._arrived[row, c]), row
+            )
+        rank = self._pattern.ranks[event.which]
         kind = "entered late" if event.kind == "begin" else "ended late"
         if kind == "ended late":
             return self._entered(rank, -1, late, row, event)
-        return Blame(kind=kind, rank=rank, peer=self._waiter(rank, row), index=0, late_s=late)
+        return Attribution(kind=kind, rank=rank, peer=self._waiter(rank, row), index=0, late_s=late)
 
-    def _entered(self, rank: int, index: int, late: float, row: int, event: _Event) -> Blame:
-        """It came late out of a step whose messages it had: it stood still, or it could not get rid of what it sent."""
+    def _entered(self, rank: int, index: int, late: float, row: int, event: _Event) -> Attribution:
+        """It left a step late although it had its messages: it stood still, or it could not send."""
         blocked = [column for column in self._sent_by(rank) if self._blocks(column, event, late, row)]
         if blocked:
             return self._between(min(blocked, key=lambda column: self._arrived[row, column]), row)
         kind = "entered late" if event.kind == "entry" else "ended late"
-        return Blame(kind=kind, rank=rank, peer=self._waiter(rank, row), index=max(index, 0), late_s=late)
+        return Attribution(kind=kind, rank=rank, peer=self._waiter(rank, row), index=max(index, 0), late_s=late)
 
     def _blocks(self, column: int, event: _Event, late: float, row: int) -> bool:
         """Whether this transfer was late before its sender was: sent in time, and not there when the sender came back."""
@@ -182,10 +186,10 @@ class Trials:
         """Whether what it exchanged with a third rank, not later than this, was sent in time and arrived late."""
         moved = self._moved
         link = (int(moved.peer[column]), int(moved.rank[column]))
-        others = [one for one in self._sent_by(rank) if int(moved.rank[one]) not in link]
-        others += [one for one in self._sent_to(rank) if int(moved.peer[one]) not in link]
+        others = [other for other in self._sent_by(rank) if int(moved.rank[other]) not in link]
+        others += [other for other in self._sent_to(rank) if int(moved.peer[other]) not in link]
         until = self._arrives(column) + self._moment(column)
-        return any(self._slowed(one, late, row) for one in others if self._arrives(one) <= until)
+        return any(self._slowed(other, late, row) for other in others if self._arrives(other) <= until)
 
     def _both_ways(self, link: tuple[int, int], late: float, row: int) -> bool:
         """Whether the message in the other direction was as slow: each end may be the reason of both."""
@@ -195,45 +199,45 @@ class Trials:
 
     def _slowed(self, column: int, late: float, row: int) -> bool:
         """Sent in time, asked for in time, and there late."""
-        ends = (_Event(*self._seen.ready[column]), _Event("entry", self._seen.stage_of[column]))
-        in_time = all(self._late(one, row) < _CARRIES * late for one in ends)
+        ends = (_Event(*self._pattern.ready[column]), _Event("entry", self._pattern.stage_of[column]))
+        in_time = all(self._late(end, row) < _CARRIES * late for end in ends)
         return in_time and self._late(_Event("arrival", column), row) >= _CARRIES * late
 
-    def _between(self, column: int, row: int) -> Blame:
-        """The first slow transfer: was it the sender, the receiver, or the wire?"""
+    def _between(self, column: int, row: int) -> Attribution:
+        """The cause of the first slow transfer: its sender, its receiver, or the wire."""
         sender, receiver = int(self._moved.peer[column]), int(self._moved.rank[column])
         index, link = int(self._moved.index[column]), (sender, receiver)
         late = self._late(_Event("arrival", column), row)
-        there = max(float(self._when(one)[row]) for one in self._causes(_Event("arrival", column)))
+        ready = max(float(self._when(cause)[row]) for cause in self._causes(_Event("arrival", column)))
         end = float(self._arrived[row, column])
-        gap = (min(max(end - late, there), end), end)
+        gap = (min(max(end - late, ready), end), end)
         busy = {rank: self._busy(rank, column, row, gap) for rank in link}
         if busy[receiver] and not busy[sender]:
-            return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
+            return Attribution(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
         if busy[receiver]:
-            return Blame(kind="link", rank=None, peer=None, index=index, late_s=late, link=link)
+            return Attribution(kind="link", rank=None, peer=None, index=index, late_s=late, link=link)
         stood = {rank: self._stood(rank, column, late, row) for rank in link}
         if stood[receiver] and not stood[sender]:
-            return Blame(kind="stopped receiving", rank=receiver, peer=sender, index=index, late_s=late)
+            return Attribution(kind="stopped receiving", rank=receiver, peer=sender, index=index, late_s=late)
         if stood[sender] and not stood[receiver] and not busy[sender]:
-            return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
+            return Attribution(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
         if not busy[sender] and self._both_ways(link, late, row):
-            return Blame(kind="either end", rank=receiver, peer=sender, index=index, late_s=late, link=link)
+            return Attribution(kind="either end", rank=receiver, peer=sender, index=index, late_s=late, link=link)
         lead = gap[1] - self._back(sender, column, row, gap)
         if not busy[sender] and lead > self._moment(column):
-            return Blame(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
+            return Attribution(kind="stopped sending", rank=sender, peer=receiver, index=index, late_s=late)
         if not busy[sender] and (abs(lead) <= self._moment(column) or self._unseen(sender, column)):
-            return Blame(kind="either end", rank=receiver, peer=sender, index=index, late_s=late, link=link)
+            return Attribution(kind="either end", rank=receiver, peer=sender, index=index, late_s=late, link=link)
         if self._burst(column, row):
-            return Blame(kind="stopped receiving", rank=receiver, peer=sender, index=index, late_s=late)
-        return Blame(kind="receiver or link", rank=receiver, peer=sender, index=index, late_s=late, link=link)
+            return Attribution(kind="stopped receiving", rank=receiver, peer=sender, index=index, late_s=late)
+        return Attribution(kind="receiver or link", rank=receiver, peer=sender, index=index, late_s=late, link=link)
 
     def _activity(self, rank: int, without: int, row: int) -> list[float]:
-        """Everything that the records show this rank doing in the trial, but for the one transfer."""
-        seen = self._seen
-        moments = [float(seen.at(kind, self._spot(rank))[row]) for kind in ("begin", "finish")]
-        for stage in seen.stages_of(rank):
-            moments.append(float(seen.entered[row, stage.number]))
+        """Every recorded moment of this rank in the iteration, except those of the transfer ``without``."""
+        pattern = self._pattern
+        moments = [float(pattern.at(kind, self._spot(rank))[row]) for kind in ("begin", "finish")]
+        for stage in pattern.stages_of(rank):
+            moments.append(float(pattern.entered[row, stage.number]))
             moments += [float(self._arrived[row, column]) for column in stage.columns if column != without]
         return sorted(moments)
 
@@ -251,15 +255,15 @@ class Trials:
         """Whether no record would show the sender going on after it was ready to send this: as with a broadcast's root."""
         import numpy as np
 
-        ready = self._seen.at(*self._seen.ready[column])
-        later = (self._seen.left[:, stage.number] - ready for stage in self._seen.stages_of(sender))
+        ready = self._pattern.at(*self._pattern.ready[column])
+        later = (self._pattern.left[:, stage.number] - ready for stage in self._pattern.stages_of(sender))
         return not any(float(np.median(since)) > 0 for since in later)
 
     def _moment(self, column: int) -> float:
         """Two events are at the same time if less than this lies between them: a part of the usual transfer."""
         import numpy as np
 
-        entered = self._seen.entered[:, self._seen.stage_of[column]]
+        entered = self._pattern.entered[:, self._pattern.stage_of[column]]
         return _SAME * float(np.median(self._arrived[:, column] - entered))
 
     def _burst(self, column: int, row: int) -> bool:
@@ -268,16 +272,16 @@ class Trials:
 
         moved = self._moved
         later = [
-            one
-            for one in np.flatnonzero((moved.rank == moved.rank[column]) & (moved.peer == moved.peer[column]))
-            if moved.size[one] and (moved.op[one], moved.index[one]) > (moved.op[column], moved.index[column])
+            other
+            for other in np.flatnonzero((moved.rank == moved.rank[column]) & (moved.peer == moved.peer[column]))
+            if moved.size[other] and (moved.op[other], moved.index[other]) > (moved.op[column], moved.index[column])
         ]
         if not later:
             return False
-        stage = self._seen.stage_of[later[0]]
-        if self._seen.stages[stage].before != self._seen.stage_of[column]:
+        stage = self._pattern.stage_of[later[0]]
+        if self._pattern.stages[stage].before != self._pattern.stage_of[column]:
             return False
-        took = self._arrived[:, later[0]] - self._seen.entered[:, stage]
+        took = self._arrived[:, later[0]] - self._pattern.entered[:, stage]
         return bool(took[row] < _AT_ONCE * np.median(took))
 
     def _sent_by(self, rank: int) -> list[int]:

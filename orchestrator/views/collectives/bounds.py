@@ -47,15 +47,15 @@ def least_bytes(case: Case, nodes: Mapping[int, str]) -> int:
     return max((_least_of_group(case, [nodes.get(rank, "") for rank in group]) for group in case.groups), default=0)
 
 
-def _least_of_group(case: Case, places: Sequence[str]) -> int:
-    ranks, count = Counter(places), len(places)
+def _least_of_group(case: Case, nodes: Sequence[str]) -> int:
+    ranks, count = Counter(nodes), len(nodes)
     if len(ranks) < 2 or "" in ranks or case.root >= count:
         return 0
     if case.operation == "send-recv":
         return case.bytes if len(ranks) == count else 0
     if case.operation in ("gather", "scatter"):
         width = case.bytes // case.count if case.count else 0
-        return case.count // count * width * (count - ranks[places[case.root]])
+        return case.count // count * width * (count - ranks[nodes[case.root]])
     return int(case.bytes * factor(case.operation, len(ranks)))
 
 

@@ -33,8 +33,8 @@ def thinned(x: Floats, y: Floats, most: int = 1500) -> tuple[Floats, Floats]:
         return x, y
     order = np.argsort(x, kind="stable")
     parts = np.array_split(order, most // 2)
-    kept = np.unique([spot for part in parts for spot in (part[y[part].argmin()], part[y[part].argmax()])])
-    return x[kept], y[kept]
+    chosen = np.unique([spot for part in parts for spot in (part[y[part].argmin()], part[y[part].argmax()])])
+    return x[chosen], y[chosen]
 
 
 def long_tail(samples: Floats) -> bool:

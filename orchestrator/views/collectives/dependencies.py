@@ -1,4 +1,4 @@
-"""What waits for what in a trial, read off its records: a receiver's own step, and the last thing its sender did before.
+"""The dependencies within an iteration, by its records: a receiver's own step, and the last thing its sender did before.
 
 The records name no sends. That a sender entered the step in which it sent is told by time: of what the sender usually
 does, the last thing before a message of this size must have left, for the transfer to have ended when it usually ends.
@@ -51,7 +51,7 @@ class Pattern:
     finish: Floats
 
     def at(self, kind: str, which: int) -> Floats:
-        """When that happened, in each trial."""
+        """When that happened, in each iteration."""
         table = {"entry": self.entered, "end": self.left, "begin": self.begin, "finish": self.finish}[kind]
         when: Floats = table[:, which]
         return when
@@ -67,7 +67,7 @@ class Pattern:
 
 
 def pattern(moved: Transfers, spans: Spans, beta: float | None) -> Pattern | None:
-    """``beta``: seconds per byte where the probe told it. None without a trial that has both records and steps."""
+    """``beta``: seconds per byte where the probe told it. None without an iteration that has both records and steps."""
     import numpy as np
 
     both, rows, spots = np.intersect1d(moved.trials, spans.trials, return_indices=True)
@@ -95,8 +95,8 @@ def rows(moved: Transfers, spans: Spans) -> NDArray[np.int64]:
     """The rows of the grid that a pattern's rows are."""
     import numpy as np
 
-    found: NDArray[np.int64] = np.intersect1d(moved.trials, spans.trials, return_indices=True)[1]
-    return found
+    common: NDArray[np.int64] = np.intersect1d(moved.trials, spans.trials, return_indices=True)[1]
+    return common
 
 
 def _usual(when: Floats, begin: Floats) -> Floats:
@@ -108,16 +108,16 @@ def _usual(when: Floats, begin: Floats) -> Floats:
 
 
 def _stages(moved: Transfers) -> tuple[Stage, ...]:
-    found: dict[tuple[int, int, int], list[int]] = {}
+    columns_of: dict[tuple[int, int, int], list[int]] = {}
     for column in range(moved.rank.size):
         key = (int(moved.rank[column]), int(moved.op[column]), int(moved.index[column]))
-        found.setdefault(key, []).append(column)
+        columns_of.setdefault(key, []).append(column)
     stages: list[Stage] = []
     last: dict[int, int] = {}
-    for number, key in enumerate(sorted(found)):
+    for number, key in enumerate(sorted(columns_of)):
         rank, op, index = key
         stages.append(
-            Stage(number=number, rank=rank, op=op, index=index, columns=tuple(found[key]), before=last.get(rank))
+            Stage(number=number, rank=rank, op=op, index=index, columns=tuple(columns_of[key]), before=last.get(rank))
         )
         last[rank] = number
     return tuple(stages)
@@ -131,18 +131,18 @@ def _ready(
 
     ends = np.median(moved.end[rows] - moved.start[rows], axis=0) + entered[_owner(moved, stages)]
     least = _least(moved, rows, beta)
-    places: dict[int, list[tuple[float, str, int]]] = {}
+    moments: dict[int, list[tuple[float, str, int]]] = {}
     for spot, rank in enumerate(ranks):
-        places[rank] = [(float(begin[spot]), "begin", spot)]
+        moments[rank] = [(float(begin[spot]), "begin", spot)]
     for stage in stages:
-        known = places.setdefault(stage.rank, [])
+        known = moments.setdefault(stage.rank, [])
         known += [(float(entered[stage.number]), "entry", stage.number), (float(left[stage.number]), "end", stage.number)]  # fmt: skip
     chosen = []
     for column in range(moved.rank.size):
         limit = float(ends[column] - _SURE * least[column])
-        known = places.get(int(moved.peer[column])) or [(0.0, "begin", 0)]
-        before = [one for one in known if one[0] <= limit] or [min(known)]
-        chosen.append(max(before, key=lambda one: (one[0], one[1] == "entry"))[1:])
+        known = moments.get(int(moved.peer[column])) or [(0.0, "begin", 0)]
+        before = [moment for moment in known if moment[0] <= limit] or [min(known)]
+        chosen.append(max(before, key=lambda moment: (moment[0], moment[1] == "entry"))[1:])
     return _in_step(moved, stages, chosen)
 
 
@@ -158,7 +158,7 @@ def _in_step(moved: Transfers, stages: tuple[Stage, ...], chosen: list[tuple[str
     agree = sum(chosen[spot] == ("entry", same[spot]) for spot in known)
     if 2 * agree <= len(known):
         return tuple(chosen)
-    return tuple(one if number is None else ("entry", number) for one, number in zip(chosen, same, strict=True))
+    return tuple(moment if number is None else ("entry", number) for moment, number in zip(chosen, same, strict=True))
 
 
 def _owner(moved: Transfers, stages: tuple[Stage, ...]) -> list[int]:

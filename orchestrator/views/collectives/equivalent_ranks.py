@@ -24,23 +24,23 @@ class Round:
     stages: tuple[Stage, ...]
 
 
-def rounds(case: Case, moved: Transfers, seen: Pattern) -> list[list[Round]]:
+def rounds(case: Case, moved: Transfers, pattern: Pattern) -> list[list[Round]]:
     """Per group its rounds; none of a group of which some rank does something else in some step."""
-    return [found for group in case.groups if len(group) > 1 for found in [_of_group(group, moved, seen)] if found]
+    return [own for group in case.groups if len(group) > 1 for own in [_of_group(group, moved, pattern)] if own]
 
 
-def _of_group(group: tuple[int, ...], moved: Transfers, seen: Pattern) -> list[Round]:
+def _of_group(group: tuple[int, ...], moved: Transfers, pattern: Pattern) -> list[Round]:
     stages: dict[tuple[int, int], list[Stage]] = {}
-    for stage in seen.stages:
+    for stage in pattern.stages:
         if stage.rank in group:
             stages.setdefault((stage.op, stage.index), []).append(stage)
-    found = [Round(stages=tuple(each)) for _, each in sorted(stages.items())]
-    return found if all(_even(one, group, moved) for one in found) else []
+    own = [Round(stages=tuple(stages_of_round)) for _, stages_of_round in sorted(stages.items())]
+    return own if all(_even(round_, group, moved) for round_ in own) else []
 
 
-def _even(one: Round, group: tuple[int, ...], moved: Transfers) -> bool:
+def _even(round_: Round, group: tuple[int, ...], moved: Transfers) -> bool:
     """Whether each rank of the group sends and receives as much as each other."""
-    columns = [column for stage in one.stages for column in stage.columns]
+    columns = [column for stage in round_.stages for column in stage.columns]
     for ends in (moved.peer, moved.rank):
         messages: Counter[int] = Counter()
         sizes: Counter[int] = Counter()

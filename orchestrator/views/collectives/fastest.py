@@ -1,8 +1,8 @@
-"""The fastest algorithm of each size, as far as the trials tell: sign tests of pairs, 95 % over all sizes together.
+"""The fastest algorithm of each size, as far as the iterations tell: sign tests of pairs, 95 % over all sizes together.
 
-Algorithms of one size take turns, so that the trials of one number met the same machine: they are a pair. An algorithm is
+Algorithms of one size take turns, so that the iterations of one number met the same machine: they are a pair. An algorithm is
 slower where so many of its pairs are slower by more than a margin that chance does not explain it; Holm's method asks the
-more of each comparison, the more there are. Where too few trials were made for any outcome to tell, nothing is judged.
+more of each comparison, the more there are. Where too few iterations were made for any outcome to tell, nothing is judged.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ class Fastest:
 
 
 def fastest(cases: Sequence[Case], times: Mapping[int, Timed]) -> tuple[Fastest, ...]:
-    """One per size with at least two algorithms, in the order of the plan. ``times``: case -> its trials."""
+    """One per size with at least two algorithms, in the order of the plan. ``times``: case -> its iterations."""
     sizes: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         if case.number in times and times[case.number].seconds.size:
             sizes.setdefault((*case.kind, case.bytes), []).append(case)
-    races = [_Race(found, times) for found in sizes.values() if len({one.algorithm for one in found}) > 1]
+    races = [_Race(race, times) for race in sizes.values() if len({case.algorithm for case in race}) > 1]
     pairs = [(race, case) for race in races if race.in_turn for case in race.others]
     held = statistics.holm([race.chance(case) for race, case in pairs], LEVEL)
     slower = {case.number for (_, case), sure in zip(pairs, held, strict=True) if sure}
     needed = statistics.least_pairs(LEVEL / max(1, len(pairs)))
-    return tuple(race.told(slower, needed) for race in races)
+    return tuple(race.result(slower, needed) for race in races)
 
 
 class _Race:
-    """The algorithms of one size: the trials that all of them have, and which is ahead in those."""
+    """The algorithms of one size: the iterations that all of them have, and which is ahead in those."""
 
     def __init__(self, cases: Sequence[Case], times: Mapping[int, Timed]) -> None:
         import numpy as np
@@ -71,8 +71,8 @@ class _Race:
         common = set.intersection(*(set(times[case.number].trials.tolist()) for case in cases))
         self._times = {}
         for case in cases:
-            one = times[case.number]
-            self._times[case.number] = one.seconds[np.isin(one.trials, list(common))]
+            timed = times[case.number]
+            self._times[case.number] = timed.seconds[np.isin(timed.trials, list(common))]
         self.count, self.in_turn = len(common), _in_turn(cases)
         ranked = sorted(cases, key=lambda case: (self._median(case), case.algorithm))
         self.best, self.others = ranked[0], ranked[1:]
@@ -84,14 +84,14 @@ class _Race:
         late = self._times[case.number] > self._times[self.best.number] * (1 + MARGIN)
         return statistics.sign(int(np.count_nonzero(late)), self.count)
 
-    def told(self, slower: Set[int], needed: int) -> Fastest:
+    def result(self, slower: Set[int], needed: int) -> Fastest:
         best = self.best
-        ahead = {case.algorithm for case in (best, *self.others) if case.number not in slower}
+        fastest_names = {case.algorithm for case in (best, *self.others) if case.number not in slower}
         return Fastest(
             kind=best.kind,
             operation=best.operation,
             bytes=best.bytes,
-            algorithms=tuple(sorted(ahead)),
+            algorithms=tuple(sorted(fastest_names)),
             count=self.count,
             needed=needed if self.in_turn else 0,
             others=len(self.others),
@@ -104,6 +104,6 @@ class _Race:
 
 
 def _in_turn(race: Sequence[Case]) -> bool:
-    """Whether they were carried out trial by trial."""
+    """Whether they were carried out iteration by iteration."""
     first = [case.first_step for case in race]
     return len({case.stride for case in race}) == 1 and max(first) - min(first) < race[0].stride

@@ -1,4 +1,4 @@
-"""A collective run measured: per case its times, bandwidths and model, what stood out, and who was late."""
+"""A collective run measured: per case its times, bandwidths and model, its outliers, and the causes of delays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from .samples import Spans, Transfers
     from .statistics import Floats
 
-#: A trial, or a transfer, that takes more than so many times the median is an outlier.
+#: An iteration, or a transfer, that takes more than so many times the median is an outlier.
 OUTLIER = 3.0
-#: So many slow trials of a case are explained, the slowest first.
+#: So many slow iterations of a case are explained, the slowest first.
 EXPLAINED = 100
 OVER = ("max_rank", "mean_rank", "cct", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slow:
-    """A trial over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from, and who is to blame."""
+    """An iteration over 3 x p50: the slowest ``rank``, the ``peer`` that its longest transfer came from, and the ``cause``."""
 
     case: Case
     trial: int
@@ -35,12 +35,12 @@ class Slow:
     usual: float
     rank: int
     peer: int | None
-    blame: attribution.Blame | None = None
+    cause: attribution.Attribution | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowChunk:
-    """A transfer over 3 x the median of the same transfer in the other trials."""
+    """A transfer over 3 x the median of the same transfer in the other iterations."""
 
     case: Case
     trial: int
@@ -54,11 +54,11 @@ class SlowChunk:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """The figures of a case. ``time``: percentiles over what the run says; ``trial``: of the slowest rank's own duration, per
-    trial; ``cct``: from the first start to the last end.
+    iteration; ``cct``: from the first start to the last end.
 
     Bandwidths in 10^9 bytes/s, by ``mean_s``: the mean of ``cct``, or in older bundles the median of ``trial``. ``model_s``: by
-    the probe's alpha and beta; ``of_line``: bus bandwidth over the line rate. ``chunks``: of ``transfers``, where all trials
-    together have ``transfers_due``; ``lost``: trials that are not whole; ``wrong``: results. None: not known.
+    the probe's alpha and beta; ``of_line``: bus bandwidth over the line rate. ``chunks``: of ``transfers``, where all iterations
+    together have ``transfers_due``; ``lost``: iterations that are not whole; ``wrong``: results. None: not known.
     """
 
     case: Case
@@ -83,7 +83,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Measured:
-    """``data``: the arrays by case: (spans, times per trial, transfers or None). Equal to itself alone."""
+    """``data``: the arrays by case: (spans, times per iteration, transfers or None). Equal to itself alone."""
 
     setting: Setting
     rows: tuple[Row, ...]
@@ -100,7 +100,7 @@ class Measured:
 
     @property
     def outliers(self) -> int:
-        """Slow trials of all cases; ``slow`` explains the slowest of each."""
+        """Slow iterations of all cases; ``slow`` explains the slowest of each."""
         return sum(row.outliers for row in self.rows)
 
     @property
@@ -131,34 +131,34 @@ def measured(run: Run, over: str | None = None) -> Measured | None:
 @functools.lru_cache(maxsize=1)
 def _measured(same: _Same) -> Measured | None:
     run = same.run
-    found = setting(run)
-    if found is None:
+    plan = setting(run)
+    if plan is None:
         return None
-    over = same.over or found.over
-    spans = samples.spans(run.files.steps(), found)
-    raw = samples.records(run.files, found)
-    grids = {case.number: samples.transfers(raw, case) for case in found.cases}
+    over = same.over or plan.over
+    spans = samples.spans(run.files.steps(), plan)
+    raw = samples.records(run.files, plan)
+    grids = {case.number: samples.transfers(raw, case) for case in plan.cases}
     wrong = wrong_by_case(run.history)
-    told = [_Case(found, case, spans[case.number], grids[case.number], over) for case in found.cases]
-    times = {one.case.number: samples.Timed(trials=one.spans.trials, seconds=one.times) for one in told}
-    rounds = [one.rounds for one in told if one.rounds]
+    cases = [_Case(plan, case, spans[case.number], grids[case.number], over) for case in plan.cases]
+    times = {case.case.number: samples.Timed(trials=case.spans.trials, seconds=case.times) for case in cases}
+    rounds = [case.rounds for case in cases if case.rounds]
     return Measured(
-        setting=found,
-        rows=tuple(one.row(wrong.get(one.case.number, 0) if found.verify else None) for one in told),
-        slow=tuple(slow for one in told for slow in one.slow),
-        slow_chunks=tuple(slow for one in told for slow in one.slow_chunks),
-        fastest=racing.fastest(found.cases, times),
+        setting=plan,
+        rows=tuple(case.row(wrong.get(case.case.number, 0) if plan.verify else None) for case in cases),
+        slow=tuple(slow for case in cases for slow in case.slow),
+        slow_chunks=tuple(slow for case in cases for slow in case.slow_chunks),
+        fastest=racing.fastest(plan.cases, times),
         latest=repeated_delays.latest(rounds),
-        links=_links(told),
-        data={one.case.number: (one.spans, one.times, one.moved) for one in told},
+        links=_links(cases),
+        data={case.case.number: (case.spans, case.times, case.moved) for case in cases},
     )
 
 
 class _Case:
     """One case on the way to its figures."""
 
-    def __init__(self, found: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str) -> None:
-        self.setting, self.case, self.spans, self.moved, self.over = found, case, spans, moved, over
+    def __init__(self, setting: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str) -> None:
+        self.setting, self.case, self.spans, self.moved, self.over = setting, case, spans, moved, over
         self.local = spans.times("max_rank")
         self.times = spans.times(over) if over in ("cct", "mean_rank") else self.local
         self.trial = statistics.spread(self.local)
@@ -197,37 +197,37 @@ class _Case:
         )  # fmt: skip
 
     def _outliers(self) -> list[int]:
-        """Rows of the slow trials, the slowest first."""
+        """Rows of the slow iterations, the slowest first."""
         import numpy as np
 
         if self.trial is None:
             return []
-        found = np.flatnonzero(self.local > OUTLIER * self.trial.p50)
-        return [int(spot) for spot in found[np.argsort(-self.local[found])]]
+        slow = np.flatnonzero(self.local > OUTLIER * self.trial.p50)
+        return [int(spot) for spot in slow[np.argsort(-self.local[slow])]]
 
     def _transfers(self, moved: Transfers) -> None:
         import numpy as np
 
         self._slow_transfers(moved)
-        seen = patterns.pattern(moved, self.spans, self.setting.link.beta)
+        pattern = patterns.pattern(moved, self.spans, self.setting.link.beta)
         rows = patterns.rows(moved, self.spans)
-        if seen is None:
+        if pattern is None:
             return
         numbers = moved.trials[rows]
         slow = self.spans.trials[self.outliers]
         usual = ~np.isin(numbers, slow)
         if usual.any():
-            same, spots = equivalent_ranks.rounds(self.case, moved, seen), np.flatnonzero(usual)
-            self.rounds = repeated_delays.rounds(same, moved, seen, rows, spots)
-            self.links = repeated_delays.slow_links(same, moved, seen, rows, spots)
-        known = attribution.Trials(moved, seen, rows)
+            same, spots = equivalent_ranks.rounds(self.case, moved, pattern), np.flatnonzero(usual)
+            self.rounds = repeated_delays.rounds(same, moved, pattern, rows, spots)
+            self.links = repeated_delays.slow_links(same, moved, pattern, rows, spots)
+        known = attribution.Iterations(moved, pattern, rows)
         where = {int(number): row for row, number in enumerate(numbers)}
         for spot in self.outliers[:EXPLAINED]:
             row = where.get(int(self.spans.trials[spot]))
-            why = known.blame(row) if row is not None else None
+            why = known.attribution(row) if row is not None else None
             self.slow.append(self._slow(spot, why, moved))
 
-    def _slow(self, spot: int, why: attribution.Blame | None, moved: Transfers | None) -> Slow:
+    def _slow(self, spot: int, why: attribution.Attribution | None, moved: Transfers | None) -> Slow:
         import numpy as np
 
         local = self.spans.end[spot] - self.spans.start[spot]
@@ -235,12 +235,12 @@ class _Case:
         peer = None
         if moved is not None and trial in moved.trials:
             row = int(np.flatnonzero(moved.trials == trial)[0])
-            mine = np.flatnonzero(moved.rank == rank)
-            peer = int(moved.peer[mine[moved.seconds[row, mine].argmax()]]) if mine.size else None
+            received = np.flatnonzero(moved.rank == rank)
+            peer = int(moved.peer[received[moved.seconds[row, received].argmax()]]) if received.size else None
         assert self.trial is not None
         return Slow(
             case=self.case, trial=trial, step=self.case.steps[trial - 1], seconds=float(self.local[spot]),
-            usual=self.trial.p50, rank=rank, peer=peer, blame=why,
+            usual=self.trial.p50, rank=rank, peer=peer, cause=why,
         )  # fmt: skip
 
     def _slow_transfers(self, moved: Transfers) -> None:
@@ -262,18 +262,19 @@ class _Case:
         ]  # fmt: skip
 
 
-def _links(told: list[_Case]) -> tuple[repeated_delays.SlowLink, ...]:
+def _links(cases: list[_Case]) -> tuple[repeated_delays.SlowLink, ...]:
     """Links that are slow in most of the cases that used them."""
     used: dict[tuple[int, int], int] = {}
     slow: dict[tuple[int, int], list[float]] = {}
-    for one in told:
-        if one.moved is None or one.rounds is None:
+    for case in cases:
+        if case.moved is None or case.rounds is None:
             continue
-        for link in {(int(a), int(b)) for a, b in zip(one.moved.peer, one.moved.rank, strict=True)}:
+        for link in {(int(a), int(b)) for a, b in zip(case.moved.peer, case.moved.rank, strict=True)}:
             used[link] = used.get(link, 0) + 1
-        for found in one.links:
-            slow.setdefault((found.sender, found.receiver), []).append(found.factor)
-    kept = {link: each for link, each in slow.items() if 2 * len(each) > used[link]}
+        for slow_link in case.links:
+            slow.setdefault((slow_link.sender, slow_link.receiver), []).append(slow_link.factor)
+    frequent = {link: factors for link, factors in slow.items() if 2 * len(factors) > used[link]}
     return tuple(
-        repeated_delays.SlowLink(sender=a, receiver=b, factor=sorted(each)[len(each) // 2]) for (a, b), each in sorted(kept.items())
-    )  # fmt: skip
+        repeated_delays.SlowLink(sender=a, receiver=b, factor=sorted(factors)[len(factors) // 2])
+        for (a, b), factors in sorted(frequent.items())
+    )

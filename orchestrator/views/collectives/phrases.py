@@ -1,32 +1,32 @@
-"""What was measured, in words: sizes, times, who was late, which algorithm won, what the percentiles are of."""
+"""The measurement in words: sizes, times, late ranks and links, the fastest algorithms, the definition of percentiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from ...model.event import History
-from .attribution import Blame
+from .attribution import Attribution
 from .experiment import Case, Pair, Setting, wrong_results
 from .fastest import MARGIN, Fastest
 from .measurements import OUTLIER, Measured, Slow
 from .repeated_delays import SlowLink
 from .statistics import DEFINITION, ENOUGH_FOR_P99
 
-#: So many unsure pairs are named.
+#: At most so many unsure pairs are named.
 MOST_UNSURE = 4
-#: How the fastest is found.
-JUDGED = "trials in pairs, 95 % over all sizes"
-#: What a percentile is over.
+#: How the fastest algorithm is determined.
+JUDGED = "iterations in pairs, 95 % over all sizes"
+#: The samples of a percentile.
 OVER = {
-    "max_rank": "the slowest rank of each trial",
-    "mean_rank": "the mean rank of each trial",
-    "cct": "first start to last end of each trial",
+    "max_rank": "the slowest rank of each iteration",
+    "mean_rank": "the mean rank of each iteration",
+    "cct": "first start to last end of each iteration",
     "chunk": "every chunk transfer",
 }
 
 
 def size(count: int) -> str:
-    """``4 KiB``, ``1 MiB``; what is no whole number of them in bytes: ``971,048 B``."""
+    """``4 KiB``, ``1 MiB``; sizes that are no whole number of them in bytes: ``971,048 B``."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if unit <= count < 1024 * unit and count % unit == 0:
             return f"{count // unit} {name}"
@@ -34,7 +34,7 @@ def size(count: int) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """Four digits that matter: 0.284, 13.41, 478.2, 4,577."""
+    """Four significant digits: 0.284, 13.41, 478.2, 4,577."""
     if seconds is None:
         return "-"
     return _digits(seconds * 1000)
@@ -70,7 +70,7 @@ def case(one: Case) -> str:
 
 
 def kind(one: Case) -> str:
-    """What a table is of: ``all-reduce, float32 sum``; groups and modes where they are not the usual."""
+    """The title of a table: ``all-reduce, float32 sum``; groups and modes where they are not the defaults."""
     reduces = one.operation in ("all-reduce", "reduce-scatter", "reduce")
     parts = [" ".join(part for part in (one.dtype, one.operator if reduces else "") if part)] if one.bytes else []
     if len(one.groups) > 1:
@@ -88,82 +88,84 @@ def shares(one: Case) -> str:
     return ":".join(f"{share:g}" for share in one.shares)
 
 
-def blame(one: Blame, setting: Setting) -> str:
-    """Who stood still, for how long, and who waited."""
-    who = setting.node(one.rank) if one.rank is not None else ""
-    other = setting.node(one.peer) if one.peer is not None else ""
-    late, waited = duration(one.late_s), f"; {other} waited for it" if other else ""
-    wire = f"the link {setting.node(one.link[0])} to {setting.node(one.link[1])}" if one.link else ""
+def attribution(cause: Attribution, setting: Setting) -> str:
+    """The rank or link that stood still, for how long, and the rank that waited for it."""
+    who = setting.node(cause.rank) if cause.rank is not None else ""
+    waiter = setting.node(cause.peer) if cause.peer is not None else ""
+    late, waited = duration(cause.late_s), f"; {waiter} waited for it" if waiter else ""
+    wire = f"the link {setting.node(cause.link[0])} to {setting.node(cause.link[1])}" if cause.link else ""
     return {
-        "entered late": f"{who} entered step {one.index} late, by {late}, though it waited for nobody{waited}",
-        "stopped sending": f"{who} stood still for {late} while it sent in step {one.index}{waited}",
-        "stopped receiving": f"{who} stood still for {late} in step {one.index}; {other} and the others went on",
-        "link": f"{wire} stood still for {late} in step {one.index}; both its ends went on",
-        "receiver or link": f"{who}, or {wire}, stood still for {late} in step {one.index}",
-        "either end": f"{who} or {other} (or their link) stood still for {late} in step {one.index}; no record tells them apart",
-        "ended late": f"{who} ended {late} late, though it waited for nobody",
-    }[one.kind]
+        "entered late": f"{who} entered step {cause.index} late, by {late}, although it waited for no rank{waited}",
+        "stopped sending": f"{who} stood still for {late} while it sent in step {cause.index}{waited}",
+        "stopped receiving": f"{who} stood still for {late} in step {cause.index}; {waiter} and the others went on",
+        "link": f"{wire} stood still for {late} in step {cause.index}; both its ends went on",
+        "receiver or link": f"{who}, or {wire}, stood still for {late} in step {cause.index}",
+        "either end": f"{who} or {waiter} (or their link) stood still for {late} in step {cause.index}; no record tells them apart",
+        "ended late": f"{who} ended {late} late, although it waited for no rank",
+    }[cause.kind]
 
 
-def slow(one: Slow, setting: Setting) -> str:
-    """A slow trial in a sentence."""
+def slow(iteration: Slow, setting: Setting) -> str:
+    """A slow iteration in a sentence."""
     why = (
-        blame(one.blame, setting)
-        if one.blame
-        else f"{setting.node(one.rank)} was slowest; no single delay that was recorded explains it"
+        attribution(iteration.cause, setting)
+        if iteration.cause
+        else f"{setting.node(iteration.rank)} was slowest; no single recorded delay explains it"
     )
-    return f"trial {one.trial} of {case(one.case)}: {why}"
+    return f"iteration {iteration.trial} of {case(iteration.case)}: {why}"
 
 
-def slowest(found: Measured) -> list[Slow]:
-    """The slow trials, first those that have most lateness explained."""
-    return sorted(found.slow, key=lambda one: (-(one.blame.late_s if one.blame else 0.0), -one.seconds))
+def slowest(measured: Measured) -> list[Slow]:
+    """The slow iterations, those with the longest explained delay first."""
+    return sorted(
+        measured.slow, key=lambda iteration: (-(iteration.cause.late_s if iteration.cause else 0.0), -iteration.seconds)
+    )
 
 
-def straggler(found: Measured) -> str:
-    """Who is to blame, or none; always with what was compared with chance."""
-    first, left, parts = next(iter(slowest(found)), None), found.outliers - 1, []
-    if first is not None and first.blame:
-        more = f" (and {left:,} more slow trial{'s' * (left > 1)}, in the report)" if left > 0 else ""
-        parts.append(slow(first, found.setting) + more)
-    parts += _habits(found)
-    told = _chance(found)
+def straggler(measured: Measured) -> str:
+    """The causes of delays, or none; with the comparison of the latest sender with chance."""
+    first, left, parts = next(iter(slowest(measured)), None), measured.outliers - 1, []
+    if first is not None and first.cause:
+        more = f" (and {left:,} more slow iteration{'s' * (left > 1)}, in the report)" if left > 0 else ""
+        parts.append(slow(first, measured.setting) + more)
+    parts += _repeated(measured)
+    chance = _chance(measured)
     if not parts:
-        return "none" + (f" ({told})" if told else "")
-    return " · ".join([*parts, *([told] if told else [])])
+        return "none" + (f" ({chance})" if chance else "")
+    return " · ".join([*parts, *([chance] if chance else [])])
 
 
-def names_somebody(found: Measured) -> bool:
-    """Whether a rank or a link is named as the cause of anything."""
-    return any(one.blame for one in found.slow) or bool(_habits(found))
+def has_straggler(measured: Measured) -> bool:
+    """Whether a rank or a link is named as the cause of a delay."""
+    return any(iteration.cause for iteration in measured.slow) or bool(_repeated(measured))
 
 
-def _habits(found: Measured) -> list[str]:
+def _repeated(measured: Measured) -> list[str]:
     parts = []
-    late = found.latest
+    late = measured.latest
     if late is not None and late.straggler:
         parts.append(
-            f"{found.setting.node(late.rank)} is late again and again, which costs {percent(late.cost)} of the time"
+            f"{measured.setting.node(late.rank)} is late repeatedly, which costs {percent(late.cost)} of the time"
         )
-    return [*parts, *_links(found.links, found.setting)]
+    return [*parts, *_links(measured.links, measured.setting)]
 
 
 def _links(links: Sequence[SlowLink], setting: Setting) -> Iterator[str]:
-    shared = set.intersection(*({one.sender, one.receiver} for one in links)) if links else set()
+    shared = set.intersection(*({slow_link.sender, slow_link.receiver} for slow_link in links)) if links else set()
     if len(links) > 1 and len(shared) == 1:
-        worst = max(one.factor for one in links)
+        worst = max(slow_link.factor for slow_link in links)
         yield f"every link of {setting.node(shared.pop())} is slow, up to {worst:.1f} times as long as the others"
         return
-    for one in links:
-        ends = f"{setting.node(one.sender)} to {setting.node(one.receiver)}"
-        yield f"the link {ends} takes {one.factor:.1f} times as long as the others"
+    for slow_link in links:
+        ends = f"{setting.node(slow_link.sender)} to {setting.node(slow_link.receiver)}"
+        yield f"the link {ends} takes {slow_link.factor:.1f} times as long as the others"
 
 
-def _chance(found: Measured) -> str:
-    late = found.latest
+def _chance(measured: Measured) -> str:
+    late = measured.latest
     if late is None:
         return ""
-    who = found.setting.node(late.rank)
+    who = measured.setting.node(late.rank)
     text = f"latest sender {who} in {percent(late.share)} of rounds; chance is {percent(late.chance)}"
     if late.p >= 0.01:
         return text
@@ -171,26 +173,26 @@ def _chance(found: Measured) -> str:
     return f"{text}, p {'< 0.001' if late.p < 0.001 else f'= {late.p:.3f}'}{small}"
 
 
-def winners(found: Sequence[Fastest]) -> list[str]:
-    """Per operation one text, by what it is judged included; neighbouring sizes with the same winner share a part."""
+def winners(results: Sequence[Fastest]) -> list[str]:
+    """One text per operation, with the method of the comparison; neighbouring sizes with the same winner share a part."""
     operations: dict[str, list[Fastest]] = {}
-    for one in found:
-        operations.setdefault(one.operation, []).append(one)
+    for fastest in results:
+        operations.setdefault(fastest.operation, []).append(fastest)
     texts = []
-    for operation, each in operations.items():
+    for operation, sizes in operations.items():
         label = f"{operation}: " if len(operations) > 1 else ""
-        how = f" ({JUDGED})" if any(one.judged for one in each) else ""
-        texts.append(label + "; ".join(_segments(sorted(each, key=lambda one: one.bytes))) + how)
+        how = f" ({JUDGED})" if any(fastest.judged for fastest in sizes) else ""
+        texts.append(label + "; ".join(_segments(sorted(sizes, key=lambda fastest: fastest.bytes))) + how)
     return texts
 
 
 def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
     runs: list[list[Fastest]] = []
-    for one in ranked:
-        if runs and _winner(runs[-1][0]) == _winner(one):
-            runs[-1].append(one)
+    for fastest in ranked:
+        if runs and _winner(runs[-1][0]) == _winner(fastest):
+            runs[-1].append(fastest)
         else:
-            runs.append([one])
+            runs.append([fastest])
     for number, run in enumerate(runs):
         if len(runs) == 1:
             where = ""
@@ -203,29 +205,29 @@ def _segments(ranked: Sequence[Fastest]) -> Iterator[str]:
         yield where + _winner(run[0])
 
 
-def _winner(one: Fastest) -> str:
-    if not one.needed:
+def _winner(fastest: Fastest) -> str:
+    if not fastest.needed:
         return "not judged: the algorithms did not take turns"
-    if not one.judged:
-        return f"not judged: needs {one.needed} iterations (got {one.count})"
-    if one.clear:
-        return one.algorithms[0]
-    if len(one.algorithms) > one.others:
+    if not fastest.judged:
+        return f"not judged: needs {fastest.needed} iterations (got {fastest.count})"
+    if fastest.clear:
+        return fastest.algorithms[0]
+    if len(fastest.algorithms) > fastest.others:
         return f"no difference of more than {percent(MARGIN)}"
-    return " or ".join(one.algorithms) + ", no difference between them"
+    return " or ".join(fastest.algorithms) + ", no difference between them"
 
 
 def autos(setting: Setting) -> list[str]:
-    """What ``auto`` chose for each case, and why."""
+    """The choice of ``auto`` for each case, with its reason."""
     named = {case.number: case for case in setting.cases}
     return [
-        f"{case(named[one.case])}: {one.why}" if one.case in named else f"{one.chosen}: {one.why}"
-        for one in setting.autos
+        f"{case(named[auto.case])}: {auto.why}" if auto.case in named else f"{auto.chosen}: {auto.why}"
+        for auto in setting.autos
     ]
 
 
 def link(setting: Setting) -> str:
-    """What the probe found, and by which clocks the ranks were timed."""
+    """The result of the probe, and the clocks of the ranks."""
     known, parts = setting.link, []
     if known.alpha_s is not None:
         parts.append(f"alpha {duration(known.alpha_s)}")
@@ -242,17 +244,17 @@ def link(setting: Setting) -> str:
 
 
 def unsure(setting: Setting) -> str:
-    """The pairs of which the probe's line tells little, how far half of their repetitions spread, and sizes are off it."""
-    found, count = setting.link.unsure, len(setting.link.pairs)
-    named = [f"{setting.node(one.a)}-{setting.node(one.b)}{_doubt(one)}" for one in found[:MOST_UNSURE]]
-    more = [f"{len(found) - MOST_UNSURE} more"] if len(found) > MOST_UNSURE else []
-    text = f"{len(found)} of {count} pairs unsure: {', '.join([*named, *more])}"
-    return text + (", left out" if len(found) < count else "; alpha and beta are by them all the same")
+    """The pairs that the probe's line does not describe, with the spread of their repetitions and the distance of sizes."""
+    pairs, count = setting.link.unsure, len(setting.link.pairs)
+    named = [f"{setting.node(pair.a)}-{setting.node(pair.b)}{_doubt(pair)}" for pair in pairs[:MOST_UNSURE]]
+    more = [f"{len(pairs) - MOST_UNSURE} more"] if len(pairs) > MOST_UNSURE else []
+    text = f"{len(pairs)} of {count} pairs unsure: {', '.join([*named, *more])}"
+    return text + (", left out" if len(pairs) < count else "; alpha and beta come from them nevertheless")
 
 
 def _doubt(pair: Pair) -> str:
-    told = (("spread", pair.spread), ("off the line", pair.off))
-    parts = [f"{name} {percent(value)}" for name, value in told if value is not None]
+    figures = (("spread", pair.spread), ("off the line", pair.off))
+    parts = [f"{name} {percent(value)}" for name, value in figures if value is not None]
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -266,52 +268,52 @@ def clocks(setting: Setting) -> str:
     return f"{len(offsets)} clocks, {apart} apart, known to {duration(doubt)}"
 
 
-def percentiles(found: Measured) -> str:
-    """The definition, what it is over, and of how many samples."""
-    over = found.rows[0].over if found.rows else found.setting.over
-    counts = sorted({row.time.count for row in found.rows if row.time})
+def percentiles(measured: Measured) -> str:
+    """The definition of percentiles, their samples and the number of these."""
+    over = measured.rows[0].over if measured.rows else measured.setting.over
+    counts = sorted({row.time.count for row in measured.rows if row.time})
     count = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}" if counts else "no"
-    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}{recorded(found)}"
+    text = f"percentiles by {DEFINITION} of {count} samples, over {OVER.get(over, over)}{recorded(measured)}"
     if not counts or counts[0] >= ENOUGH_FOR_P99:
         return text
-    # a trial has many chunks: how many iterations they need is not said
+    # an iteration has many chunks, so that their number does not follow
     return f"{text}; p99 needs {ENOUGH_FOR_P99} or more" + (
         f": --iterations {ENOUGH_FOR_P99}" if over != "chunk" else ""
     )
 
 
-def recorded(found: Measured) -> str:
-    """How many transfers the chunk figures are of; empty where none was to be recorded."""
-    counts = [(row.transfers, row.transfers_due) for row in found.rows if row.transfers_due]
+def recorded(measured: Measured) -> str:
+    """The number of transfers behind the chunk figures; empty where no transfers were to be recorded."""
+    counts = [(row.transfers, row.transfers_due) for row in measured.rows if row.transfers_due]
     if not counts:
         return ""
-    of, due = (sum(each) for each in zip(*counts, strict=True))
+    of, due = (sum(column) for column in zip(*counts, strict=True))
     return f"; chunks: {of:,} of {due:,} transfers"
 
 
-def outliers(found: Measured) -> str:
-    return f"{found.outliers:,} of {found.trials:,} iterations over {OUTLIER:.0f} x p50"
+def outliers(measured: Measured) -> str:
+    return f"{measured.outliers:,} of {measured.trials:,} iterations over {OUTLIER:.0f} x p50"
 
 
 def _digits(value: float) -> str:
-    """Four digits that matter, no more than three behind the point."""
+    """Four significant digits, at most three behind the point."""
     if value < 0.01:
         return f"{value:.4f}"
-    for limit, places in ((10, 3), (100, 2), (1000, 1)):
+    for limit, digits in ((10, 3), (100, 2), (1000, 1)):
         if value < limit:
-            return f"{value:.{places}f}"
+            return f"{value:.{digits}f}"
     return f"{value:,.0f}"
 
 
-def verified(history: History, found: Measured) -> str:
-    """Whether the results were right: the first wrong one by rank, offset, expected and got."""
+def verified(history: History, measured: Measured) -> str:
+    """Whether the results are exact: the first wrong one with rank, offset, expected and actual value."""
     first = next(iter(wrong_results(history)), None)
-    if first is None and not found.setting.verify:
+    if first is None and not measured.setting.verify:
         return "not verified"
     if first is None:
-        whole = all(row.lost == 0 for row in found.rows)
-        return "all results exact, all ranks equal" if whole else "no wrong result; not every trial was carried out"
+        whole = all(row.lost == 0 for row in measured.rows)
+        return "all results exact, all ranks equal" if whole else "no wrong result; not every iteration was carried out"
     wrong = first.data
     where = f"rank {wrong.rank}, step {wrong.step}, offset {wrong.offset}"
-    count = found.wrong or len(wrong_results(history))
+    count = measured.wrong or len(wrong_results(history))
     return f"{count} wrong, the first at {where}: expected {wrong.expected}, got {wrong.got}"

@@ -1,4 +1,4 @@
-"""Steps and chunk records as arrays: rows are trials, columns are ranks, or the transfers of one trial."""
+"""Steps and chunk records as arrays: rows are iterations, columns are ranks, or the transfers of one iteration."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RECORD = [
     ("step", "<u4"), ("op", "<u2"), ("index", "<u2"), ("peer", "<u2"), ("chunk", "<u2"), ("size", "<u8"),
     ("start", "<f8"), ("end", "<f8"),
 ]  # fmt: skip
-#: What names a transfer inside of a trial, in the order in which transfers are sorted.
+#: What names a transfer inside of an iteration, in the order in which transfers are sorted.
 KEY = ("op", "rank", "index", "peer", "chunk")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One figure per trial, and the numbers of the trials, from 1."""
+    """One figure per iteration, and the numbers of the iterations, from 1."""
 
     trials: NDArray[np.int64]
     seconds: Floats
@@ -34,7 +34,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """The timed regions of one case: [trial, rank], in seconds by the orchestrator's clock. Only whole trials.
+    """The timed regions of one case: [trial, rank], in seconds by the orchestrator's clock. Only whole iterations.
 
     ``trials``: their numbers, from 1. ``lost``: how many are not there, or not of all ranks.
     """
@@ -46,7 +46,7 @@ class Spans:
     lost: int = 0
 
     def times(self, over: str = "max_rank") -> Floats:
-        """One figure per trial: of the slowest rank, the mean rank, or from the first start to the last end (cct).
+        """One figure per iteration: of the slowest rank, the mean rank, or from the first start to the last end (cct).
 
         The last never lasts less than one rank's own duration, which an error of the clocks between hosts could suggest.
         """
@@ -58,17 +58,17 @@ class Spans:
         if over == "cct":
             whole: Floats = np.maximum(self.end.max(axis=1) - self.start.min(axis=1), local.max(axis=1))
             return whole
-        each: Floats = local.mean(axis=1) if over == "mean_rank" else local.max(axis=1)
-        return each
+        times: Floats = local.mean(axis=1) if over == "mean_rank" else local.max(axis=1)
+        return times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfers:
-    """The chunk transfers of one case. ``start``, ``end``: [trial, transfer]; a column is the same transfer in each trial.
+    """The chunk transfers of one case. ``start``, ``end``: [trial, transfer]; a column is the same transfer in each iteration.
 
     ``op``, ``rank`` (the receiver), ``index`` (its step of the schedule), ``peer`` (the sender), ``chunk``, ``size``: one
-    entry per column. ``trials``: numbers from 1. ``ragged``: trials whose transfers are not those of the others; ``fullest``: transfers of
-    the trial that has the most.
+    entry per column. ``trials``: numbers from 1. ``ragged``: iterations with other transfers than most;
+    ``fullest``: transfers of the iteration that has the most.
     """
 
     trials: NDArray[np.int64]
@@ -94,15 +94,18 @@ def spans(records: Iterable[StepRecord], setting: Setting) -> dict[int, Spans]:
 
     every = list(records)
     chosen = _epochs(every, setting)
-    kept = [record for record in every if chosen.get(record.step, record.epoch) == record.epoch]
+    chosen_records = [record for record in every if chosen.get(record.step, record.epoch) == record.epoch]
     last = max((case.steps.stop for case in setting.cases), default=1)
-    world = max([record.rank + 1 for record in kept] + [setting.world, 1])
+    world = max([record.rank + 1 for record in chosen_records] + [setting.world, 1])
     start, end = (np.full((last + 1, world), np.nan) for _ in range(2))
-    kept = [record for record in kept if 0 <= record.step <= last]
-    where = (np.array([r.step for r in kept], dtype=int), np.array([r.rank for r in kept], dtype=int))
+    chosen_records = [record for record in chosen_records if 0 <= record.step <= last]
+    where = (
+        np.array([r.step for r in chosen_records], dtype=int),
+        np.array([r.rank for r in chosen_records], dtype=int),
+    )
     offset = np.array([setting.clocks.get(rank, (0.0, 0.0))[0] for rank in range(world)])
-    start[where] = [r.start for r in kept]
-    end[where] = [r.end for r in kept]
+    start[where] = [r.start for r in chosen_records]
+    end[where] = [r.end for r in chosen_records]
     return {case.number: _spans(case, start + offset, end + offset) for case in setting.cases}
 
 
@@ -110,13 +113,13 @@ def _epochs(records: Sequence[StepRecord], setting: Setting) -> dict[int, int]:
     """Step -> the last epoch in which all ranks of its case have it; else the last one. Empty where there is one epoch only."""
     if len({record.epoch for record in records}) < 2:
         return {}
-    seen: dict[int, dict[int, set[int]]] = {}
+    ranks_of: dict[int, dict[int, set[int]]] = {}
     for record in records:
-        seen.setdefault(record.step, {}).setdefault(record.epoch, set()).add(record.rank)
+        ranks_of.setdefault(record.step, {}).setdefault(record.epoch, set()).add(record.rank)
     chosen = {}
     for case in setting.cases:
         for step in case.steps:
-            epochs = seen.get(step, {})
+            epochs = ranks_of.get(step, {})
             whole = [epoch for epoch, ranks in epochs.items() if ranks >= set(case.ranks)]
             if epochs:
                 chosen[step] = max(whole or epochs)
@@ -157,50 +160,50 @@ def records(files: NodeFiles, setting: Setting) -> NDArray[Any]:
         parts.append(part)
     if not parts:
         return np.empty(0, dtype=full)
-    found = np.concatenate(parts)
-    found = found[np.argsort(found["step"], kind="stable")]
-    return _last_epoch(found, _epochs(list(files.steps()), setting) if len(set(found["epoch"].tolist())) > 1 else {})
+    joined = np.concatenate(parts)
+    joined = joined[np.argsort(joined["step"], kind="stable")]
+    return _last_epoch(joined, _epochs(list(files.steps()), setting) if len(set(joined["epoch"].tolist())) > 1 else {})
 
 
-def _last_epoch(found: NDArray[Any], chosen: Mapping[int, int]) -> NDArray[Any]:
+def _last_epoch(joined: NDArray[Any], chosen: Mapping[int, int]) -> NDArray[Any]:
     import numpy as np
 
-    if found.size == 0 or (found["epoch"] == found["epoch"][0]).all():
-        return found
-    newest = np.zeros(int(found["step"].max()) + 1, dtype=found["epoch"].dtype)
-    np.maximum.at(newest, found["step"], found["epoch"])
+    if joined.size == 0 or (joined["epoch"] == joined["epoch"][0]).all():
+        return joined
+    newest = np.zeros(int(joined["step"].max()) + 1, dtype=joined["epoch"].dtype)
+    np.maximum.at(newest, joined["step"], joined["epoch"])
     for step, epoch in chosen.items():
         if step < newest.size:
             newest[step] = epoch
-    kept: NDArray[Any] = found[found["epoch"] == newest[found["step"]]]
-    return kept
+    newest_only: NDArray[Any] = joined[joined["epoch"] == newest[joined["step"]]]
+    return newest_only
 
 
-def of_case(found: NDArray[Any], case: Case) -> NDArray[Any]:
+def of_case(joined: NDArray[Any], case: Case) -> NDArray[Any]:
     """The records of a case; ``found`` is sorted by step."""
     import numpy as np
 
-    first, last = np.searchsorted(found["step"], [case.steps.start, case.steps.stop])
-    near = found[first:last]
+    first, last = np.searchsorted(joined["step"], [case.steps.start, case.steps.stop])
+    near = joined[first:last]
     return near if case.stride == 1 else near[(near["step"] - case.first_step) % case.stride == 0]
 
 
-def transfers(found: NDArray[Any], case: Case) -> Transfers | None:
+def transfers(joined: NDArray[Any], case: Case) -> Transfers | None:
     """The grid of a case's transfers; None where nothing was recorded, as with ``library``.
 
-    The pattern is that of most trials; a trial with another one (a torn file) is counted, not shown.
+    The pattern is that of most iterations; an iteration with another one (a torn file) is counted, not shown.
     """
     import numpy as np
 
-    mine = of_case(found, case)
-    if mine.size == 0:
+    own = of_case(joined, case)
+    if own.size == 0:
         return None
-    mine = mine[np.lexsort((*(mine[name] for name in reversed(KEY)), mine["step"]))]
-    steps, first, counts = np.unique(mine["step"], return_index=True, return_counts=True)
+    own = own[np.lexsort((*(own[name] for name in reversed(KEY)), own["step"]))]
+    steps, first, counts = np.unique(own["step"], return_index=True, return_counts=True)
     width = int(np.bincount(counts).argmax())
     whole = counts == width
     rows = first[whole][:, None] + np.arange(width)
-    grid = mine[rows]
+    grid = own[rows]
     same = _like_most(grid)
     grid = grid[same]
     columns = {name: grid[0][name].astype(np.int64) for name in (*KEY, "size")}

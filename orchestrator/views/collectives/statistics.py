@@ -102,14 +102,14 @@ def change(before: Floats, after: Floats, level: float = 0.05) -> Interval | Non
 
     if before.size == 0 or after.size == 0 or min(before.min(), after.min()) <= 0:
         raise ValueError("samples above 0 are needed")
-    one, other = _thinned(before), _thinned(after)
-    ratios = np.sort((np.log(other)[:, None] - np.log(one)[None, :]).ravel())
-    deviation = math.sqrt(ratios.size * (one.size + other.size + 1) / 12 * _alike(before, after))
+    old, new = _thinned(before), _thinned(after)
+    ratios = np.sort((np.log(new)[:, None] - np.log(old)[None, :]).ravel())
+    deviation = math.sqrt(ratios.size * (old.size + new.size + 1) / 12 * _alike(before, after))
     below = int(ratios.size / 2 - NormalDist().inv_cdf(1 - level / 2) * deviation)
     if below < 1:
         return None
-    found = np.expm1([np.median(ratios), ratios[below - 1], ratios[-below]])
-    return Interval(value=float(found[0]), low=float(found[1]), high=float(found[2]))
+    figures = np.expm1([np.median(ratios), ratios[below - 1], ratios[-below]])
+    return Interval(value=float(figures[0]), low=float(figures[1]), high=float(figures[2]))
 
 
 def least_samples(level: float) -> int:
@@ -142,7 +142,7 @@ def _thinned(samples: Floats) -> Floats:
 
 def _alike(*runs: Floats) -> float:
     """By how much the variance grows because neighbours are alike; of the runs the most."""
-    return max((1 + one) / (1 - one) for one in map(_autocorrelation, runs))
+    return max((1 + correlation) / (1 - correlation) for correlation in map(_autocorrelation, runs))
 
 
 def _autocorrelation(samples: Floats) -> float:
@@ -151,8 +151,8 @@ def _autocorrelation(samples: Floats) -> float:
 
     ranks = np.argsort(np.argsort(samples, kind="stable"), kind="stable") - (samples.size - 1) / 2
     total = float((ranks * ranks).sum())
-    found = float((ranks[1:] * ranks[:-1]).sum()) / total if total else 0.0
-    return min(0.9, max(0.0, found + 0.7 / math.sqrt(samples.size)))
+    correlation = float((ranks[1:] * ranks[:-1]).sum()) / total if total else 0.0
+    return min(0.9, max(0.0, correlation + 0.7 / math.sqrt(samples.size)))
 
 
 def median(samples: Floats) -> Interval:

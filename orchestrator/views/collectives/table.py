@@ -20,17 +20,17 @@ class Table:
     groups: tuple[tuple[str, tuple[Cells, ...]], ...]
 
 
-def table(found: Measured) -> Table:
+def table(measured: Measured) -> Table:
     """Sizes are said once; what nobody measured is a dash. A column for the p99 only where there is one."""
-    p99 = any(row.time and row.time.p99 is not None for row in found.rows)
-    counts = sorted({row.time.count for row in found.rows if row.time})
+    p99 = any(row.time and row.time.p99 is not None for row in measured.rows)
+    counts = sorted({row.time.count for row in measured.rows if row.time})
     count = f"n={counts[0]:,}" if len(counts) == 1 else f"n={counts[0]:,}-{counts[-1]:,}" if counts else "n=0"
     over = {"max_rank": "slowest rank", "mean_rank": "mean rank", "cct": "first start to last end"}.get(
-        _over(found), _over(found)
+        _over(measured), _over(measured)
     )
     times = ("min", "p50", "p95", *(["p99"] if p99 else []), "max")
     groups: dict[str, list[Row]] = {}
-    for row in found.rows:
+    for row in measured.rows:
         groups.setdefault(phrases.kind(row.case), []).append(row)
     return Table(
         bands=(
@@ -42,22 +42,22 @@ def table(found: Measured) -> Table:
     )  # fmt: skip
 
 
-def largest(found: Measured, limit: int) -> Measured:
+def largest(measured: Measured, limit: int) -> Measured:
     """With the cases of the largest sizes, at most so many, each size whole; with all where no more than two would be left out.
 
     Small sizes say least of a fabric. Of a single size the first cases are kept.
     """
-    if len(found.rows) <= limit + 2:
-        return found
-    sizes = sorted(row.case.bytes for row in found.rows)
-    least = next((size for size in sizes if sum(one >= size for one in sizes) <= limit), None)
-    kept = [row for row in found.rows if least is not None and row.case.bytes >= least]
-    return replace(found, rows=tuple(kept or found.rows[:limit]))
+    if len(measured.rows) <= limit + 2:
+        return measured
+    sizes = sorted(row.case.bytes for row in measured.rows)
+    least = next((size for size in sizes if sum(other >= size for other in sizes) <= limit), None)
+    rows = [row for row in measured.rows if least is not None and row.case.bytes >= least]
+    return replace(measured, rows=tuple(rows or measured.rows[:limit]))
 
 
-def lines(found: Measured) -> list[str]:
+def lines(measured: Measured) -> list[str]:
     """As plain text."""
-    made = table(found)
+    made = table(measured)
     rows = [cells for _, group in made.groups for cells in group]
     widths = [max(len(cells[column]) for cells in (made.head, *rows)) for column in range(len(made.head))]
     _widen(widths, made.bands)
@@ -68,17 +68,17 @@ def lines(found: Measured) -> list[str]:
 
 
 def _cells(rows: Sequence[Row], p99: bool) -> Iterator[Cells]:
-    said = ""
+    last_size = ""
     for row in rows:
         size = phrases.size(row.case.bytes) if row.case.bytes else "-"
         yield (
-            "" if size == said else size,
+            "" if size == last_size else size,
             _algorithm(row),
             f"{row.case.count:,}" if row.case.bytes else "-",
             *_times(row, p99),
             *_rates(row),
         )
-        said = size
+        last_size = size
 
 
 def _algorithm(row: Row) -> str:
@@ -86,8 +86,12 @@ def _algorithm(row: Row) -> str:
 
 
 def _times(row: Row, p99: bool) -> Iterator[str]:
-    one = row.time
-    figures = (one.min, one.p50, one.p95, *((one.p99,) if p99 else ()), one.max) if one else (None,) * (4 + p99)
+    spread = row.time
+    figures = (
+        (spread.min, spread.p50, spread.p95, *((spread.p99,) if p99 else ()), spread.max)
+        if spread
+        else (None,) * (4 + p99)
+    )
     return map(phrases.milliseconds, figures)
 
 
@@ -104,8 +108,8 @@ def _rates(row: Row) -> tuple[str, ...]:
     )
 
 
-def _over(found: Measured) -> str:
-    return found.rows[0].over if found.rows else found.setting.over
+def _over(measured: Measured) -> str:
+    return measured.rows[0].over if measured.rows else measured.setting.over
 
 
 def _widen(widths: list[int], bands: Sequence[tuple[str, int]]) -> None:
@@ -120,8 +124,8 @@ def _widen(widths: list[int], bands: Sequence[tuple[str, int]]) -> None:
 def _banded(bands: Sequence[tuple[str, int]], widths: Sequence[int]) -> str:
     texts, column = [], 0
     for title, count in bands:
-        room = sum(widths[column : column + count]) + 2 * (count - 1)
-        texts.append(title.rjust(room) if count == 1 else title.center(room))
+        width = sum(widths[column : column + count]) + 2 * (count - 1)
+        texts.append(title.rjust(width) if count == 1 else title.center(width))
         column += count
     return "  ".join(texts)
 

@@ -17,33 +17,33 @@ STEEP = 20
 LEGIBLE = 12
 
 
-def kinds(found: Measured) -> dict[str, list[Row]]:
+def kinds(measured: Measured) -> dict[str, list[Row]]:
     """The rows with a bus bandwidth, by what they have in common."""
     groups: dict[str, list[Row]] = {}
-    for row in found.rows:
+    for row in measured.rows:
         if row.busbw:  # one rank alone has none
             groups.setdefault(phrases.kind(row.case), []).append(row)
     return groups
 
 
-def over_size(found: Measured, rows: list[Row]) -> Figure:
+def over_size(measured: Measured, rows: list[Row]) -> Figure:
     """Of one kind of cases: a line per algorithm; of a single size a bar per algorithm."""
     if len({row.case.bytes for row in rows}) < 2:
-        return _bars(found, rows)
+        return _bars(measured, rows)
     made, (axes,) = canvas.figure(3.6)
     names = list(dict.fromkeys(row.case.algorithm for row in rows))
     for number, name in enumerate(names):
-        mine = sorted((row for row in rows if row.case.algorithm == name), key=lambda row: row.case.bytes)
+        rows_of = sorted((row for row in rows if row.case.algorithm == name), key=lambda row: row.case.bytes)
         colour = canvas.series(number)
         width = max(1.2, 3.4 - 0.8 * number)  # what lies below shows at the edges of what lies above
-        look: dict[str, Any] = {
+        style: dict[str, Any] = {
             "marker": "os^Dv"[number % 5],
             "markersize": 3 + width,
             "linewidth": width,
             "color": colour,
         }
-        axes.plot([one.case.bytes for one in mine], [one.busbw or 0.0 for one in mine], label=name, **look)
-        _model(axes, found, mine, colour)
+        axes.plot([row.case.bytes for row in rows_of], [row.busbw or 0.0 for row in rows_of], label=name, **style)
+        _model(axes, measured, rows_of, colour)
     axes.set_xscale("log", base=2)
     sizes = sorted({row.case.bytes for row in rows})
     shown = sizes[:: max(1, len(sizes) // 10)]
@@ -55,7 +55,7 @@ def over_size(found: Measured, rows: list[Row]) -> Figure:
         canvas.plain_logs(axes.yaxis)
     else:
         axes.set_ylim(bottom=0)
-    _line_rate(axes, found, vertical=False)
+    _line_rate(axes, measured, vertical=False)
     axes.set_xlabel("size")
     axes.set_ylabel("bus bandwidth, GB/s")
     if any(row.model_s for row in rows):
@@ -64,10 +64,10 @@ def over_size(found: Measured, rows: list[Row]) -> Figure:
     return made
 
 
-def _model(axes: Axes, found: Measured, rows: list[Row], colour: str) -> None:
+def _model(axes: Axes, measured: Measured, rows: list[Row], colour: str) -> None:
     import numpy as np
 
-    link, cost = found.setting.link, rows[0].case.cost
+    link, cost = measured.setting.link, rows[0].case.cost
     if cost is None or link.alpha_s is None or link.beta is None:
         return
     low, high = rows[0].case.bytes, rows[-1].case.bytes
@@ -79,26 +79,26 @@ def _model(axes: Axes, found: Measured, rows: list[Row], colour: str) -> None:
     axes.plot(sizes, bus, "--" if sizes.size > 1 else "x", color=colour, linewidth=1.1, alpha=0.8)
 
 
-def _line_rate(axes: Axes, found: Measured, *, vertical: bool) -> None:
-    rate = found.setting.link.rate
+def _line_rate(axes: Axes, measured: Measured, *, vertical: bool) -> None:
+    rate = measured.setting.link.rate
     if not rate:
         return
     value = rate / 8e9
     (axes.axvline if vertical else axes.axhline)(value, color=canvas.STRIKE, linewidth=1.1, linestyle=":")
     text = f"line rate {phrases.rate(rate)}"
-    look: dict[str, Any] = {"textcoords": "offset points", "color": canvas.STRIKE}
+    style: dict[str, Any] = {"textcoords": "offset points", "color": canvas.STRIKE}
     if vertical:
         axes.set_xlim(right=max(axes.get_xlim()[1], value * 1.25))
-        axes.annotate(text, (value, 1), xycoords=("data", "axes fraction"), xytext=(4, -10), **look)
+        axes.annotate(text, (value, 1), xycoords=("data", "axes fraction"), xytext=(4, -10), **style)
     else:
         axes.set_ylim(top=max(axes.get_ylim()[1], value * 1.1))
-        axes.annotate(text, (0.995, value), xycoords=("axes fraction", "data"), xytext=(0, 4), ha="right", **look)
+        axes.annotate(text, (0.995, value), xycoords=("axes fraction", "data"), xytext=(0, 4), ha="right", **style)
 
 
-def _bars(found: Measured, rows: list[Row]) -> Figure:
+def _bars(measured: Measured, rows: list[Row]) -> Figure:
     ranked = sorted(rows, key=lambda row: row.busbw or 0)
     made, (axes,) = canvas.figure(1.1 + 0.32 * len(ranked))
-    rate = found.setting.link.rate
+    rate = measured.setting.link.rate
     widest = max(
         [ranked[-1].busbw or 0, rate / 8e9 if rate else 0, *(_model_bandwidth(r) for r in ranked if r.model_s)]
     )
@@ -111,14 +111,14 @@ def _bars(found: Measured, rows: list[Row]) -> Figure:
         inside = row.busbw > 0.4 * widest
         ink, ground = (canvas.CARD, canvas.series(0)) if inside else (canvas.INK, canvas.CARD)
         behind = {"facecolor": ground, "edgecolor": "none", "pad": 1.5}  # so that no line goes through the figures
-        look: dict[str, Any] = {"va": "center", "color": ink, "bbox": behind, "zorder": 5}
-        axes.annotate(text, (0 if inside else row.busbw, spot), textcoords="offset points", xytext=(7, 0), **look)
+        style: dict[str, Any] = {"va": "center", "color": ink, "bbox": behind, "zorder": 5}
+        axes.annotate(text, (0 if inside else row.busbw, spot), textcoords="offset points", xytext=(7, 0), **style)
         if row.model_s:
             axes.plot([_model_bandwidth(row)] * 2, [spot - 0.4, spot + 0.4], "--", color=canvas.INK, linewidth=1.2)
     axes.set_yticks(range(len(ranked)), [row.case.algorithm for row in ranked])
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(f"bus bandwidth at {phrases.size(rows[0].case.bytes)}, GB/s")
-    _line_rate(axes, found, vertical=True)
+    _line_rate(axes, measured, vertical=True)
     return made
 
 
@@ -127,37 +127,43 @@ def _model_bandwidth(row: Row) -> float:
     return row.busbw * row.trial.p50 / row.model_s
 
 
-def between_pairs(found: Measured) -> Figure | None:
+def between_pairs(measured: Measured) -> Figure | None:
     """Two maps, sender by receiver; the probe measures both directions at once, so they are symmetrical."""
-    pairs = [pair for pair in found.setting.link.pairs if pair.beta > 0]
+    pairs = [pair for pair in measured.setting.link.pairs if pair.beta > 0]
     if not pairs:
         return None
     ranks = sorted({rank for pair in pairs for rank in (pair.a, pair.b)})
     unit, name = (1e9, "Gbit/s") if 8 / max(pair.beta for pair in pairs) >= 1e10 else (1e6, "Mbit/s")
     speeds = {(pair.a, pair.b): 8 / pair.beta / unit for pair in pairs}
     delays = {(pair.a, pair.b): pair.alpha_s * 1e6 for pair in pairs}
-    made, (one, other) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
-    _map(one, found, ranks, speeds, f"bandwidth (1/beta), {name}", low_is_bad=True)
-    _map(other, found, ranks, delays, "start-up (alpha), us", low_is_bad=False)
+    made, (left, right) = canvas.figure(min(4.6, 1.5 + 0.5 * len(ranks)), 2)
+    _map(left, measured, ranks, speeds, f"bandwidth (1/beta), {name}", low_is_bad=True)
+    _map(right, measured, ranks, delays, "start-up (alpha), us", low_is_bad=False)
     return made
 
 
 def _map(
-    axes: Axes, found: Measured, ranks: list[int], values: dict[tuple[int, int], float], title: str, *, low_is_bad: bool
+    axes: Axes,
+    measured: Measured,
+    ranks: list[int],
+    values: dict[tuple[int, int], float],
+    title: str,
+    *,
+    low_is_bad: bool,
 ) -> None:
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
     size = len(ranks)
-    doubted = {pair for one in found.setting.link.unsure for pair in ((one.a, one.b), (one.b, one.a))}
+    doubted = {ends for pair in measured.setting.link.unsure for ends in ((pair.a, pair.b), (pair.b, pair.a))}
     grid = np.full((size, size), np.nan)
     for (a, b), value in values.items():
         grid[ranks.index(a), ranks.index(b)] = grid[ranks.index(b), ranks.index(a)] = value
     shades = ["#cfe0f5", "#f4efe4", "#e58a6a"]
     colours = LinearSegmentedColormap.from_list("worse", shades[::-1] if low_is_bad else shades)
     middle = float(np.nanmedian(grid))
-    room = max(float(np.nanmax(np.abs(grid - middle))), 0.1 * abs(middle))
-    low, high = middle - room, middle + room
+    span = max(float(np.nanmax(np.abs(grid - middle))), 0.1 * abs(middle))
+    low, high = middle - span, middle + span
     for (row, column), value in np.ndenumerate(grid):
         if np.isnan(value):
             continue
@@ -172,7 +178,7 @@ def _map(
         if size <= LEGIBLE:
             text = (f"{value:,.0f}" if value >= 1000 else f"{value:.3g}") + "?" * unsure
             axes.text(column, row, text, ha="center", va="center", color="#222222")
-    names = [found.setting.node(rank) for rank in ranks]
+    names = [measured.setting.node(rank) for rank in ranks]
     axes.set_xticks(range(size), names, rotation=0 if size <= 8 else 60)
     axes.set_yticks(range(size), names)
     axes.set_xlim(-0.5, size - 0.5)

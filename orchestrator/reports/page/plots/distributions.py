@@ -1,4 +1,4 @@
-"""Delays: their distribution per chunk and per trial, and over time with the outliers named."""
+"""Delays: their distribution per chunk and per iteration, and over time with the outliers named."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ if TYPE_CHECKING:
 
 #: More curves than this cannot be told apart.
 CURVES = 8
-#: In so many trials outliers are named in the picture.
+#: In so many iterations outliers are named in the picture.
 NAMED = 4
 
 
-def chosen(found: Measured) -> list[Case]:
+def chosen(measured: Measured) -> list[Case]:
     """The cases of the distributions: of each operation the largest size, all its algorithms."""
     largest: dict[tuple[object, ...], int] = {}
-    for case in found.setting.cases:
+    for case in measured.setting.cases:
         largest[case.kind] = max(case.bytes, largest.get(case.kind, 0))
-    return [case for case in found.setting.cases if case.bytes == largest[case.kind]][:CURVES]
+    return [case for case in measured.setting.cases if case.bytes == largest[case.kind]][:CURVES]
 
 
-def chunks(found: Measured) -> Figure | None:
+def chunks(measured: Measured) -> Figure | None:
     """CDF over every chunk transfer."""
-    return _distribution(found, "delay of a chunk transfer, ms", "part of chunk transfers", per_chunk=True)
+    return _distribution(measured, "delay of a chunk transfer, ms", "part of chunk transfers", per_chunk=True)
 
 
-def trials(found: Measured) -> Figure | None:
-    """CDF over trials."""
-    return _distribution(found, "time of a trial, slowest rank, ms", "part of trials", per_chunk=False)
+def trials(measured: Measured) -> Figure | None:
+    """CDF over iterations."""
+    return _distribution(measured, "time of an iteration, slowest rank, ms", "part of iterations", per_chunk=False)
 
 
-def _samples(found: Measured, case: Case, *, per_chunk: bool) -> Floats | None:
-    spans, _, moved = found.data[case.number]
+def _samples(measured: Measured, case: Case, *, per_chunk: bool) -> Floats | None:
+    spans, _, moved = measured.data[case.number]
     if per_chunk:
         return moved.seconds.reshape(-1) * 1000 if moved is not None else None
     times = spans.times("max_rank") * 1000
     return times if times.size else None
 
 
-def _distribution(found: Measured, what: str, part: str, *, per_chunk: bool) -> Figure | None:
-    cases = [(case, _samples(found, case, per_chunk=per_chunk)) for case in chosen(found)]
+def _distribution(measured: Measured, what: str, part: str, *, per_chunk: bool) -> Figure | None:
+    cases = [(case, _samples(measured, case, per_chunk=per_chunk)) for case in chosen(measured)]
     known = [(case, samples) for case, samples in cases if samples is not None]
     if not known:
         return None
     made, (axes,) = canvas.figure(3.4)
     for number, (case, samples) in enumerate(known):
         x, y = curves.distribution(samples)
-        label = f"{_label(case, found)} (n={samples.size:,})"
+        label = f"{_label(case, measured)} (n={samples.size:,})"
         axes.step([x[0], *x], [0, *y], where="post", color=canvas.series(number), label=label)
     if any(curves.long_tail(samples) for _, samples in known):
         axes.set_xscale("log")
@@ -81,24 +81,24 @@ def _marked(axes: Axes, samples: Floats) -> None:
         left = axes.transAxes.inverted().transform(axes.transData.transform((float(value), height)))[0] > 0.8
         shift = (-7 if left else 7, {"p50": -11, "p95": -12, "max": 4}[name])
         text = f"{name} {phrases.milliseconds(float(value) / 1000)} ms"
-        look: dict[str, Any] = {"textcoords": "offset points", "ha": "right" if left else "left", "color": canvas.INK}
-        axes.annotate(text, (value, height), xytext=shift, **look)
+        style: dict[str, Any] = {"textcoords": "offset points", "ha": "right" if left else "left", "color": canvas.INK}
+        axes.annotate(text, (value, height), xytext=shift, **style)
 
 
-def delays(found: Measured) -> Figure | None:
-    """Every chunk transfer (dots) and trial (line) over the time of the run; the worst transfers are named."""
-    begin = min((spans.start.min() for spans, _, _ in found.data.values() if spans.start.size), default=None)
+def delays(measured: Measured) -> Figure | None:
+    """Every chunk transfer (dots) and iteration (line) over the time of the run; the worst transfers are named."""
+    begin = min((spans.start.min() for spans, _, _ in measured.data.values() if spans.start.size), default=None)
     if begin is None:
         return None
     made, (axes,) = canvas.figure(3.8)
-    colours = {name: canvas.series(n) for n, name in enumerate(dict.fromkeys(map(_series, found.setting.cases)))}
-    tail, told, floor = False, set[str](), float("inf")
-    for case in found.setting.cases:
-        spans, _, moved = found.data[case.number]
+    colours = {name: canvas.series(n) for n, name in enumerate(dict.fromkeys(map(_series, measured.setting.cases)))}
+    tail, labelled, floor = False, set[str](), float("inf")
+    for case in measured.setting.cases:
+        spans, _, moved = measured.data[case.number]
         if not spans.start.size:
             continue
         name, colour = _series(case), colours[_series(case)]
-        label, told = (name if name not in told else "_"), {*told, name}
+        label, labelled = (name if name not in labelled else "_"), {*labelled, name}
         times = spans.times("max_rank") * 1000
         x, y = curves.thinned(spans.end.max(axis=1) - begin, times, 600)
         axes.hlines(y, x - y / 1000, x, color=colour, linewidth=1.6, label=label)
@@ -109,54 +109,54 @@ def delays(found: Measured) -> Figure | None:
             low = curves.floor(y)
             axes.plot(x, y.clip(min=low), ".", color=colour, markersize=3.5, alpha=0.6, markeredgewidth=0)
             tail, floor = tail or curves.long_tail(y), min(floor, low)
-    if tail or len({case.bytes for case in found.setting.cases}) > 1:
+    if tail or len({case.bytes for case in measured.setting.cases}) > 1:
         axes.set_yscale("log")
         axes.set_ylim(bottom=floor * 0.8)
         canvas.plain_logs(axes.yaxis)
-    names = _name_outliers(axes, found, float(begin))
+    names = _name_outliers(axes, measured, float(begin))
     lines = [" · ".join(names[spot : spot + 2]) for spot in range(0, len(names), 2)]
     if lines:
         made.suptitle("\n".join(lines), x=0.01, ha="left", fontsize=8, color=canvas.STRIKE)
-    axes.set_xlabel("time since the first trial, s")
+    axes.set_xlabel("time since the first iteration, s")
     axes.set_ylabel("delay, ms")
     axes.margins(x=0.02, y=0.12)
     canvas.legend(axes)
     return made
 
 
-def _name_outliers(axes: Axes, found: Measured, begin: float) -> list[str]:
-    """Rings around the worst transfers, a letter per trial; the letters' names, to be told above."""
+def _name_outliers(axes: Axes, measured: Measured, begin: float) -> list[str]:
+    """Rings around the worst transfers, a letter per iteration; the letters' names, to be told above."""
     import numpy as np
 
     trials: dict[tuple[int, int], list[SlowChunk]] = {}
-    for one in sorted(found.slow_chunks, key=lambda one: -one.seconds):
-        trials.setdefault((one.case.number, one.trial), []).append(one)
+    for chunk in sorted(measured.slow_chunks, key=lambda chunk: -chunk.seconds):
+        trials.setdefault((chunk.case.number, chunk.trial), []).append(chunk)
     names = []
     for letter, worst in zip("abcdef"[:NAMED], trials.values(), strict=False):
-        moved = found.data[worst[0].case.number][2]
+        moved = measured.data[worst[0].case.number][2]
         if moved is None:
             continue
         row = int(np.flatnonzero(moved.trials == worst[0].trial)[0])
-        for one in reversed(worst):
-            here = (moved.rank == one.rank) & (moved.peer == one.peer) & (moved.index == one.index)
-            x, y = float(moved.end[row][here][0]) - begin, one.seconds * 1000
+        for chunk in reversed(worst):
+            is_chunk = (moved.rank == chunk.rank) & (moved.peer == chunk.peer) & (moved.index == chunk.index)
+            x, y = float(moved.end[row][is_chunk][0]) - begin, chunk.seconds * 1000
             axes.plot([x], [y], "o", markersize=6, markerfacecolor="none", markeredgecolor=canvas.STRIKE)
-        look: dict[str, Any] = {"color": canvas.STRIKE, "fontweight": "bold", "ha": "right", "zorder": 6}
-        axes.annotate(letter, (x, y), textcoords="offset points", xytext=(-5, 3), **look)
-        names.append(f"{letter}: {_told(worst, found)}")
+        style: dict[str, Any] = {"color": canvas.STRIKE, "fontweight": "bold", "ha": "right", "zorder": 6}
+        axes.annotate(letter, (x, y), textcoords="offset points", xytext=(-5, 3), **style)
+        names.append(f"{letter}: {_description(worst, measured)}")
     return names
 
 
-def _told(worst: list[SlowChunk], found: Measured) -> str:
-    one, node = worst[0], found.setting.node
+def _description(worst: list[SlowChunk], measured: Measured) -> str:
+    chunk, node = worst[0], measured.setting.node
     more = f", and {len(worst) - 1} more" if len(worst) > 1 else ""
-    return f"trial {one.trial}: {node(one.peer)} to {node(one.rank)} {phrases.duration(one.seconds)}{more}"
+    return f"iteration {chunk.trial}: {node(chunk.peer)} to {node(chunk.rank)} {phrases.duration(chunk.seconds)}{more}"
 
 
 def _series(case: Case) -> str:
     return f"{case.operation} {case.algorithm}"
 
 
-def _label(case: Case, found: Measured) -> str:
-    several = len({one.operation for one in found.setting.cases}) > 1
+def _label(case: Case, measured: Measured) -> str:
+    several = len({other.operation for other in measured.setting.cases}) > 1
     return f"{case.operation + ' ' if several else ''}{case.algorithm}, {phrases.size(case.bytes)}"

@@ -1,11 +1,11 @@
-"""One trial, rank by time: a bar per chunk transfer, light while it waits for its sender, full once both ends are there."""
+"""One iteration, rank by time: a bar per chunk transfer, light while it waits for its sender, full once both ends are there."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Blame, Case, Measured, dependencies, phrases
+from ....views.collectives import Attribution, Case, Measured, dependencies, phrases
 from . import canvas
 
 if TYPE_CHECKING:
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: Bars of a trial with more transfers are too small to see; then the first of them are drawn.
+#: Bars of an iteration with more transfers are too small to see; then the first of them are drawn.
 BARS = 3000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """The trial that is drawn, and how its time stands to the median."""
+    """The iteration that is drawn, and how its time stands to the median."""
 
     case: Case
     trial: int
@@ -34,63 +34,67 @@ class Chosen:
     usual: float
 
 
-def choose(found: Measured) -> Chosen | None:
+def choose(measured: Measured) -> Chosen | None:
     """The slowest against its case's median, of those with records."""
     worst: Chosen | None = None
-    for row in found.rows:
-        spans, _, moved = found.data[row.case.number]
+    for row in measured.rows:
+        spans, _, moved = measured.data[row.case.number]
         times = spans.times("max_rank")
         if moved is None or row.trial is None or not set(moved.trials) & set(spans.trials):
             continue
         recorded = [spot for spot, trial in enumerate(spans.trials) if trial in moved.trials]
-        spot = max(recorded, key=lambda one: times[one])
-        one = Chosen(case=row.case, trial=int(spans.trials[spot]), seconds=float(times[spot]), usual=row.trial.p50)
-        if worst is None or _worse(one, worst):
-            worst = one
+        spot = max(recorded, key=lambda candidate: times[candidate])
+        candidate = Chosen(
+            case=row.case, trial=int(spans.trials[spot]), seconds=float(times[spot]), usual=row.trial.p50
+        )
+        if worst is None or _worse(candidate, worst):
+            worst = candidate
     return worst
 
 
-def _worse(one: Chosen, other: Chosen) -> bool:
-    """A trial that is merely noisy at a small size is less telling than one that is lost for long."""
-    return one.seconds - one.usual > other.seconds - other.usual
+def _worse(chosen: Chosen, other: Chosen) -> bool:
+    """An iteration that is merely noisy at a small size is less telling than one that is lost for long."""
+    return chosen.seconds - chosen.usual > other.seconds - other.usual
 
 
-def draw(found: Measured, chosen: Chosen) -> Figure | None:
-    """A row per receiving rank; the rank to blame is named in red."""
-    spans, _, moved = found.data[chosen.case.number]
+def draw(measured: Measured, chosen: Chosen) -> Figure | None:
+    """A row per receiving rank; the rank that caused the delay is named in red."""
+    spans, _, moved = measured.data[chosen.case.number]
     if moved is None:
         return None
-    seen = dependencies.pattern(moved, spans, found.setting.link.beta)
-    if seen is None:
+    pattern = dependencies.pattern(moved, spans, measured.setting.link.beta)
+    if pattern is None:
         return None
     rows = dependencies.rows(moved, spans)
-    row = [int(moved.trials[one]) for one in rows].index(chosen.trial)
-    zero = float(seen.begin[row].min())
-    sent = seen.sent()[row]
+    row = [int(moved.trials[number]) for number in rows].index(chosen.trial)
+    zero = float(pattern.begin[row].min())
+    sent = pattern.sent()[row]
     start, end = moved.start[rows[row]], moved.end[rows[row]]
-    made, (axes,) = canvas.figure(min(8.0, 1.3 + 0.42 * len(seen.ranks)))
-    place = {rank: spot for spot, rank in enumerate(seen.ranks)}
+    made, (axes,) = canvas.figure(min(8.0, 1.3 + 0.42 * len(pattern.ranks)))
+    row_of = {rank: spot for spot, rank in enumerate(pattern.ranks)}
     lanes = _lanes(moved.rank, moved.index)
-    senders = {peer: canvas.series(n) for n, peer in enumerate(sorted({int(one) for one in moved.peer}))}
+    senders = {peer: canvas.series(n) for n, peer in enumerate(sorted({int(number) for number in moved.peer}))}
     for column in range(min(moved.rank.size, BARS)):
         rank, peer = int(moved.rank[column]), int(moved.peer[column])
         lane, count = lanes[column]
         height = 0.72 / count
-        y = place[rank] - 0.36 + lane * height
+        y = row_of[rank] - 0.36 + lane * height
         ready = min(max(float(sent[column]), float(start[column])), float(end[column]))
         for x1, x2, alpha in ((float(start[column]), ready, 0.28), (ready, float(end[column]), 1.0)):
             bar = [((x1 - zero) * 1000, (x2 - x1) * 1000)]
             axes.broken_barh(bar, (y, height * 0.94), facecolors=senders[peer], alpha=alpha, linewidth=0)
         axes.plot([(float(end[column]) - zero) * 1000] * 2, [y, y + height * 0.94], color=canvas.CARD, linewidth=0.6)
-    _ends(axes, seen, row, zero)
+    _ends(axes, pattern, row, zero)
     for peer, colour in senders.items():
-        axes.plot([], [], "s", color=colour, label=f"from {found.setting.node(peer)}")
+        axes.plot([], [], "s", color=colour, label=f"from {measured.setting.node(peer)}")
     axes.plot([], [], "s", color=canvas.SOFT, alpha=0.28, label="waiting for the sender")
-    why = next((one.blame for one in found.slow if (one.case, one.trial) == (chosen.case, chosen.trial)), None)
-    _labels(axes, found, chosen, seen.ranks, why)
+    why = next(
+        (number.cause for number in measured.slow if (number.case, number.trial) == (chosen.case, chosen.trial)), None
+    )
+    _labels(axes, measured, chosen, pattern.ranks, why)
     if why is not None:
-        made.suptitle(phrases.blame(why, found.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
-        _stood(axes, why, place, moved, start - zero, end - zero)
+        made.suptitle(phrases.attribution(why, measured.setting), x=0.01, ha="left", fontsize=8.5, color=canvas.STRIKE)
+        _stood(axes, why, row_of, moved, start - zero, end - zero)
     return made
 
 
@@ -107,33 +111,35 @@ def _lanes(ranks: object, indices: object) -> list[tuple[int, int]]:
     return [(spot, counts[key]) for spot, key in zip(spots, keys, strict=True)]
 
 
-def _ends(axes: Axes, seen: dependencies.Pattern, row: int, zero: float) -> None:
-    for spot in range(len(seen.ranks)):
-        for moment in (seen.begin[row, spot], seen.finish[row, spot]):
+def _ends(axes: Axes, pattern: dependencies.Pattern, row: int, zero: float) -> None:
+    for spot in range(len(pattern.ranks)):
+        for moment in (pattern.begin[row, spot], pattern.finish[row, spot]):
             x = (float(moment) - zero) * 1000
             axes.plot([x, x], [spot - 0.42, spot + 0.42], color=canvas.INK, linewidth=1.1)
 
 
-def _stood(axes: Axes, why: Blame, place: Mapping[int, int], moved: Transfers, start: Floats, end: Floats) -> None:
+def _stood(
+    axes: Axes, why: Attribution, row_of: Mapping[int, int], moved: Transfers, start: Floats, end: Floats
+) -> None:
     """Hatched: for how long the rank stood still, before it entered a step or inside of it."""
     import numpy as np
 
-    mine = np.flatnonzero((moved.rank == why.rank) & (moved.index == why.index))
-    if why.rank is None or why.rank not in place or not mine.size or why.kind == "stopped sending":
+    own = np.flatnonzero((moved.rank == why.rank) & (moved.index == why.index))
+    if why.rank is None or why.rank not in row_of or not own.size or why.kind == "stopped sending":
         return
-    until = float(start[mine].min() if why.kind == "entered late" else end[mine].max())
+    until = float(start[own].min() if why.kind == "entered late" else end[own].max())
     bar = [((until - why.late_s) * 1000, why.late_s * 1000)]
-    look: dict[str, Any] = {"facecolors": "none", "edgecolors": canvas.STRIKE, "hatch": "///", "linewidth": 0.0}
-    axes.broken_barh(bar, (place[why.rank] - 0.36, 0.72), **look)
+    style: dict[str, Any] = {"facecolors": "none", "edgecolors": canvas.STRIKE, "hatch": "///", "linewidth": 0.0}
+    axes.broken_barh(bar, (row_of[why.rank] - 0.36, 0.72), **style)
 
 
-def _labels(axes: Axes, found: Measured, chosen: Chosen, ranks: tuple[int, ...], why: Blame | None) -> None:
-    axes.set_yticks(range(len(ranks)), [found.setting.node(rank) for rank in ranks])
+def _labels(axes: Axes, measured: Measured, chosen: Chosen, ranks: tuple[int, ...], why: Attribution | None) -> None:
+    axes.set_yticks(range(len(ranks)), [measured.setting.node(rank) for rank in ranks])
     if why is not None and why.rank in ranks:
         label = axes.get_yticklabels()[ranks.index(why.rank)]
         label.set_color(canvas.STRIKE)
         label.set_fontweight("bold")
     axes.set_ylim(len(ranks) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel(f"ms since the first rank began trial {chosen.trial} of {phrases.case(chosen.case)}")
+    axes.set_xlabel(f"ms since the first rank began iteration {chosen.trial} of {phrases.case(chosen.case)}")
     canvas.legend(axes, ncols=6)
