@@ -49,7 +49,11 @@ def values(run: Run) -> dict[str, Any]:
         "verdicts": tables.verdicts(run),
         "faults": tables.faults(view.faults),
         "stages": tables.STAGES,
-        "facts": [("Trial", facts.trial(run)), ("Run", facts.place(run, view)), ("Machine", facts.fingerprint(run))],
+        "facts": [
+            ("Trial", facts.trial(run)),
+            ("Run", facts.run_facts(run, view)),
+            ("Machine", facts.fingerprint(run)),
+        ],
         "commands": [("run it again", facts.rerun(run)), ("check it again", facts.recheck(run))],
         "events": tables.events(run.history, tables.cited(run.verdicts)),
     }

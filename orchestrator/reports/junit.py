@@ -49,7 +49,7 @@ def _suite(root: ET.Element, run: Run, view: views.RunView, verdicts: tuple[Verd
     if facts.started(run):
         suite.set("timestamp", facts.started(run).rstrip("Z"))
     properties = ET.SubElement(suite, "properties")
-    for name, value in (*facts.place(run, view), *_figures(run), ("rerun", facts.rerun(run))):
+    for name, value in (*facts.run_facts(run, view), *_figures(run), ("rerun", facts.rerun(run))):
         ET.SubElement(properties, "property", name=clean(name), value=clean(value))
     for verdict in verdicts:
         _case(suite, run, verdict)

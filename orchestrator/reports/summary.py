@@ -115,7 +115,7 @@ def _stage(t: float | None) -> str:
 def _facts(run: Run, view: views.RunView) -> Iterator[str]:
     yield "## What ran"
     yield ""
-    pairs = [*facts.trial(run), *facts.place(run, view), *facts.fingerprint(run)]
+    pairs = [*facts.trial(run), *facts.run_facts(run, view), *facts.fingerprint(run)]
     yield from _table(["fact", "value"], [[key.strip(), value] for key, value in pairs])
     yield f"Run it again: {code(facts.rerun(run))}  "
     yield f"Check it again: {code(facts.recheck(run))}"

@@ -107,10 +107,10 @@ def it_names_its_files_below_one_directory(render: Render) -> None:
 
 def it_returns_bytes_and_writes_nothing_itself(render: Render) -> None:
     for run in (whole(), collective()):
-        with effects() as seen:
+        with effects() as recorded:
             files = render(run)
         assert all(type(content) is bytes and content for content in files.values())
-        assert seen == []
+        assert recorded == []
 
 
 def it_is_the_same_twice(render: Render) -> None:
@@ -223,7 +223,7 @@ FORMS: Mapping[str, Callable[[str], Any]] = {
 
 # --- effects --------------------------------------------------------------------------------------------------------------
 
-_SEEN: list[list[str]] = []
+_RECORDED: list[list[str]] = []
 _NETWORK = ("socket.connect", "socket.getaddrinfo", "subprocess.Popen", "os.system", "urllib.Request")
 #: Libraries keep caches of their own.
 _CACHES = ("matplotlib", "fontconfig", "__pycache__")
@@ -233,12 +233,12 @@ _CACHES = ("matplotlib", "fontconfig", "__pycache__")
 def effects() -> Iterator[list[str]]:
     """Files that are written, and programs and connections that are started, in the meantime."""
     _install()
-    seen: list[str] = []
-    _SEEN.append(seen)
+    recorded: list[str] = []
+    _RECORDED.append(recorded)
     try:
-        yield seen
+        yield recorded
     finally:
-        _SEEN.remove(seen)
+        _RECORDED.remove(recorded)
 
 
 @functools.cache
@@ -248,10 +248,10 @@ def _install() -> None:
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if not _SEEN or not (event in _NETWORK or (event == "open" and _writes(arguments))):
+    if not _RECORDED or not (event in _NETWORK or (event == "open" and _writes(arguments))):
         return
-    for seen in _SEEN:
-        seen.append(f"{event} {arguments[0]}")
+    for recorded in _RECORDED:
+        recorded.append(f"{event} {arguments[0]}")
 
 
 def _writes(arguments: tuple[Any, ...]) -> bool:

@@ -86,9 +86,9 @@ WRONG: Mapping[str, tuple[Render, ...]] = {
     ),
     "it_is_the_same_twice": (lambda run: _page(str(next(_NUMBERS))), lambda run: _page(str(id(run)))),
     "it_needs_nothing_from_outside": (
-        lambda run: _page('<img src="https://example.org/x.png">'),
-        lambda run: _page('<link href="//example.org/x.css">'),
-        lambda run: {"page.md": b"![x](https://example.org/x.png)"},
+        lambda run: _page('<img src="https://cdn/x.png">'),
+        lambda run: _page('<link href="//cdn/x.css">'),
+        lambda run: {"page.md": b"![x](https://cdn/x.png)"},
         lambda run: {"page.css": b"@import 'x.css'"},
     ),
     "it_survives_a_run_that_has_not_ended": (_end, _first_event),

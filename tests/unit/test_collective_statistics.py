@@ -14,9 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from orchestrator.model.run import StepRecord
+from orchestrator.reports.page.plots import distributions
 from orchestrator.store import files
 from orchestrator.views import collectives
-from orchestrator.views.collectives import curves, fastest, phrases, samples, statistics
+from orchestrator.views.collectives import fastest, phrases, samples, statistics
 
 from . import collective_runs, simulated
 from .collective_runs import Part
@@ -305,11 +306,11 @@ def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others()
 def test_thinned_points_keep_every_extreme() -> None:
     y = np.ones(100_000)
     y[[17, 99_000]] = 9, 0
-    _, kept = curves.thinned(np.arange(100_000.0), y)
+    _, kept = distributions.thinned(np.arange(100_000.0), y)
     assert kept.size <= 1500
     assert {0, 9} <= set(kept)
-    value, part = curves.distribution(y)
-    assert value.size <= 2 * curves.POINTS
+    value, part = distributions.curve(y)
+    assert value.size <= 2 * distributions.POINTS
     assert (value[0], value[-1], part[-1]) == (0, 9, 1)
 
 

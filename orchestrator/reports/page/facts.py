@@ -91,7 +91,7 @@ def trial(run: Run) -> Pairs:
     return [*pairs, *((f"fault {fault.id}", _fault(fault.fault, fault.node, fault.at)) for fault in spec.faults)]
 
 
-def place(run: Run, view: RunView) -> Pairs:
+def run_facts(run: Run, view: RunView) -> Pairs:
     """Where and when it ran, and what it is compared with."""
     plan = document(run, "plan.json")
     pairs = [

@@ -59,7 +59,7 @@ def draw(losses: Losses, resumes: Sequence[tuple[int, int]] = ()) -> Markup:
     steps = [step for curve in (*losses.epochs.values(), losses.twin) for step in curve]
     if not losses.epochs or len(values) < 2 or min(steps) == max(steps):
         return Markup("")
-    frame = _Frame.around(min(steps), max(steps), min(values), max(values))
+    frame = _Frame.fit(min(steps), max(steps), min(values), max(values))
     parts = [
         *_grid(frame),
         *_lost(frame, resumes),
@@ -86,7 +86,7 @@ class _Frame:
     high: float
 
     @classmethod
-    def around(cls, first: int, last: int, low: float, high: float) -> _Frame:
+    def fit(cls, first: int, last: int, low: float, high: float) -> _Frame:
         margin = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
         floor = 0.0 if 0 <= low < (high - low) * 0.5 else low - margin
         return cls(first=first, last=last, low=floor, high=high + margin)

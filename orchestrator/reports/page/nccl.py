@@ -136,8 +136,8 @@ def _iterations(measured: Measured, row: Row) -> dict[str, Any]:
     ordered, count = sorted(float(time) for time in times), int(times.size)
     mean, deviation = float(times.mean()), float(times.std())
     figures = {
-        "min": ordered[0], "max": ordered[-1], "avg": mean, "p50": ordered[count // 2], "p95": ordered[_place(count, 95)],
-        "p99": ordered[_place(count, 99)], "stdev": deviation,
+        "min": ordered[0], "max": ordered[-1], "avg": mean, "p50": ordered[count // 2], "p95": ordered[_percentile_index(count, 95)],
+        "p99": ordered[_percentile_index(count, 99)], "stdev": deviation,
     }  # fmt: skip
     everybody = spans.ranks == tuple(sorted(measured.setting.nodes)) and len(spans.ranks) > 1
     ranks = (spans.end - spans.start).T if everybody else ()
@@ -150,7 +150,7 @@ def _iterations(measured: Measured, row: Row) -> dict[str, Any]:
     }
 
 
-def _place(count: int, percent: int) -> int:
+def _percentile_index(count: int, percent: int) -> int:
     """Of a percentile among ``count`` ordered times, as nccl-tests has it."""
     return min(count - 1, (count * percent + 99) // 100 - 1)
 

@@ -136,10 +136,10 @@ def _evidence(verdict: Verdict) -> tuple[tuple[str, str, tuple[int, ...]], ...]:
 
 def _event(event: Event) -> tuple[int, str, str, str, str, str]:
     where = " ".join(part for part in (event.node, "" if event.epoch is None else f"attempt {event.epoch}") if part)
-    value = facts.show({key: item for key, item in event.value.items() if _telling(key, item)})
+    value = facts.show({key: item for key, item in event.value.items() if _is_shown(key, item)})
     return event.seq, f"{event.t:.3f}", event.type, event.f, where, value if len(value) <= 240 else value[:239] + "…"
 
 
-def _telling(key: str, item: Any) -> bool:
+def _is_shown(key: str, item: Any) -> bool:
     """Whether a value helps a reader; digests and cursors are for checkers."""
     return key not in ("digest", "cursors", "act") and item not in ("", None, [], {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ...model.run import Run
 from ..overview import is_collective
-from . import attribution, equivalent_ranks, repeated_delays, samples, statistics
+from . import attribution, repeated_delays, samples, statistics
 from . import dependencies as patterns
 from . import fastest as racing
 from .experiment import Case, Setting, factor, setting, wrong_by_case
@@ -217,7 +217,7 @@ class _Case:
         slow = self.spans.trials[self.outliers]
         usual = ~np.isin(numbers, slow)
         if usual.any():
-            same, spots = equivalent_ranks.rounds(self.case, moved, pattern), np.flatnonzero(usual)
+            same, spots = repeated_delays.comparable_rounds(self.case, moved, pattern), np.flatnonzero(usual)
             self.rounds = repeated_delays.rounds(same, moved, pattern, rows, spots)
             self.links = repeated_delays.slow_links(same, moved, pattern, rows, spots)
         known = attribution.Iterations(moved, pattern, rows)

@@ -64,28 +64,34 @@ def percent(part: float | None) -> str:
     return "-" if part is None else f"{part:.0%}".replace("%", " %")
 
 
-def case(one: Case) -> str:
+def case(measured_case: Case) -> str:
     """``all-reduce ring 971,048 B``."""
-    return f"{one.operation} {one.algorithm}" + (f" {size(one.bytes)}" if one.bytes else "")
+    return f"{measured_case.operation} {measured_case.algorithm}" + (
+        f" {size(measured_case.bytes)}" if measured_case.bytes else ""
+    )
 
 
-def kind(one: Case) -> str:
+def kind(measured_case: Case) -> str:
     """The title of a table: ``all-reduce, float32 sum``; groups and modes where they are not the defaults."""
-    reduces = one.operation in ("all-reduce", "reduce-scatter", "reduce")
-    parts = [" ".join(part for part in (one.dtype, one.operator if reduces else "") if part)] if one.bytes else []
-    if len(one.groups) > 1:
-        parts.append(f"{len(one.groups)} groups of {one.world}")
-    if one.operation in ("broadcast", "reduce", "gather", "scatter"):
-        parts.append(f"root {one.root}")
-    parts += [f"shares {shares(one)}"] if one.shares else []
-    parts += ["asynchronous"] if one.asynchronous else []
-    parts += [f"gap {one.gap_ms:g} ms"] if one.gap_ms else []
-    return ", ".join([one.operation, *parts])
+    reduces = measured_case.operation in ("all-reduce", "reduce-scatter", "reduce")
+    parts = (
+        [" ".join(part for part in (measured_case.dtype, measured_case.operator if reduces else "") if part)]
+        if measured_case.bytes
+        else []
+    )
+    if len(measured_case.groups) > 1:
+        parts.append(f"{len(measured_case.groups)} groups of {measured_case.world}")
+    if measured_case.operation in ("broadcast", "reduce", "gather", "scatter"):
+        parts.append(f"root {measured_case.root}")
+    parts += [f"shares {shares(measured_case)}"] if measured_case.shares else []
+    parts += ["asynchronous"] if measured_case.asynchronous else []
+    parts += [f"gap {measured_case.gap_ms:g} ms"] if measured_case.gap_ms else []
+    return ", ".join([measured_case.operation, *parts])
 
 
-def shares(one: Case) -> str:
+def shares(measured_case: Case) -> str:
     """``0.1:0.1:0.1:0.7``; empty where they are even."""
-    return ":".join(f"{share:g}" for share in one.shares)
+    return ":".join(f"{share:g}" for share in measured_case.shares)
 
 
 def attribution(cause: Attribution, setting: Setting) -> str:

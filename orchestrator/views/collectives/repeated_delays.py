@@ -8,18 +8,19 @@ step, without that for which something that it sent was still under way: it did 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from . import statistics
-from .dependencies import Pattern
-from .equivalent_ranks import Round
+from .dependencies import Pattern, Stage
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .experiment import Case
     from .samples import Transfers
     from .statistics import Floats
 
@@ -31,6 +32,16 @@ SLOW = 1.5
 OFTEN = 0.9
 #: In fewer iterations than this, often means nothing.
 LEAST_TRIALS = 5
+#: Bytes of two ranks are equal if they differ by no more: shares cut by quotient and remainder, some elements each.
+_EVEN = 64
+_PART = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """A step of the schedule: one stage of each rank of a group."""
+
+    stages: tuple[Stage, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +88,7 @@ class SlowLink:
 
 
 def rounds(
-    alike: Sequence[Sequence[Round]],
+    comparable: Sequence[Sequence[Round]],
     moved: Transfers,
     pattern: Pattern,
     rows: NDArray[np.int64],
@@ -89,7 +100,7 @@ def rounds(
     result = Rounds(hits={}, trials={}, waited_s={}, expected={})
     count = 0
     arrived = moved.end[rows[spots]]
-    for group in alike:
+    for group in comparable:
         ranks = [stage.rank for stage in group[0].stages]
         own = np.stack(
             [_own(round_, number, group, pattern, spots, moved, arrived) for number, round_ in enumerate(group)]
@@ -130,7 +141,7 @@ def latest(cases: list[Rounds]) -> Latest | None:
 
 
 def slow_links(
-    alike: Sequence[Sequence[Round]],
+    comparable: Sequence[Sequence[Round]],
     moved: Transfers,
     pattern: Pattern,
     rows: NDArray[np.int64],
@@ -143,7 +154,7 @@ def slow_links(
     import numpy as np
 
     ratios: dict[tuple[int, int], list[Floats]] = {}
-    for round_ in (round_ for group in alike for round_ in group):
+    for round_ in (round_ for group in comparable for round_ in group):
         columns = [column for stage in round_.stages for column in stage.columns]
         if len(columns) != len(round_.stages) or len(columns) < 3 or len(spots) < LEAST_TRIALS:
             continue
@@ -180,3 +191,36 @@ def _own(
             since = arrived[:, own].max(axis=1)
         delays.append(np.maximum(pattern.entered[spots, stage.number] - since, 0.0))
     return np.stack(delays)
+
+
+# --- comparable rounds ---------------------------------------------------------------------------------------------------
+
+
+def comparable_rounds(case: Case, moved: Transfers, pattern: Pattern) -> list[list[Round]]:
+    """Per group its rounds; none of a group of which some rank does something else in some step."""
+    return [own for group in case.groups if len(group) > 1 for own in [_of_group(group, moved, pattern)] if own]
+
+
+def _of_group(group: tuple[int, ...], moved: Transfers, pattern: Pattern) -> list[Round]:
+    stages: dict[tuple[int, int], list[Stage]] = {}
+    for stage in pattern.stages:
+        if stage.rank in group:
+            stages.setdefault((stage.op, stage.index), []).append(stage)
+    own = [Round(stages=tuple(stages_of_round)) for _, stages_of_round in sorted(stages.items())]
+    return own if all(_even(round_, group, moved) for round_ in own) else []
+
+
+def _even(round_: Round, group: tuple[int, ...], moved: Transfers) -> bool:
+    """Whether each rank of the group sends and receives as much as each other."""
+    columns = [column for stage in round_.stages for column in stage.columns]
+    for ends in (moved.peer, moved.rank):
+        messages: Counter[int] = Counter()
+        sizes: Counter[int] = Counter()
+        for column in columns:
+            messages[int(ends[column])] += 1
+            sizes[int(ends[column])] += int(moved.size[column])
+        if set(messages) != set(group) or len(set(messages.values())) > 1:
+            return False
+        if max(sizes.values()) - min(sizes.values()) > max(_EVEN, _PART * max(sizes.values())):
+            return False
+    return True

@@ -223,8 +223,8 @@ def _like_most(grid: NDArray[Any]) -> NDArray[np.bool_]:
     same = grid["op"] == middle["op"]
     for name in (*KEY[1:], "size"):
         same &= grid[name] == middle[name]
-    alike: NDArray[np.bool_] = same.all(axis=1)
-    return alike
+    is_same: NDArray[np.bool_] = same.all(axis=1)
+    return is_same
 
 
 def names(setting: Setting, ranks: Iterable[int]) -> Mapping[int, str]:

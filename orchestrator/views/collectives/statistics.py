@@ -104,7 +104,7 @@ def change(before: Floats, after: Floats, level: float = 0.05) -> Interval | Non
         raise ValueError("samples above 0 are needed")
     old, new = _thinned(before), _thinned(after)
     ratios = np.sort((np.log(new)[:, None] - np.log(old)[None, :]).ravel())
-    deviation = math.sqrt(ratios.size * (old.size + new.size + 1) / 12 * _alike(before, after))
+    deviation = math.sqrt(ratios.size * (old.size + new.size + 1) / 12 * _variance_inflation(before, after))
     below = int(ratios.size / 2 - NormalDist().inv_cdf(1 - level / 2) * deviation)
     if below < 1:
         return None
@@ -140,7 +140,7 @@ def _thinned(samples: Floats) -> Floats:
     return samples[:: 1 + (samples.size - 1) // _COMPARED]
 
 
-def _alike(*runs: Floats) -> float:
+def _variance_inflation(*runs: Floats) -> float:
     """By how much the variance grows because neighbours are alike; of the runs the most."""
     return max((1 + correlation) / (1 - correlation) for correlation in map(_autocorrelation, runs))
 

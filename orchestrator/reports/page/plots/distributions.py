@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ....views.collectives import Case, Measured, SlowChunk, curves, phrases
+from ....views.collectives import Case, Measured, SlowChunk, phrases
 from . import canvas
 
 if TYPE_CHECKING:
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-#: More curves than this cannot be told apart.
+#: A curve of more points is no finer on a page.
+POINTS = 400
+#: More curves than this cannot be distinguished.
 CURVES = 8
 #: In so many iterations outliers are named in the picture.
 NAMED = 4
@@ -54,12 +56,12 @@ def _distribution(measured: Measured, what: str, part: str, *, per_chunk: bool) 
         return None
     made, (axes,) = canvas.figure(3.4)
     for number, (case, samples) in enumerate(known):
-        x, y = curves.distribution(samples)
+        x, y = curve(samples)
         label = f"{_label(case, measured)} (n={samples.size:,})"
         axes.step([x[0], *x], [0, *y], where="post", color=canvas.series(number), label=label)
-    if any(curves.long_tail(samples) for _, samples in known):
+    if any(has_long_tail(samples) for _, samples in known):
         axes.set_xscale("log")
-        axes.set_xlim(left=0.85 * min(curves.floor(samples) for _, samples in known))
+        axes.set_xlim(left=0.85 * min(log_floor(samples) for _, samples in known))
         canvas.plain_logs(axes.xaxis)
     axes.set_ylim(0, 1.1)
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
@@ -100,15 +102,15 @@ def delays(measured: Measured) -> Figure | None:
         name, colour = _series(case), colours[_series(case)]
         label, labelled = (name if name not in labelled else "_"), {*labelled, name}
         times = spans.times("max_rank") * 1000
-        x, y = curves.thinned(spans.end.max(axis=1) - begin, times, 600)
+        x, y = thinned(spans.end.max(axis=1) - begin, times, 600)
         axes.hlines(y, x - y / 1000, x, color=colour, linewidth=1.6, label=label)
         axes.plot(x - y / 2000, y, "_", color=colour, markersize=2.5, markeredgewidth=1.6)
-        tail, floor = tail or curves.long_tail(times), min(floor, curves.floor(times))
+        tail, floor = tail or has_long_tail(times), min(floor, log_floor(times))
         if moved is not None:
-            x, y = curves.thinned((moved.end - begin).reshape(-1), moved.seconds.reshape(-1) * 1000)
-            low = curves.floor(y)
+            x, y = thinned((moved.end - begin).reshape(-1), moved.seconds.reshape(-1) * 1000)
+            low = log_floor(y)
             axes.plot(x, y.clip(min=low), ".", color=colour, markersize=3.5, alpha=0.6, markeredgewidth=0)
-            tail, floor = tail or curves.long_tail(y), min(floor, low)
+            tail, floor = tail or has_long_tail(y), min(floor, low)
     if tail or len({case.bytes for case in measured.setting.cases}) > 1:
         axes.set_yscale("log")
         axes.set_ylim(bottom=floor * 0.8)
@@ -160,3 +162,47 @@ def _series(case: Case) -> str:
 def _label(case: Case, measured: Measured) -> str:
     several = len({other.operation for other in measured.setting.cases}) > 1
     return f"{case.operation + ' ' if several else ''}{case.algorithm}, {phrases.size(case.bytes)}"
+
+
+# --- curves ------------------------------------------------------------------------------------------------------------
+
+
+def curve(samples: Floats) -> tuple[Floats, Floats]:
+    """(value, part of the samples that are at most that), ascending; of many samples every n-th and both ends."""
+    import numpy as np
+
+    ranked = np.sort(samples)
+    ranks = np.arange(1, ranked.size + 1)
+    if ranked.size > POINTS:
+        tail = np.arange(max(0, ranked.size - POINTS // 4), ranked.size)
+        body = np.linspace(0, ranked.size - 1, POINTS).astype(int)
+        chosen = np.union1d(body, tail)
+        ranked, ranks = ranked[chosen], ranks[chosen]
+    return ranked, ranks / samples.size
+
+
+def thinned(x: Floats, y: Floats, most: int = 1500) -> tuple[Floats, Floats]:
+    """At most so many points, about: in each stretch of ``x`` the lowest and the highest, so that no outlier is lost."""
+    import numpy as np
+
+    if x.size <= most:
+        return x, y
+    order = np.argsort(x, kind="stable")
+    parts = np.array_split(order, most // 2)
+    chosen = np.unique([spot for part in parts for spot in (part[y[part].argmin()], part[y[part].argmax()])])
+    return x[chosen], y[chosen]
+
+
+def has_long_tail(samples: Floats) -> bool:
+    """Whether a linear axis would press everything but the tail against its edge."""
+    import numpy as np
+
+    return bool(samples.size and samples.max() > 8 * np.median(samples) > 0)
+
+
+def log_floor(samples: Floats) -> float:
+    """Where a log axis may begin: a few transfers that were there at once shall not take up half of it."""
+    import numpy as np
+
+    low, middle = np.percentile(samples, (5, 50), method="inverted_cdf")
+    return float(max(samples.min(), min(low, middle / 3) / 2)) or float(middle) or 1e-6
