@@ -21,7 +21,7 @@ PLACEHOLDERS = {
 PENDING = (
     "orchestrator/algorithms", "orchestrator/cli", "orchestrator/core", "orchestrator/model", "orchestrator/plugins.py",
     "orchestrator/prepare",
-    "orchestrator/providers", "orchestrator/rank", "orchestrator/reports", "orchestrator/store", "orchestrator/views",
+    "orchestrator/providers", "orchestrator/rank", "orchestrator/store",
     "tests/contract", "tests/lab", "tests/unit",
 )  # fmt: skip
 
