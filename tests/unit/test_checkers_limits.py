@@ -286,10 +286,13 @@ def test_least_time_of_an_iteration(difference: float, outcome: str) -> None:
 
 @pytest.mark.parametrize(("missing_s", "outcome"), [(0.0099, "pass"), (0.0102, "fail")])
 def test_least_time_where_two_clocks_are_uncertain(missing_s: float, outcome: str) -> None:
-    """Each of two clocks is known to 5 ms. The drift since preflight counts as well; here it is 0.14 ms."""
+    """Each of three clocks is known to 5 ms; the two most uncertain ones count.
+
+    The drift since preflight, here 0.14 ms, counts as well.
+    """
     run = with_one_iteration_of(least_time() * 0.999 - missing_s)
     clocks = {
-        f"boot{rank}": {"host": f"h{rank}", "offset_s": rank * 1e-6, "uncertainty_s": 0.005 if rank < 2 else 0.0}
+        f"boot{rank}": {"host": f"h{rank}", "offset_s": rank * 1e-6, "uncertainty_s": 0.005 if rank < 3 else 0.0}
         for rank in range(4)
     }
     plan = {

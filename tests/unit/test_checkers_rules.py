@@ -64,6 +64,7 @@ def test_the_detector_is_demanded_also_where_no_recovery_follows() -> None:
 
 def test_the_slowest_detection_and_recovery_are_shown() -> None:
     run = history.twice()
+    run = delayed(run, first(run, "node.exit").seq, 0.5)
     failovers = views.failovers(run.trial, run.history)
     detected = max(failover.detect_s or 0.0 for failover in failovers)
     assert f"node.exit {detected * 1000:.1f} ms" in ask(run, "detected-within").text
@@ -260,7 +261,7 @@ def test_an_event_of_a_node_that_the_history_lacks_is_found() -> None:
     run = history.clean()
 
     class Files(history.Files):
-        def said(self) -> Iterator[tuple[str, Source]]:
+        def event_sources(self) -> Iterator[tuple[str, Source]]:
             yield "nodes/n1/agent.x.jsonl", Source(writer="agent", n=77, node="n1", incarnation="x")
 
     files = Files(records=list(run.files.steps()), texts=dict.fromkeys(run.files.paths(), ""))
