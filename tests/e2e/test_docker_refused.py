@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ..unit.test_engine_versions import OLD, answering
+from ..unit.test_container_engine import OLD, answering
 from .conftest import ROOT, ccbed
 from .test_docker_bed import inventory, labelled, nothing_is_left
 

@@ -1,1 +1,1 @@
-"""Files of a node: event logs, payloads, labels and atomic writes."""
+"""Files on a host: event logs, command inboxes, payloads, labels and locks, safe reads and atomic writes."""

@@ -1,1 +1,1 @@
-"""On a host: the keeper that starts nodes, sees them exit, injects faults and holds leases."""
+"""On a host: the keeper that starts nodes, reports their exits, injects and heals faults, and holds leases."""

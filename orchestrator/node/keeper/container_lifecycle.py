@@ -1,4 +1,4 @@
-"""Creates, starts, adopts, watches and ends the containers of a bed's nodes, through an engine that the loop never waits for."""
+"""Creates, starts, adopts, watches and kills the containers of a bed's nodes, through an engine that the loop never waits for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts, adopts, watches and ends nodes that are process groups: forks their agents, reports exits, kills leftovers."""
+"""Starts, adopts, watches and kills nodes that are process groups: forks agents, reports exits, kills and counts orphans."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The operating system: processes, network namespaces, traffic control, inotify, engine sockets."""
+"""The operating system: processes, cgroups, namespaces, traffic control, inotify, host and GPU facts, the engine's socket."""

@@ -15,7 +15,7 @@ from orchestrator.node.hostlink.frames import Decoder
 from orchestrator.node.hostlink.link_server import LinkServer
 from orchestrator.node.hostlink.send_window import SendWindow
 
-from .test_helper import RUN
+from .test_link_server import RUN
 
 LOG, EVENTS = f"{RUN}/i1-e0/rank-0.log", f"{RUN}/agent.a.jsonl"
 

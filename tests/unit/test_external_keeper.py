@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -302,6 +303,23 @@ def test_an_engine_is_there_when_it_answers_a_ping(tmp_path: Path) -> None:
     finally:
         engine.kill()
         engine.communicate()
+
+
+@pytest.mark.parametrize("state", ["on", "off"])
+def test_an_engine_that_closes_its_connections_is_neither_up_nor_down(tmp_path: Path, state: str) -> None:
+    path = tmp_path / "engine.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def close_connection() -> None:
+            listener.accept()[0].close()
+
+        thread = threading.Thread(target=close_connection)
+        thread.start()
+        primitive = Primitive(kind="power", args={"state": state, "of": "engine", "socket": str(path)})
+        assert host_primitives.observe(primitive)[0] in (False, None)
+        thread.join()
 
 
 def test_the_keeper_outside_survives_its_orchestrator_and_heals_when_the_lease_is_over(

@@ -16,7 +16,7 @@ from orchestrator.providers import event_reader, files
 from orchestrator.providers.ssh.requests import Link
 
 from .piped import Heard, serving
-from .test_helper import RUN, Served
+from .test_link_server import RUN, Served
 
 Plant = Callable[[Path], object]
 PLANTED: dict[str, Plant] = {
