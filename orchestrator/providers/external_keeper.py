@@ -8,11 +8,10 @@ import sys
 import time
 from pathlib import Path
 
-from ..model import codec
-from ..model.act import Act
 from ..model.bed import BedSpec
 from ..model.errors import InfrastructureError
-from ..model.event import Command
+from ..model.event import Command, command
+from ..model.events import FaultAct, FaultHeal
 from ..node.files import inbox, label, plain_files
 from ..node.keeper import external_nodes, launch, lease_records
 from . import archive
@@ -21,10 +20,11 @@ from .bed_commands import BED
 EVENTS = "events.jsonl"
 
 
-def is_for_external_keeper(command: Command) -> bool:
+def is_for_external_keeper(order: Command) -> bool:
     """Whether the command injects or heals a fault that disables the host's own keeper."""
-    act = command.value.get("act") if command.f in ("fault.act", "fault.heal") else None
-    return bool(act) and codec.build(Act, act).outside
+    if order.kind not in (FaultAct, FaultHeal) or order.data.act is None:
+        return False
+    return bool(order.data.act.outside)
 
 
 def log(bed: BedSpec) -> Path:
@@ -66,10 +66,9 @@ def end(bed: BedSpec) -> tuple[int, ...]:
 def _heal_all(bed: BedSpec) -> None:
     """Heal all faults that are in force at once."""
     orders = [
-        Command(
-            f="fault.heal", key=f"down-{secrets.token_hex(3)}/{lease.id}", node=lease.node,
-            value={"id": lease.id, "fault": lease.fault, "act": codec.plain(lease.act)},
-            deadline_s=lease.act.limit_s + 5.0,
+        command(
+            FaultHeal(id=lease.id, fault=lease.fault, act=lease.act), f"down-{secrets.token_hex(3)}/{lease.id}",
+            node=lease.node, deadline_s=lease.act.limit_s + 5.0,
         )
         for lease in lease_records.Leases(_keeper(bed) / "leases").all()
     ]  # fmt: skip
@@ -77,7 +76,7 @@ def _heal_all(bed: BedSpec) -> None:
         perform(bed, BED, order)
     problems = {order.key: _problem(bed, order) for order in orders}
     failed = [
-        f"{order.value['fault']} on the host of {order.node}: {problems[order.key]}"
+        f"{order.data.fault} on the host of {order.node}: {problems[order.key]}"
         for order in orders
         if problems[order.key]
     ]

@@ -19,6 +19,7 @@ from ...model import container as names
 from ...model.bed import BedSpec, BedStatus, HostSpec, NodeSpec, NodeState, NodeStatus
 from ...model.errors import KeeperGoneError
 from ...model.event import Command, Event
+from ...model.events import NodeApply, NodeKill
 from ...model.provider import Cursors, Fetched
 from ...node.files import inbox, label, plain_files
 from ...node.oslayer import process_tag
@@ -218,12 +219,13 @@ class DockerProvider:
         """Write the command into the inbox of the node, or of its host's keeper; node.apply carries the create request."""
         bed, node = self._bound, str(command.node)
         request = self._requests.get(node)
-        if command.f == "node.apply" and "hash" in command.value and request:
+        if command.kind is NodeApply and command.data.hash is not None and request:
             command = _with(command, request=request)
         if external_keeper.is_for_external_keeper(command):
             external_keeper.perform(bed, self._run, command)
             return
-        host = bed.host(str((command.f == "node.kill" and command.value.get("host")) or bed.node(node).host))
+        listed = command.data.host if command.kind is NodeKill else None
+        host = bed.host(listed or bed.node(node).host)
         self._refuse_without_keeper(host, command)
         directory = f"{bed.hostdir}/{'keeper' if command.f in KEEPER_COMMANDS else f'nodes/{node}'}/inbox"
         path = f"{directory}/{inbox.command_file_name(self._run, command.key)}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from ...node.files import plain_files
 from ...node.files.label import KEEPER_DIR
 from ...node.hostlink import tails
 from ...node.hostlink.tails import Tree
@@ -51,9 +52,7 @@ class Mirror:
         with self._lock:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if offset == 0 and header.get("end") and name.endswith(tails.REPLACED):
-                temporary = path.with_name(f".{path.name}.new")
-                temporary.write_bytes(data)
-                os.replace(temporary, path)
+                plain_files.replace_file(path, data)
                 return True
             return _append(path, offset, data)
 
