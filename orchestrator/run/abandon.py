@@ -13,7 +13,7 @@ from ..model.plugin import Catalogue
 from ..model.provider import Provider
 from ..store import beds, bundle, clock, paths, seal
 from ..store.journal import Journal
-from . import collect, judging, preparation
+from . import collect, drive, judging, preparation
 
 
 def settle(bed: BedSpec, provider: Provider, catalogue: Catalogue, notify: Callable[[str], None]) -> None:
@@ -55,19 +55,27 @@ def collect_and_close(request: Request, directory: Path) -> None:
     for name in plan.nodes if bundle.has_begun(directory) else ():
         target = directory / "nodes" / name
         request.provider.fetch(name, f"runs/{plan.run}", target, collect.LIMIT)
-        request.provider.fetch(name, "agent.log", target / "agent.log", collect.LIMIT)
-    if not bundle.is_sealed(directory):
-        bundle.keep_keeper_events(directory, Path(request.bed.workdir))
-        close(directory, "abandoned: ccbed heal")
+        for file in drive.node_files(request, name):
+            request.provider.fetch(name, file, target / file, collect.LIMIT)
+    if bundle.is_sealed(directory):
+        return
+    has_begun = bundle.has_begun(directory)
+    end_history(directory, "abandoned by ccbed heal")
+    if has_begun:
+        judging.close(directory, Path(request.bed.workdir))
+    else:
+        seal.seal(directory)
 
 
 def close(directory: Path, reason: str) -> None:
-    """End the history of an interrupted run and seal its bundle as it is.
+    """End the history of an interrupted run and seal its bundle as it is. Raises as ``end_history``."""
+    end_history(directory, reason)
+    seal.seal(directory)
 
-    Raises InfrastructureError when the journal cannot be written, or another process writes it.
-    """
+
+def end_history(directory: Path, reason: str) -> None:
+    """Raises InfrastructureError when the journal cannot be written, or another process writes it."""
     with Journal(directory / bundle.HISTORY) as journal:
         end = RunEnd(outcome="interrupted", reason=reason, kind="")
         journal.append(event(end, at=clock.now(), source=Source(writer="ctl", n=0)))
         journal.sync()
-    seal.seal(directory)

@@ -207,7 +207,7 @@ def storage_error(error: OSError, directory: Path, command: str) -> Infrastructu
     )
 
 
-def _node_files(request: Request, name: str) -> tuple[str, ...]:
+def node_files(request: Request, name: str) -> tuple[str, ...]:
     """Return the files of a node that belong to no run. Only a node with GPUs has the output of nvidia-smi."""
     has_gpus = any(node.gpus for node in request.bed.nodes if node.name == name)
     return ("agent.log", "system.json", *(("gpu.xml",) if has_gpus else ()))
@@ -216,7 +216,7 @@ def _node_files(request: Request, name: str) -> tuple[str, ...]:
 def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str, int]) -> Mapping[str, Any]:
     """Fetch the files of the nodes: those that describe the node first, then those of the run."""
     wanted = {
-        name: (*((file, file) for file in _node_files(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
+        name: (*((file, file) for file in node_files(request, name)), (f"runs/{plan.run}", "")) for name in plan.nodes
     }
     keepers = bundle.keeper_prefixes(Path(request.bed.workdir), cursors)
     of_nodes = (

@@ -31,7 +31,7 @@ def command(session: Session, run: str, runs_dir: Path, as_json: bool) -> int:
     end = history.last(RunEnd)
     if end is not None and end.data.outcome == "interrupted":
         raise UsageError(
-            f"{short_path(directory)}: the run was abandoned: {end.data.reason}",
+            f"{short_path(directory)}: the run is closed: {end.data.reason}",
             hint=f"run it again: ccbed run {short_path(directory)}/trial.json",
         )
     trial = bundle.load_trial(directory)
