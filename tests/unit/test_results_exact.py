@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from orchestrator.checkers import results_exact
 from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
@@ -59,9 +61,10 @@ def test_what_nobody_verified_is_unknown() -> None:
     assert (verdict.outcome, verdict.text) == ("unknown", "verification was off: --verify true")
 
 
-def test_fewer_results_than_planned_are_unknown() -> None:
-    verdict = ask(run(verified=39))
-    assert verdict.outcome == "unknown" and verdict.text.startswith("rank 0 verified 39 of 40 results")
+@pytest.mark.parametrize("verified", [39, 41])
+def test_another_number_of_results_than_planned_is_unknown(verified: int) -> None:
+    verdict = ask(run(verified=verified))
+    assert verdict.outcome == "unknown" and verdict.text.startswith(f"rank 0 verified {verified} of 40 results")
 
 
 def test_a_run_without_a_plan_is_unknown() -> None:
