@@ -116,8 +116,8 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture(autouse=True)
 def _end_open_run(request: pytest.FixtureRequest) -> Iterator[None]:
     """A test that failed in the middle of a run leaves it open: end it, so that the next test finds its bed free."""
-    yield
     bed = request.getfixturevalue("bed") if "bed" in request.fixturenames else None
+    yield
     if isinstance(bed, Bed) and beds.open_run(Path(bed.spec.workdir)) is not None:
         code, output = bed.ccbed("heal", bed.spec.name)
         assert code == 0, output
