@@ -39,17 +39,17 @@ loop.run()
 
 
 @pytest.fixture
-def bed(tmp_path: Path) -> Path:
+def hostdir(tmp_path: Path) -> Path:
     for part in (label.KEEPER_DIR, "agent", "nodes/n0"):
         (tmp_path / part).mkdir(parents=True)
     return tmp_path
 
 
 @pytest.fixture
-def keeper(bed: Path) -> Iterator[subprocess.Popen[str]]:
+def keeper(hostdir: Path) -> Iterator[subprocess.Popen[str]]:
     env = {**os.environ, process_tag.VARIABLE: process_tag.pad("a-mark")}
     with subprocess.Popen(
-        [sys.executable, "-c", KEEPER, str(bed), HASH], stdout=subprocess.PIPE, env=env, text=True
+        [sys.executable, "-c", KEEPER, str(hostdir), HASH], stdout=subprocess.PIPE, env=env, text=True
     ) as process:
         assert process.stdout and process.stdout.readline() == "open\n"
         yield process
@@ -59,8 +59,8 @@ def keeper(bed: Path) -> Iterator[subprocess.Popen[str]]:
 class Caller:
     """What SSH starts on a host, on pipes."""
 
-    def __init__(self, bed: Path, archive_hash: str = HASH) -> None:
-        argv = helper_start.command(sys.executable, str(bed), "b", [str(bed / "shared")], b"")
+    def __init__(self, hostdir: Path, archive_hash: str = HASH) -> None:
+        argv = helper_start.command(sys.executable, str(hostdir), "b", [str(hostdir / "shared")], b"")
         argv[argv.index(archive.digest(b""))] = archive_hash
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
@@ -87,8 +87,10 @@ def children(of: subprocess.Popen[str]) -> list[processes.Process]:
     return processes.descendants(of.pid)
 
 
-def test_who_comes_gets_a_fork_of_the_keeper_that_leaves_with_them(bed: Path, keeper: subprocess.Popen[str]) -> None:
-    caller = Caller(bed)
+def test_who_comes_gets_a_fork_of_the_keeper_that_leaves_with_them(
+    hostdir: Path, keeper: subprocess.Popen[str]
+) -> None:
+    caller = Caller(hostdir)
     helper = caller.hears()["hello"]["pid"]
     (child,) = children(keeper)
     assert child.pid == helper and child.session == helper
@@ -97,14 +99,14 @@ def test_who_comes_gets_a_fork_of_the_keeper_that_leaves_with_them(bed: Path, ke
     assert keeper.poll() is None
 
 
-def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(bed: Path, keeper: subprocess.Popen[str]) -> None:
-    caller = Caller(bed)
+def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(hostdir: Path, keeper: subprocess.Popen[str]) -> None:
+    caller = Caller(hostdir)
     helper = caller.hears()["hello"]["pid"]
     assert process_tag.tag_in_environment(Path(f"/proc/{helper}/environ").read_bytes()) == ""
     keeper.kill()
     keeper.wait()
     assert caller.process.stdin
-    caller.process.stdin.write(b'{"id": 1, "do": "list", "path": "%s", "size": 0}\n' % str(bed / "nodes").encode())
+    caller.process.stdin.write(b'{"id": 1, "do": "list", "path": "%s", "size": 0}\n' % str(hostdir / "nodes").encode())
     caller.process.stdin.flush()
     while "id" not in (output := caller.hears()):
         pass
@@ -112,15 +114,17 @@ def test_a_helper_belongs_to_no_node_and_outlives_the_keeper(bed: Path, keeper: 
     assert caller.leaves() == 0
 
 
-def test_the_end_of_a_helper_is_the_end_for_who_called_it(bed: Path, keeper: subprocess.Popen[str]) -> None:
-    caller = Caller(bed)
+def test_the_end_of_a_helper_is_the_end_for_who_called_it(hostdir: Path, keeper: subprocess.Popen[str]) -> None:
+    caller = Caller(hostdir)
     os.kill(caller.hears()["hello"]["pid"], signal.SIGKILL)
     assert caller.process.wait(10) == 0
     caller.leaves()
 
 
 @pytest.mark.parametrize("state", ["another version", "stopped", "dead", "none"])
-def test_without_a_door_that_opens_the_helper_is_started(bed: Path, keeper: subprocess.Popen[str], state: str) -> None:
+def test_without_a_door_that_opens_the_helper_is_started(
+    hostdir: Path, keeper: subprocess.Popen[str], state: str
+) -> None:
     """It asks for the archive that it lacks."""
     if state == "stopped":
         os.kill(keeper.pid, signal.SIGSTOP)
@@ -128,8 +132,8 @@ def test_without_a_door_that_opens_the_helper_is_started(bed: Path, keeper: subp
         keeper.kill()
         keeper.wait()
     elif state == "none":
-        (bed / label.KEEPER_DIR / fork_server.SOCKET).unlink()
-    caller = Caller(bed, "f" * 12 if state == "another version" else HASH)
+        (hostdir / label.KEEPER_DIR / fork_server.SOCKET).unlink()
+    caller = Caller(hostdir, "f" * 12 if state == "another version" else HASH)
     assert caller.hears() == {"wanted": 0}
     if state == "stopped":
         os.kill(keeper.pid, signal.SIGCONT)
