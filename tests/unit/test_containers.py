@@ -67,8 +67,8 @@ def environment(body: dict[str, Any]) -> dict[str, str]:
 
 
 def limits(body: dict[str, Any]) -> dict[str, int]:
-    assert all(one["Soft"] == one["Hard"] for one in body["HostConfig"]["Ulimits"])
-    return {one["Name"]: one["Hard"] for one in body["HostConfig"]["Ulimits"]}
+    assert all(limit["Soft"] == limit["Hard"] for limit in body["HostConfig"]["Ulimits"])
+    return {limit["Name"]: limit["Hard"] for limit in body["HostConfig"]["Ulimits"]}
 
 
 BODIES = {
@@ -114,20 +114,22 @@ def test_a_container_ends_with_its_agent_and_is_not_started_again_by_the_engine(
 
 
 def test_a_node_sees_its_own_directory_alone_and_writes_there_and_in_the_shared_one() -> None:
-    mounts = {one["Target"]: one for one in request(bed(MANY), "n1")["HostConfig"]["Mounts"]}
-    assert {target for target, one in mounts.items() if not one["ReadOnly"]} == {
+    mounts = {mount["Target"]: mount for mount in request(bed(MANY), "n1")["HostConfig"]["Mounts"]}
+    assert {target for target, mount in mounts.items() if not mount["ReadOnly"]} == {
         "/scratch/ccbed/nodes/n1",
         "/nfs/ccbed",
     }
-    assert {target for target, one in mounts.items() if one["ReadOnly"]} == {
+    assert {target for target, mount in mounts.items() if mount["ReadOnly"]} == {
         "/scratch/ccbed/payloads", "/scratch/ccbed/agent", "/nfs/mnist",
     }  # fmt: skip
-    assert all(one["Source"] == target for target, one in mounts.items())
+    assert all(mount["Source"] == target for target, mount in mounts.items())
 
 
 def test_a_mount_of_the_inventory_takes_the_place_of_ours() -> None:
     body = of(mounts=("/elsewhere:/nfs/mnist",))
-    assert [one["Source"] for one in body["HostConfig"]["Mounts"] if one["Target"] == "/nfs/mnist"] == ["/elsewhere"]
+    assert [mount["Source"] for mount in body["HostConfig"]["Mounts"] if mount["Target"] == "/nfs/mnist"] == [
+        "/elsewhere"
+    ]
 
 
 def test_every_node_and_spare_resolves_from_every_other() -> None:
@@ -138,21 +140,21 @@ def test_every_node_and_spare_resolves_from_every_other() -> None:
 def test_the_inventory_has_the_last_word_on_its_environment_but_not_on_the_mark() -> None:
     changed = MANY.replace("{NCCL_DEBUG: WARN, NCCL_IB_HCA: mlx5_0}", "{HOME: /work, CCBED_NODE: x, CCBED_LABEL: y}")
     spec = bed(changed)
-    found = environment(request(spec))
-    assert (found["HOME"], found["CCBED_NODE"], found["CCBED_LABEL"]) == ("/work", "", "")
+    result = environment(request(spec))
+    assert (result["HOME"], result["CCBED_NODE"], result["CCBED_LABEL"]) == ("/work", "", "")
 
 
 def test_an_incarnation_is_filled_in_and_nothing_else_is_touched() -> None:
     body = request(bed(MANY))
-    mine = {"incarnation": "7c1e", "ordinal": 3, "spec": {"name": "n0"}}
-    made = container.fill_incarnation(body, process_tag="lab-00c0ffee/n0/7c1e", label=mine)
+    label = {"incarnation": "7c1e", "ordinal": 3, "spec": {"name": "n0"}}
+    made = container.fill_incarnation(body, process_tag="lab-00c0ffee/n0/7c1e", label=label)
     assert (made["Labels"]["ccbed.incarnation"], made["Labels"]["ccbed.ordinal"]) == ("7c1e", "3")
     assert environment(made)["CCBED_NODE"] == "lab-00c0ffee/n0/7c1e"
-    assert json.loads(environment(made)["CCBED_LABEL"]) == mine
-    again = container.fill_incarnation(made, process_tag="", label={"incarnation": "", "ordinal": ""})
+    assert json.loads(environment(made)["CCBED_LABEL"]) == label
+    second = container.fill_incarnation(made, process_tag="", label={"incarnation": "", "ordinal": ""})
     same = ("CCBED_LABEL", "CCBED_NODE")
-    assert {**again, "Env": [one for one in again["Env"] if not one.startswith(same)]} == {
-        **body, "Env": [one for one in body["Env"] if not one.startswith(same)]
+    assert {**second, "Env": [entry for entry in second["Env"] if not entry.startswith(same)]} == {
+        **body, "Env": [entry for entry in body["Env"] if not entry.startswith(same)]
     }  # fmt: skip
 
 
@@ -207,7 +209,7 @@ def test_memory_is_locked_and_infiniband_is_there_only_where_rdma_is_asked_for()
     plain, rdma = of(gpu_devices=("0",)), of(gpu_devices=("0",), rdma=True)
     assert (plain["HostConfig"]["Devices"], plain["HostConfig"]["CapAdd"]) == ([], [])
     assert "memlock" not in limits(plain) and limits(rdma)["memlock"] == -1
-    assert [one["PathOnHost"] for one in rdma["HostConfig"]["Devices"]] == ["/dev/infiniband"]
+    assert [device["PathOnHost"] for device in rdma["HostConfig"]["Devices"]] == ["/dev/infiniband"]
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

@@ -40,16 +40,20 @@ FINE: dict[str, Any] = {
 
 
 def wrong(changes: dict[str, Any], here: str | None = "sha256:aa", **of_bed: Any) -> list[str]:
-    found = copy.deepcopy(FINE)
+    result = copy.deepcopy(FINE)
     for path, value in changes.items():
         *way, last = path.split(".")
-        inner = found
+        inner = result
         for part in way:
             inner = inner[part]
         inner[last] = value
-    looked = diagnosis.HostSurvey(host=host("h1"), facts=found, clock_uncertainty_s=0.02)
+    looked = diagnosis.HostSurvey(host=host("h1"), facts=result, clock_uncertainty_s=0.02)
     findings = diagnosis.diagnose(bed(**of_bed), looked, here)
-    return [f"{one.outcome} {one.name}: {one.text}; {one.fix}" for one in findings if one.outcome != "ok"]
+    return [
+        f"{finding.outcome} {finding.name}: {finding.text}; {finding.fix}"
+        for finding in findings
+        if finding.outcome != "ok"
+    ]
 
 
 def test_a_host_that_has_everything_lacks_nothing() -> None:
@@ -79,9 +83,9 @@ GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_versi
     ],
 )  # fmt: skip
 def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], said: str) -> None:
-    found = wrong(changes)
-    assert len(found) == 1
-    assert found[0].startswith(said)
+    result = wrong(changes)
+    assert len(result) == 1
+    assert result[0].startswith(said)
 
 
 @pytest.mark.parametrize(
@@ -113,16 +117,16 @@ def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:
 
 def test_a_clock_that_is_off_by_more_than_can_be_measured_is_told() -> None:
     looked = diagnosis.HostSurvey(host=host("h1"), facts=FINE, clock_offset_s=-3.2, clock_uncertainty_s=0.1)
-    said = [one.text for one in diagnosis.diagnose(bed(), looked, None) if one.outcome == "warn"]
-    assert said == ["-3.2 s from the controller's"]
+    message = [finding.text for finding in diagnosis.diagnose(bed(), looked, None) if finding.outcome == "warn"]
+    assert message == ["-3.2 s from the controller's"]
 
 
 def test_two_names_of_one_machine_are_found_out() -> None:
     first, second = (diagnosis.HostSurvey(host=host(name), facts=FINE) for name in ("h1", "h2"))
     other = diagnosis.HostSurvey(host=host("h3"), facts={**FINE, "boot": "b-2"})
-    found = diagnosis.find_same_machine((first, second, other))
-    assert list(found) == ["h2"]
-    assert found["h2"].text == "is the same machine as h1 (198.18.0.1 port 22)"
+    problems = diagnosis.find_same_machine((first, second, other))
+    assert list(problems) == ["h2"]
+    assert problems["h2"].text == "is the same machine as h1 (198.18.0.1 port 22)"
 
 
 @pytest.mark.parametrize(("boot", "id", "doubled"), [("b-1", 7, ["h2"]), ("b-1", 8, []), ("b-2", 7, [])])
@@ -132,9 +136,9 @@ def test_two_addresses_of_one_machine_are_found_out_by_its_directory(boot: str, 
     first = diagnosis.HostSurvey(host=host("h1"), facts={**FINE, "workdir": {**workdir, "id": [1, 7]}})
     more = {"boot": boot, "reached": ["198.18.0.9", "22"], "workdir": {**workdir, "id": [1, id]}}
     second = diagnosis.HostSurvey(host=host("h2"), facts={**FINE, **more})
-    found = diagnosis.find_same_machine((first, second))
-    assert list(found) == doubled
-    assert all("/var/lib/ccbed/lab is the same directory on both" in one.text for one in found.values())
+    problems = diagnosis.find_same_machine((first, second))
+    assert list(problems) == doubled
+    assert all("/var/lib/ccbed/lab is the same directory on both" in item.text for item in problems.values())
 
 
 def test_the_facts_can_be_read_by_an_old_interpreter() -> None:
@@ -142,16 +146,16 @@ def test_the_facts_can_be_read_by_an_old_interpreter() -> None:
 
 
 def test_the_facts_of_this_machine(tmp_path: Path) -> None:
-    asked = {"hostdir": str(tmp_path / "not" / "there"), "engine": str(tmp_path / "none.sock"), "image": "x"}
-    text = f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(asked))})\n"
+    requested = {"hostdir": str(tmp_path / "not" / "there"), "engine": str(tmp_path / "none.sock"), "image": "x"}
+    text = f"{Path(facts.__file__).read_text()}\nmain({json.dumps(json.dumps(requested))})\n"
     done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=60)
-    found = json.loads(done.stdout)
-    assert found["asked"] == asked
-    assert found["python"] == list(sys.version_info[:3])
-    assert found["workdir"]["above"] == str(tmp_path)
-    assert found["engine"]["error"] == "No such file or directory"
-    assert found["images"] == {"x": ""}
-    assert set(FINE) <= set(found)
+    facts_ = json.loads(done.stdout)
+    assert facts_["asked"] == requested
+    assert facts_["python"] == list(sys.version_info[:3])
+    assert facts_["workdir"]["above"] == str(tmp_path)
+    assert facts_["engine"]["error"] == "No such file or directory"
+    assert facts_["images"] == {"x": ""}
+    assert set(FINE) <= set(facts_)
 
 
 def test_an_engine_without_permission_is_told_apart_from_one_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,28 +163,28 @@ def test_an_engine_without_permission_is_told_apart_from_one_that_is_not_there(m
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(facts, "ask", denied)
-    found = facts.facts({"hostdir": "/tmp"})["engine"]
-    assert found["denied"] and found["error"] == "Permission denied"
+    result = facts.facts({"hostdir": "/tmp"})["engine"]
+    assert result["denied"] and result["error"] == "Permission denied"
 
 
 @pytest.mark.parametrize("answer", [(200, []), (200, None), (403, {"message": "forbidden"}), (200, "OK")])
 def test_what_answers_like_no_engine_is_none(monkeypatch: pytest.MonkeyPatch, answer: tuple[int, Any]) -> None:
     monkeypatch.setattr(facts, "ask", lambda engine, path: answer)
-    found = facts.facts({"hostdir": "/tmp", "image": "x"})
-    assert found["engine"]["version"] == ""
-    assert found["engine"]["error"].startswith("no response of an engine to /version: ")
-    assert found["images"] == {"x": ""}
+    result = facts.facts({"hostdir": "/tmp", "image": "x"})
+    assert result["engine"]["version"] == ""
+    assert result["engine"]["error"].startswith("no response of an engine to /version: ")
+    assert result["images"] == {"x": ""}
 
 
 def test_this_machine_is_examined_without_a_connection() -> None:
-    here = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir="/tmp")
-    found = host_checks.examine(here)
-    assert [one.name for one in found["h1"]] == ["python", "engine", "disk", "shm"]
-    assert found["h1"][1].outcome == "fail"
+    local = bed(hosts=(HostSpec(name="h1", engine="/nowhere.sock"),), nodes=(node(1),), hostdir="/tmp")
+    result = host_checks.examine(local)
+    assert [item.name for item in result["h1"]] == ["python", "engine", "disk", "shm"]
+    assert result["h1"][1].outcome == "fail"
 
 
 def test_a_host_that_is_not_reached_is_told_in_one_line() -> None:
     away = bed(hosts=(host("h1", address="127.0.0.1", port=1),), nodes=(node(1),))
-    found = host_checks.examine(away)
-    assert [one.name for one in found["h1"]] == ["ssh"]
-    assert "127.0.0.1:1 refuses connections: no sshd listens on port 1; start it" in found["h1"][0].text
+    result = host_checks.examine(away)
+    assert [item.name for item in result["h1"]] == ["ssh"]
+    assert "127.0.0.1:1 refuses connections: no sshd listens on port 1; start it" in result["h1"][0].text

@@ -19,11 +19,11 @@ def folder(root: Path, kind: str, name: str, text: str) -> Path:
 
 
 def test_built_in_plugins_are_found_by_file_name() -> None:
-    found = plugins.discover()
-    assert {"crash-node", "pause-node"} <= set(found.faults)
-    assert {"train-dp", "script"} <= set(found.workloads)
-    assert "dp-ring" in found.trials
-    assert found.faults["crash-node"].summary.startswith("Kills every process of a node")
+    catalogue = plugins.discover()
+    assert {"crash-node", "pause-node"} <= set(catalogue.faults)
+    assert {"train-dp", "script"} <= set(catalogue.workloads)
+    assert "dp-ring" in catalogue.trials
+    assert catalogue.faults["crash-node"].summary.startswith("Kills every process of a node")
 
 
 def test_a_users_file_may_import_as_a_built_in_one_does(tmp_path: Path) -> None:
@@ -33,10 +33,10 @@ def test_a_users_file_may_import_as_a_built_in_one_does(tmp_path: Path) -> None:
 
 
 def test_a_broken_file_is_named_with_its_line_when_it_is_used_and_not_before(tmp_path: Path) -> None:
-    found = plugins.discover([folder(tmp_path, "faults", "broken.py", '"""X."""\nx = 1\ny = x / 0\n')])
-    assert "broken" in found.faults
+    catalogue = plugins.discover([folder(tmp_path, "faults", "broken.py", '"""X."""\nx = 1\ny = x / 0\n')])
+    assert "broken" in catalogue.faults
     with pytest.raises(UsageError, match=r"broken\.py:3: cannot be loaded: ZeroDivisionError"):
-        found.faults["broken"]
+        catalogue.faults["broken"]
 
 
 def test_a_name_that_is_taken_is_a_mistake(tmp_path: Path) -> None:
@@ -61,6 +61,6 @@ def test_the_whole_catalogue_is_read_without_torch() -> None:
 
 
 def test_a_file_that_lacks_what_its_kind_must_offer_is_refused_with_what_is_missing(tmp_path: Path) -> None:
-    found = plugins.discover([folder(tmp_path, "faults", "my_fault.py", '"""My fault."""\n\nSAFETY = "process"\n')])
+    catalogue = plugins.discover([folder(tmp_path, "faults", "my_fault.py", '"""My fault."""\n\nSAFETY = "process"\n')])
     with pytest.raises(UsageError, match=r"must offer Params, SAFETY, plan; Params, plan is missing"):
-        found.faults["my-fault"]
+        catalogue.faults["my-fault"]

@@ -25,10 +25,10 @@ SAID = {
 
 @pytest.mark.parametrize("said", SAID, ids=lambda said: said[-40:])
 def test_what_the_engine_says_is_told_with_what_to_do(said: str) -> None:
-    found = error_explanations.explain_engine(said)
-    assert found is not None
-    assert found.text == SAID[said]
-    assert found.fix and "{" not in found.text
+    explanation = error_explanations.explain_engine(said)
+    assert explanation is not None
+    assert explanation.text == SAID[said]
+    assert explanation.fix and "{" not in explanation.text
 
 
 def test_what_nobody_has_heard_of_is_left_in_the_engines_words() -> None:

@@ -33,7 +33,7 @@ def test_a_healing_is_due_when_its_time_after_the_injection_is_over(proved: floa
     state = replace(state, faults={"f0": FaultState(stage="acting", node="n2")})
     state, _ = engine.step(trial, state, _event("note", "fault.injected", 100.0, value={"id": "f0"}))
     _, commands = faults.acted(trial, state, _event("ok", "fault.act", proved, boot, key="f/f0/act"))
-    assert [(one.f, one.value["after_s"]) for one in commands] == [("timer", left_s)]
+    assert [(command.f, command.value["after_s"]) for command in commands] == [("timer", left_s)]
 
 
 def test_a_short_cut_is_proved_while_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:

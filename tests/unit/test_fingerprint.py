@@ -38,37 +38,37 @@ NODE = {"torch": "2.13.0", "cpu": "EPYC 9654", "kernel": "6.1", "gpus": ["H100"]
 
 def of(*systems: Mapping[str, Any], spare: Mapping[str, Any] = NODE) -> dict[str, Any]:
     """The fingerprint of a bed of containers: one slot for each of ``systems``, and a spare."""
-    told = {f"n{number}": system for number, system in enumerate((*systems, spare))}
-    slots = tuple(told)[: len(systems)]
-    return fingerprint.node_fingerprint(told, slots, code="c", threads=1, backend="nccl")
+    expected = {f"n{number}": system for number, system in enumerate((*systems, spare))}
+    slots = tuple(expected)[: len(systems)]
+    return fingerprint.node_fingerprint(expected, slots, code="c", threads=1, backend="nccl")
 
 
 def test_nodes_that_are_alike_have_one_fingerprint_which_is_not_this_machines() -> None:
-    found = of(NODE, NODE)
-    assert {name: found[name] for name in NODE} == NODE
-    assert not {"mixed", "untold", "python"} & found.keys()
-    assert found["backend"] == "nccl"
+    result = of(NODE, NODE)
+    assert {name: result[name] for name in NODE} == NODE
+    assert not {"mixed", "untold", "python"} & result.keys()
+    assert result["backend"] == "nccl"
 
 
 def test_another_cpu_gpu_or_torch_is_another_twin() -> None:
     changes: list[dict[str, Any]] = [{"cpu": "Xeon"}, {"gpus": ["A100"]}, {"torch": "2.12.0"}, {"image": "sha256:2"}]
-    found = [of(NODE, NODE), of(NODE, {**NODE, "cpu": "Xeon"}), of({**NODE, "cpu": "Xeon"}, NODE)]
-    found += [of({**NODE, **change}, {**NODE, **change}) for change in changes]
-    assert len({json.dumps(one, sort_keys=True) for one in found}) == len(found)
+    result = [of(NODE, NODE), of(NODE, {**NODE, "cpu": "Xeon"}), of({**NODE, "cpu": "Xeon"}, NODE)]
+    result += [of({**NODE, **change}, {**NODE, **change}) for change in changes]
+    assert len({json.dumps(item, sort_keys=True) for item in result}) == len(result)
 
 
 def test_nodes_that_are_not_alike_are_named_where_it_decides_about_bits() -> None:
-    found = of(NODE, {**NODE, "cpu": "Xeon", "kernel": "6.2"})
-    assert found["cpu"] == ["EPYC 9654", "Xeon"]
-    assert found["mixed"] == {"cpu": {"n0": "EPYC 9654", "n1": "Xeon", "n2": "EPYC 9654"}}
+    result = of(NODE, {**NODE, "cpu": "Xeon", "kernel": "6.2"})
+    assert result["cpu"] == ["EPYC 9654", "Xeon"]
+    assert result["mixed"] == {"cpu": {"n0": "EPYC 9654", "n1": "Xeon", "n2": "EPYC 9654"}}
 
 
 def test_a_spare_of_another_kind_is_told_though_no_rank_is_on_it_yet() -> None:
-    found = of(NODE, NODE, spare={**NODE, "gpus": ["A100"]})
-    assert found["gpus"] == ["H100"]
-    assert found["mixed"] == {"gpus": {"n0": ["H100"], "n1": ["H100"], "n2": ["A100"]}}
+    result = of(NODE, NODE, spare={**NODE, "gpus": ["A100"]})
+    assert result["gpus"] == ["H100"]
+    assert result["mixed"] == {"gpus": {"n0": ["H100"], "n1": ["H100"], "n2": ["A100"]}}
 
 
 def test_a_node_that_says_nothing_is_named() -> None:
-    found = of(NODE, {})
-    assert found["untold"] == ["n1"] and "mixed" not in found
+    result = of(NODE, {})
+    assert result["untold"] == ["n1"] and "mixed" not in result

@@ -165,7 +165,7 @@ def _use(bed: BedSpec) -> None:
             assert _through_a_shell(shlex.join(words)) == list(words)
         _, way = destinations.resolve(host, Path("/nonexistent"))
         assert way == "" or _through_a_shell(way)[0] == "ssh"
-    for node in (one for one in bed.nodes if one.container):
+    for node in (node for node in bed.nodes if node.container):
         request = container_requests.request(bed, node, archive="/a.pyz", owner=(0, 0), addresses={}, tag="t")
         assert set(node.env.values()) <= {item.partition("=")[2] for item in request["Env"]}
 
@@ -178,7 +178,9 @@ def _through_a_shell(command: str) -> list[str]:
 
 
 def test_every_known_variable_is_tried() -> None:
-    assert {key for key, _ in WHERE.values() if key.startswith("ccbed_")} == {f"ccbed_{one}" for one in variables.KNOWN}
+    assert {key for key, _ in WHERE.values() if key.startswith("ccbed_")} == {
+        f"ccbed_{variable}" for variable in variables.KNOWN
+    }
     assert set(parse_listing.REACH) - set(ssh_options.VARIABLES) == set(literal.ANSIBLE)
 
 

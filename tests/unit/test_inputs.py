@@ -120,8 +120,8 @@ def test_too_much_beside_a_script_is_refused(tmp_path: Path, monkeypatch: pytest
 
 
 def test_placeholders_depend_on_a_key_of_the_state_directory(tmp_path: Path) -> None:
-    mask, again, other = (secrets.mask(tmp_path / name) for name in ("a", "a", "b"))
-    assert mask("x") == again("x") != other("x")
+    mask, second, other = (secrets.mask(tmp_path / name) for name in ("a", "a", "b"))
+    assert mask("x") == second("x") != other("x")
     assert (tmp_path / "a" / secrets.KEY).stat().st_mode & 0o777 == 0o600
     assert hashlib.sha256(b"x").hexdigest()[:16] not in mask("x")
 

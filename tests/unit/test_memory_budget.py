@@ -61,7 +61,7 @@ def test_the_scratch_that_is_made_is_the_scratch_that_is_said(name: str) -> None
         parts = list(torch.zeros(algorithm.chunks("all-reduce", 4), 64).unbind())
         rows = step_tensors.rows(schedule, receive_schedule.plan(schedule), parts, range(4), torch.device("cpu"))
         into = [arrival.into for row in rows for arrival in row.arrivals if arrival.into is not None]
-        held = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in into}
+        held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in into}
         held.pop(parts[0].untyped_storage().data_ptr(), None)
         assert sum(held.values()) <= 1.5 * receive_schedule.scratch(schedule) * 64 * 4 + 4, (name, me)
 
@@ -93,9 +93,9 @@ def measured(sizes: str) -> Trial:
 
 def test_what_no_host_has_room_for_is_refused_before_the_start_and_the_size_that_fits_is_named() -> None:
     free_memory = [FreeMemory(location="host h1", nodes=("n0", "n1", "n2", "n3", "n4"), size_bytes=20 << 30)]
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         test_plan.planned(measured("1K, 16G"), free_memory=free_memory)
-    (problem,) = found.value.problems
+    (problem,) = caught.value.problems
     what, _, rest = problem.rpartition(": ")
     assert what == "trial t: all-reduce ring 17179869184 B float32 sum"
     assert rest.split("; ") == [

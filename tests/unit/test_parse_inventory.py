@@ -23,18 +23,18 @@ def bed(text: str, path: str = "inventories/lab.yml", agent: str = "3fa9c1") -> 
 
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.stem)
 def test_a_wrong_inventory_is_told_with_place_and_reason_all_at_once(file: Path) -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         bed(file.read_text(), f"inventories/{file.name}")
-    same_as_golden(f"inventories/{file.stem}.txt", "".join(f"{problem}\n" for problem in found.value.problems))
+    same_as_golden(f"inventories/{file.stem}.txt", "".join(f"{problem}\n" for problem in caught.value.problems))
 
 
 def test_the_local_inventory_asks_for_four_nodes_and_a_spare() -> None:
-    found = bed(LOCAL.read_text(), str(LOCAL))
-    assert [(node.name, node.role) for node in found.nodes] == [
+    spec = bed(LOCAL.read_text(), str(LOCAL))
+    assert [(node.name, node.role) for node in spec.nodes] == [
         ("n0", "node"), ("n1", "node"), ("n2", "node"), ("n3", "node"), ("n4", "spare"),
     ]  # fmt: skip
-    assert (found.name, found.provider, found.workdir) == ("local", "process", "/state/beds/local")
-    assert found.shared_dir == "/state/beds/local/shared"
+    assert (spec.name, spec.provider, spec.workdir) == ("local", "process", "/state/beds/local")
+    assert spec.shared_dir == "/state/beds/local/shared"
 
 
 def test_a_hosts_own_variable_wins_over_its_groups_and_a_child_over_its_parent() -> None:
@@ -60,8 +60,8 @@ all:
   vars: {ansible_connection: local, ccbed_nodes: 2, ccbed_spares: 1}
   hosts: {a: {}, b: {}}
 """
-    found = [(node.name, node.host, node.role) for node in bed(text).nodes]
-    assert found == [
+    spec = [(node.name, node.host, node.role) for node in bed(text).nodes]
+    assert spec == [
         ("n0", "a", "node"), ("n1", "a", "node"), ("n2", "b", "node"), ("n3", "b", "node"),
         ("n4", "a", "spare"), ("n5", "b", "spare"),
     ]  # fmt: skip

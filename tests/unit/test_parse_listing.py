@@ -37,9 +37,9 @@ def read(path: Path, vault: Vault | None = None) -> Inventory:
 
 
 def wrong(path: Path, vault: Vault | None = None) -> list[str]:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         read(path, vault)
-    return [problem.replace(f"{path.parent}/", "") for problem in found.value.problems]
+    return [problem.replace(f"{path.parent}/", "") for problem in caught.value.problems]
 
 
 def encrypt(root: Path, text: str, name: str) -> str:
@@ -66,11 +66,11 @@ ansible_ssh_pass=sesame
 
 
 def test_ini_with_ranges_is_read_and_no_password_is_kept(tmp_path: Path) -> None:
-    found = read(lay(tmp_path, {"hosts.ini": INI}) / "hosts.ini")
-    assert [host.name for host in found.hosts] == ["h1", "h2", "h3"]
+    result = read(lay(tmp_path, {"hosts.ini": INI}) / "hosts.ini")
+    assert [host.name for host in result.hosts] == ["h1", "h2", "h3"]
     expected = {"ccbed_gpus": 2, "ccbed_rdma": True, "ccbed_provider": "docker", "ansible_user": "root"}
-    assert found.hosts[1].variables == expected
-    assert "sesame" not in repr(found)
+    assert result.hosts[1].variables == expected
+    assert "sesame" not in repr(result)
 
 
 def test_a_directory_with_variables_of_groups_and_hosts(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_a_directory_with_variables_of_groups_and_hosts(tmp_path: Path) -> None:
         "lab/group_vars/gpu.yml": "ccbed_gpus: 4\nccbed_provider: docker",
         "lab/host_vars/h2/main.yml": "ccbed_gpus: 8",
     }
-    found = read(lay(tmp_path, files) / "lab")
-    assert {host.name: host.variables["ccbed_gpus"] for host in found.hosts} == {"h1": 4, "h2": 8}
-    assert found.hosts[1].positions["ccbed_gpus"].endswith("host_vars/h2/main.yml:1: ccbed_gpus")
+    result = read(lay(tmp_path, files) / "lab")
+    assert {host.name: host.variables["ccbed_gpus"] for host in result.hosts} == {"h1": 4, "h2": 8}
+    assert result.hosts[1].positions["ccbed_gpus"].endswith("host_vars/h2/main.yml:1: ccbed_gpus")
 
 
 def test_a_mistake_is_shown_in_the_file_that_holds_it_and_once(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ all:
   hosts:
     h1: {ansible_host: "10.0.0.{{ number }}", number: 7, per_node: 2}
 """
-    found = read(lay(tmp_path, {"lab.yml": text}) / "lab.yml").hosts[0].variables
-    assert (found["ccbed_address"], found["ccbed_gpus"]) == ("10.0.0.7", 4)
-    assert found["ansible_ssh_private_key_file"] == f"{tmp_path}/keys/h1"
+    result = read(lay(tmp_path, {"lab.yml": text}) / "lab.yml").hosts[0].variables
+    assert (result["ccbed_address"], result["ccbed_gpus"]) == ("10.0.0.7", 4)
+    assert result["ansible_ssh_private_key_file"] == f"{tmp_path}/keys/h1"
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_a_vault_is_opened_only_where_ccbed_needs_it(tmp_path: Path) -> None:
     lay(tmp_path, {"pw": "open"})
     hidden = encrypt(tmp_path, "sesame", "ansible_password") + encrypt(tmp_path, "8", "ccbed_gpus")
     lay(tmp_path, {"hosts": "[gpu]\nh1\n", "group_vars/gpu.yml": hidden})
-    found = inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)))
-    assert found.inventory.hosts[0].variables == {"ccbed_gpus": 8}
+    document = inventory.read(tmp_path / "hosts", Vault(files=(str(tmp_path / "pw"),)))
+    assert document.inventory.hosts[0].variables == {"ccbed_gpus": 8}
     assert wrong(tmp_path / "hosts") == [
         "group_vars/gpu.yml:8: ccbed_gpus: is encrypted; give --vault-password-file FILE or --ask-vault-pass"
     ]
@@ -154,8 +154,8 @@ def test_a_value_out_of_a_vault_is_in_no_error(tmp_path: Path) -> None:
     lay(tmp_path, {"pw": "open"})
     hidden = encrypt(tmp_path, "not-a-number", "ccbed_gpus")
     lay(tmp_path, {"hosts": "[gpu]\nh1\n", "group_vars/gpu.yml": hidden})
-    found = wrong(tmp_path / "hosts", Vault(password="open"))
-    assert found == ["group_vars/gpu.yml:1: ccbed_gpus: must be a whole number (got a value of the vault)"]
+    result = wrong(tmp_path / "hosts", Vault(password="open"))
+    assert result == ["group_vars/gpu.yml:1: ccbed_gpus: must be a whole number (got a value of the vault)"]
 
 
 def test_an_encrypted_file_needs_the_password(tmp_path: Path) -> None:
@@ -234,8 +234,8 @@ def test_the_order_of_hosts_is_that_of_the_groups() -> None:
         "all": {"children": ["ungrouped", "gpu"]},
         "gpu": {"hosts": ["b", "a"]},
     }
-    found = parse_listing.parse(listing, parse_listing.SourceFiles(path="x"))
-    assert [host.name for host in found.hosts] == ["b", "a"]
+    result = parse_listing.parse(listing, parse_listing.SourceFiles(path="x"))
+    assert [host.name for host in result.hosts] == ["b", "a"]
 
 
 def test_programs_are_run_from_the_environment_of_this_interpreter() -> None:

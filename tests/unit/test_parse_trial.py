@@ -32,9 +32,9 @@ def kill(node: str, at: str | None = None) -> Override:
 
 @pytest.mark.parametrize("file", WRONG, ids=lambda file: file.name)
 def test_a_wrong_trial_is_told_with_place_and_reason_all_at_once(file: Path) -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         parse(file.read_text(), path=f"trials/{file.name}")
-    same_as_golden(f"trials/{file.name}.txt", "".join(f"{problem}\n" for problem in found.value.problems))
+    same_as_golden(f"trials/{file.name}.txt", "".join(f"{problem}\n" for problem in caught.value.problems))
 
 
 def test_the_built_in_trial_is_right() -> None:
@@ -75,9 +75,9 @@ def test_the_ways_to_say_when(at: str, trigger: Trigger) -> None:
 
 
 def test_an_option_is_named_where_it_is_wrong() -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         parse(HEAD, kill("9"), Override(path=("params", "batch"), content="many", source="--batch"))
-    assert list(found.value.problems) == [
+    assert list(caught.value.problems) == [
         "--batch: must be a whole number (got many)",
         "--fail-node 9: crash-node.node: the trial has nodes 0..3 (got 9)",
     ]
@@ -96,9 +96,9 @@ def test_the_argument_of_a_check_is_its_first_parameter() -> None:
 def test_trial_json_is_the_same_trial() -> None:
     text = HEAD + "checks: [detected-within: 2s]\nfaults: [pause-node: {node: 1, for: 2s, at: 3s}]"
     trial = parse(text, kill("2"), kill("n3", "phase=init"))
-    again = parse(json.dumps(codec.plain(trial)), path="runs/latest/trial.json")
-    assert again == trial
-    assert again.id == trial.id
+    second = parse(json.dumps(codec.plain(trial)), path="runs/latest/trial.json")
+    assert second == trial
+    assert second.id == trial.id
 
 
 def test_a_policy_may_be_a_list_as_text() -> None:

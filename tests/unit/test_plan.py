@@ -54,9 +54,9 @@ def test_spare_alone_is_refused_where_none_is_warm() -> None:
 
 
 def test_too_few_nodes_is_a_mistake_of_the_trial() -> None:
-    with pytest.raises(UsageError, match="needs 5 nodes; bed local has 4") as found:
+    with pytest.raises(UsageError, match="needs 5 nodes; bed local has 4") as caught:
         planned(trial("world: {nodes: 5}"))
-    assert found.value.hint == "raise ccbed_nodes in local.yml and: ccbed up local.yml"
+    assert caught.value.hint == "raise ccbed_nodes in local.yml and: ccbed up local.yml"
 
 
 def test_a_node_that_is_not_warm_is_a_failure_of_the_bed() -> None:
@@ -115,7 +115,7 @@ def test_what_takes_a_host_away_needs_the_argv_of_the_inventory_and_to_be_allowe
     given = beds.local(f"{DOCKER}    {variable}\n")
     act = planned(trial(text), given, **can).acts["f0"]["n1"]
     assert act.of_host
-    assert all(isinstance(part, str) for one in act.inject for part in one.args["run"])
+    assert all(isinstance(part, str) for primitive in act.inject for part in primitive.args["run"])
     careful = dataclasses.replace(given, allow_faults="container")
     with pytest.raises(UsageError, match="is of class node; bed local allows container"):
         planned(trial(text), careful, **can)
@@ -154,7 +154,7 @@ def test_a_fault_that_changes_nothing_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "faults").mkdir()
     source = (Path(__file__).parents[1] / "examples/plugins/faults/kill_rank.py").read_text()
     source = source.replace('signal: str = "KILL"', 'signal: str = "CONT"').replace('("KILL", "TERM")', '("CONT",)')
-    source = source.replace("heal=(), verify_heal=()", "heal=(blow,), verify_heal=(blow,)")
+    source = source.replace("heal=(), verify_heal=()", "heal=(kill,), verify_heal=(kill,)")
     (tmp_path / "faults" / "wake_rank.py").write_text(source)
     catalogue = plugins.discover((tmp_path,))
     text = "trial: t\nworkload: train-dp\nfaults: [wake-rank: {node: 2}]\n"

@@ -42,8 +42,8 @@ def due(
     after: BedSpec, *, playbooks: str = "p", ids: dict[str, str] | None = None, firewall: str = ""
 ) -> dict[str, str]:
     known = {name: {"parts": parts, "firewall": firewall} for name, parts in preparation.parts(bed(), "p", IDS).items()}
-    found = preparation.find_due(preparation.parts(after, playbooks, IDS if ids is None else ids), known)
-    return {one.host: one.reason for one in found}
+    result = preparation.find_due(preparation.parts(after, playbooks, IDS if ids is None else ids), known)
+    return {item.host: item.reason for item in result}
 
 
 def test_an_unchanged_host_is_left_alone() -> None:
@@ -91,7 +91,7 @@ def test_more_nodes_on_a_host_need_no_preparation() -> None:
 
 def test_the_fingerprint_is_of_the_host_alone() -> None:
     more = bed(hosts=(host("h1"), host("h2"), host("h3")), nodes=(node(1), node(2), node(3)))
-    before, after = (preparation.parts(one, "p", IDS) for one in (bed(), more))
+    before, after = (preparation.parts(item, "p", IDS) for item in (bed(), more))
     assert preparation.fingerprint(before["h1"]) == preparation.fingerprint(after["h1"])
     assert preparation.fingerprint(before["h1"]) != preparation.fingerprint(before["h2"])
 
@@ -163,9 +163,9 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
     ],
 )
 def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, text: str, fix: str) -> None:
-    found = error_explanations.explain_host(host("h1"), said)
-    assert text in found.text
-    assert fix in found.fix
+    explanation = error_explanations.explain_host(host("h1"), said)
+    assert text in explanation.text
+    assert fix in explanation.fix
 
 
 @pytest.mark.parametrize(
@@ -186,8 +186,8 @@ def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
 
 
 def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:
-    found = error_explanations.explain_host(host("h1"), "cannot remove /x: Permission denied", reachable=True)
-    assert found.text == "cannot remove /x: Permission denied"
+    explanation = error_explanations.explain_host(host("h1"), "cannot remove /x: Permission denied", reachable=True)
+    assert explanation.text == "cannot remove /x: Permission denied"
 
 
 def test_a_directory_with_files_of_others_is_not_the_beds(tmp_path: Path) -> None:

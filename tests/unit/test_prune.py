@@ -49,10 +49,10 @@ def test_what_is_minutes_old_stays_for_its_size_unless_a_shorter_age_is_given() 
 
 
 def test_every_removal_has_its_reason() -> None:
-    found = prune.removals(
+    removals = prune.removals(
         [leftover("a", 8), leftover("b", 1, 60)], keep_bytes=5, age=lambda s: f"{s / DAY:g} d", size=lambda n: f"{n} B"
     )
-    assert [removal.reason for removal in found] == ["older than 7 d", "more than 5 B in total"]
+    assert [removal.reason for removal in removals] == ["older than 7 d", "more than 5 B in total"]
 
 
 @pytest.fixture
@@ -77,11 +77,11 @@ def listed(host: Path) -> dict[tuple[str, str], float]:
 
 
 def test_a_host_lists_runs_payloads_outputs_and_archives_of_before(host: Path) -> None:
-    found = listed(host)
-    assert set(found) == {
+    entries = listed(host)
+    assert set(entries) == {
         ("run", RUN), ("run", OTHER), ("payload", "0123"), ("payload", ".4567.tmp"), ("exec", "ab12"), ("archive", "agent-1.pyz"),
     }  # fmt: skip
-    assert found["run", RUN] >= 5 * 5000
+    assert entries["run", RUN] >= 5 * 5000
     ages = {entry["name"]: entry["age_s"] for entry in prunable_files.list_prunable(str(host), str(host / "shared"))}
     assert ages["agent-1.pyz"] > 1e9
     assert ages[RUN] < 600
@@ -127,8 +127,8 @@ def test_a_directory_of_runs_offers_what_never_began_and_bundles_only_when_asked
         (tmp_path / name / "trial.json").write_text("{}")
 
     def offered(*, bundles: bool) -> dict[str, str]:
-        found = leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=bundles)
-        return {local.leftover.name: local.leftover.in_use for local in found}
+        result = leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=bundles)
+        return {local.leftover.name: local.leftover.in_use for local in result}
 
     assert offered(bundles=False) == {".gather-x-1": "", "2026-11-19T02-00-07Z-dp-ring-bbbb": ""}
     assert offered(bundles=True) == {**offered(bundles=False), RUN: "", OTHER: "open on its bed"}

@@ -29,8 +29,8 @@ def state(changes: Mapping[str, Mapping[str, bool]], policy: tuple[str, ...] = (
 def decided(
     changes: Mapping[str, Mapping[str, bool]], policy: tuple[str, ...] = ("spare", "restart")
 ) -> tuple[str, str]:
-    found = recovery.decide(world.trial(policy=policy), state(changes, policy))
-    return (found.policies["n2"], found.slots[2]) if found.policies else ("refused", found.refused)
+    decision = recovery.decide(world.trial(policy=policy), state(changes, policy))
+    return (decision.policies["n2"], decision.slots[2]) if decision.policies else ("refused", decision.refused)
 
 
 @pytest.mark.parametrize(

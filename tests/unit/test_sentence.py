@@ -13,8 +13,8 @@ from . import run_builder
 
 
 def say(verdicts: tuple[Verdict, ...] | None = None, **changes: Any) -> str:
-    told = run_builder.verdicts() if verdicts is None else verdicts
-    return sentence.sentence(run_builder.trial(), run_builder.view(**changes), told)
+    expected = run_builder.verdicts() if verdicts is None else verdicts
+    return sentence.sentence(run_builder.trial(), run_builder.view(**changes), expected)
 
 
 def test_a_failover_is_told_in_one_sentence() -> None:
@@ -22,35 +22,37 @@ def test_a_failover_is_told_in_one_sentence() -> None:
 
 
 def test_a_run_without_a_failover_says_that_no_node_was_lost() -> None:
-    told = say(verdicts=run_builder.verdicts()[:1], failovers=())
-    assert told == "60 steps finished on 4 nodes in 0.93 s; no node lost."
+    text = say(verdicts=run_builder.verdicts()[:1], failovers=())
+    assert text == "60 steps finished on 4 nodes in 0.93 s; no node lost."
 
 
 def test_several_failovers_are_told_in_order_with_all_steps_redone() -> None:
     second = run_builder.failover(index=1, lost=("n0", "n4"), fault=None, ttr_s=1.26, lost_steps=(46,))
-    told = say(failovers=(run_builder.failover(), second))
+    text = say(failovers=(run_builder.failover(), second))
     expected = "2 failovers: node n2 lost at step 30 (back in 0.16 s), nodes n0 and n4 lost at step 47 (back in 1.3 s)"
-    assert told == f"{expected}; 5 steps redone; weights equal to the twin."
+    assert text == f"{expected}; 5 steps redone; weights equal to the twin."
 
 
 def test_a_rank_that_failed_on_a_live_node_is_named_as_a_rank() -> None:
-    one = run_builder.failover(lost=(), failed_ranks=(1, 3), fault=None, lost_steps=())
-    assert say(failovers=(one,)).startswith("Ranks 1 and 3 failed; back in 0.16 s; weights")
+    failover = run_builder.failover(lost=(), failed_ranks=(1, 3), fault=None, lost_steps=())
+    assert say(failovers=(failover,)).startswith("Ranks 1 and 3 failed; back in 0.16 s; weights")
 
 
 def test_a_node_that_did_not_come_back_is_not_called_back() -> None:
-    one = run_builder.failover(ttr_s=None, lost_steps=())
-    told = say(verdicts=(), failovers=(one,), outcome="failed", reason="no policy applies", step=29)
-    assert told == (
+    failover = run_builder.failover(ttr_s=None, lost_steps=())
+    text = say(verdicts=(), failovers=(failover,), outcome="failed", reason="no policy applies", step=29)
+    assert text == (
         "Node n2 lost at step 30; not back; the run failed at step 29 of 60: no policy applies; no verdicts yet."
     )
 
 
 def test_a_finding_that_the_reason_has_told_is_not_told_again() -> None:
-    said = "rank 2, element 5: expected 34, got 35"
-    bad = Verdict(check="finished", outcome="fail", text=f"wrong result of n2: {said}")
-    told = say(verdicts=(bad,), failovers=(), outcome="failed", reason=f"{said}; it is not measured again", step=0)
-    assert told == f"The run failed before its first step was done: {said}; it is not measured again; finished fails."
+    message = "rank 2, element 5: expected 34, got 35"
+    bad = Verdict(check="finished", outcome="fail", text=f"wrong result of n2: {message}")
+    text = say(verdicts=(bad,), failovers=(), outcome="failed", reason=f"{message}; it is not measured again", step=0)
+    assert (
+        text == f"The run failed before its first step was done: {message}; it is not measured again; finished fails."
+    )
 
 
 def test_an_interrupted_run_says_where_it_stands() -> None:
@@ -59,8 +61,8 @@ def test_an_interrupted_run_says_where_it_stands() -> None:
 
 def test_weights_that_differ_are_never_called_equal() -> None:
     bad = Verdict(check="bit-exact", outcome="fail", text="loss differs at step 41")
-    told = say(verdicts=(bad,))
-    assert told.endswith("weights differ from the twin; bit-exact fails: loss differs at step 41.")
+    text = say(verdicts=(bad,))
+    assert text.endswith("weights differ from the twin; bit-exact fails: loss differs at step 41.")
 
 
 def test_an_unproved_fault_is_told_as_unknown() -> None:

@@ -24,10 +24,10 @@ def between(one: str, other: str | None = None) -> Gap:
 @pytest.mark.parametrize("policy", ["spare", "restart", "[spare, restart]"])
 @pytest.mark.parametrize("gap", [between("n3", "n0"), between("n1")], ids=["two of its nodes", "one node with nobody"])
 def test_a_policy_that_needs_the_directory_is_refused_with_the_reason(policy: str, gap: Gap) -> None:
-    asked = trial(f"recovery: {{policy: {policy}}}")
+    requested = trial(f"recovery: {{policy: {policy}}}")
     wanted = r"needs a directory that the trial's nodes \(n0 n1 n2 n3\) share; .* is not shared: "
     with pytest.raises(UsageError, match=f"{wanted}{gap.reason}: mount the same file system there on their hosts"):
-        planned(asked, gaps=[gap])
+        planned(requested, gaps=[gap])
 
 
 def test_without_the_directory_a_trial_without_faults_runs_and_recovers_from_nothing() -> None:
@@ -41,16 +41,20 @@ def test_without_the_directory_a_trial_without_faults_runs_and_recovers_from_not
 def test_what_hosts_have_there_on_which_no_node_of_the_trial_is_does_not_matter(policy: str) -> None:
     """n0 and n1 share it with the spare n4; n2 and n3 with nobody, and not with each other."""
     gaps = [between("n2"), between("n3", "n2"), between("n3", "n0"), between("n1", "n3"), between("n4", "n3")]
-    asked = trial(f"world: {{nodes: 2}}\nrecovery: {{policy: {policy}}}", fail="1")
-    found = planned(asked, gaps=gaps)
-    assert (found.slots, found.spares, found.left_out) == (("n0", "n1"), ("n4",), {})
-    assert found.policy == (("spare", "restart") if policy == "auto" else asked.recovery.policy)
+    requested = trial(f"world: {{nodes: 2}}\nrecovery: {{policy: {policy}}}", fail="1")
+    planned_run = planned(requested, gaps=gaps)
+    assert (planned_run.slots, planned_run.spares, planned_run.left_out) == (("n0", "n1"), ("n4",), {})
+    assert planned_run.policy == (("spare", "restart") if policy == "auto" else requested.recovery.policy)
 
 
 def test_a_spare_that_does_not_share_it_is_left_out_and_named() -> None:
     gaps = [between("n4", "n1")]
-    found = planned(trial("recovery: {policy: auto}", fail="2"), gaps=gaps)
-    assert (found.policy, found.spares, found.left_out) == (("restart",), (), {"n4": "n4 does not see n1"})
+    planned_run = planned(trial("recovery: {policy: auto}", fail="2"), gaps=gaps)
+    assert (planned_run.policy, planned_run.spares, planned_run.left_out) == (
+        ("restart",),
+        (),
+        {"n4": "n4 does not see n1"},
+    )
     both = planned(trial("recovery: {policy: [spare, restart]}", fail="2"), gaps=gaps)
     assert (both.policy, both.spares) == (("spare", "restart"), ())
     with pytest.raises(
@@ -62,17 +66,19 @@ def test_a_spare_that_does_not_share_it_is_left_out_and_named() -> None:
 def test_spares_that_do_not_share_it_with_each_other_are_not_both_kept() -> None:
     of = beds.local()
     more = dataclasses.replace(of, nodes=(*of.nodes, dataclasses.replace(of.nodes[-1], name="n5")))
-    found = planned(trial("recovery: {policy: auto}", fail="2"), more, gaps=[between("n5", "n4")])
-    assert (found.spares, found.left_out) == (("n4",), {"n5": "n5 does not see n4"})
+    planned_run = planned(trial("recovery: {policy: auto}", fail="2"), more, gaps=[between("n5", "n4")])
+    assert (planned_run.spares, planned_run.left_out) == (("n4",), {"n5": "n5 does not see n4"})
 
 
 def test_no_recovery_needs_no_directory_and_keeps_its_spares() -> None:
-    found = planned(trial("recovery: {policy: none}", fail="2"), gaps=[between("n4"), between("n0", "n1")])
-    assert (found.policy, found.spares) == (("none",), ("n4",))
+    planned_run = planned(trial("recovery: {policy: none}", fail="2"), gaps=[between("n4"), between("n0", "n1")])
+    assert (planned_run.policy, planned_run.spares) == (("none",), ("n4",))
 
 
 def test_what_is_left_out_is_told_when_the_run_begins() -> None:
     value = {"nodes": {}, "left_out": {"n4": "h2 does not see what h0 writes there"}}
     at, source = Clock(boot="b", mono=0.0, wall=0.0), Source(writer="ctl", n=1)
     lines = RunLines(trial=trial()).feed(Event(type="note", f="run.begin", at=at, source=source, value=value))
-    assert [(one.label, one.text) for one in lines] == [("left out", "spare n4: h2 does not see what h0 writes there")]
+    assert [(line.label, line.text) for line in lines] == [
+        ("left out", "spare n4: h2 does not see what h0 writes there")
+    ]

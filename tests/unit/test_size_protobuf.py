@@ -40,14 +40,14 @@ def counted(field: int, content: bytes | str) -> bytes:
 def attribute(name: str, value: Any) -> bytes:
     """AttributeProto: name 1; int64_val 9, bool_val 27, string_val 29, double_val 3."""
     if isinstance(value, bool):
-        told = number(27, value)
+        expected = number(27, value)
     elif isinstance(value, int):
-        told = number(9, value)
+        expected = number(9, value)
     elif isinstance(value, float):
-        told = varint(3 << 3 | 1) + struct.pack("<d", value)
+        expected = varint(3 << 3 | 1) + struct.pack("<d", value)
     else:
-        told = counted(29, value)
-    return counted(10, counted(1, name) + told)
+        expected = counted(29, value)
+    return counted(10, counted(1, name) + expected)
 
 
 def node(id: int, type: int, start: int = 0, length: int = 0, name: str = "", inputs: str = "", **values: Any) -> bytes:
@@ -61,7 +61,7 @@ def node(id: int, type: int, start: int = 0, length: int = 0, name: str = "", in
 
 def file(*messages: bytes) -> bytes:
     """GlobalMetadata with its version, then the nodes, each behind its length."""
-    return b"".join(varint(len(one)) + one for one in (counted(1, "0.0.4"), *messages))
+    return b"".join(varint(len(item)) + item for item in (counted(1, "0.0.4"), *messages))
 
 
 WORLD = json.dumps([json.dumps([{"pg_name": "0", "ranks": [0, 1, 2, 3]}])])
@@ -74,13 +74,18 @@ TRACE = file(
 
 
 def test_a_trace_in_protobuf_is_replayed_as_the_same_one_in_json() -> None:
-    found = traces.replay({"chakra.0.et": TRACE}, ring)
-    assert (found.form, found.ranks, found.collectives, found.timed) == ("Chakra execution trace", 4, 2, True)
-    told = [(item.operation, item.bytes, round(item.gap_ms, 3)) for item in found.items]
-    assert told == [("all-reduce", 1 << 20, 0.0), ("all-gather", 4096, 0.25)]
-    nodes = [{**one, "attr": one.get("attr", [])} for one in trace_chakra_protobuf.read_nodes(TRACE)]
+    replayed = traces.replay({"chakra.0.et": TRACE}, ring)
+    assert (replayed.form, replayed.ranks, replayed.collectives, replayed.timed) == (
+        "Chakra execution trace",
+        4,
+        2,
+        True,
+    )
+    expected = [(item.operation, item.bytes, round(item.gap_ms, 3)) for item in replayed.items]
+    assert expected == [("all-reduce", 1 << 20, 0.0), ("all-gather", 4096, 0.25)]
+    nodes = [{**item, "attr": item.get("attr", [])} for item in trace_chakra_protobuf.read_nodes(TRACE)]
     text = "\n".join(map(json.dumps, nodes))
-    assert traces.replay({"chakra.0.json": text.encode()}, ring).items == found.items
+    assert traces.replay({"chakra.0.json": text.encode()}, ring).items == replayed.items
 
 
 def test_files_of_several_ranks_are_matched_by_the_number_in_their_names() -> None:
@@ -98,8 +103,8 @@ def test_every_kind_of_number_is_read() -> None:
         varint(19 << 3 | 5) + struct.pack("<I", 9), varint(23 << 3 | 5) + struct.pack("<i", -9), number(27, 1),
         varint(25 << 3 | 1) + struct.pack("<q", -1), varint(3 << 3 | 1) + struct.pack("<d", 0.25),
     ]  # fmt: skip
-    (found,) = trace_chakra_protobuf.read_nodes(file(b"".join(counted(10, counted(1, "x") + one) for one in values)))
-    read = [next(value for key, value in one.items() if key != "name") for one in found["attr"]]
+    (result,) = trace_chakra_protobuf.read_nodes(file(b"".join(counted(10, counted(1, "x") + item) for item in values)))
+    read = [next(value for key, value in item.items() if key != "name") for item in result["attr"]]
     assert read == [-3, -(1 << 40), 7, (1 << 64) - 1, -3, 2, 9, -9, True, -1, 0.25]
 
 
@@ -119,9 +124,9 @@ def test_every_kind_of_number_is_read() -> None:
     ],
 )
 def test_what_is_wrong_is_told_with_its_place(content: bytes, told: str) -> None:
-    with pytest.raises(TraceError) as found:
+    with pytest.raises(TraceError) as caught:
         traces.replay({"chakra.0.et": content}, ring, 4)
-    assert told in str(found.value) and str(found.value).startswith("chakra.0.et: ")
+    assert told in str(caught.value) and str(caught.value).startswith("chakra.0.et: ")
 
 
 @given(st.binary(max_size=200))

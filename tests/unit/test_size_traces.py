@@ -21,7 +21,9 @@ def ring(operation: str, ranks: int) -> str:
 
 def replay(gpus: int | None = None, **files: Any) -> traces.Replay:
     """``files``: rank0=… is rank0.json."""
-    return traces.replay({f"{name}.json": json.dumps(found).encode() for name, found in files.items()}, ring, gpus)
+    return traces.replay(
+        {f"{name}.json": json.dumps(replayed).encode() for name, replayed in files.items()}, ring, gpus
+    )
 
 
 def refused(gpus: int | None = None, **files: Any) -> str:
@@ -89,46 +91,49 @@ def test_a_param_trace_counts_elements_and_keeps_starts_as_gaps() -> None:
         param("allreduce", 1000, 5_000_000),
         param("broadcast", 7, 6_000_000),
     ]
-    found = replay(trace=trace)
-    assert found.ranks == 4 and found.collectives == 3
-    assert [item.document for item in found.items] == [
+    replayed = replay(trace=trace)
+    assert replayed.ranks == 4 and replayed.collectives == 3
+    assert [item.document for item in replayed.items] == [
         {"operation": "all-reduce", "bytes": 4000, "trials": 2, "gap_ms": 2.5, "algorithm": "ring", "dtype": "float32"},
         {"operation": "broadcast", "bytes": 28, "trials": 1, "gap_ms": 1.0, "algorithm": "ring", "dtype": "float32"},
     ]
-    assert any("from one start to the next" in note for note in found.notes)
+    assert any("from one start to the next" in note for note in replayed.notes)
 
 
 def test_sizes_follow_nccl_tests() -> None:
     gathered = param("all_gather_base", 10, out_msg_size=40)
     scattered = param("reduce_scatter_base", 40, out_msg_size=10, dtype="half")
-    found = replay(
+    replayed = replay(
         trace=[gathered, scattered, param("all_to_allv", 12, dtype="long"), {"comms": "barrier", "world_size": 4}]
     )
-    assert [(item.operation, item.bytes) for item in found.items] == [
+    assert [(item.operation, item.bytes) for item in replayed.items] == [
         ("all-gather", 160), ("reduce-scatter", 80), ("all-to-all", 96), ("barrier", 0),
     ]  # fmt: skip
 
 
 def test_groups_of_param_are_named_by_its_init_entries() -> None:
     init = {"comms": "init", "pg_id": 1, "global_ranks": [0, 2]}
-    found = replay(trace=[init, param("all_reduce", 1, pg_id=1), param("all_reduce", 1, pg_id=0)])
-    assert [item.groups for item in found.items] == [((0, 2),), ()]
+    replayed = replay(trace=[init, param("all_reduce", 1, pg_id=1), param("all_reduce", 1, pg_id=0)])
+    assert [item.groups for item in replayed.items] == [((0, 2),), ()]
 
 
 def test_groups_that_work_at_the_same_time_are_one_item() -> None:
     def rank(*group: int) -> list[dict[str, Any]]:
         return [param("all_reduce", 8, pg_id=9, global_ranks=list(group)), param("all_reduce", 2)]
 
-    found = replay(rank0=rank(0, 1), rank1=rank(0, 1), rank2=rank(2, 3), rank3=rank(2, 3))
-    assert [(item.bytes, item.trials, item.groups) for item in found.items] == [(32, 1, ((0, 1), (2, 3))), (8, 1, ())]
+    replayed = replay(rank0=rank(0, 1), rank1=rank(0, 1), rank2=rank(2, 3), rank3=rank(2, 3))
+    assert [(item.bytes, item.trials, item.groups) for item in replayed.items] == [
+        (32, 1, ((0, 1), (2, 3))),
+        (8, 1, ()),
+    ]
 
 
 def test_a_send_and_its_receive_are_one_exchange() -> None:
     sends = [param("isend", 5, src_rank=0, dst_rank=1, world_size=2)]
     receives = [param("irecv", 5, src_rank=0, dst_rank=1, world_size=2)]
-    found = replay(rank0=sends, rank1=receives)
-    assert [(item.operation, item.bytes, item.groups) for item in found.items] == [("send-recv", 20, ())]
-    assert found.ranks == 2
+    replayed = replay(rank0=sends, rank1=receives)
+    assert [(item.operation, item.bytes, item.groups) for item in replayed.items] == [("send-recv", 20, ())]
+    assert replayed.ranks == 2
     assert replay(both=[*sends, *receives], gpus=3).items[0].groups == ((0, 1),)
 
 
@@ -139,8 +144,8 @@ def test_two_ranks_that_send_to_each_other_first_are_no_deadlock() -> None:
             param("isend", 5, src_rank=me, dst_rank=1 - me, world_size=2),
         ]
 
-    found = replay(rank0=rank(0), rank1=rank(1))
-    assert [(item.operation, item.trials, item.groups) for item in found.items] == [("send-recv", 1, ())]
+    replayed = replay(rank0=rank(0), rank1=rank(1))
+    assert [(item.operation, item.trials, item.groups) for item in replayed.items] == [("send-recv", 1, ())]
 
 
 def test_pairs_that_share_a_rank_are_replayed_one_after_the_other() -> None:
@@ -148,8 +153,8 @@ def test_pairs_that_share_a_rank_are_replayed_one_after_the_other() -> None:
         forward = [param("send", 5, src_rank=me, dst_rank=me + 1, world_size=4)] if me < 3 else []
         return forward + ([param("recv", 5, src_rank=me - 1, dst_rank=me, world_size=4)] if me else [])
 
-    found = replay(rank0=rank(0), rank1=rank(1), rank2=rank(2), rank3=rank(3))
-    assert [item.groups for item in found.items] == [((0, 1), (2, 3)), ((1, 2),)]
+    replayed = replay(rank0=rank(0), rank1=rank(1), rank2=rank(2), rank3=rank(3))
+    assert [item.groups for item in replayed.items] == [((0, 1), (2, 3)), ((1, 2),)]
 
 
 def test_chakra_by_its_converter_has_gaps_between_end_and_start() -> None:
@@ -161,8 +166,8 @@ def test_chakra_by_its_converter_has_gaps_between_end_and_start() -> None:
         chakra(4, JSONIZED, 451, 1, comm_type=7, comm_size=64),
     ]
     text = "\n".join(json.dumps(node) for node in nodes)
-    found = traces.replay({"chakra.0.json": text.encode()}, ring, 4)
-    assert [(item.operation, item.bytes, item.gap_ms) for item in found.items] == [
+    replayed = traces.replay({"chakra.0.json": text.encode()}, ring, 4)
+    assert [(item.operation, item.bytes, item.gap_ms) for item in replayed.items] == [
         ("all-reduce", 4096, 0.0),
         ("all-gather", 4096, pytest.approx(0.25)),
         ("reduce-scatter", 64, pytest.approx(0.001)),
@@ -184,9 +189,9 @@ def test_the_observers_trace_names_collective_type_and_group() -> None:
         "schema": "1.1.0-chakra.0.0.4",
         "nodes": [GROUPS, observed("allreduce", 10, "BFloat16"), observed("wait", 0)],
     }
-    found = replay(trace=trace)
-    assert (found.ranks, found.form) == (2, "Chakra execution trace")
-    assert [(item.operation, item.bytes, item.dtype) for item in found.items] == [("all-reduce", 20, "bfloat16")]
+    replayed = replay(trace=trace)
+    assert (replayed.ranks, replayed.form) == (2, "Chakra execution trace")
+    assert [(item.operation, item.bytes, item.dtype) for item in replayed.items] == [("all-reduce", 20, "bfloat16")]
 
 
 def test_peers_of_the_observers_trace_are_places_in_the_group() -> None:
@@ -195,8 +200,8 @@ def test_peers_of_the_observers_trace_are_places_in_the_group() -> None:
         node["inputs"] = {"values": [[], 7, ["0", "default_pg"], peer]}
         return {"schema": "1.1.0-chakra.0.0.4", "nodes": [GROUPS, node]}
 
-    found = replay(rank0=rank("send", 1), rank1=rank("recv", 0))
-    assert [(item.operation, item.bytes) for item in found.items] == [("send-recv", 12)]
+    replayed = replay(rank0=rank("send", 1), rank1=rank("recv", 0))
+    assert [(item.operation, item.bytes) for item in replayed.items] == [("send-recv", 12)]
 
 
 def test_the_longest_computing_before_a_collective_counts() -> None:
@@ -206,8 +211,8 @@ def test_the_longest_computing_before_a_collective_counts() -> None:
             chakra(2, JSONIZED, 110 + start, 10, comm_type=0, comm_size=8),
         ]
 
-    found = replay(rank0=rank(1000), rank1=rank(3000))
-    (item,) = found.items
+    replayed = replay(rank0=rank(1000), rank1=rank(3000))
+    (item,) = replayed.items
     assert item.trials == 2 and item.gap_ms == pytest.approx(1.5)
 
 
@@ -270,8 +275,8 @@ def test_a_collective_that_one_rank_lacks_is_named() -> None:
 
 
 def test_ranks_that_disagree_about_the_size_are_named() -> None:
-    found = refused(rank0=[param("all_reduce", 4, world_size=2)], rank1=[param("all_reduce", 5, world_size=2)])
-    assert found == "rank1.json: entry 1 (all_reduce): 20 bytes, but 16 in rank0.json: entry 1 (all_reduce)"
+    result = refused(rank0=[param("all_reduce", 4, world_size=2)], rank1=[param("all_reduce", 5, world_size=2)])
+    assert result == "rank1.json: entry 1 (all_reduce): 20 bytes, but 16 in rank0.json: entry 1 (all_reduce)"
     sent = [param("send", 4, src_rank=0, dst_rank=1, world_size=2)]
     assert "16 bytes to rank 1, which receives 8" in refused(
         rank0=sent, rank1=[param("recv", 2, src_rank=0, dst_rank=1, world_size=2)]

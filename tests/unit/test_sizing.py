@@ -38,20 +38,22 @@ def arranged(strategy: str, gpus: int, model: Model = SMALL, **given: Any) -> la
 
 
 def moved(strategy: str, gpus: int, batch: int, model: Model = SMALL, **given: Any) -> list[tuple[str, int, int]]:
-    found = traffic.of_step(model, arranged(strategy, gpus, model, **given), ADAM, batch)
-    return [(one.operation, one.size, one.count) for one in found]
+    collectives = traffic.of_step(model, arranged(strategy, gpus, model, **given), ADAM, batch)
+    return [(item.operation, item.size, item.count) for item in collectives]
 
 
 def test_where_inputs_are_gathered_each_gpu_has_its_part_of_every_weight() -> None:
-    one = memory.of_rank(CLASSIFIER, arranged("tp", 4, CLASSIFIER), ADAM, None)
-    assert one.parameters == 60_691 and one.weights == 4 * 60_691
-    assert 4 * one.parameters - CLASSIFIER.parameters in range(8 * 4), "no more than what eight tensors leave over"
+    rank_memory = memory.of_rank(CLASSIFIER, arranged("tp", 4, CLASSIFIER), ADAM, None)
+    assert rank_memory.parameters == 60_691 and rank_memory.weights == 4 * 60_691
+    assert 4 * rank_memory.parameters - CLASSIFIER.parameters in range(8 * 4), (
+        "no more than what eight tensors leave over"
+    )
     assert memory.of_rank(CLASSIFIER, arranged("dp", 4, CLASSIFIER), ADAM, None).weights == 971_048
 
 
 def prices(wanted: str | None = None) -> cost.Prices:
-    found = discover().algorithms
-    return cost.Prices({name: found[name].module for name in found}, wanted)
+    algorithms = discover().algorithms
+    return cost.Prices({name: algorithms[name].module for name in algorithms}, wanted)
 
 
 def test_the_reference_classifier_has_the_published_figures() -> None:
@@ -64,8 +66,8 @@ def test_the_reference_classifier_has_the_published_figures() -> None:
 
 
 def test_an_epoch_ends_with_a_short_batch() -> None:
-    found = batches.Batches(dataset=60_000, batch=8192, epochs=1)
-    assert (found.total, found.last, found.short) == (8, 2656, 1)
+    result = batches.Batches(dataset=60_000, batch=8192, epochs=1)
+    assert (result.total, result.last, result.short) == (8, 2656, 1)
     three = batches.Batches(dataset=60_000, batch=8192, epochs=3)
     assert (three.total, three.short) == (24, 3)
     even = batches.Batches(dataset=60_000, batch=6000, epochs=2)
@@ -95,9 +97,9 @@ def test_megatron_reduces_four_times_in_each_layer() -> None:
 
 
 def test_zero_3_moves_three_times_the_model() -> None:
-    found = moved("fsdp", 4, 8)
-    assert sum(size * count for operation, size, count in found if operation == "all-gather") == 2 * SMALL.bytes
-    assert sum(size * count for operation, size, count in found if operation == "reduce-scatter") == SMALL.bytes
+    collectives = moved("fsdp", 4, 8)
+    assert sum(size * count for operation, size, count in collectives if operation == "all-gather") == 2 * SMALL.bytes
+    assert sum(size * count for operation, size, count in collectives if operation == "reduce-scatter") == SMALL.bytes
 
 
 @pytest.mark.parametrize("zero", [1, 2])
@@ -107,8 +109,8 @@ def test_lower_stages_move_twice_the_model(zero: int) -> None:
 
 def test_stages_exchange_each_microbatch_at_every_boundary() -> None:
     # 8 samples in 4 microbatches of 2, each forward and back: 2 x 16 x 8 x 2 bytes; boundaries 0-1 and 2-3 at once, then 1-2
-    found = traffic.of_step(SMALL, arranged("pp", 4), ADAM, 8)
-    assert [(one.operation, one.size, one.count, one.groups) for one in found] == [
+    collectives = traffic.of_step(SMALL, arranged("pp", 4), ADAM, 8)
+    assert [(item.operation, item.size, item.count, item.groups) for item in collectives] == [
         ("send-recv", 512, 8, ((0, 1), (2, 3))),
         ("send-recv", 512, 8, ((1, 2),)),
     ]
@@ -116,20 +118,20 @@ def test_stages_exchange_each_microbatch_at_every_boundary() -> None:
 
 def test_stages_of_the_classifier_pass_on_what_its_layers_put_out() -> None:
     # 2,048 samples of a microbatch x 256, 128, 64 outputs x 4 bytes
-    found = moved("pp", 4, 8192, CLASSIFIER)
-    assert found == [("send-recv", 2_097_152, 8), ("send-recv", 1_048_576, 8), ("send-recv", 524_288, 8)]
+    collectives = moved("pp", 4, 8192, CLASSIFIER)
+    assert collectives == [("send-recv", 2_097_152, 8), ("send-recv", 1_048_576, 8), ("send-recv", 524_288, 8)]
 
 
 def test_experts_exchange_their_tokens_four_times_in_each_layer() -> None:
     assert SMALL.shape is not None
     shape = dataclasses.replace(SMALL.shape, experts=4, topk=2)
     experts = transformers.build("moe", shape, transformers.STYLES["llama"], "bfloat16", "by hand")
-    found = traffic.of_step(experts, arranged("ep", 4, experts), ADAM, 8)
+    collectives = traffic.of_step(experts, arranged("ep", 4, experts), ADAM, 8)
     # s b h topk e = 16 x 2 x 8 x 2 x 2 bytes; 4 layers x 4
-    assert (found[0].operation, found[0].size, found[0].count) == ("all-to-all", 1024, 16)
+    assert (collectives[0].operation, collectives[0].size, collectives[0].count) == ("all-to-all", 1024, 16)
     # Every rank has another expert, so experts' gradients stay where they are: the others' alone are reduced.
     dense = sum(part.elements for layer in experts.layers for part in layer.parts if part.kind != "expert")
-    assert [(one.operation, one.size) for one in found][1:] == [("all-reduce", dense * 2)]
+    assert [(item.operation, item.size) for item in collectives][1:] == [("all-reduce", dense * 2)]
 
 
 def test_groups_of_a_hybrid_are_laid_out_side_by_side() -> None:
@@ -142,12 +144,12 @@ def test_groups_of_a_hybrid_are_laid_out_side_by_side() -> None:
 
 def test_a_hybrid_is_the_product_of_its_groups() -> None:
     # 16 samples of 2 replicas in 2 microbatches are 4 each; stage 0 has 2 of 4 layers, and the embedding
-    found = traffic.of_step(SMALL, arranged("hybrid", 8, tp=2, pp=2), ADAM, 16)
-    assert [(one.operation, one.axis, one.size, one.count) for one in found][:2] == [
+    collectives = traffic.of_step(SMALL, arranged("hybrid", 8, tp=2, pp=2), ADAM, 16)
+    assert [(item.operation, item.axis, item.size, item.count) for item in collectives][:2] == [
         ("all-reduce", "tp", 4 * 16 * 8 * 2, 4 * 2 * 2),
         ("send-recv", "pp", 4 * 16 * 8 * 2, 2 * 2),
     ]
-    assert found[2].axis == "dp" and found[2].operation == "all-reduce"
+    assert collectives[2].axis == "dp" and collectives[2].operation == "all-reduce"
 
 
 def test_buckets_close_with_the_tensor_that_fills_them() -> None:
@@ -167,8 +169,8 @@ def test_buckets_are_those_of_the_library() -> None:
     sizes = [part.elements for layer in model.layers for part in layer.parts]
     tensors = [torch.empty(size, device="meta") for size in reversed(sizes)]
     limits = [traffic.FIRST_BUCKET, traffic.BUCKET]
-    found, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)  # type: ignore[attr-defined]
-    assert traffic.buckets(model, 4) == tuple(sum(tensors[one].numel() * 4 for one in bucket) for bucket in found)
+    result, _ = distributed._compute_bucket_assignment_by_size(tensors, limits)  # type: ignore[attr-defined]
+    assert traffic.buckets(model, 4) == tuple(sum(tensors[item].numel() * 4 for item in bucket) for bucket in result)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
@@ -224,8 +226,8 @@ def test_a_ring_takes_what_its_cost_model_says() -> None:
     ("text", "rate", "alpha"), [("1gbit", 1e9, 0), ("12.5GB/s,5us", 1e11, 5e-6), ("400Gb/s, 2ms", 4e11, 2e-3)]
 )
 def test_links_are_read(text: str, rate: float, alpha: float) -> None:
-    found = cost.parse_link(text)
-    assert found.rate == pytest.approx(rate) and found.alpha == pytest.approx(alpha)
+    result = cost.parse_link(text)
+    assert result.rate == pytest.approx(rate) and result.alpha == pytest.approx(alpha)
 
 
 @pytest.mark.parametrize("text", ["fast", "0mbit", "100mbit,soon", "-1gbit", "100"])
@@ -250,23 +252,23 @@ def test_what_would_fit_can_be_asked_for_and_then_fits(name: str, gpus: int, bat
     model = transformers.preset(name, None, {})
     plain = arranged("dp", gpus, model)
     limit = 60 * 10**9 if gpus > 2 else 40 * 10**9
-    found = memory.fitting_layouts(model, plain, ADAM, batch, limit)
-    assert found
-    for other, held in found:
+    result = memory.fitting_layouts(model, plain, ADAM, batch, limit)
+    assert result
+    for other, held in result:
         given: dict[str, Any] = {"zero": other.zero or None} if other.strategy != "ddp" else {}
         given |= {"tp": other.tp, "pp": other.pp} if other.strategy == "hybrid" else {}
         rest: dict[str, Any] = {"sequence_parallel": other.sequence_parallel, "recompute": other.recompute}
-        asked = arranged(other.strategy, gpus, model, **given, **rest)
-        assert asked == other
-        assert memory.of_rank(model, asked, ADAM, batch) == held
+        requested = arranged(other.strategy, gpus, model, **given, **rest)
+        assert requested == other
+        assert memory.of_rank(model, requested, ADAM, batch) == held
 
 
 def test_shares_cut_every_batch_and_weigh_the_losses() -> None:
-    found = batches.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
-    assert [share.samples for share in found] == [2048, 2048, 819, 3277]
-    assert [share.last for share in found] == [664, 664, 266, 1062]
-    assert sum(share.weight for share in found) == pytest.approx(4)
-    assert found[2].weight == pytest.approx(819 * 4 / 8192)
+    result = batches.uneven((0.25, 0.25, 0.10, 0.4), 4, 8192, 2656)
+    assert [share.samples for share in result] == [2048, 2048, 819, 3277]
+    assert [share.last for share in result] == [664, 664, 266, 1062]
+    assert sum(share.weight for share in result) == pytest.approx(4)
+    assert result[2].weight == pytest.approx(819 * 4 / 8192)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def test_a_mistake_is_told_once_at_its_place() -> None:
     wrong = INVENTORY + "    ansible_ssh_common_args: -o HostKeyAlias=x -o IdentityAgent=y\n"
     with pytest.raises(UsageError) as refused:
         bed(wrong)
-    said = "ccbed's own connection does not support -o HostKeyAlias, -o IdentityAgent; remove it"
-    assert refused.value.problems == (f"lab.yml:12: vars.ansible_ssh_common_args: {said}",)
+    message = "ccbed's own connection does not support -o HostKeyAlias, -o IdentityAgent; remove it"
+    assert refused.value.problems == (f"lab.yml:12: vars.ansible_ssh_common_args: {message}",)
 
 
 def test_the_way_of_the_inventory_comes_before_that_of_the_configuration(tmp_path: Path) -> None:
@@ -98,6 +98,6 @@ def test_the_way_of_the_inventory_comes_before_that_of_the_configuration(tmp_pat
         name="h1", address="h1", user="ann", ssh={"proxyjump": ("a:1,bob@b:2",), "config": (str(config),)}
     )
     assert destinations.resolve(jumping)[1] == f"ssh -o BatchMode=yes -F {config} -W h1:2022 -J a:1 -p 2 -- bob@b"
-    told = HostSpec(name="h1", address="h1", user="ann", ssh={"proxycommand": ("nc -x %% %r %h %p",)})
-    assert destinations.resolve(told, config)[1] == "nc -x % ann h1 2022"
+    expected = HostSpec(name="h1", address="h1", user="ann", ssh={"proxycommand": ("nc -x %% %r %h %p",)})
+    assert destinations.resolve(expected, config)[1] == "nc -x % ann h1 2022"
     assert destinations.resolve(HostSpec(name="h1", address="h1", ssh={"proxycommand": ("none",)}), config)[1] == ""

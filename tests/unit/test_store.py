@@ -112,9 +112,9 @@ def test_a_link_in_a_bundle_is_refused(tmp_path: Path) -> None:
 def test_a_torn_bundle_is_one_clear_error(tmp_path: Path, file: str, content: str) -> None:
     directory = run(tmp_path)
     (directory / file).write_text(content)
-    with pytest.raises(paths.TornBundleError, match=file) as found:
+    with pytest.raises(paths.TornBundleError, match=file) as caught:
         bundle.load(directory)
-    assert found.value.exit_code == EXIT_UNKNOWN
+    assert caught.value.exit_code == EXIT_UNKNOWN
 
 
 def test_no_run_is_a_mistake_of_the_user(tmp_path: Path) -> None:
@@ -126,9 +126,9 @@ def test_an_export_is_verified_elsewhere(tmp_path: Path) -> None:
     directory = run(tmp_path / "runs")
     archive = tmp_path / "run.tar.gz"
     assert export.export(directory, archive) == len(list(paths.walk(directory)))
-    with export.unpacked(archive) as found:
-        assert found.name == directory.name
-        assert seal.verify(found) == ()
+    with export.unpacked(archive) as result:
+        assert result.name == directory.name
+        assert seal.verify(result) == ()
     with pytest.raises(UsageError, match="exists already"):
         export.export(directory, archive)
 
@@ -180,16 +180,16 @@ def test_a_bed_of_containers_without_its_file_is_known_by_its_keeper(tmp_path: P
     keeper = tmp_path / "beds/box/keeper"
     keeper.mkdir(parents=True)
     (keeper / "keeper.json").write_text(json.dumps({"backend": "containers", "engine": "/e.sock"}))
-    found = beds.minimal_spec(tmp_path, "box")
-    assert (found.provider, found.network, found.hostdir) == ("docker", "private", str(tmp_path / "beds/box"))
-    assert [(host.connection, host.engine) for host in found.hosts] == [("local", "/e.sock")]
+    spec = beds.minimal_spec(tmp_path, "box")
+    assert (spec.provider, spec.network, spec.hostdir) == ("docker", "private", str(tmp_path / "beds/box"))
+    assert [(host.connection, host.engine) for host in spec.hosts] == [("local", "/e.sock")]
 
 
 def test_a_bed_on_hosts_elsewhere_without_its_file_is_refused_with_what_helps(tmp_path: Path) -> None:
     (tmp_path / "beds/far/keeper-h1").mkdir(parents=True)
-    with pytest.raises(UsageError, match="hosts are not known") as told:
+    with pytest.raises(UsageError, match="hosts are not known") as caught:
         beds.minimal_spec(tmp_path, "far")
-    assert "ccbed down INVENTORY" in str(told.value.hint)
+    assert "ccbed down INVENTORY" in str(caught.value.hint)
 
 
 def test_only_one_changes_a_bed_at_a_time(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_only_one_changes_a_bed_at_a_time(tmp_path: Path) -> None:
 def test_an_open_run_blocks_the_bed_by_name_and_tells_whether_it_is_driven(tmp_path: Path) -> None:
     with beds.run_lock(tmp_path, "r1", tmp_path / "r1"):
         beds.begin_run(tmp_path, "r1", tmp_path / "r1")
-        found = beds.open_run(tmp_path)
-        assert found is not None
-        assert (found.run, found.driver) == ("r1", os.getpid())
+        open_run = beds.open_run(tmp_path)
+        assert open_run is not None
+        assert (open_run.run, open_run.driver) == ("r1", os.getpid())
         with (
             pytest.raises(UsageError, match=f"busy with run r1 \\(pid {os.getpid()}\\)"),
             beds.run_lock(tmp_path, "r2", tmp_path / "r2"),

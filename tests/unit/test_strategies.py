@@ -34,13 +34,15 @@ def test_traffic_is_told_for_any_world(name: str) -> None:
 def test_data_parallel_traffic_is_what_sizing_says(name: str) -> None:
     module: Any = importlib.import_module(f"orchestrator.workloads.{name}")
     model = model_description.classifier()
-    found = traffic.of_step(model, layout.arrange("dp", 4, {}, model), memory.OPTIMIZERS["adam"], 64)
-    assert module.traffic(module.Params(), 4, 64)["all-reduce"] == 4 * sum(one.size * one.count for one in found)
+    collectives = traffic.of_step(model, layout.arrange("dp", 4, {}, model), memory.OPTIMIZERS["adam"], 64)
+    assert module.traffic(module.Params(), 4, 64)["all-reduce"] == 4 * sum(
+        item.size * item.count for item in collectives
+    )
 
 
 def test_fully_sharded_traffic_is_three_times_the_model_where_the_world_divides_its_rows() -> None:
-    found = train_fsdp.traffic(train_fsdp.Params(), 2, 64)
-    assert found == {"all-gather": 2 * 2 * 971_048, "reduce-scatter": 2 * 971_048}
+    result = train_fsdp.traffic(train_fsdp.Params(), 2, 64)
+    assert result == {"all-gather": 2 * 2 * 971_048, "reduce-scatter": 2 * 971_048}
     assert train_fsdp.traffic(train_fsdp.Params(reshard=False), 2, 64)["all-gather"] == 2 * 971_048
     assert train_fsdp.traffic(train_fsdp.Params(), 4, 64)["reduce-scatter"] == 4 * (971_048 + 2 * 65 * 4)
 
@@ -61,10 +63,10 @@ def test_a_pipeline_moves_what_sizing_says(world: int) -> None:
     """Every boundary twice for each microbatch, forward and back."""
     model = model_description.classifier()
     arranged = layout.arrange("pp", world, {"microbatches": 4}, model)
-    found = traffic.of_step(model, arranged, memory.OPTIMIZERS["adam"], 8192)
-    told = train_pp.traffic(train_pp.Params(batch=8192, microbatches=4), world, 8192)
-    assert told == {"send-recv": sum(one.step_bytes * len(one.groups) for one in found)}
-    assert all(one.count == 2 * 4 for one in found)
+    collectives = traffic.of_step(model, arranged, memory.OPTIMIZERS["adam"], 8192)
+    expected = train_pp.traffic(train_pp.Params(batch=8192, microbatches=4), world, 8192)
+    assert expected == {"send-recv": sum(item.step_bytes * len(item.groups) for item in collectives)}
+    assert all(item.count == 2 * 4 for item in collectives)
 
 
 def test_a_short_batch_moves_what_it_has() -> None:
@@ -110,8 +112,8 @@ def test_what_is_moved_before_the_first_step_is_compared_as_well() -> None:
     assert infer_dp.once(infer_dp.Params(), 4) == {"broadcast": 4 * 971_048}
     run = history.clean()
     for rank in range(4):
-        told = {"once": {"broadcast": 971_048}, "once_predicted": {"broadcast": 4 * 971_048}}
-        run = history.changed(run, "traffic", rank, value=told)
+        expected = {"once": {"broadcast": 971_048}, "once_predicted": {"broadcast": 4 * 971_048}}
+        run = history.changed(run, "traffic", rank, value=expected)
     good = ask(run, "traffic-as-predicted")
     assert (good.outcome, good.text) == (
         "pass",

@@ -65,17 +65,17 @@ def test_the_view_knows_no_step_and_no_goodput(seen: views.RunView) -> None:
 
 def test_the_terminal_says_once_how_it_came_back(run: Run, seen: views.RunView) -> None:
     lines = list(summary._failovers(run, seen))
-    said = sentence.sentence(run.trial, seen)
-    assert lines[0].endswith("; back and finished") and "back and finished" in said
+    message = sentence.sentence(run.trial, seen)
+    assert lines[0].endswith("; back and finished") and "back and finished" in message
     assert not any(
-        word in "\n".join([*lines, said]) for word in ("not back", "redone", "goodput", "step 0", " 0 steps")
+        word in "\n".join([*lines, message]) for word in ("not back", "redone", "goodput", "step 0", " 0 steps")
     )
 
 
 @pytest.mark.parametrize("outcome", ["failed", "interrupted", "running"])
 def test_of_a_script_that_did_not_finish_no_step_is_said(run: Run, seen: views.RunView, outcome: str) -> None:
-    said = sentence.sentence(run.trial, dataclasses.replace(seen, outcome=outcome))
-    assert "whether it came back is not known" in said and "not back" not in said and "step" not in said
+    message = sentence.sentence(run.trial, dataclasses.replace(seen, outcome=outcome))
+    assert "whether it came back is not known" in message and "not back" not in message and "step" not in message
 
 
 def test_the_reports_leave_out_what_is_not_known(run: Run, seen: views.RunView) -> None:

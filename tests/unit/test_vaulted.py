@@ -153,13 +153,13 @@ all:
       {inline}
       ccbed_env: {{STATION: "{{{{ station }}}}", LINE: "{{{{ vault_station }}}}"}}
 """
-    found = inventory.read(lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)))
-    assert found.inventory.hosts[0].variables["ccbed_env"] == {"STATION": "in-its-place", "LINE": "from-a-file"}
-    assert found.secrets == ("from-a-file", "in-its-place", "of-the-file")
+    document = inventory.read(lay(tmp_path, {"lab.yml": hosts}) / "lab.yml", Vault(files=(str(tmp_path / "pw"),)))
+    assert document.inventory.hosts[0].variables["ccbed_env"] == {"STATION": "in-its-place", "LINE": "from-a-file"}
+    assert document.secrets == ("from-a-file", "in-its-place", "of-the-file")
 
 
 def test_a_value_of_several_lines_is_hidden_line_by_line() -> None:
-    around = parse_listing.SourceFiles(path="lab.yml", decrypted={"c": "first-line\nsecond-line\nend\n"})
-    known = parse_listing.secrets(around)
+    files = parse_listing.SourceFiles(path="lab.yml", decrypted={"c": "first-line\nsecond-line\nend\n"})
+    known = parse_listing.secrets(files)
     assert vaulted.hide("rank 0: second-line end", known) == "rank 0: *** end"
     assert vaulted.hide("first-line\nsecond-line\nend", known) == "***"

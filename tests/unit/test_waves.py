@@ -49,10 +49,10 @@ class Slow(FakeProvider):
             super().perform(command)
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        found = super().poll(cursors, timeout_s)
-        if found[0]:
+        result = super().poll(cursors, timeout_s)
+        if result[0]:
             self.waves.append({})
-        return found
+        return result
 
     def observe_node(self, bed: BedSpec, node: str) -> NodeStatus:
         gone = bed.node(node).host in self.dead
@@ -65,8 +65,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def up(provider: Slow, wanted: BedSpec, status: BedStatus | None = None) -> Any:
-    found = status or BedStatus(name=wanted.name, detached=True)
-    return apply.apply(provider, wanted, diff(wanted, found), token="t")
+    result = status or BedStatus(name=wanted.name, detached=True)
+    return apply.apply(provider, wanted, diff(wanted, result), token="t")
 
 
 def test_twenty_four_nodes_on_three_slow_hosts_come_up() -> None:
@@ -101,16 +101,16 @@ def test_nodes_that_are_ready_are_kept_and_a_second_up_starts_only_the_others() 
     assert len(provider.nodes) == 22, "what comes after a failure is started as well"
     assert refused.value.problems == ("node n1: no memory left", "node n9: no memory left")
     assert "nodes that are ready are kept" in refused.value.hint
-    again = Slow(wanted)
-    again.nodes = dict(provider.nodes)
+    second = Slow(wanted)
+    second.nodes = dict(provider.nodes)
     up(
-        again,
+        second,
         wanted,
         BedStatus(
             name="lab", nodes=tuple(provider.nodes.values()), keeper_pid=1, keeper_hash=wanted.agent, detached=True
         ),
     )
-    assert sorted(again.deadlines) == ["n1", "n9"]
+    assert sorted(second.deadlines) == ["n1", "n9"]
 
 
 def test_a_host_that_is_lost_is_not_waited_for_in_later_waves() -> None:
@@ -137,8 +137,8 @@ def test_up_waits_for_nodes_that_another_up_has_started() -> None:
         def observe(self, bed: BedSpec, *, memory: bool = True) -> BedStatus:
             return status(states.pop(0))
 
-    found = apply.settle(Observed(), wanted, status({"n1": "starting"}), sleep=lambda seconds: None)
-    assert ({node.state for node in found.nodes}, states) == ({"warm"}, [])
+    result = apply.settle(Observed(), wanted, status({"n1": "starting"}), sleep=lambda seconds: None)
+    assert ({node.state for node in result.nodes}, states) == ({"warm"}, [])
     late = dataclasses.replace(wanted, start_timeout_s=0.0)
     assert apply.settle(Observed(), late, status({"n1": "starting"})).node("n1").state == "starting"
 
