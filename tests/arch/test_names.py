@@ -18,12 +18,7 @@ PLACEHOLDERS = {
 }  # fmt: skip
 
 #: Folders that still have some, until the last renames of the redesign are in.
-PENDING = (
-    "orchestrator/algorithms", "orchestrator/cli", "orchestrator/core", "orchestrator/model", "orchestrator/plugins.py",
-    "orchestrator/prepare",
-    "orchestrator/providers", "orchestrator/rank", "orchestrator/store",
-    "tests/contract", "tests/lab", "tests/unit",
-)  # fmt: skip
+PENDING = ("orchestrator/core", "orchestrator/model", "tests/contract", "tests/lab", "tests/unit")
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
