@@ -184,7 +184,7 @@ def _incarnations(run: Run) -> Iterator[views.Finding]:
     renewed: set[str | None] = set()
     for event in run.history.events:
         node, incarnation = event.source.node, event.source.incarnation
-        if event.type == "invoke" and event.f in ("node.apply", "fault.heal"):
+        if event.kind in (events.NodeApply, events.FaultHeal):
             renewed.add(event.node)
         if event.kind in (events.RunResumed, events.RunInterrupted):
             renewed |= set(event.data.nodes or {})

@@ -143,7 +143,10 @@ def _undetected(run: Run) -> Iterator[views.Finding]:
 
 def _failed(event: Event) -> bool:
     """Whether a command failed that shows a node as lost, for example one that could not be started again."""
-    return event.f in ("node.apply", "node.kill", "gang.start", "gang.stop") and event.type in ("fail", "info")
+    return event.command in (events.NodeApply, events.NodeKill, events.GangStart, events.GangStop) and event.type in (
+        "fail",
+        "info",
+    )
 
 
 def _is_gone(run: Run, node: str, decided: Event) -> bool:

@@ -13,11 +13,12 @@ from typing import Any
 
 from ..model.bed import BedSpec, BedStatus, HostSpec, NodeStatus
 from ..model.event import Clock, Command, Event
+from ..model.events import KEEPER_COMMANDS
 from ..model.provider import Cursors, Fetched
 from ..node.files.payloads import payload_hash
 from .fake_agents import FakeAgents
 from .fake_cluster import OUTSIDE, FakeCluster, FakeHost, FakeNode
-from .fake_keepers import COMMANDS, FakeKeepers, holder
+from .fake_keepers import FakeKeepers, holder
 from .fake_ranks import FakeGang, FakeRanks
 
 
@@ -123,7 +124,7 @@ class FakeBed:
         return f"/payloads/{name}"
 
     def perform(self, command: Command) -> None:
-        receive = self.keepers.receive if command.f in COMMANDS else self.agents.receive
+        receive = self.keepers.receive if command.kind in KEEPER_COMMANDS else self.agents.receive
         outside = holder(command) == OUTSIDE
         self.cluster.later(
             self.cluster.latency(),

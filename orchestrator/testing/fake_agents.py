@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..model.event import Command
+from ..model.events import CheckpointScan, FenceWrite, GangStart, GangStop, RankRelease, StoreOpen
+from ..model.payload import Payload
 from .fake_cluster import FakeCluster, FakeNode
 from .fake_ranks import FakeRanks
 
@@ -15,13 +17,13 @@ class FakeAgents:
 
     def __init__(self, cluster: FakeCluster, ranks: FakeRanks) -> None:
         self._cluster, self._ranks = cluster, ranks
-        self._handlers: Mapping[str, Callable[[Command], dict[str, Any]]] = {
-            "fence.write": self._write_fence,
-            "checkpoint.scan": self._scan_checkpoints,
-            "store.open": self._open_store,
-            "gang.start": self._start_gang,
-            "gang.stop": self._stop_gang,
-            "rank.release": self._release_rank,
+        self._handlers: Mapping[type[Payload] | None, Callable[[Command[Any]], dict[str, Any]]] = {
+            FenceWrite: self._write_fence,
+            CheckpointScan: self._scan_checkpoints,
+            StoreOpen: self._open_store,
+            GangStart: self._start_gang,
+            GangStop: self._stop_gang,
+            RankRelease: self._release_rank,
         }
 
     def receive(self, command: Command) -> None:
@@ -45,23 +47,23 @@ class FakeAgents:
             self._cluster.respond(command, "fail", {"reason": problem})
             return
         node.done[command.key] += 1
-        self._cluster.respond(command, "ok", self._handlers[command.f](command))
+        self._cluster.respond(command, "ok", self._handlers[command.kind](command))
 
     def _problem(self, command: Command, node: FakeNode) -> str:
         """Why the command is rejected; empty if it is not."""
-        if command.f not in self._handlers:
+        if command.kind not in self._handlers:
             return f"an agent does not perform {command.f}"
-        late = command.f == "gang.start" and self._ranks.fence > int(command.epoch or 0)
+        late = command.kind is GangStart and self._ranks.fence > int(command.epoch or 0)
         if late or command.incarnation not in (None, node.incarnation):
             return "another incarnation, or the epoch is over"
         return ""
 
-    def _write_fence(self, command: Command) -> dict[str, Any]:
-        self._ranks.fence = max(self._ranks.fence, int(command.value["epoch"]))
+    def _write_fence(self, command: Command[FenceWrite]) -> dict[str, Any]:
+        self._ranks.fence = max(self._ranks.fence, command.data.epoch or 0)
         return {"epoch": self._ranks.fence}
 
-    def _scan_checkpoints(self, command: Command) -> dict[str, Any]:
-        lineage = command.value["lineage"]
+    def _scan_checkpoints(self, command: Command[CheckpointScan]) -> dict[str, Any]:
+        lineage = command.data.lineage or ()
         kept = [
             checkpoint
             for checkpoint in self._ranks.checkpoints
@@ -70,24 +72,24 @@ class FakeAgents:
         newest = max(kept, key=lambda checkpoint: (checkpoint["step"], checkpoint["epoch"]), default=None)
         return {"newest": newest, "skipped": []}
 
-    def _open_store(self, command: Command) -> dict[str, Any]:
+    def _open_store(self, command: Command[StoreOpen]) -> dict[str, Any]:
         return {"address": "127.0.0.1", "port": 40000 + int(command.epoch or 0), "pid": 1, "retries": []}
 
-    def _start_gang(self, command: Command) -> dict[str, Any]:
+    def _start_gang(self, command: Command[GangStart]) -> dict[str, Any]:
         self._ranks.start(str(command.node), command.value)
-        return {"pids": {str(rank): 1 for rank in command.value["ranks"]}}
+        return {"pids": {str(rank): 1 for rank in command.data.ranks or ()}}
 
-    def _stop_gang(self, command: Command) -> dict[str, Any]:
-        gang = self._ranks.gangs.get(int(command.value["epoch"]))
+    def _stop_gang(self, command: Command[GangStop]) -> dict[str, Any]:
+        gang = self._ranks.gangs.get(command.data.epoch or 0)
         if gang is None:
             return {"killed": [], "left": 0, "last_step": {}}
         gang.over = True
         ranks = [rank for rank, name in gang.ranks.items() if name == command.node]
         return {"killed": ranks, "left": 0, "last_step": {str(rank): gang.step for rank in ranks}}
 
-    def _release_rank(self, command: Command) -> dict[str, Any]:
-        rank, hold = int(command.value["rank"]), command.value["hold"]
+    def _release_rank(self, command: Command[RankRelease]) -> dict[str, Any]:
+        rank, hold = command.data.rank, command.data.hold
         for gang in self._ranks.gangs.values():
-            if gang.held.get(rank) == hold:
+            if rank is not None and gang.held.get(rank) == hold:
                 del gang.held[rank]
         return {}

@@ -230,7 +230,7 @@ def _slow_engine() -> FakeBed:
     inject = bed.keepers.inject
 
     def inject_slowly(command: Command, node: FakeNode, writer: str) -> None:
-        bed.keepers.perform(node, command.value["act"]["inject"])
+        bed.keepers.perform(node, command.data.act.inject)
         bed.at(3.0, functools.partial(inject, command, node, writer))
 
     bed.keepers.inject = inject_slowly  # type: ignore[method-assign]

@@ -112,6 +112,7 @@ from .run import (
 
 __all__ = [
     "DETECTORS",
+    "KEEPER_COMMANDS",
     "AgentReady",
     "CappedFile",
     "CaseFacts",
@@ -207,3 +208,5 @@ __all__ = [
 
 #: Observations from which recovery may start. The outcome of our own injection is not among them.
 DETECTORS = (NodeExit, RankExit, NodeSilent, GangStalled)
+#: The keeper of a host performs these, an agent all others.
+KEEPER_COMMANDS = (NodeApply, NodeKill, FaultAct, FaultHeal)
