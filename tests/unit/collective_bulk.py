@@ -24,21 +24,21 @@ def write(directory: Path, records: int, world: int = 4, size: int = 65536) -> P
         )
         for k in range(3)
     ]  # fmt: skip
-    one = collective_runs.run(parts, world=world)
-    plan = one.history.last("collective.plan")
+    run = collective_runs.run(parts, world=world)
+    plan = run.history.last("collective.plan")
     assert plan is not None
     for number, case in enumerate(plan.value["cases"]):
         case.update(first_step=number * trials + 1, iterations=trials, stride=1)
     files = collective_runs.Files()
-    place = collective_runs.write(dataclasses.replace(one, files=files), directory)
+    place = collective_runs.write(dataclasses.replace(run, files=files), directory)
     draw = np.random.default_rng(7)
     steps = 3 * trials
-    each = np.repeat(np.array([1e-3, 2e-3, 4e-3]), trials)[:, None] * (1 + 0.05 * draw.random((steps, rounds)))
-    each[draw.integers(0, steps, 40), draw.integers(0, rounds, 40)] += 0.5
+    values = np.repeat(np.array([1e-3, 2e-3, 4e-3]), trials)[:, None] * (1 + 0.05 * draw.random((steps, rounds)))
+    values[draw.integers(0, steps, 40), draw.integers(0, rounds, 40)] += 0.5
     ends = (
-        np.cumsum(np.concatenate([each, np.full((steps, 1), 1e-3)], axis=1).ravel()).reshape(steps, rounds + 1) + 1000
+        np.cumsum(np.concatenate([values, np.full((steps, 1), 1e-3)], axis=1).ravel()).reshape(steps, rounds + 1) + 1000
     )
-    starts = ends - np.concatenate([each, np.full((steps, 1), 1e-3)], axis=1)
+    starts = ends - np.concatenate([values, np.full((steps, 1), 1e-3)], axis=1)
     for rank in range(world):
         folder = place / "nodes" / f"n{rank}" / "i1-e0"
         folder.mkdir(parents=True)

@@ -98,7 +98,7 @@ def run(
 ) -> Run:  # fmt: skip
     """The run that these parts leave. ``notes``: more observations of rank 0. ``drawn``: files made before."""
     bed = drawn or Bed(world=world)
-    for _, among in itertools.groupby(parts, lambda one: (one.operation, one.bytes, one.iterations, one.about)):
+    for _, among in itertools.groupby(parts, lambda part: (part.operation, part.bytes, part.iterations, part.about)):
         bed.carry_out(tuple(among))
     plan = {"cases": bed.cases, "over": over, "warmup": 5, "world": world, "drain": 0, "bandwidth": "mean"}
     nodes = [f"n{rank}" for rank in range(world)]
@@ -107,8 +107,8 @@ def run(
         *(("invoke", "gang.start", node, _spec(rank, world), 0.02) for rank, node in enumerate(nodes)),
         ("note", "gang.joined", None, {}, 0.031),
     ]
-    told = [("collective.plan", plan), *(_probe(world) if probe else ()), *notes]
-    lines += [("note", f, "n0", {"rank": 0, **value}, 0.05) for f, value in told]
+    messages = [("collective.plan", plan), *(_probe(world) if probe else ()), *notes]
+    lines += [("note", f, "n0", {"rank": 0, **value}, 0.05) for f, value in messages]
     end = bed.now - 1000.0
     for rank, node in enumerate(nodes):
         lines.append(("note", "rank.finished", node, {"rank": rank, "steps": bed.step, "metrics": {}}, end))
@@ -133,13 +133,13 @@ def run(
     )
 
 
-def write(one: Run, directory: Path) -> Path:
+def write(entry: Run, directory: Path) -> Path:
     """The same as a bundle on disk."""
-    files = one.files
+    files = entry.files
     assert isinstance(files, Files)
     directory.mkdir(parents=True)
-    bundle.write_inputs(directory, {"trial.json": one.trial, **one.extras})
-    text = "".join(json.dumps(codec.plain(event)) + "\n" for event in one.history.events)
+    bundle.write_inputs(directory, {"trial.json": entry.trial, **entry.extras})
+    text = "".join(json.dumps(codec.plain(event)) + "\n" for event in entry.history.events)
     (directory / "history.jsonl").write_text(text)
     for node, rank, epoch, blob in files.blocks:
         place = directory / "nodes" / node / f"i1-e{epoch}"

@@ -85,8 +85,8 @@ class FakeProvider:
         )
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        said, self._said = self._said, []
-        return said, cursors
+        message, self._said = self._said, []
+        return message, cursors
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:
         return {}

@@ -37,25 +37,25 @@ class Pipes:
 @contextmanager
 def serving(hostdir: Path, operations: Operations | None = None) -> Iterator[Pipes]:
     """A helper that serves until the pipes are closed. It ends with the block."""
-    asked, asking = os.pipe()
-    said, saying = os.pipe()
+    requested, requesters = os.pipe()
+    message, saying = os.pipe()
     helper = LinkServer(str(hostdir), [], operations or {})
 
     def serve() -> None:
-        helper.run(asked, saying)
-        os.close(asked)
+        helper.run(requested, saying)
+        os.close(requested)
         os.close(saying)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    pipes = Pipes(said, asking)
+    pipes = Pipes(message, requesters)
     try:
         yield pipes
     finally:
         pipes.close()
         thread.join(10)
         helper.close()
-        os.close(said)
+        os.close(message)
 
 
 class Heard:

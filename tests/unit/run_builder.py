@@ -103,8 +103,8 @@ def steps() -> tuple[StepRecord, ...]:
     spans = [(0, range(1, 30)), (1, range(26, 61))]
     return tuple(
         StepRecord(epoch=epoch, node=f"n{rank}", rank=rank, step=step, loss=loss(step, rank).hex(), start=0.0, end=0.0)
-        for epoch, each in spans
-        for step in each
+        for epoch, span in spans
+        for step in span
         for rank in range(4)
     )
 
@@ -126,7 +126,7 @@ def twin() -> Twin:
 def failover(**changes: Any) -> views.Failover:
     names = zip(views.MILESTONES, (0.0, *(sum(size for _, size in PHASES[: i + 1]) for i in range(7))), strict=True)
     points = tuple(views.Milestone(name=name, t=0.403 + t, seq=7) for name, t in names)
-    one = views.Failover(
+    entry = views.Failover(
         index=0,
         epoch=1,
         lost=("n2",),
@@ -145,7 +145,7 @@ def failover(**changes: Any) -> views.Failover:
         lost_steps=(26, 27, 28, 29),
         slots=("n0", "n1", "n4", "n3"),
     )
-    return replace(one, **changes)
+    return replace(entry, **changes)
 
 
 def fault_view() -> views.FaultView:
@@ -161,7 +161,7 @@ def fault_view() -> views.FaultView:
 
 
 def view(**changes: Any) -> views.RunView:
-    seen = views.RunView(
+    observed = views.RunView(
         outcome="finished",
         reason="",
         kind="",
@@ -175,7 +175,7 @@ def view(**changes: Any) -> views.RunView:
         faults=(fault_view(),),
         goodput=0.61,
     )
-    return replace(seen, **changes)
+    return replace(observed, **changes)
 
 
 def spans() -> tuple[views.Span, ...]:
@@ -183,9 +183,9 @@ def spans() -> tuple[views.Span, ...]:
         return views.Span(node=node, kind=kind, start=start, end=end, epoch=epoch, label=label)
 
     alive = [
-        one
+        entry
         for node in ("n0", "n1", "n3")
-        for one in (
+        for entry in (
             span(node, "start", 0.02, 0.031, 0, "epoch 0"),
             span(node, "run", 0.031, 0.414, 0, "epoch 0"),
             span(node, "idle", 0.414, 0.438),
@@ -246,7 +246,7 @@ def extras() -> dict[str, object]:
 
 
 def run(**changes: Any) -> Run:
-    one = Run(
+    entry = Run(
         directory=f"runs/{RUN}",
         trial=trial(),
         history=history(),
@@ -255,4 +255,4 @@ def run(**changes: Any) -> Run:
         extras=extras(),
         verdicts=verdicts(),
     )
-    return replace(one, **changes)
+    return replace(entry, **changes)

@@ -17,8 +17,8 @@ Schedules = Sequence[Sequence[Step]]
 def ring(world: int, size: int, *, gather_only: bool = False) -> Schedules:
     """All-reduce in 2(p-1) steps, or all-gather in p-1, over a ring to the right."""
     rounds = (1 if gather_only else 2) * (world - 1)
-    each = size // world
-    return [[((((rank + 1) % world, each),), (((rank - 1) % world, each),))] * rounds for rank in range(world)]
+    entries = size // world
+    return [[((((rank + 1) % world, entries),), (((rank - 1) % world, entries),))] * rounds for rank in range(world)]
 
 
 def doubling(world: int, size: int) -> Schedules:
@@ -46,8 +46,8 @@ def tree(world: int, size: int, *, numbered_alone: bool = True) -> Schedules:
 def catalogue(made: Sequence[model.Schedule], sizes: Sequence[int]) -> Schedules:
     """Schedules as algorithms write them; ``sizes``: bytes of each chunk. A token has none, and nothing is recorded of it."""
 
-    def messages(found: Sequence[model.Send | model.Recv]) -> tuple[Message, ...]:
-        return tuple((one.peer, sum(sizes[chunk] for chunk in one.chunks)) for one in found)
+    def messages(result: Sequence[model.Send | model.Recv]) -> tuple[Message, ...]:
+        return tuple((entry.peer, sum(sizes[chunk] for chunk in entry.chunks)) for entry in result)
 
     return [[(messages(step.sends), messages(step.recvs)) for step in schedule] for schedule in made]
 
@@ -76,8 +76,8 @@ class Gang:
 
     def trial(self, number: int) -> Trial:
         """Carry out trial ``number`` (from 1)."""
-        one = _Trial(self, number)
-        result = one.run()
+        entry = _Trial(self, number)
+        result = entry.run()
         self.now = max(end for _, end in result.spans.values()) + self.pause
         return result
 

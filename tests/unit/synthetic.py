@@ -178,9 +178,9 @@ class Bed:
         for rank in range(4):
             self.rank(rank, "rank.joined", world=4, backend="gloo")
         self.ctl("gang.joined", key=f"{e}/joined", epoch=self.epoch)
-        found = {"step": self.resume, "name": chosen and chosen["name"], "sha256": chosen and chosen["sha256"]}
+        result = {"step": self.resume, "name": chosen and chosen["name"], "sha256": chosen and chosen["sha256"]}
         for rank in range(4):
-            self.rank(rank, "rank.restored", **found, weights=self.digest(self.resume))
+            self.rank(rank, "rank.restored", **result, weights=self.digest(self.resume))
 
     def train(self, until: int) -> None:
         """Steps up to and with ``until``, with commits and a little progress."""
@@ -365,9 +365,9 @@ class Bed:
 
     def _open_files(self, rank: int) -> None:
         node = self.slots[rank]
-        here = self.nodes[node]
-        directory = f"nodes/{node}/i{here.ordinal}-e{self.epoch}"
-        line = f"ccbed: run {RUN} node {node} incarnation {here.incarnation} epoch {self.epoch} rank {rank}\n"
+        local = self.nodes[node]
+        directory = f"nodes/{node}/i{local.ordinal}-e{self.epoch}"
+        line = f"ccbed: run {RUN} node {node} incarnation {local.incarnation} epoch {self.epoch} rank {rank}\n"
         self.files.texts[f"{directory}/rank-{rank}.log"] = line
         for name in (f"steps-r{rank}.jsonl", f"chunks-r{rank}.bin", f"env-r{rank}.json"):
             self.files.texts[f"{directory}/{name}"] = ""

@@ -10,15 +10,15 @@ from orchestrator.model.schedule import Copy, Cost, Recv, Send, Step, rerooted
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("ring", ("ring", {})),
         ("chain:segments=16", ("chain", {"segments": "16"})),
         (" chain : segments = 4 , more = x ", ("chain", {"segments": "4", "more": "x"})),
     ],
 )
-def test_a_name_and_its_parameters(text: str, found: tuple[str, dict[str, str]]) -> None:
-    assert algorithm.parse(text) == found
+def test_a_name_and_its_parameters(text: str, result: tuple[str, dict[str, str]]) -> None:
+    assert algorithm.parse(text) == result
 
 
 @pytest.mark.parametrize("text", ["chain:", "chain:segments", "chain:segments=", "chain:=4", "chain:a=1,a=2"])
@@ -37,7 +37,7 @@ def test_parameters_get_their_types_and_the_label_says_those_that_differ() -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "module", "told"),
+    ("text", "module", "expected"),
     [
         ("ring:segments=4", ring, "ring has no parameter segments"),
         ("chain:length=4", chain, "chain has no parameter length; it has segments"),
@@ -46,8 +46,8 @@ def test_parameters_get_their_types_and_the_label_says_those_that_differ() -> No
         ("binomial-tree:acknowledged=maybe", binomial_tree, "acknowledged: must be true or false"),
     ],
 )
-def test_wrong_parameters_are_told(text: str, module: object, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_wrong_parameters_are_told(text: str, module: object, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         algorithm.choose(text, module)
 
 

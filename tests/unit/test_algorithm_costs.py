@@ -79,14 +79,14 @@ BOOKS: Mapping[tuple[str, str], Callable[[int, int], tuple[float, float]]] = {
 
 @pytest.mark.parametrize(("name", "operation"), list(BOOKS))
 def test_the_cost_is_that_of_the_books(name: str, operation: str) -> None:
-    chosen = next(one for one in algorithms.defaults() if one.name == name)
+    chosen = next(entry for entry in algorithms.defaults() if entry.name == name)
     for bits in range(1, 6):
         assert chosen.cost(operation, 1 << bits) == Cost(*BOOKS[name, operation](1 << bits, bits))
 
 
 @pytest.mark.parametrize("world", [4, 8, 16, 32])
 def test_two_trees_come_near_to_twice_the_buffer(world: int) -> None:
-    chosen = next(one for one in algorithms.defaults() if one.name == "double-binary-tree")
+    chosen = next(entry for entry in algorithms.defaults() if entry.name == "double-binary-tree")
     fine = algorithm.choose("double-binary-tree:segments=256", chosen.module)
     depth = (world - 1).bit_length()
     assert chosen.cost("all-reduce", world).rounds <= 4 * 16 + 4 * depth
@@ -94,7 +94,7 @@ def test_two_trees_come_near_to_twice_the_buffer(world: int) -> None:
 
 
 def test_queued_sends_of_a_tree_share_the_link() -> None:
-    tree = next(one for one in algorithms.variants() if one.name == "binomial-tree")
+    tree = next(entry for entry in algorithms.variants() if entry.name == "binomial-tree")
     assert tree.cost("broadcast", 8) == Cost(3, 6)
     assert tree.cost("scatter", 8) == Cost(3, (7 + 3 + 1 + 0) / 8)
 
@@ -104,6 +104,6 @@ def test_queued_sends_of_a_tree_share_the_link() -> None:
     [("sequential", "broadcast", 35), ("binomial-tree", "broadcast", 15), ("binomial-tree", "reduce", 15)],
 )
 def test_eight_ranks_and_five_megabytes_at_one_per_second(name: str, operation: str, seconds: float) -> None:
-    chosen = next(one for one in algorithms.defaults() if one.name == name)
+    chosen = next(entry for entry in algorithms.defaults() if entry.name == name)
     assert played(chosen, operation, 8, 5e6, 1e-4, 1e-6) == pytest.approx(seconds, rel=0.001)
     assert chosen.cost(operation, 8).seconds(5e6, 1e-4, 1e-6) == pytest.approx(seconds, rel=0.001)

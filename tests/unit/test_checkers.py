@@ -139,8 +139,8 @@ def test_a_rank_that_ended_because_of_another_one_blames_it() -> None:
     assert ask(run, "finished").text.startswith("wrong result of n2: rank 2, element 5: expected 34, got 35")
     assert ask(run, "planned-faults-only").text.startswith("wrong result of rank 2 on n2 was not planned")
     story = RunLines(trial=run.trial, slots=("n0", "n1", "n2", "n3"))
-    told = [line for event in run.history.events for line in story.feed(event) if line.label == "error"]
-    assert [line.text for line in told] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
+    messages = [line for event in run.history.events for line in story.feed(event) if line.label == "error"]
+    assert [line.text for line in messages] == ["n2: wrong result: rank 2, element 5: expected 34, got 35"]
 
 
 def test_weights_that_another_rank_holds_after_the_broadcast_are_found_and_those_of_whom_nothing_is_known() -> None:

@@ -29,8 +29,8 @@ def _places(run: Run) -> Iterable[tuple[str, tuple[str, int, int] | None]]:
 
 def test_two_nodes_logs_swapped_fail() -> None:
     def swap(texts: dict[str, str]) -> None:
-        one, two = "nodes/n0/i1-e0/rank-0.log", "nodes/n1/i1-e0/rank-1.log"
-        texts[one], texts[two] = texts[two], texts[one]
+        path, two = "nodes/n0/i1-e0/rank-0.log", "nodes/n1/i1-e0/rank-1.log"
+        texts[path], texts[two] = texts[two], texts[path]
 
     verdict = ask(altered(history.reference(), swap), "bundle-complete")
     assert verdict.outcome == "fail"

@@ -73,8 +73,8 @@ def test_a_step_that_is_missing_doubled_or_beyond_fails() -> None:
     run = history.reference()
     records = list(run.files.steps())
     gone = [r for r in records if (r.rank, r.step) != (1, 17)]
-    one = next(r for r in records if (r.rank, r.step) == (1, 60))
-    for changed in (gone, [*records, one], [*records, dataclasses.replace(one, step=61)], []):
+    entry = next(r for r in records if (r.rank, r.step) == (1, 60))
+    for changed in (gone, [*records, entry], [*records, dataclasses.replace(entry, step=61)], []):
         assert ask(history.with_records(run, changed), "no-step-lost").outcome != "pass"
 
 
@@ -129,9 +129,9 @@ def test_a_twin_that_was_disturbed_is_no_measure() -> None:
 
 @pytest.mark.parametrize("changes", [{"digests": {}}, {"losses": {}}, {"digests": {"0": {}}}])
 def test_a_twin_that_recorded_nothing_of_a_rank_says_nothing_about_it(changes: dict[str, Any]) -> None:
-    found = ask(dataclasses.replace(history.reference(), twin=history.twin(**changes)), "bit-exact")
-    assert found.outcome == "unknown"
-    assert f"the twin has no {next(iter(changes))}" in found.text
+    result = ask(dataclasses.replace(history.reference(), twin=history.twin(**changes)), "bit-exact")
+    assert result.outcome == "unknown"
+    assert f"the twin has no {next(iter(changes))}" in result.text
 
 
 def test_without_a_twin_nothing_is_said() -> None:
@@ -147,9 +147,9 @@ def on_mixed_nodes(run: Run, **cpus: str) -> Run:
 
 def test_bits_that_differ_on_a_spare_with_another_cpu_prove_no_loss() -> None:
     other = dataclasses.replace(history.reference(), twin=history.twin(seed=8))
-    found = ask(on_mixed_nodes(other, n4="Xeon 8480"), "bit-exact")
-    assert found.outcome == "unknown"
-    assert "rank 2 moved from n2 to n4, whose cpu is Xeon 8480, not EPYC 9654" in str(found)
+    result = ask(on_mixed_nodes(other, n4="Xeon 8480"), "bit-exact")
+    assert result.outcome == "unknown"
+    assert "rank 2 moved from n2 to n4, whose cpu is Xeon 8480, not EPYC 9654" in str(result)
 
 
 def test_bits_that_are_equal_on_a_spare_with_another_cpu_are_equal() -> None:

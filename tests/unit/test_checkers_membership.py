@@ -97,15 +97,15 @@ def test_a_repeated_answer_is_excused_by_a_resume_only() -> None:
     events = list(run.history.events)
     at = next(i for i, e in enumerate(events) if e.f == "gang.start" and e.type == "ok")
     writer = dataclasses.replace(events[at].source, n=50)
-    again = dataclasses.replace(events[at], source=writer)
+    second = dataclasses.replace(events[at], source=writer)
     keep = [e for e in events if e.source.node != "n0" or e.source.writer != "agent" or e.seq <= at + 1]
     del keep  # numbering is another matter: only the count of answers is looked at here
-    doubled = history.with_events(run, [*events[: at + 1], again, *events[at + 1 :]])
-    texts = [one["text"] for one in ask(doubled, "membership").evidence["findings"]]
+    doubled = history.with_events(run, [*events[: at + 1], second, *events[at + 1 :]])
+    texts = [finding["text"] for finding in ask(doubled, "membership").evidence["findings"]]
     assert any("2 times in the history" in text for text in texts)
     resumed = dataclasses.replace(events[0], f="run.resumed", value={"pid": 2, "torn_bytes": 0})
-    excused = history.with_events(run, [*events[: at + 1], resumed, again, *events[at + 1 :]])
-    texts = [one["text"] for one in ask(excused, "membership").evidence["findings"]]
+    excused = history.with_events(run, [*events[: at + 1], resumed, second, *events[at + 1 :]])
+    texts = [finding["text"] for finding in ask(excused, "membership").evidence["findings"]]
     assert not any("2 times in the history" in text for text in texts)
 
 

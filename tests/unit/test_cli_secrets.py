@@ -40,9 +40,9 @@ def test_a_recorded_trial_is_not_run_with_a_placeholder(ccbed: Desk) -> None:
     assert "params.args[1] (the value of --token) was redacted when the run was recorded; give it again" in ccbed.err
     assert "ccbed run trial.json -- --token ... --epochs 3" in ccbed.err
     ccbed("run", "trial.json", "--", "--token", "hunter2-abc", "--epochs", "3")
-    again = ccbed.launched[-1]
-    assert again.trial.id == trial.id
-    assert redact.reveal(again.trial.params["args"][1], again.secrets) == "hunter2-abc"
+    second = ccbed.launched[-1]
+    assert second.trial.id == trial.id
+    assert redact.reveal(second.trial.params["args"][1], second.secrets) == "hunter2-abc"
     ccbed("run", "trial.json", "--", "--token", "another-one", "--epochs", "3")
     assert ccbed.launched[-1].trial.id != trial.id
 
@@ -55,11 +55,11 @@ def test_what_was_secret_in_a_recorded_trial_is_secret_when_it_is_run_again(ccbe
     )
     recorded = ccbed.launched.pop()
     (ccbed.root / "trial.json").write_text(json.dumps(codec.plain(recorded.trial)))
-    again = ("run", "trial.json", "--", "--account", "third.body", "--user=other.body", "--epochs", "4")
-    ccbed(*again)
+    second = ("run", "trial.json", "--", "--account", "third.body", "--user=other.body", "--epochs", "4")
+    ccbed(*second)
     assert "third.body" not in f"{ccbed.launched[-1].trial} {ccbed.launched[-1].command} {ccbed.out}"
     (ccbed.root / "plan.json").write_text(json.dumps({"secret_names": ["ACCOUNT", "USER"]}))
-    ccbed(*again)
+    ccbed(*second)
     assert "other.body" not in f"{ccbed.launched[-1].trial} {ccbed.launched[-1].command} {ccbed.out}"
     assert set(ccbed.launched[-1].secret_names) == {"--account", "ACCOUNT", "USER"}
 

@@ -15,7 +15,7 @@ from orchestrator.model.provider import Fetched
 from orchestrator.providers import files
 from orchestrator.run import collect
 
-EACH = (("agent.log", "agent.log"), ("runs/r", ""))
+ENTRIES = (("agent.log", "agent.log"), ("runs/r", ""))
 
 
 @dataclass
@@ -61,7 +61,7 @@ def bundle(tmp_path: Path) -> Path:
 
 
 def test_each_node_has_its_own_files(nodes: Nodes, bundle: Path) -> None:
-    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), ENTRIES), bundle)
     assert (summary["files"], summary["missing"], summary["capped"]) == (6, [], [])
     for name in ("n0", "n1", "n2"):
         assert (bundle / "nodes" / name / "agent.log").read_text() == f"log of {name}"
@@ -71,7 +71,7 @@ def test_each_node_has_its_own_files(nodes: Nodes, bundle: Path) -> None:
 
 def test_a_dead_host_is_marked_missing_with_its_reason_and_the_others_are_there(nodes: Nodes, bundle: Path) -> None:
     nodes.dead = ("n1",)
-    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle)
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), ENTRIES), bundle)
     assert [(entry["node"], entry["path"]) for entry in summary["missing"]] == [("n1", "agent.log"), ("n1", "runs/r")]
     assert "does not answer" in summary["missing"][0]["reason"]
     assert (bundle / "nodes" / "n2" / "rank-0.log").exists()
@@ -80,7 +80,7 @@ def test_a_dead_host_is_marked_missing_with_its_reason_and_the_others_are_there(
 def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(nodes: Nodes, bundle: Path) -> None:
     nodes.slow = {"n1": threading.Event()}
     begun = time.monotonic()
-    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), EACH), bundle, patience_s=0.3)
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1", "n2"), ENTRIES), bundle, patience_s=0.3)
     assert time.monotonic() - begun < 2.0
     assert {entry["reason"] for entry in summary["missing"]} == {"not fetched within 0.3 s"}
     nodes.slow["n1"].set()
@@ -93,7 +93,7 @@ def test_nobody_waits_for_a_node_that_hangs_and_what_comes_late_spoils_nothing(n
 
 def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
     nodes.slow = {name: threading.Event() for name in ("n0", "n1", "n2")}
-    done = threading.Thread(target=collect.gather, args=(nodes, dict.fromkeys(nodes.slow, EACH), bundle))
+    done = threading.Thread(target=collect.gather, args=(nodes, dict.fromkeys(nodes.slow, ENTRIES), bundle))
     done.start()
     until = time.monotonic() + 5
     while len(nodes.fetched) < 3 and time.monotonic() < until:
@@ -106,7 +106,7 @@ def test_all_nodes_are_asked_at_once(nodes: Nodes, bundle: Path) -> None:
 
 def test_the_cap_is_of_the_node_and_is_recorded(nodes: Nodes, bundle: Path) -> None:
     nodes.add("n1", **{"runs/r/rank-1.log": "x" * 500})
-    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1"), EACH), bundle, limit=100)
+    summary = collect.gather(nodes, dict.fromkeys(("n0", "n1"), ENTRIES), bundle, limit=100)
     assert summary["capped"] == [{"node": "n1", "path": "runs/r", "limit": 100}]
     assert sum(file.stat().st_size for file in (bundle / "nodes" / "n1").rglob("*.log")) == 100
 
@@ -115,7 +115,7 @@ def test_a_second_attempt_takes_the_place_of_the_first(nodes: Nodes, bundle: Pat
     (bundle / "nodes" / "n0").mkdir(parents=True)
     (bundle / "nodes" / "n0" / "torn").touch()
     (bundle.parent / ".gather-r-left").mkdir()
-    collect.gather(nodes, {"n0": EACH}, bundle)
+    collect.gather(nodes, {"n0": ENTRIES}, bundle)
     assert not (bundle / "nodes" / "n0" / "torn").exists()
     assert list(bundle.parent.iterdir()) == [bundle]
 
@@ -127,4 +127,4 @@ class _Full(Nodes):
 
 def test_a_full_disk_here_is_no_fault_of_the_nodes(tmp_path: Path, bundle: Path) -> None:
     with pytest.raises(OSError, match="No space left"):
-        collect.gather(_Full(root=tmp_path), {"n0": EACH}, bundle)
+        collect.gather(_Full(root=tmp_path), {"n0": ENTRIES}, bundle)

@@ -42,9 +42,9 @@ def in_half(record: StepRecord) -> dict[str, float]:
 
 
 def measured(run: Run) -> collectives.Measured:
-    found = collectives.measured(run)
-    assert found is not None
-    return found
+    result = collectives.measured(run)
+    assert result is not None
+    return result
 
 
 def test_an_honest_run_takes_at_least_the_time_of_its_bytes() -> None:
@@ -87,8 +87,10 @@ def test_ranks_that_wait_before_their_clock_starts_do_not_make_the_case_faster()
 def test_where_no_rate_is_known_a_default_check_is_skipped_and_one_that_was_asked_for_is_unknown() -> None:
     run = ran(rate=None)
     assert verdicts.ask(run, "times-possible").outcome == "skipped"
-    asked = dataclasses.replace(run, trial=dataclasses.replace(run.trial, checks=(CheckSpec(name="times-possible"),)))
-    assert verdicts.ask(asked, "times-possible").outcome == "unknown"
+    requested = dataclasses.replace(
+        run, trial=dataclasses.replace(run.trial, checks=(CheckSpec(name="times-possible"),))
+    )
+    assert verdicts.ask(requested, "times-possible").outcome == "unknown"
 
 
 def test_links_that_are_not_shaped_are_judged_by_the_probe_where_each_rank_has_its_host() -> None:
@@ -167,7 +169,7 @@ def test_no_schedule_sends_less_than_the_operation_needs(name: str, world: int, 
     """The bound that holds for libraries, against every algorithm: also where sizes do not divide and nodes are unequal."""
     chosen = known_algorithms.find(name)
     assert chosen is not None
-    operations = [one for one in chosen.operations if one != "barrier" and not chosen.refuses(one, world)]
+    operations = [entry for entry in chosen.operations if entry != "barrier" and not chosen.refuses(entry, world)]
     for operation in operations:
         size = 4 * 840 * world if chosen.even(operation) else 4 * 1013
         item = cases.Item(operation=operation, algorithm=name, bytes=size, root=world - 1)

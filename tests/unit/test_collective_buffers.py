@@ -23,17 +23,17 @@ def case(operation: str, **more: Any) -> Case:
     return Case(number=0, item=item, groups=(RANKS,), first_step=1)
 
 
-def content(one: Case, segments: tuple[case_layout.Segment, ...]) -> list[float]:
-    patterns = test_pattern.Patterns(RANKS, one.item.operator, one.item.dtype)
+def content(case_: Case, segments: tuple[case_layout.Segment, ...]) -> list[float]:
+    patterns = test_pattern.Patterns(RANKS, case_.item.operator, case_.item.dtype)
     return [value for segment in segments for value in patterns.tile(segment).tolist()]
 
 
-def given(one: Case, me: int, chunks: int = 4) -> list[float]:
-    return content(one, case_layout.layout(one, RANKS, me, chunks).inputs)
+def given(case_: Case, me: int, chunks: int = 4) -> list[float]:
+    return content(case_, case_layout.layout(case_, RANKS, me, chunks).inputs)
 
 
-def wanted(one: Case, me: int, chunks: int = 4) -> list[float]:
-    return content(one, case_layout.layout(one, RANKS, me, chunks).outputs)
+def wanted(case_: Case, me: int, chunks: int = 4) -> list[float]:
+    return content(case_, case_layout.layout(case_, RANKS, me, chunks).outputs)
 
 
 @pytest.mark.parametrize("operation", ["all-reduce", "reduce", "reduce-scatter"])
@@ -46,51 +46,51 @@ def wanted(one: Case, me: int, chunks: int = 4) -> list[float]:
     ],
 )  # fmt: skip
 def test_reductions_are_exact_in_every_dtype(operation: str, name: str, function: Any, dtype: str) -> None:
-    one = case(operation, operator=name, dtype=dtype, bytes=1003 * cases.DTYPES[dtype])
-    inputs = [given(one, me) for me in range(WORLD)]
+    case_ = case(operation, operator=name, dtype=dtype, bytes=1003 * cases.DTYPES[dtype])
+    inputs = [given(case_, me) for me in range(WORLD)]
     total = [
         functools.reduce(function, map(int, column) if dtype[0] in "iu" else column)
         for column in zip(*inputs, strict=True)
     ]
-    edges = list(itertools.accumulate(one.blocks, initial=0))
+    edges = list(itertools.accumulate(case_.blocks, initial=0))
     for me in range(WORLD):
         expected = {
             "all-reduce": total,
             "reduce": total if me == 0 else [],
             "reduce-scatter": total[edges[me] : edges[me + 1]],
         }
-        assert wanted(one, me) == expected[operation]
+        assert wanted(case_, me) == expected[operation]
 
 
 def test_an_average_is_the_sum_divided() -> None:
-    one = case("all-reduce", operator="avg")
-    total = [sum(column) / 4 for column in zip(*(given(one, me) for me in range(WORLD)), strict=True)]
-    assert wanted(one, 2) == total
+    case_ = case("all-reduce", operator="avg")
+    total = [sum(column) / 4 for column in zip(*(given(case_, me) for me in range(WORLD)), strict=True)]
+    assert wanted(case_, 2) == total
 
 
 def test_blocks_are_gathered_and_scattered_in_the_order_of_the_ranks() -> None:
     for operation in ("all-gather", "gather"):
-        one = case(operation, root=1)
-        everything = [value for me in range(WORLD) for value in given(one, me)]
+        case_ = case(operation, root=1)
+        everything = [value for me in range(WORLD) for value in given(case_, me)]
         assert len(everything) == 1003
-        assert wanted(one, 1) == everything
-        assert wanted(one, 2) == (everything if operation == "all-gather" else [])
-    one = case("scatter", root=1)
-    assert [value for me in range(WORLD) for value in wanted(one, me)] == given(one, 1) and given(one, 0) == []
+        assert wanted(case_, 1) == everything
+        assert wanted(case_, 2) == (everything if operation == "all-gather" else [])
+    case_ = case("scatter", root=1)
+    assert [value for me in range(WORLD) for value in wanted(case_, me)] == given(case_, 1) and given(case_, 0) == []
 
 
 @pytest.mark.parametrize("shares", [(), (0.25, 0.25, 0.1, 0.4)])
 def test_all_to_all_transposes(shares: tuple[float, ...]) -> None:
-    one = case("all-to-all", shares=shares)
-    edges = list(itertools.accumulate(one.blocks, initial=0))
+    case_ = case("all-to-all", shares=shares)
+    edges = list(itertools.accumulate(case_.blocks, initial=0))
     for me in range(WORLD):
-        expected = [value for source in range(WORLD) for value in given(one, source)[edges[me] : edges[me + 1]]]
-        assert wanted(one, me) == expected
+        expected = [value for source in range(WORLD) for value in given(case_, source)[edges[me] : edges[me + 1]]]
+        assert wanted(case_, me) == expected
 
 
 def test_broadcast_and_send_recv() -> None:
-    one = case("broadcast", root=3)
-    assert wanted(one, 0) == given(one, 3) == wanted(one, 3) and given(one, 0) == []
+    case_ = case("broadcast", root=3)
+    assert wanted(case_, 0) == given(case_, 3) == wanted(case_, 3) and given(case_, 0) == []
     pair = case("send-recv")
     assert [wanted(pair, me) for me in range(WORLD)] == [given(pair, me - 1) for me in range(WORLD)]
 
@@ -118,7 +118,7 @@ def test_the_library_has_its_own_block_apart_and_algorithms_have_it_in_its_place
 
 
 def test_scratch_of_an_all_to_all_has_the_sizes_of_the_input() -> None:
-    one = case("all-to-all", shares=(0.25, 0.25, 0.1, 0.4))
-    found = case_layout.layout(one, RANKS, 2, 12)
-    lengths = [stop - start for start, stop in found.parts]
-    assert lengths == [*one.blocks, *[one.blocks[2]] * 4, *one.blocks] and found.size == sum(lengths)
+    case_ = case("all-to-all", shares=(0.25, 0.25, 0.1, 0.4))
+    result = case_layout.layout(case_, RANKS, 2, 12)
+    lengths = [stop - start for start, stop in result.parts]
+    assert lengths == [*case_.blocks, *[case_.blocks[2]] * 4, *case_.blocks] and result.size == sum(lengths)

@@ -41,9 +41,9 @@ def part(**changes: Any) -> Part:
 
 
 def measured(run: Run) -> collectives.Measured:
-    found = collectives.measured(run)
-    assert found is not None
-    return found
+    result = collectives.measured(run)
+    assert result is not None
+    return result
 
 
 def planned(run: Run, **changes: Any) -> Run:
@@ -74,7 +74,7 @@ def test_ranks_that_are_alone_have_all_reports(groups: list[list[int]], sizes: t
 def test_a_time_of_nothing_breaks_no_report() -> None:
     gang = simulated.Gang(schedules=[[((), ())]], noise=0)
     run = collective_runs.run([part(cost=(0, 0), about={"groups": [[0]]}, gang=gang)], world=1)
-    still = tuple(replace(one, end=one.start) for one in run.files.steps())
+    still = tuple(replace(record, end=record.start) for record in run.files.steps())
     run = replace(run, files=collective_runs.Files(still))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -99,52 +99,52 @@ def test_a_report_that_broke_is_said_and_changes_no_exit_code(tmp_path: Path) ->
 
 def test_what_nobody_verified_is_no_zero() -> None:
     run = planned(collective_runs.run([part()]), verify=False)
-    found = measured(run)
-    assert phrases.verified(run.history, found) == "not verified"
-    assert table.lines(found)[-1].endswith("-")
-    (row,) = csv.DictReader(io.StringIO(sheet.cases(found)))
+    result = measured(run)
+    assert phrases.verified(run.history, result) == "not verified"
+    assert table.lines(result)[-1].endswith("-")
+    (row,) = csv.DictReader(io.StringIO(sheet.cases(result)))
     assert row["wrong"] == ""
-    value = json.loads(nccl.document(run, found))
+    value = json.loads(nccl.document(run, result))
     assert value["config"]["validation"] == 0
     assert value["results"][0]["in_place"]["nwrong"] is None
     assert value["out_of_bounds"]["okay"] == "unchecked"
-    assert not [one for one in core_metrics.of(run) if one.metric.endswith(" wrong")]
-    assert [figure for name, figure, _ in page.figures(found) if name == "wrong results"] == ["not verified"]
+    assert not [metric for metric in core_metrics.of(run) if metric.metric.endswith(" wrong")]
+    assert [figure for name, figure, _ in page.figures(result) if name == "wrong results"] == ["not verified"]
 
 
 def test_runs_are_compared_by_one_definition_of_a_time() -> None:
     before, after = (collective_runs.run([part()], over=over) for over in ("chunk", "mean_rank"))
-    found = comparison.compare(before, after)
-    assert found.over == "max_rank"
-    assert found.rows[0].before == found.rows[0].after
+    changes = comparison.compare(before, after)
+    assert changes.over == "max_rank"
+    assert changes.rows[0].before == changes.rows[0].after
     assert comparison.compare(after, after).over == "mean_rank"
 
 
 def test_cases_of_other_shares_are_other_cases() -> None:
     even, uneven = part(operation="all-to-all"), part(operation="all-to-all", about={"shares": [0.1, 0.1, 0.1, 0.7]})
-    found = comparison.compare(collective_runs.run([even]), collective_runs.run([uneven]))
-    assert found.rows == ()
-    assert len(found.only) == 2
+    changes = comparison.compare(collective_runs.run([even]), collective_runs.run([uneven]))
+    assert changes.rows == ()
+    assert len(changes.only) == 2
     run = collective_runs.run([even, uneven])
     assert len({case.identity for case in measured(run).setting.cases}) == 2
     assert "shares 0.1:0.1:0.1:0.7" in "\n".join(table.lines(measured(run)))
-    assert [one["shares"] for one in csv.DictReader(io.StringIO(sheet.cases(measured(run))))] == ["", "0.1:0.1:0.1:0.7"]
-    assert len({one.metric for one in core_metrics.of(run) if one.metric.endswith("busbw")}) == 2
+    assert [row["shares"] for row in csv.DictReader(io.StringIO(sheet.cases(measured(run))))] == ["", "0.1:0.1:0.1:0.7"]
+    assert len({metric.metric for metric in core_metrics.of(run) if metric.metric.endswith("busbw")}) == 2
 
 
 @pytest.mark.parametrize("operation", ["all-gather", "reduce-scatter", "all-to-all", "gather", "scatter"])
 def test_the_count_of_nccl_tests_is_that_of_one_rank(operation: str) -> None:
     run = collective_runs.run([part(operation=operation)])
-    (one,) = json.loads(nccl.document(run, measured(run)))["results"]
-    assert (one["size"], one["count"]) == (4096, 256)
+    (row,) = json.loads(nccl.document(run, measured(run)))["results"]
+    assert (row["size"], row["count"]) == (4096, 256)
 
 
 def test_the_p99_of_nccl_tests_is_a_number_however_few_samples_there_are() -> None:
     """Its readers compute with it; what we say ourselves of so few is in wording.percentiles."""
     run = collective_runs.run([part()])
-    (one,) = json.loads(nccl.document(run, measured(run)))["results"]
-    found = one["in_place_per_iter"]
-    assert found["p50_us"] <= found["p99_us"] <= found["max_us"]
+    (row,) = json.loads(nccl.document(run, measured(run)))["results"]
+    result = row["in_place_per_iter"]
+    assert result["p50_us"] <= result["p99_us"] <= result["max_us"]
 
 
 def test_without_a_gathered_trial_there_is_no_table() -> None:
@@ -154,8 +154,8 @@ def test_without_a_gathered_trial_there_is_no_table() -> None:
 
 
 def test_the_title_says_type_operator_and_root_and_the_table_both_bandwidths_and_the_count() -> None:
-    found = measured(collective_runs.run([part(operation="reduce", about={"root": 0})]))
-    lines = table.lines(found)
+    result = measured(collective_runs.run([part(operation="reduce", about={"root": 0})]))
+    lines = table.lines(result)
     assert "reduce, float32 sum, root 0" in lines
     assert "algbw" in lines[0]
     assert "count" in lines[1]
@@ -163,17 +163,17 @@ def test_the_title_says_type_operator_and_root_and_the_table_both_bandwidths_and
 
 
 def step(run: Run, number: int, epoch: int, ranks: range, later: float) -> list[Any]:
-    found = [one for one in run.files.steps() if one.step == number and one.rank in ranks]
-    return [replace(one, epoch=epoch, start=one.start + later, end=one.end + later) for one in found]
+    result = [record for record in run.files.steps() if record.step == number and record.rank in ranks]
+    return [replace(entry, epoch=epoch, start=entry.start + later, end=entry.end + later) for entry in result]
 
 
 def test_of_a_step_that_only_some_ranks_did_again_the_epoch_before_counts() -> None:
     run = collective_runs.run([part()])
     before = measured(run).data[0][0]
     torn = (*run.files.steps(), *step(run, 3, 1, range(2), 9.0), *step(run, 2, 1, range(4), 9.0))
-    found = collectives.setting(run)
-    assert found is not None
-    spans = samples.spans(torn, found)[0]
+    result = collectives.setting(run)
+    assert result is not None
+    spans = samples.spans(torn, result)[0]
     assert spans.lost == 0
     assert spans.end[2] == pytest.approx(before.end[2])
     assert spans.end[1] == pytest.approx(before.end[1] + 9)
@@ -182,15 +182,15 @@ def test_of_a_step_that_only_some_ranks_did_again_the_epoch_before_counts() -> N
 def test_winners_are_told_from_noise_over_all_sizes_together() -> None:
     """With forty sizes and no difference, uncorrected tests at 5 % would find some."""
     parts = [part(bytes=4096 << spot, algorithm=name) for spot in range(40) for name in ("ring", "other")]
-    found = measured(collective_runs.run([replace(one, iterations=1) for one in parts]))
+    result = measured(collective_runs.run([replace(run, iterations=1) for run in parts]))
     draw = np.random.default_rng(11)
     numbers = np.arange(1, 21)
     times = {
-        case.number: samples.Timed(trials=numbers, seconds=1 + 0.1 * draw.random(20)) for case in found.setting.cases
+        case.number: samples.Timed(trials=numbers, seconds=1 + 0.1 * draw.random(20)) for case in result.setting.cases
     }
-    assert not [one for one in fastest.fastest(found.setting.cases, times) if one.clear]
+    assert not [race_ for race_ in fastest.fastest(result.setting.cases, times) if race_.clear]
     few = {number: samples.Timed(trials=numbers[:5], seconds=np.array([1.0 + number % 2] * 5)) for number in times}
-    assert not [one for one in fastest.fastest(found.setting.cases, few) if one.clear]
+    assert not [race_ for race_ in fastest.fastest(result.setting.cases, few) if race_.clear]
 
 
 def test_holms_method_asks_more_of_each_of_many() -> None:
@@ -215,17 +215,17 @@ BROKEN: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "value"), BROKEN)
 def test_a_probe_that_is_no_number_breaks_nothing(name: str, value: dict[str, Any]) -> None:
-    found = measured(collective_runs.run([part()], probe=False, notes=[(name, value)]))
-    assert found.setting.link.worst is None
-    assert all(pair.samples == () for pair in found.setting.link.pairs)
+    result = measured(collective_runs.run([part()], probe=False, notes=[(name, value)]))
+    assert result.setting.link.worst is None
+    assert all(pair.samples == () for pair in result.setting.link.pairs)
 
 
 def test_auto_is_told_with_its_reason() -> None:
     chosen = {"case": 0, "chosen": "ring", "seconds": {"ring": 1e-3}, "why": "the model expects 1 ms"}
     run = collective_runs.run([part(about={"asked": "auto"})], notes=[("collective.auto", chosen)])
-    told = "auto      all-reduce ring 4 KiB: the model expects 1 ms"
-    assert told in list(collective.lines(run, Path("runs/x")))
-    assert ("auto", told.removeprefix("auto      ")) in page.lines(run, measured(run))
+    message = "auto      all-reduce ring 4 KiB: the model expects 1 ms"
+    assert message in list(collective.lines(run, Path("runs/x")))
+    assert ("auto", message.removeprefix("auto      ")) in page.lines(run, measured(run))
     document = collective.document(run)
     assert document is not None
     assert document["auto"] == [{"case": 0, "chosen": "ring", "why": "the model expects 1 ms"}]
@@ -239,6 +239,6 @@ def test_a_wrong_result_that_was_found_again_after_a_restart_counts_once() -> No
         dataclasses.replace(event, epoch=1) if event.f == "collective.wrong" and event is not first else event
         for event in run.history.events
     ]
-    again = replace(run, history=History(tuple(events)))
-    assert measured(again).rows[0].wrong == 1
-    assert phrases.verified(again.history, measured(again)).startswith("1 wrong, the first at rank 3")
+    second = replace(run, history=History(tuple(events)))
+    assert measured(second).rows[0].wrong == 1
+    assert phrases.verified(second.history, measured(second)).startswith("1 wrong, the first at rank 3")

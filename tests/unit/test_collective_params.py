@@ -71,30 +71,33 @@ def test_shares_lose_nothing_and_leave_nobody_without() -> None:
 
 def test_cases_are_every_combination_and_steps_follow_one_another() -> None:
     params = Params(sizes=("1K", "4K"), algorithm=("ring", "library"), dtype=("float32", "int8"), iterations=10)
-    found = cases.cases(collective.items(params), 4)
-    assert [(one.item.bytes, one.item.dtype, one.item.algorithm) for one in found[:3]] == [
+    all_cases = cases.cases(collective.items(params), 4)
+    assert [(algorithm.item.bytes, algorithm.item.dtype, algorithm.item.algorithm) for algorithm in all_cases[:3]] == [
         (1024, "float32", "ring"), (1024, "float32", "library"), (1024, "int8", "ring"),
     ]  # fmt: skip
-    assert [one.first_step for one in found] == [1, 11, 21, 31, 41, 51, 61, 71]
-    assert found[-1].last_step == collective.last_step(params) == 80
+    assert [entry.first_step for entry in all_cases] == [1, 11, 21, 31, 41, 51, 61, 71]
+    assert all_cases[-1].last_step == collective.last_step(params) == 80
 
 
 def test_algorithms_of_one_size_take_turns_and_steps_are_numbered_as_they_are_carried_out() -> None:
     params = Params(sizes=("1K", "4K"), algorithm=("ring", "star", "library"), iterations=4)
-    found = cases.cases(collective.items(params), 4, in_turn=True)
-    assert [(one.first_step, one.stride, one.last_step) for one in found] == [
+    all_cases = cases.cases(collective.items(params), 4, in_turn=True)
+    assert [(entry.first_step, entry.stride, entry.last_step) for entry in all_cases] == [
         (1, 3, 10), (2, 3, 11), (3, 3, 12), (13, 3, 22), (14, 3, 23), (15, 3, 24),
     ]  # fmt: skip
-    assert [tuple(one.number for one in among) for among in cases.turns(found)] == [(0, 1, 2), (3, 4, 5)]
-    assert found[-1].last_step == collective.last_step(params) == 24
+    assert [tuple(algorithm.number for algorithm in among) for among in cases.turns(all_cases)] == [
+        (0, 1, 2),
+        (3, 4, 5),
+    ]
+    assert all_cases[-1].last_step == collective.last_step(params) == 24
 
 
 def test_what_differs_in_more_than_the_algorithm_does_not_take_turns() -> None:
     items = [cases.Item(operation="all-reduce", bytes=1024, trials=trials, algorithm="ring") for trials in (2, 3)]
-    found = cases.cases([*items, replace(items[1], algorithm="star")], 4, in_turn=True)
-    assert [(one.first_step, one.stride) for one in found] == [(1, 1), (3, 2), (4, 2)]
+    all_cases = cases.cases([*items, replace(items[1], algorithm="star")], 4, in_turn=True)
+    assert [(entry.first_step, entry.stride) for entry in all_cases] == [(1, 1), (3, 2), (4, 2)]
     apart = cases.cases([items[1], replace(items[1], algorithm="star")], 4)
-    assert [(one.first_step, one.stride) for one in apart] == [(1, 1), (4, 1)]
+    assert [(entry.first_step, entry.stride) for entry in apart] == [(1, 1), (4, 1)]
 
 
 def test_a_size_is_read_as_nccl_tests_reads_it() -> None:
@@ -142,7 +145,7 @@ def test_operators_multiply_the_cases_of_reductions_only_and_a_barrier_has_one()
 )
 def test_each_bad_value_is_told_by_name(change: dict[str, object], expected: str) -> None:
     given = Params(**{"operation": "all-reduce", "algorithm": ("library",), **change})  # type: ignore[arg-type]
-    assert [one[: len(expected)] for one in collective.check(given)] == [expected]
+    assert [entry[: len(expected)] for entry in collective.check(given)] == [expected]
 
 
 def test_an_algorithm_of_another_operation_names_those_that_do_it() -> None:
@@ -246,9 +249,9 @@ def test_a_shaped_link_says_how_much_empties_its_bucket() -> None:
 def test_sizes_within_a_range_are_rounded_down_to_whole_elements_and_that_is_said() -> None:
     params = Params(sizes=("1K:1M:1.5",), dtype=("float32", "int8"))
     assert collective.check(params) == []
-    asked, made = sizes.sizes(params.sizes), sorted({item.bytes for item in collective.items(params)})
-    assert made == [size // 4 * 4 for size in asked] and made != list(asked)
-    (said,) = collective.notes(params)
-    assert said == f"6 of {len(made)} sizes are rounded down to whole elements of 4 bytes: 39,366 is 39,364"
+    requested, made = sizes.sizes(params.sizes), sorted({item.bytes for item in collective.items(params)})
+    assert made == [size // 4 * 4 for size in requested] and made != list(requested)
+    (message,) = collective.notes(params)
+    assert message == f"6 of {len(made)} sizes are rounded down to whole elements of 4 bytes: 39,366 is 39,364"
     assert list(collective.notes(Params(sizes=("1K:1M",)))) == []
     assert collective.check(Params(sizes=("1023:4K",))) == ["sizes: 1023 is not a multiple of the 4 bytes of float32"]

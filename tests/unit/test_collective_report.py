@@ -41,18 +41,18 @@ def page(run: Run) -> str:
 
 
 def measured(run: Run) -> collectives.Measured:
-    found = collectives.measured(run)
-    assert found is not None
-    return found
+    result = collectives.measured(run)
+    assert result is not None
+    return result
 
 
 def test_the_table_is_as_somebody_read_it(run: Run) -> None:
-    found = measured(run)
-    told = [
-        phrases.link(found.setting), *table.lines(found), *phrases.winners(found.fastest), phrases.straggler(found),
-        phrases.verified(run.history, found), phrases.outliers(found), phrases.percentiles(found),
+    result = measured(run)
+    messages = [
+        phrases.link(result.setting), *table.lines(result), *phrases.winners(result.fastest), phrases.straggler(result),
+        phrases.verified(run.history, result), phrases.outliers(result), phrases.percentiles(result),
     ]  # fmt: skip
-    same_as_golden("collectives/table.txt", "\n".join(told) + "\n")
+    same_as_golden("collectives/table.txt", "\n".join(messages) + "\n")
 
 
 def test_the_sheet_is_as_somebody_read_it(run: Run) -> None:
@@ -87,17 +87,17 @@ def test_the_document_has_the_shape_of_nccl_tests(run: Run) -> None:
 
 def test_every_cell_of_the_sheet_can_be_read_back(run: Run) -> None:
     rows = list(csv.DictReader(io.StringIO(sheet.cases(measured(run)))))
-    found = measured(run).rows
-    assert len(rows) == len(found) == 9
-    assert float(rows[0]["busbw_GBps"]) == pytest.approx(found[0].busbw)
+    result = measured(run).rows
+    assert len(rows) == len(result) == 9
+    assert float(rows[0]["busbw_GBps"]) == pytest.approx(result[0].busbw)
     assert rows[2]["model_s"] == ""
 
 
 def test_every_trial_has_its_line_among_the_metrics(run: Run) -> None:
-    times = [one for one in core_metrics.of(run) if one.metric == "all-reduce ring float32 sum time"]
-    assert sorted({one.size for one in times if one.size}) == [4096, 131072, 971048]
-    assert [one.rep for one in times if one.size == 4096] == list(range(20))
-    bus = next(one for one in core_metrics.of(run) if one.metric == "all-reduce library float32 sum busbw")
+    times = [metric for metric in core_metrics.of(run) if metric.metric == "all-reduce ring float32 sum time"]
+    assert sorted({entry.size for entry in times if entry.size}) == [4096, 131072, 971048]
+    assert [entry.rep for entry in times if entry.size == 4096] == list(range(20))
+    bus = next(metric for metric in core_metrics.of(run) if metric.metric == "all-reduce library float32 sum busbw")
     assert (bus.unit, bus.better, bus.size) == ("GB/s", "higher", 4096)
 
 
@@ -150,9 +150,9 @@ def test_a_long_table_leaves_out_small_sizes_and_never_one_row_for_a_line_that_s
             for spot in range(sizes)
             for name in names
         ]
-        found = collectives.measured(collective_runs.run(parts))
-        assert found is not None
-        return found
+        result = collectives.measured(collective_runs.run(parts))
+        assert result is not None
+        return result
 
     kept = [row.case.bytes for row in table.largest(of(17), 24).rows]
     assert kept == [1024 << spot for spot in range(9, 17) for _ in range(3)]
@@ -182,12 +182,12 @@ def test_a_wrong_result_is_told_with_rank_offset_expected_and_got() -> None:
         operation="all-reduce", algorithm="ring", bytes=4096, gang=simulated.Gang(schedules=simulated.ring(4, 4096))
     )  # fmt: skip
     run = collective_runs.run([part], notes=[("collective.wrong", wrong)])
-    found = measured(run)
-    assert found.rows[0].wrong == 1
-    assert phrases.verified(run.history, found) == (
+    result = measured(run)
+    assert result.rows[0].wrong == 1
+    assert phrases.verified(run.history, result) == (
         "1 wrong, the first at rank 3, step 2, offset 7: expected 6.0, got 5.0"
     )
-    assert json.loads(nccl.document(run, found))["out_of_bounds"] == {"count": 1, "okay": "false"}
+    assert json.loads(nccl.document(run, result))["out_of_bounds"] == {"count": 1, "okay": "false"}
 
 
 PARTIAL: dict[str, dict[str, Any]] = {
@@ -198,7 +198,7 @@ PARTIAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", PARTIAL)
-@pytest.mark.parametrize("module", [html, junit, metrics, summary, report], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("module", [html, junit, metrics, summary, report], ids=lambda entry: entry.__name__)
 def test_partial_runs_have_their_reports(run: Run, module: ModuleType, case: str) -> None:
     made = module.render(replace(run, **PARTIAL[case]))
     assert made
@@ -219,7 +219,7 @@ def test_operations_without_bytes_and_with_groups_are_told() -> None:
     assert "barrier" in text
     assert "all-gather, float32, 2 groups of 2" in text
     assert "ring (auto)" in text
-    assert [one["size"] for one in json.loads(nccl.document(run, measured(run)))["results"]] == [4096]
+    assert [row["size"] for row in json.loads(nccl.document(run, measured(run)))["results"]] == [4096]
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,10 @@ def test_slow_trials_are_counted_alike_on_the_terminal_in_the_table_and_on_the_p
     run = collective_runs.run(
         [collective_runs.Part(operation="all-reduce", algorithm="ring", bytes=971048, iterations=20, gang=gang)]
     )
-    found = collectives.measured(run)
-    assert found is not None and found.outliers == 3
-    assert "(and 2 more slow iterations, in the report)" in phrases.straggler(found)
+    result = collectives.measured(run)
+    assert result is not None and result.outliers == 3
+    assert "(and 2 more slow iterations, in the report)" in phrases.straggler(result)
     lines = list(terminal.lines(run, Path("runs/x"), whole=True))
     assert sum("iteration " in line and "stood still" in line for line in lines) == 3
-    told = told_page.values(run)
-    assert told is not None and len(told["slow"]) == 3 and told["more"] == 0
+    message = told_page.values(run)
+    assert message is not None and len(message["slow"]) == 3 and message["more"] == 0

@@ -34,10 +34,10 @@ def small(**changes: object) -> Part:
 
 
 def test_a_percentile_is_a_sample_by_nearest_rank() -> None:
-    found = statistics.spread(np.array([15.0, 20.0, 35.0, 40.0, 50.0]))
-    assert found is not None
-    assert (found.min, found.p50, found.p95, found.max, found.mean) == (15, 35, 50, 50, 32)
-    assert found.p99 is None
+    result = statistics.spread(np.array([15.0, 20.0, 35.0, 40.0, 50.0]))
+    assert result is not None
+    assert (result.min, result.p50, result.p95, result.max, result.mean) == (15, 35, 50, 50, 32)
+    assert result.p99 is None
     assert statistics.spread(np.array([])) is None
 
 
@@ -77,9 +77,9 @@ def test_pairs_show_a_difference_that_the_spread_hides() -> None:
 
 def test_the_same_samples_give_the_same_interval() -> None:
     before = 1 + np.random.default_rng(2).random(30)
-    found = statistics.change(before, before * 1.5)
-    assert found == statistics.change(before, before * 1.5)
-    assert found is not None and found.value == pytest.approx(0.5) and found.low < found.value < found.high
+    result = statistics.change(before, before * 1.5)
+    assert result == statistics.change(before, before * 1.5)
+    assert result is not None and result.value == pytest.approx(0.5) and result.low < result.value < result.high
 
 
 def test_samples_that_hang_together_count_for_fewer() -> None:
@@ -97,12 +97,12 @@ def timed(seconds: Floats, first: int = 1) -> samples.Timed:
 
 def race(*seconds: Floats, sizes: int = 1) -> tuple[fastest.Fastest, ...]:
     """Of the reference's algorithms, which took turns; in each of so many sizes the same."""
-    found = collectives.setting(collective_runs.reference())
-    assert found is not None
+    result = collectives.setting(collective_runs.reference())
+    assert result is not None
     cases = [
         replace(case, number=size * 3 + place, bytes=case.bytes << size)
         for size in range(sizes)
-        for place, case in enumerate(found.cases[: len(seconds)])
+        for place, case in enumerate(result.cases[: len(seconds)])
     ]
     return fastest.fastest(cases, {case.number: timed(seconds[case.number % 3]) for case in cases})
 
@@ -135,30 +135,30 @@ def test_a_difference_below_the_margin_is_none_however_sure_it_is() -> None:
 def test_too_few_trials_for_any_difference_are_not_judged_and_it_is_said_how_many_it_takes() -> None:
     for sizes, needed in ((1, 6), (17, 10), (34, 11)):
         for count in (needed - 1, needed):
-            found = race(np.ones(count), 2 * np.ones(count), sizes=sizes)
-            assert {one.needed for one in found} == {needed}
-            assert {one.clear for one in found} == {one.judged for one in found} == {count == needed}
+            result = race(np.ones(count), 2 * np.ones(count), sizes=sizes)
+            assert {entry.needed for entry in result} == {needed}
+            assert {race_.clear for race_ in result} == {one.judged for one in result} == {count == needed}
     (few,) = race(np.ones(3), 2 * np.ones(3))
     assert phrases.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
 
 
 def test_trials_are_paired_by_their_number_and_not_by_their_place() -> None:
     """Of the first algorithm trial 1 was lost, and what disturbed the 4th trial met both."""
-    found = collectives.setting(collective_runs.reference())
-    assert found is not None
+    result = collectives.setting(collective_runs.reference())
+    assert result is not None
     seconds = np.ones(12)
     seconds[1::2] = 10
     times = {0: timed(seconds[1:], first=2), 1: timed(seconds * 1.1)}
-    (won,) = fastest.fastest(found.cases[:2], times)
+    (won,) = fastest.fastest(result.cases[:2], times)
     assert won.count == 11 and won.clear and won.algorithms == ("ring",)
 
 
 def test_algorithms_that_did_not_take_turns_are_not_judged() -> None:
-    found = collectives.setting(collective_runs.reference())
-    assert found is not None
-    apart = [replace(case, stride=1, first_step=1 + 20 * case.number) for case in found.cases[:2]]
-    (told,) = fastest.fastest(apart, {0: timed(np.ones(20)), 1: timed(2 * np.ones(20))})
-    assert not told.clear and phrases.winners([told]) == ["not judged: the algorithms did not take turns"]
+    result = collectives.setting(collective_runs.reference())
+    assert result is not None
+    apart = [replace(case, stride=1, first_step=1 + 20 * case.number) for case in result.cases[:2]]
+    (message,) = fastest.fastest(apart, {0: timed(np.ones(20)), 1: timed(2 * np.ones(20))})
+    assert not message.clear and phrases.winners([message]) == ["not judged: the algorithms did not take turns"]
 
 
 def test_equal_algorithms_are_told_apart_in_no_more_than_one_run_of_twenty() -> None:
@@ -166,36 +166,36 @@ def test_equal_algorithms_are_told_apart_in_no_more_than_one_run_of_twenty() -> 
     named = 0
     for _ in range(300):
         drift = np.cumsum(draw.normal(0, 0.03, 20))
-        named += any(one.clear for one in race(*(np.exp(drift + draw.normal(0, 0.2, 20)) for _ in range(2))))
+        named += any(race_.clear for race_ in race(*(np.exp(drift + draw.normal(0, 0.2, 20)) for _ in range(2))))
     assert named <= 15
 
 
 def test_each_case_has_the_trials_of_its_own_where_algorithms_took_turns() -> None:
     together, alone = collective_runs.reference(), []
-    found = collectives.measured(together)
-    assert found is not None
+    result = collectives.measured(together)
+    assert result is not None
     steps = {record.step for record in together.files.steps()}
-    assert [(case.first_step, case.stride) for case in found.setting.cases[:4]] == [(1, 3), (2, 3), (3, 3), (61, 3)]
-    assert steps == {step for case in found.setting.cases for step in case.steps}
-    assert all(row.lost == 0 and row.trial and row.trial.count == 20 for row in found.rows)
-    assert all(row.transfers == row.transfers_due for row in found.rows)
-    alone = [one for one in found.slow if one.case.bytes == 971048]
-    assert [(one.case.algorithm, one.trial, one.step) for one in alone] == [("ring", 5, 133)]
+    assert [(case.first_step, case.stride) for case in result.setting.cases[:4]] == [(1, 3), (2, 3), (3, 3), (61, 3)]
+    assert steps == {step for case in result.setting.cases for step in case.steps}
+    assert all(row.lost == 0 and row.trial and row.trial.count == 20 for row in result.rows)
+    assert all(row.transfers == row.transfers_due for row in result.rows)
+    alone = [entry for entry in result.slow if entry.case.bytes == 971048]
+    assert [(algorithm.case.algorithm, algorithm.trial, algorithm.step) for algorithm in alone] == [("ring", 5, 133)]
 
 
 @pytest.mark.parametrize(("count", "places"), [(5, None), (6, (0, 5)), (20, (5, 14)), (50, (17, 32)), (100, (39, 60))])
 def test_the_interval_of_a_median_is_between_samples(count: int, places: tuple[int, int] | None) -> None:
     """The places are those of the usual table for 95 %."""
-    found = statistics.median(np.arange(count, dtype=np.float64)[::-1])
-    assert found.value == (count - 1) / 2
-    assert (found.low, found.high) == (places or (-np.inf, np.inf))
+    result = statistics.median(np.arange(count, dtype=np.float64)[::-1])
+    assert result.value == (count - 1) / 2
+    assert (result.low, result.high) == (places or (-np.inf, np.inf))
 
 
 def test_figures_of_a_case_are_those_of_its_records() -> None:
     run = collective_runs.run([small()])
-    found = collectives.measured(run)
-    assert found is not None
-    (row,) = found.rows
+    result = collectives.measured(run)
+    assert result is not None
+    (row,) = result.rows
     by_step: dict[int, list[StepRecord]] = {}
     for record in run.files.steps():
         by_step.setdefault(record.step, []).append(record)
@@ -216,63 +216,63 @@ def test_figures_of_a_case_are_those_of_its_records() -> None:
 
 @pytest.mark.parametrize(("gather", "count"), [(False, 192), (True, 96)])
 def test_the_percentiles_of_the_origin_are_over_chunks(gather: bool, count: int) -> None:
-    found = collectives.measured(collective_runs.figure(gather=gather), "chunk")
-    assert found is not None
-    assert found.rows[0].time is not None
-    assert found.rows[0].time.count == count
-    cct = found.rows[0].cct
-    assert cct is not None and found.rows[0].mean_s == cct.mean, "by trials, whatever the percentiles are over"
+    result = collectives.measured(collective_runs.figure(gather=gather), "chunk")
+    assert result is not None
+    assert result.rows[0].time is not None
+    assert result.rows[0].time.count == count
+    cct = result.rows[0].cct
+    assert cct is not None and result.rows[0].mean_s == cct.mean, "by trials, whatever the percentiles are over"
 
 
 def test_over_changes_what_a_sample_is() -> None:
     run = collective_runs.run([small()])
     times = {over: collectives.measured(run, over) for over in ("max_rank", "mean_rank", "cct")}
-    p50 = {over: found.rows[0].time.p50 for over, found in times.items() if found and found.rows[0].time}
+    p50 = {over: result.rows[0].time.p50 for over, result in times.items() if result and result.rows[0].time}
     assert p50["mean_rank"] < p50["max_rank"] <= p50["cct"]
 
 
 def test_a_completion_time_takes_off_what_clocks_are_apart() -> None:
     run = collective_runs.run([small()])
     plain = collectives.measured(run, "cct")
-    ahead, here = (
+    early, local = (
         {"host": host, "offset_s": apart, "uncertainty_s": 1e-4} for host, apart in (("h2", -5.0), ("h1", 0.0))
     )
-    clocks = {"b1": here, "b2": ahead}
+    clocks = {"b1": local, "b2": early}
     nodes = {f"n{rank}": {"host": "h2" if rank == 3 else "h1"} for rank in range(4)}
     shifted = tuple(replace(r, start=r.start + 5, end=r.end + 5) if r.rank == 3 else r for r in run.files.steps())
     plan = {**run.extras["plan.json"], "clocks": clocks, "nodes": nodes}
     other = replace(run, files=collective_runs.Files(shifted), extras={**run.extras, "plan.json": plan})
-    found = collectives.measured(other, "cct")
+    result = collectives.measured(other, "cct")
     assert plain is not None
-    assert found is not None
-    assert found.rows[0].time is not None
+    assert result is not None
+    assert result.rows[0].time is not None
     assert plain.rows[0].time is not None
-    assert found.rows[0].time.p50 == pytest.approx(plain.rows[0].time.p50)
+    assert result.rows[0].time.p50 == pytest.approx(plain.rows[0].time.p50)
 
 
 def test_of_a_step_that_was_done_again_the_last_epoch_counts() -> None:
     run = collective_runs.run([small()])
-    again = tuple(replace(r, epoch=1, start=r.start + 9, end=r.end + 9.5) for r in run.files.steps() if r.step == 2)
-    found = collectives.measured(replace(run, files=collective_runs.Files((*again, *run.files.steps()))))
-    assert found is not None
-    assert found.rows[0].trial is not None
-    assert found.rows[0].trial.max > 0.5
-    assert found.rows[0].trial.count == 5
+    repeated = tuple(replace(r, epoch=1, start=r.start + 9, end=r.end + 9.5) for r in run.files.steps() if r.step == 2)
+    result = collectives.measured(replace(run, files=collective_runs.Files((*repeated, *run.files.steps()))))
+    assert result is not None
+    assert result.rows[0].trial is not None
+    assert result.rows[0].trial.max > 0.5
+    assert result.rows[0].trial.count == 5
 
 
 def test_a_trial_that_not_every_rank_finished_is_no_sample() -> None:
     run = collective_runs.run([small()])
     torn = tuple(record for record in run.files.steps() if (record.step, record.rank) != (5, 3))
-    found = collectives.measured(replace(run, files=collective_runs.Files(torn)))
-    assert found is not None
-    assert (found.rows[0].lost, found.rows[0].trial and found.rows[0].trial.count) == (1, 4)
+    result = collectives.measured(replace(run, files=collective_runs.Files(torn)))
+    assert result is not None
+    assert (result.rows[0].lost, result.rows[0].trial and result.rows[0].trial.count) == (1, 4)
 
 
 def test_a_run_that_measured_nothing_yet_has_a_table_all_the_same() -> None:
-    found = collectives.measured(replace(collective_runs.run([small()], probe=False), files=collective_runs.Files()))
-    assert found is not None
-    assert found.rows[0].trial is None
-    assert found.rows[0].busbw is None
+    result = collectives.measured(replace(collective_runs.run([small()], probe=False), files=collective_runs.Files()))
+    assert result is not None
+    assert result.rows[0].trial is None
+    assert result.rows[0].busbw is None
 
 
 def test_the_record_of_the_arrays_is_that_of_the_files() -> None:
@@ -286,10 +286,10 @@ def test_chunk_files_are_read_as_whole_records(tmp_path: Path) -> None:
     place = collective_runs.write(run, tmp_path / "one")
     blob = place / "nodes" / "n1" / "i1-e0" / "chunks-r1.bin"
     blob.write_bytes(blob.read_bytes() + b"torn")
-    there = files.BundleFiles(place, {})
+    remote = files.BundleFiles(place, {})
     plan = collectives.setting(run)
     assert plan is not None
-    assert (samples.records(there, plan) == samples.records(run.files, plan)).all()
+    assert (samples.records(remote, plan) == samples.records(run.files, plan)).all()
 
 
 def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others() -> None:
@@ -298,9 +298,9 @@ def test_a_grid_leaves_out_a_trial_whose_transfers_are_not_those_of_the_others()
     blocks = [(n, r, e, blob[:-size] if r == 3 else blob) for n, r, e, blob in run.files.chunk_blocks()]
     setting = collectives.setting(run)
     assert setting is not None
-    found = samples.transfers(samples.records(collective_runs.Files(blocks=tuple(blocks)), setting), setting.cases[0])
-    assert found is not None
-    assert (found.ragged, list(found.trials)) == (1, [1, 2, 3, 4])
+    result = samples.transfers(samples.records(collective_runs.Files(blocks=tuple(blocks)), setting), setting.cases[0])
+    assert result is not None
+    assert (result.ragged, list(result.trials)) == (1, [1, 2, 3, 4])
 
 
 def test_thinned_points_keep_every_extreme() -> None:
@@ -326,8 +326,8 @@ def test_a_training_run_is_checked_without_arrays() -> None:
 
 
 def test_a_ratio_to_an_unknown_line_is_not_told() -> None:
-    found = collectives.measured(collective_runs.run([small(cost=None)], rate=None))
-    assert found is not None
-    assert found.rows[0].of_line is None
-    assert found.rows[0].model_s is None
-    assert not math.isnan(found.rows[0].busbw or 0)
+    result = collectives.measured(collective_runs.run([small(cost=None)], rate=None))
+    assert result is not None
+    assert result.rows[0].of_line is None
+    assert result.rows[0].model_s is None
+    assert not math.isnan(result.rows[0].busbw or 0)

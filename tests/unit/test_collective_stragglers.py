@@ -33,9 +33,9 @@ RINGS = ("ring all-reduce", "ring of eight", "ring all-gather")
 def measured(gang: Gang, iterations: int = 9) -> collectives.Measured:
     world = len(gang.schedules)
     part = collective_runs.Part(operation="x", algorithm="y", bytes=971_048, gang=gang, iterations=iterations)
-    found = collectives.measured(collective_runs.run([part], world=world))
-    assert found is not None
-    return found
+    result = collectives.measured(collective_runs.run([part], world=world))
+    assert result is not None
+    return result
 
 
 def lasts(name: str) -> float:
@@ -43,15 +43,15 @@ def lasts(name: str) -> float:
     return max(end for _, end in gang.trial(1).spans.values()) - 1000
 
 
-def blamed(found: collectives.Measured, trial: int) -> collectives.Attribution | None:
-    return next((one.cause for one in found.slow if one.trial == trial), None)
+def blamed(result: collectives.Measured, trial: int) -> collectives.Attribution | None:
+    return next((slow_iteration.cause for slow_iteration in result.slow if slow_iteration.trial == trial), None)
 
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_nobody_is_named_where_nothing_is_wrong(name: str) -> None:
-    found = measured(Gang(schedules=MAKERS[name]()), iterations=30)
-    assert not phrases.has_straggler(found)
-    assert phrases.straggler(found).startswith("none")
+    result = measured(Gang(schedules=MAKERS[name]()), iterations=30)
+    assert not phrases.has_straggler(result)
+    assert phrases.straggler(result).startswith("none")
 
 
 def catalogue(chosen: algorithm.Chosen, operation: str, world: int, uneven: bool = False) -> Schedules:
@@ -71,20 +71,20 @@ def test_no_algorithm_accuses_anybody_by_what_its_ranks_have_to_do(
     chosen: algorithm.Chosen, operation: str, world: int
 ) -> None:
     for one_port in (False, True):
-        found = measured(Gang(schedules=catalogue(chosen, operation, world), one_port=one_port), iterations=10)
-        assert not phrases.has_straggler(found), phrases.straggler(found)
+        result = measured(Gang(schedules=catalogue(chosen, operation, world), one_port=one_port), iterations=10)
+        assert not phrases.has_straggler(result), phrases.straggler(result)
 
 
 def test_uneven_shares_accuse_nobody() -> None:
-    chosen = next(one for one in algorithms.defaults() if one.name == "pairwise")
+    chosen = next(entry for entry in algorithms.defaults() if entry.name == "pairwise")
     schedules = catalogue(chosen, "all-to-all", 4, uneven=True)
-    found = measured(Gang(schedules=schedules, one_port=True), iterations=10)
-    assert not phrases.has_straggler(found), phrases.straggler(found)
+    result = measured(Gang(schedules=schedules, one_port=True), iterations=10)
+    assert not phrases.has_straggler(result), phrases.straggler(result)
 
 
 def test_rounds_of_one_trial_are_no_independent_evidence() -> None:
     """A rank that was late in two trials out of four, in all of their rounds, may be so by chance."""
-    found = repeated_delays.latest(
+    result = repeated_delays.latest(
         [
             repeated_delays.Rounds(
                 hits={0: 70, 1: 0, 2: 35, 3: 35}, trials={0: 2, 1: 0, 2: 1, 3: 1}, waited_s={0: 5.0},
@@ -92,21 +92,21 @@ def test_rounds_of_one_trial_are_no_independent_evidence() -> None:
             )
         ]
     )  # fmt: skip
-    assert found is not None
-    assert found.rank == 0
-    assert not found.straggler
+    assert result is not None
+    assert result.rank == 0
+    assert not result.straggler
 
 
 @pytest.mark.parametrize("part", [0.1, 0.45, 0.8])
 @pytest.mark.parametrize("rank", range(4))
 @pytest.mark.parametrize("name", RINGS)
 def test_a_rank_of_a_ring_that_stopped_is_named(name: str, rank: int, part: float) -> None:
-    found = measured(Gang(schedules=MAKERS[name](), stops={4: (rank, part * lasts(name), 1.5)}, buffered=4 << 20))
-    why = blamed(found, 4)
+    result = measured(Gang(schedules=MAKERS[name](), stops={4: (rank, part * lasts(name), 1.5)}, buffered=4 << 20))
+    why = blamed(result, 4)
     assert why is not None
     assert why.rank == rank
     assert why.late_s == pytest.approx(1.5, abs=0.2)
-    assert [one.trial for one in found.slow] == [4]
+    assert [slow_iteration.trial for slow_iteration in result.slow] == [4]
 
 
 @pytest.mark.parametrize("buffered", [1 << 16, 1 << 22])
@@ -127,10 +127,10 @@ def test_whoever_stopped_is_among_those_that_are_named_and_nobody_else_for_sure(
 def test_a_rank_that_stopped_between_two_steps_entered_late(name: str) -> None:
     """As a fault that is held there: its messages of the step before are all there."""
     gang = Gang(schedules=MAKERS[name](), buffered=1 << 23)
-    one = gang.trial(1)
-    entry = min(start for rank, index, *_, start, _ in one.records if (rank, index) == (2, 1)) - 1000
-    found = measured(Gang(schedules=MAKERS[name](), stops={1: (2, entry - 1e-6, 2.0)}, buffered=1 << 23))
-    why = blamed(found, 1)
+    slow_iteration = gang.trial(1)
+    entry = min(start for rank, index, *_, start, _ in slow_iteration.records if (rank, index) == (2, 1)) - 1000
+    result = measured(Gang(schedules=MAKERS[name](), stops={1: (2, entry - 1e-6, 2.0)}, buffered=1 << 23))
+    why = blamed(result, 1)
     assert why is not None
     assert (why.rank, why.sure) == (2, True)
 
@@ -138,8 +138,8 @@ def test_a_rank_that_stopped_between_two_steps_entered_late(name: str) -> None:
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_link_that_stood_still_blames_no_rank_for_sure(name: str) -> None:
     link = (1, 2) if name in RINGS else (0, 1)
-    found = measured(Gang(schedules=MAKERS[name](), outage={3: (link, 0.0, 1.0)}))
-    why = blamed(found, 3)
+    result = measured(Gang(schedules=MAKERS[name](), outage={3: (link, 0.0, 1.0)}))
+    why = blamed(result, 3)
     assert why is not None
     assert why.link == link
     assert not why.sure or why.kind == "link"
@@ -147,40 +147,42 @@ def test_a_link_that_stood_still_blames_no_rank_for_sure(name: str) -> None:
 
 @pytest.mark.parametrize("name", RINGS)
 def test_a_slow_link_is_named_and_no_rank(name: str) -> None:
-    found = measured(Gang(schedules=MAKERS[name](), slow={(1, 2): 0.25}), iterations=12)
-    assert [(one.sender, one.receiver) for one in found.links] == [(1, 2)]
-    assert found.links[0].factor == pytest.approx(4, rel=0.2)
-    assert "the link n1 to n2 takes" in phrases.straggler(found)
+    result = measured(Gang(schedules=MAKERS[name](), slow={(1, 2): 0.25}), iterations=12)
+    assert [(entry.sender, entry.receiver) for entry in result.links] == [(1, 2)]
+    assert result.links[0].factor == pytest.approx(4, rel=0.2)
+    assert "the link n1 to n2 takes" in phrases.straggler(result)
 
 
 @pytest.mark.parametrize("name", ["ring all-reduce", "recursive doubling"])
 def test_a_rank_that_is_late_again_and_again_is_told_from_chance(name: str) -> None:
-    found = measured(Gang(schedules=MAKERS[name](), drowsy={3: 0.004}), iterations=20)
-    assert found.latest is not None
-    assert found.latest.rank == 3
-    assert found.latest.straggler
-    assert found.latest.share > 0.6  # what it sent was at times still under way: nothing is said of those rounds
-    assert "n3 is late repeatedly" in phrases.straggler(found)
+    result = measured(Gang(schedules=MAKERS[name](), drowsy={3: 0.004}), iterations=20)
+    assert result.latest is not None
+    assert result.latest.rank == 3
+    assert result.latest.straggler
+    assert result.latest.share > 0.6  # what it sent was at times still under way: nothing is said of those rounds
+    assert "n3 is late repeatedly" in phrases.straggler(result)
 
 
 def test_a_rank_that_is_late_by_next_to_nothing_is_no_straggler() -> None:
-    found = measured(Gang(schedules=MAKERS["ring all-reduce"](), drowsy={3: 20e-6}), iterations=30)
-    assert found.latest is not None
-    assert found.latest.p < 0.001
-    assert not found.latest.straggler
-    assert "but it costs 1 % of the time" in phrases.straggler(found) or "costs 0 %" in phrases.straggler(found)
+    result = measured(Gang(schedules=MAKERS["ring all-reduce"](), drowsy={3: 20e-6}), iterations=30)
+    assert result.latest is not None
+    assert result.latest.p < 0.001
+    assert not result.latest.straggler
+    assert "but it costs 1 % of the time" in phrases.straggler(result) or "costs 0 %" in phrases.straggler(result)
 
 
 @pytest.mark.parametrize("gather", [False, True])
 def test_the_figures_of_the_origin_name_the_stopped_node(gather: bool) -> None:
-    found = collectives.measured(collective_runs.figure(gather=gather))
-    assert found is not None
-    assert found.rows[0].chunks is not None
-    assert found.rows[0].chunks.p50 == pytest.approx(0.090 if gather else 0.0136, rel=0.02)
-    assert found.rows[0].chunks.max == pytest.approx(4.5, abs=0.1)
-    assert "n2 stood still for 4.4" in phrases.straggler(found) or "n2 stood still for 4.5" in phrases.straggler(found)
+    result = collectives.measured(collective_runs.figure(gather=gather))
+    assert result is not None
+    assert result.rows[0].chunks is not None
+    assert result.rows[0].chunks.p50 == pytest.approx(0.090 if gather else 0.0136, rel=0.02)
+    assert result.rows[0].chunks.max == pytest.approx(4.5, abs=0.1)
+    assert "n2 stood still for 4.4" in phrases.straggler(result) or "n2 stood still for 4.5" in phrases.straggler(
+        result
+    )
 
 
 def test_two_trials_cannot_tell_what_is_usual() -> None:
     gang = Gang(schedules=MAKERS["ring all-reduce"](), stops={2: (1, 0.02, 3.0)})
-    assert all(one.cause is None for one in measured(gang, iterations=2).slow)
+    assert all(entry.cause is None for entry in measured(gang, iterations=2).slow)

@@ -52,19 +52,19 @@ def test_a_slower_link_is_slower_and_the_other_way_round_faster() -> None:
     assert not fast.slower_than(0.0)
 
 
-def trials(draw: np.random.Generator, count: int, alike: float) -> NDArray[np.float64]:
+def trials(draw: np.random.Generator, count: int, is_equal: float) -> NDArray[np.float64]:
     """Times that spread by 10 %, each as like the one before as ``alike`` says (first-order autoregression)."""
     result = [draw.normal()]
     while len(result) < count:
-        result.append(alike * result[-1] + (1 - alike**2) ** 0.5 * draw.normal())
+        result.append(is_equal * result[-1] + (1 - is_equal**2) ** 0.5 * draw.normal())
     return np.exp(0.1 * np.array(result))
 
 
-@pytest.mark.parametrize(("count", "alike"), [(10, 0.0), (20, 0.0), (50, 0.0), (20, 0.4), (50, 0.4), (100, 0.7)])
-def test_equal_runs_of_ten_cases_are_called_changed_in_no_more_than_one_of_twenty(count: int, alike: float) -> None:
+@pytest.mark.parametrize(("count", "is_equal"), [(10, 0.0), (20, 0.0), (50, 0.0), (20, 0.4), (50, 0.4), (100, 0.7)])
+def test_equal_runs_of_ten_cases_are_called_changed_in_no_more_than_one_of_twenty(count: int, is_equal: float) -> None:
     draw, changed = np.random.default_rng(count), 0
     for _ in range(200):
-        pairs = [(trials(draw, count, alike), trials(draw, count, alike)) for _ in range(10)]
+        pairs = [(trials(draw, count, is_equal), trials(draw, count, is_equal)) for _ in range(10)]
         rows = [comparison.of_samples("x", *pair, comparison.LEVEL / 10) for pair in pairs]
         changed += any(row and row.verdict in ("slower", "faster") for row in rows)
     assert changed <= 10

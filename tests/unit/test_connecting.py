@@ -59,9 +59,9 @@ def test_what_was_begun_ahead_is_what_all_get() -> None:
     sites.begin(HOST, connect)
     assert connect.begun.wait(PATIENCE_S)
     got: list[Site] = []
-    asking = [in_thread(lambda: got.append(sites.get(HOST, connect))) for _ in range(3)]
+    requesters = [in_thread(lambda: got.append(sites.get(HOST, connect))) for _ in range(3)]
     connect.go.set()
-    for thread in asking:
+    for thread in requesters:
         thread.join(PATIENCE_S)
     assert connect.times == 1 and got == connect.made * 3
 

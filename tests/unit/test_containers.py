@@ -15,7 +15,7 @@ from orchestrator.model.bed import BedSpec, ContainerSpec, NodeSpec
 
 from .golden import same_as_golden
 
-ONE = """all:
+entry = """all:
   hosts: {localhost: {ansible_connection: local}}
   vars: {ccbed_provider: docker, ccbed_nodes: 2, ccbed_spares: 1}
 """
@@ -72,7 +72,7 @@ def limits(body: dict[str, Any]) -> dict[str, int]:
 
 
 BODIES = {
-    "one-engine": lambda: request(bed(ONE), "n2"),
+    "one-engine": lambda: request(bed(entry), "n2"),
     "many-hosts": lambda: request(bed(MANY), "n1"),
     "gpu-index": lambda: request(bed(MANY, "    ccbed_gpus: 2\n")),
     "gpu-all": lambda: of(gpu_devices=("all",)),
@@ -176,13 +176,13 @@ def test_inside_of_a_container_gpus_are_numbered_from_0_so_nothing_says_which_ar
 
 
 def test_nodes_of_one_host_get_gpus_of_their_own_by_the_hosts_numbers() -> None:
-    text = ONE.replace("ccbed_spares: 1", "ccbed_spares: 1, ccbed_standby: 1, ccbed_gpus: 2")
+    text = entry.replace("ccbed_spares: 1", "ccbed_spares: 1, ccbed_standby: 1, ccbed_gpus: 2")
     given = [node.container.gpu_devices for node in bed(text).nodes if node.container]
     assert given == [("0", "1"), ("2", "3"), ("0", "1"), ("4", "5")]
 
 
 def test_a_list_of_gpus_is_shared_out_and_a_standby_has_those_of_the_node_that_it_stands_for() -> None:
-    text = ONE.replace("ccbed_spares: 1", "ccbed_standby: 2, ccbed_gpus: [GPU-a, GPU-b]")
+    text = entry.replace("ccbed_spares: 1", "ccbed_standby: 2, ccbed_gpus: [GPU-a, GPU-b]")
     nodes = bed(text).nodes
     assert [node.container.gpu_devices for node in nodes if node.container] == [
         ("GPU-a",), ("GPU-b",), ("GPU-a",), ("GPU-b",),
@@ -237,7 +237,7 @@ def test_compiled_kernels_can_be_loaded_from_tmp() -> None:
 
 
 def test_one_engine_gives_its_nodes_a_network_with_names_and_fixed_addresses() -> None:
-    body = request(bed(ONE), "n2")
+    body = request(bed(entry), "n2")
     assert body["HostConfig"]["NetworkMode"] == "ccbed-lab"
     assert body["NetworkingConfig"]["EndpointsConfig"] == {
         "ccbed-lab": {"Aliases": ["n2"], "IPAMConfig": {"IPv4Address": "198.18.0.2"}}
@@ -251,7 +251,7 @@ def test_several_hosts_share_theirs() -> None:
 
 
 def test_only_a_node_that_shall_be_a_container_has_a_request() -> None:
-    spec = bed(ONE)
+    spec = bed(entry)
     node = NodeSpec(name="n9", host="localhost", role="node", address="", hash="")
     with pytest.raises(ValueError, match="n9: its spec has no container"):
         container_requests.request(spec, node, archive="a", owner=(0, 0), addresses={}, tag="t")

@@ -39,7 +39,7 @@ FINE: dict[str, Any] = {
 }
 
 
-def wrong(changes: dict[str, Any], here: str | None = "sha256:aa", **of_bed: Any) -> list[str]:
+def wrong(changes: dict[str, Any], local_image: str | None = "sha256:aa", **of_bed: Any) -> list[str]:
     result = copy.deepcopy(FINE)
     for path, value in changes.items():
         *way, last = path.split(".")
@@ -48,7 +48,7 @@ def wrong(changes: dict[str, Any], here: str | None = "sha256:aa", **of_bed: Any
             inner = inner[part]
         inner[last] = value
     looked = diagnosis.HostSurvey(host=host("h1"), facts=result, clock_uncertainty_s=0.02)
-    findings = diagnosis.diagnose(bed(**of_bed), looked, here)
+    findings = diagnosis.diagnose(bed(**of_bed), looked, local_image)
     return [
         f"{finding.outcome} {finding.name}: {finding.text}; {finding.fix}"
         for finding in findings
@@ -65,7 +65,7 @@ GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_versi
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "expected"),
     [
         ({"pythons": {"/usr/bin/python3": [3, 9]}}, "fail python: 3.9 is too old, 3.10 is needed; install python3.11"),
         ({"engine.version": "", "engine.error": "refused"}, f"fail {ENGINE}; sudo systemctl start docker"),
@@ -82,14 +82,14 @@ GPU = {"devices": [{"index": "0", "uuid": "GPU-1", "name": "H200", "driver_versi
         ({"synchronised": False}, "warn time: the clock is not synchronised; start chrony"),
     ],
 )  # fmt: skip
-def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], said: str) -> None:
+def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], expected: str) -> None:
     result = wrong(changes)
     assert len(result) == 1
-    assert result[0].startswith(said)
+    assert result[0].startswith(expected)
 
 
 @pytest.mark.parametrize(
-    ("gpus", "said"),
+    ("gpus", "expected"),
     [
         ({"devices": [], "smi": False}, "fail gpus: none: nvidia-smi is not installed; install the NVIDIA driver"),
         (
@@ -98,11 +98,11 @@ def test_what_lacks_is_told_with_the_fix(changes: dict[str, Any], said: str) -> 
         ),
     ],
 )
-def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], said: str) -> None:
+def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], expected: str) -> None:
     import dataclasses
 
     wanting = dataclasses.replace(node(1), gpus=1)
-    assert wrong({"gpus": gpus}, nodes=(wanting,))[0].startswith(said)
+    assert wrong({"gpus": gpus}, nodes=(wanting,))[0].startswith(expected)
     assert wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting,)) == []
     twice = dataclasses.replace(wanting, name="n2")
     assert "1 available, 2 required" in wrong({"gpus": {**GPU, "toolkit": "1.17"}}, nodes=(wanting, twice))[0]

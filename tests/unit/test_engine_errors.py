@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core.bed import error_explanations
 
-SAID = {
+MESSAGE = {
     'could not select device driver "" with capabilities: [[gpu]]': "the node requests GPUs, but the engine has no NVIDIA runtime",
     'could not select device driver "cdi" with capabilities: []': "the engine does not support CDI devices",
     "CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=9": "no CDI device nvidia.com/gpu=9 on this host",
@@ -23,11 +23,11 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", SAID, ids=lambda said: said[-40:])
-def test_what_the_engine_says_is_told_with_what_to_do(said: str) -> None:
-    explanation = error_explanations.explain_engine(said)
+@pytest.mark.parametrize("expected", MESSAGE, ids=lambda expected: expected[-40:])
+def test_what_the_engine_says_is_told_with_what_to_do(expected: str) -> None:
+    explanation = error_explanations.explain_engine(expected)
     assert explanation is not None
-    assert explanation.text == SAID[said]
+    assert explanation.text == MESSAGE[expected]
     assert explanation.fix and "{" not in explanation.text
 
 

@@ -80,8 +80,8 @@ def test_an_event_keeps_unknown_keys_and_nulls(key: tuple[str, Any]) -> None:
 
 
 def test_an_event_of_a_workload_has_no_payload() -> None:
-    mine = event("mine.loss", "note", {"loss": 1})
-    assert (mine.kind, mine.data) == (None, None)
+    own = event("mine.loss", "note", {"loss": 1})
+    assert (own.kind, own.data) == (None, None)
 
 
 def test_a_history_is_read_by_the_classes_of_its_events() -> None:

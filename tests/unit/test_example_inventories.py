@@ -62,6 +62,6 @@ def test_its_containers_have_every_gpu_rdma_and_the_clusters_nccl(cluster: BedSp
 
 def test_every_inventory_that_comes_along_is_right() -> None:
     for path in FOLDER.glob("*.yml"):
-        found = bed(path.name)
-        assert found.nodes, path
-        assert all(isinstance(node.container, ContainerSpec) for node in found.nodes) is (found.provider == "docker")
+        result = bed(path.name)
+        assert result.nodes, path
+        assert all(isinstance(node.container, ContainerSpec) for node in result.nodes) is (result.provider == "docker")

@@ -25,10 +25,10 @@ def case(operation: str, world: int = 4, **more: Any) -> cases.Case:
     return cases.cases([cases.Item(operation=operation, bytes=4 * 27720, **more)], world)[0]
 
 
-def volume(one: cases.Case, name: str, tiers: expected_cost.Uplinks | None = None) -> float:
+def volume(case_: cases.Case, name: str, tiers: expected_cost.Uplinks | None = None) -> float:
     algorithm = known_algorithms.find(name)
     assert algorithm is not None
-    return expected_cost.cost(one, algorithm, tiers).volume
+    return expected_cost.cost(case_, algorithm, tiers).volume
 
 
 @pytest.mark.parametrize("name", ["pairwise", "direct"])
@@ -39,19 +39,21 @@ def test_uneven_shares_cost_what_the_busiest_port_moves(name: str) -> None:
 
 def test_equal_shares_by_the_schedule_cost_what_the_formula_says() -> None:
     """Shares that hardly differ: the schedule is followed, and agrees."""
-    for one in known_algorithms.able("all-to-all", 4):
+    for algorithm in known_algorithms.able("all-to-all", 4):
         even, nearly = (
-            volume(case("all-to-all", shares=shares), one.name) for shares in ((), (0.25, 0.25, 0.2501, 0.2499))
+            volume(case("all-to-all", shares=shares), algorithm.name) for shares in ((), (0.25, 0.25, 0.2501, 0.2499))
         )
-        assert nearly == pytest.approx(even, rel=2e-3), one.name
+        assert nearly == pytest.approx(even, rel=2e-3), algorithm.name
 
 
 def test_uplinks_as_wide_as_all_their_ports_change_nothing() -> None:
     wide = expected_cost.uplinks(LinkSpec(rate=GBIT, groups=2, uplink=1000 * GBIT), (0, 0, 0, 0, 1, 1, 1, 1))
     for operation in OPERATIONS:
-        for one in known_algorithms.able(operation, 8):
-            algorithm = one.cost(operation, 8)
-            assert expected_cost.cost(case(operation, 8), one, wide).volume == pytest.approx(algorithm.volume), one.name
+        for entry in known_algorithms.able(operation, 8):
+            algorithm = entry.cost(operation, 8)
+            assert expected_cost.cost(case(operation, 8), entry, wide).volume == pytest.approx(algorithm.volume), (
+                entry.name
+            )
 
 
 def test_what_crosses_a_shared_uplink_at_once_takes_longer() -> None:
@@ -65,11 +67,11 @@ def test_what_crosses_a_shared_uplink_at_once_takes_longer() -> None:
 
 def test_auto_knows_uplinks_and_says_so() -> None:
     link = link_fit.Fit(1e-6, 8 / GBIT, 1.0)
-    one, tiers = case("all-reduce"), expected_cost.uplinks(TIERS, IN_ORDER, 8 / GBIT)
-    found = algorithm_choice.choose(one, algorithm_choice.candidates(one), link, tiers)
-    assert found.seconds["ring"] < found.seconds["halving-doubling"]
-    assert found.why.endswith("; ranks 0,1 / 2,3 behind shared uplinks")
-    flat = algorithm_choice.choose(one, algorithm_choice.candidates(one), link)
+    case_, tiers = case("all-reduce"), expected_cost.uplinks(TIERS, IN_ORDER, 8 / GBIT)
+    result = algorithm_choice.choose(case_, algorithm_choice.candidates(case_), link, tiers)
+    assert result.seconds["ring"] < result.seconds["halving-doubling"]
+    assert result.why.endswith("; ranks 0,1 / 2,3 behind shared uplinks")
+    flat = algorithm_choice.choose(case_, algorithm_choice.candidates(case_), link)
     assert "uplinks" not in flat.why and flat.seconds["halving-doubling"] < flat.seconds["ring"]
 
 
@@ -85,13 +87,13 @@ def test_the_model_goes_by_where_the_ranks_are_plugged_in_and_not_by_their_order
 
 
 def test_auto_chooses_otherwise_where_the_ranks_lie_otherwise() -> None:
-    link, one = link_fit.Fit(1e-6, 8 / GBIT, 1.0), case("all-reduce")
-    among = [found for found in algorithm_choice.candidates(one) if found.name in ("ring", "halving-doubling")]
+    link, entry = link_fit.Fit(1e-6, 8 / GBIT, 1.0), case("all-reduce")
+    among = [result for result in algorithm_choice.candidates(entry) if result.name in ("ring", "halving-doubling")]
     chosen = {
-        leaves: algorithm_choice.choose(one, among, link, expected_cost.uplinks(TIERS, leaves))
+        leaves: algorithm_choice.choose(entry, among, link, expected_cost.uplinks(TIERS, leaves))
         for leaves in (IN_ORDER, (0, 1, 0, 1))
     }
-    assert [found.name for found in chosen.values()] == ["ring", "halving-doubling"]
+    assert [result.name for result in chosen.values()] == ["ring", "halving-doubling"]
     assert "; ranks 0,2 / 1,3 behind shared uplinks" in chosen[0, 1, 0, 1].why
 
 

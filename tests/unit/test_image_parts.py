@@ -49,20 +49,20 @@ def test_a_base_that_is_there_is_not_pulled() -> None:
 
 
 def test_a_base_that_cannot_be_had_is_told_with_the_way_out() -> None:
-    with pytest.raises(InfrastructureError, match="cannot be pulled: no such host") as found:
+    with pytest.raises(InfrastructureError, match="cannot be pulled: no such host") as raised:
         bases.find(engine(), "mine:1", silent)
-    assert "--base" in found.value.hint
+    assert "--base" in raised.value.hint
 
 
 def test_debian_makes_bookworm_from_its_own_mirror(tmp_path: Path) -> None:
     file = os_release(tmp_path, 'ID=debian\nVERSION_CODENAME="trixie"\n')
-    found = bases.local_release(file, lambda: iter(["http://mirror/debian"]))
-    assert found == bases.Release(suite="bookworm", mirror="http://mirror/debian")
+    result = bases.local_release(file, lambda: iter(["http://mirror/debian"]))
+    assert result == bases.Release(suite="bookworm", mirror="http://mirror/debian")
 
 
 def test_ubuntu_makes_what_it_is_with_universe_for_venv(tmp_path: Path) -> None:
-    found = bases.local_release(os_release(tmp_path, "ID=ubuntu\nVERSION_CODENAME=noble\n"), no_mirror)
-    assert found == bases.Release(suite="noble", components="main,universe")
+    result = bases.local_release(os_release(tmp_path, "ID=ubuntu\nVERSION_CODENAME=noble\n"), no_mirror)
+    assert result == bases.Release(suite="noble", components="main,universe")
 
 
 @pytest.mark.parametrize("text", ["ID=fedora\n", ""])
@@ -102,7 +102,7 @@ def test_wheels_that_are_there_are_not_downloaded_again(tmp_path: Path) -> None:
         first = wheelhouse.collect(tmp_path, requirements, "3.11", {}, silent)
         patch.setattr(wheelhouse, "_fill", None)
         assert wheelhouse.collect(tmp_path, requirements, "3.11", {}, silent) == first
-    assert [one.name for one in (tmp_path / "wheels").iterdir()] == [first.name]
+    assert [path.name for path in (tmp_path / "wheels").iterdir()] == [first.name]
 
 
 def test_cuda_needs_a_base_that_is_named(tmp_path: Path) -> None:
@@ -115,10 +115,10 @@ def test_an_image_that_is_made_of_the_same_is_not_built_again(tmp_path: Path) ->
     (tmp_path / "requirements.txt").write_text("torch==2.13.0\n")
     recipe = image_build.Recipe(folder=tmp_path, cache=tmp_path, base="mine:1")
     made_of = image_build.inputs(recipe, "sha256:mine:1")
-    there = SimpleNamespace(id="sha256:1", labels={image_build.INPUTS: made_of}, attrs={"Size": 5})
+    remote = SimpleNamespace(id="sha256:1", labels={image_build.INPUTS: made_of}, attrs={"Size": 5})
     client = engine("mine:1")
     get = client.images.get
-    client.images.get = lambda name: there if name == requirements.CPU_IMAGE else get(name)
+    client.images.get = lambda name: remote if name == requirements.CPU_IMAGE else get(name)
     assert not image_build.build(client, recipe, {}, silent).fresh
     (tmp_path / "cpu.Dockerfile").write_text("FROM scratch\nUSER 1\n")
     assert image_build.inputs(recipe, "sha256:mine:1") != made_of

@@ -25,31 +25,31 @@ def test_an_engine_that_answers_is_used_and_left_alone(monkeypatch: pytest.Monke
 
 
 def test_one_that_is_started_ends_with_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def start(folder: Path) -> tuple[Any, Client]:
-        told.append("start")
+        messages.append("start")
         return None, Client()
 
     monkeypatch.setattr(own_engine, "_client", lambda: None)
     monkeypatch.setattr(own_engine, "_start", start)
-    monkeypatch.setattr(own_engine, "_stop", lambda process: told.append("stop"))
+    monkeypatch.setattr(own_engine, "_stop", lambda process: messages.append("stop"))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(shutil, "which", lambda name: name)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert own_engine.main([sys.executable, "-c", ""]) == 0
-    assert told == ["start", "stop"]
+    assert messages == ["start", "stop"]
 
 
-@pytest.mark.parametrize(("user", "said"), [(1000, "only root can start one"), (0, "there is no dockerd; next: ")])
+@pytest.mark.parametrize(("user", "expected"), [(1000, "only root can start one"), (0, "there is no dockerd; next: ")])
 def test_what_keeps_one_from_being_started_is_said(
-    user: int, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    user: int, expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(own_engine, "_client", lambda: None)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     assert own_engine.main(["true"]) == 3
-    assert said in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 def test_the_lab_is_brought_up_with_one() -> None:

@@ -51,9 +51,9 @@ def test_every_host_resolves_every_other() -> None:
 
 
 def test_what_a_host_mounts_lies_in_the_lab() -> None:
-    told = json.loads(layout.boot(OTHER, OTHER.hosts[0], machine_id=True))
-    assert not any(source.startswith("/") for source, _ in told["binds"])
-    assert {"/var/lib/docker", "/tmp", "/etc/hosts", layout.SHARED} <= {target for _, target in told["binds"]}
+    document = json.loads(layout.boot(OTHER, OTHER.hosts[0], machine_id=True))
+    assert not any(source.startswith("/") for source, _ in document["binds"])
+    assert {"/var/lib/docker", "/tmp", "/etc/hosts", layout.SHARED} <= {target for _, target in document["binds"]}
 
 
 @pytest.mark.parametrize("rate", ["", "fast", "-1gbit", "0mbit", "1gbps"])

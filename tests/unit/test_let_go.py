@@ -41,10 +41,10 @@ class Site:
 
 
 def test_after_a_run_hosts_are_reached_as_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[bool] = []
+    requested: list[bool] = []
 
     def connect(bed: BedSpec, host: HostSpec, patient: bool) -> Any:
-        asked.append(patient)
+        requested.append(patient)
         return Site(tmp_path)
 
     local = beds.local()
@@ -54,7 +54,7 @@ def test_after_a_run_hosts_are_reached_as_before_it(tmp_path: Path, monkeypatch:
     provider.observe(bed)
     provider.close()
     provider.observe(bed)
-    assert asked == [True, False]
+    assert requested == [True, False]
     monkeypatch.setattr(Site, "away", True)
     with pytest.raises(UnreachedError):
         provider.observe(bed)

@@ -17,28 +17,28 @@ def points(alpha: float = ALPHA, beta: float = BETA) -> list[tuple[int, float]]:
 
 
 def test_alpha_and_beta_are_found_again() -> None:
-    found = link_fit.line(points())
-    assert found.alpha == pytest.approx(ALPHA) and found.beta == pytest.approx(BETA) and found.r2 == pytest.approx(1)
+    result = link_fit.line(points())
+    assert result.alpha == pytest.approx(ALPHA) and result.beta == pytest.approx(BETA) and result.r2 == pytest.approx(1)
 
 
 @pytest.mark.parametrize("place", range(len(SIZES)))
 def test_one_size_measured_while_the_machine_was_busy_moves_nothing(place: int) -> None:
     given = points()
     given[place] = (given[place][0], given[place][1] * 5)
-    found = link_fit.line(given)
-    assert found.alpha == pytest.approx(ALPHA, rel=0.01) and found.beta == pytest.approx(BETA, rel=0.01)
+    result = link_fit.line(given)
+    assert result.alpha == pytest.approx(ALPHA, rel=0.01) and result.beta == pytest.approx(BETA, rel=0.01)
 
 
 def test_small_errors_of_all_sizes_are_weighed_by_their_share() -> None:
     given = [(n, t * factor) for (n, t), factor in zip(points(), itertools.cycle((1.02, 0.98)), strict=False)]
-    found = link_fit.line(given)
-    assert found.alpha == pytest.approx(ALPHA, rel=0.05) and found.beta == pytest.approx(BETA, rel=0.03)
-    assert 0.99 < found.r2 < 1
+    result = link_fit.line(given)
+    assert result.alpha == pytest.approx(ALPHA, rel=0.05) and result.beta == pytest.approx(BETA, rel=0.03)
+    assert 0.99 < result.r2 < 1
 
 
 def test_an_alpha_below_zero_is_none() -> None:
-    found = link_fit.line([(n, max(t - 2 * ALPHA, 1e-9)) for n, t in points()][2:])
-    assert found.alpha == 0.0 and found.beta == pytest.approx(BETA, rel=0.05)
+    result = link_fit.line([(n, max(t - 2 * ALPHA, 1e-9)) for n, t in points()][2:])
+    assert result.alpha == 0.0 and result.beta == pytest.approx(BETA, rel=0.05)
 
 
 def test_one_size_is_no_line() -> None:
@@ -65,30 +65,30 @@ def test_the_agreed_line_is_the_median_of_the_pairs() -> None:
 def test_auto_takes_what_the_model_expects_to_be_fastest() -> None:
     (case,) = cases.cases([cases.Item(operation="all-reduce", bytes=1 << 20, algorithm="auto")], 4)
     among = list(algorithm_choice.candidates(case))
-    found = algorithm_choice.choose(case, among, link_fit.Fit(ALPHA, BETA, 1.0))
-    costs = {one.name: one.cost("all-reduce", 4).seconds(1 << 20, ALPHA, BETA) for one in among}
-    assert "ring" in costs and found.seconds == costs
+    result = algorithm_choice.choose(case, among, link_fit.Fit(ALPHA, BETA, 1.0))
+    costs = {algorithm.name: algorithm.cost("all-reduce", 4).seconds(1 << 20, ALPHA, BETA) for algorithm in among}
+    assert "ring" in costs and result.seconds == costs
     near = [name for name, seconds in costs.items() if seconds <= min(costs.values()) * 1.03]
-    assert found.name == min(near) and next(iter(found.seconds)) == min(costs, key=lambda name: (costs[name], name))
-    assert "alpha 50.0 us" in found.why and "ms" in found.why
+    assert result.name == min(near) and next(iter(result.seconds)) == min(costs, key=lambda name: (costs[name], name))
+    assert "alpha 50.0 us" in result.why and "ms" in result.why
 
 
 def test_auto_does_not_follow_the_noise_of_a_probe() -> None:
     """Around the size at which two algorithms cost the same, one probe's rounding must not make another choice."""
     (case,) = cases.cases([cases.Item(operation="all-reduce", bytes=1 << 20, algorithm="auto")], 4)
     names = ("ring", "halving-doubling", "bidirectional-ring")
-    among = [one for one in algorithm_choice.candidates(case) if one.name in names]
+    among = [algorithm for algorithm in algorithm_choice.candidates(case) if algorithm.name in names]
     alphas = [1e-6 * (1 + step / 50) for step in range(-5, 6)]
-    found = [algorithm_choice.choose(case, among, link_fit.Fit(alpha, BETA, 1.0)) for alpha in alphas]
-    assert {one.name for one in found} == {"bidirectional-ring"}
-    assert "no more than 3% from halving-doubling, ring" in found[0].why
+    result = [algorithm_choice.choose(case, among, link_fit.Fit(alpha, BETA, 1.0)) for alpha in alphas]
+    assert {entry.name for entry in result} == {"bidirectional-ring"}
+    assert "no more than 3% from halving-doubling, ring" in result[0].why
 
 
 def test_auto_leaves_out_what_cannot_do_the_case() -> None:
     (case,) = cases.cases(
         [cases.Item(operation="all-to-all", bytes=4096, algorithm="auto", shares=(0.5, 0.25, 0.25))], 3
     )
-    assert all(not one.even("all-to-all") for one in algorithm_choice.candidates(case))
+    assert all(not algorithm.even("all-to-all") for algorithm in algorithm_choice.candidates(case))
     with pytest.raises(ValueError, match="no algorithm does all-to-all"):
         algorithm_choice.choose(case, [], None)
 
@@ -96,8 +96,8 @@ def test_auto_leaves_out_what_cannot_do_the_case() -> None:
 def test_every_algorithm_that_is_known_is_found_under_its_name() -> None:
     assert "ring" in known_algorithms.names() and "library" not in known_algorithms.names()
     for name in known_algorithms.names():
-        found = known_algorithms.find(name)
-        assert found is not None and found.name == name
+        result = known_algorithms.find(name)
+        assert result is not None and result.name == name
     assert known_algorithms.find("library") is None
     with pytest.raises(ValueError, match="unknown algorithm rong; known: "):
         known_algorithms.find("rong")

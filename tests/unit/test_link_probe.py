@@ -43,8 +43,8 @@ def test_there_are_three_sizes_beyond_every_bucket(drain: int) -> None:
 def test_half_of_what_a_round_trip_of_nothing_takes_is_alpha() -> None:
     alpha = 50e-6
     trips = [(size, 2 * alpha + SLOW * size, 9) for size in link_probe.SIZES]
-    found, one_way = link_probe.line(trips)
-    assert found.alpha == pytest.approx(alpha) and found.beta == pytest.approx(SLOW)
+    result, one_way = link_probe.line(trips)
+    assert result.alpha == pytest.approx(alpha) and result.beta == pytest.approx(SLOW)
     assert [seconds for _, seconds, _ in one_way] == pytest.approx([alpha + SLOW * size for size in link_probe.SIZES])
     assert [(size, times) for size, _, times in one_way] == [(size, 9) for size in link_probe.SIZES]
 
@@ -62,9 +62,9 @@ def test_a_pair_has_its_time_however_many_there_are() -> None:
 
 def test_a_pair_that_was_disturbed_is_unsure() -> None:
     quiet = [(size, 50e-6 + SLOW * size, 9) for size in link_probe.SIZES]
-    found = link_fit.Fit(50e-6, SLOW, 1.0)
-    assert link_probe.PairFit(line=found, samples=quiet, spread=0.1).sure
-    assert not link_probe.PairFit(line=found, samples=quiet, spread=2.0).sure
+    result = link_fit.Fit(50e-6, SLOW, 1.0)
+    assert link_probe.PairFit(line=result, samples=quiet, spread=0.1).sure
+    assert not link_probe.PairFit(line=result, samples=quiet, spread=2.0).sure
     busy = [(size, seconds * (3 if place % 2 else 1), times) for place, (size, seconds, times) in enumerate(quiet)]
     assert not link_probe.PairFit(line=link_fit.Fit(50e-6, 3 * SLOW, 0.5), samples=busy, spread=0.1).sure
     assert link_probe.spread([1.0, 2.0, 2.0, 2.0, 9.0]) == 0.0 and link_probe.spread([1.0, 1.0, 2.0, 4.0, 4.0]) == 1.5

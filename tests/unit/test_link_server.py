@@ -175,14 +175,14 @@ def test_a_payload_is_one_round_trip(served: Served) -> None:
 def test_the_wheel_is_held_until_the_link_ends(tmp_path: Path) -> None:
     content = {"run": "R1", "owner": "ann@desk", "pid": 7, "token": "t1"}
     with serving(tmp_path) as first, serving(tmp_path) as second:
-        one, two = (Link(pipes, Heard().frame, Heard().loss) for pipes in (first, second))
-        one.request({"do": "drive", "content": content}).result(TIMEOUT_S)
+        entry, two = (Link(pipes, Heard().frame, Heard().loss) for pipes in (first, second))
+        entry.request({"do": "drive", "content": content}).result(TIMEOUT_S)
         assert json.loads((tmp_path / "run.lock").read_text())["run"] == "R1"
         with pytest.raises(RemoteError, match=r"run R1 of ann@desk \(pid 7\) drives this bed"):
             two.request({"do": "drive", "content": {**content, "token": "t2"}}).result(TIMEOUT_S)
-        one.request({"do": "leave"}).result(TIMEOUT_S)
+        entry.request({"do": "leave"}).result(TIMEOUT_S)
         two.request({"do": "drive", "content": {**content, "token": "t2"}}).result(TIMEOUT_S)
-        one.close()
+        entry.close()
         two.close()
 
 

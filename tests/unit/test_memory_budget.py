@@ -18,8 +18,8 @@ from . import test_plan
 GIB = float(1 << 30)
 
 
-def need(one: cases.Case, rank: int) -> int:
-    return memory_demand.need((one,), rank)
+def need(case_: cases.Case, rank: int) -> int:
+    return memory_demand.need((case_,), rank)
 
 
 def case(operation: str, size: int, groups: str = "", algorithm: str = "library") -> cases.Case:

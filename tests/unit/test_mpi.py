@@ -44,7 +44,7 @@ def test_an_algorithm_is_forced_by_the_parameter_of_its_operation(
 
 
 @pytest.mark.parametrize(
-    ("text", "operation", "told"),
+    ("text", "operation", "expected"),
     [
         (
             "mpi:bruck",
@@ -56,12 +56,12 @@ def test_an_algorithm_is_forced_by_the_parameter_of_its_operation(
     ],
 )
 def test_an_algorithm_that_open_mpi_lacks_is_refused_with_those_that_it_has(
-    text: str, operation: str, told: str
+    text: str, operation: str, expected: str
 ) -> None:
     (problem,) = collective.check(
         collective.Params(operation=operation, algorithm=("ring", text)[operation != "all-reduce" :])
     )
-    assert problem.startswith("algorithm: ") and told in problem
+    assert problem.startswith("algorithm: ") and expected in problem
 
 
 def test_mpi_is_among_what_an_operation_has() -> None:
@@ -70,7 +70,7 @@ def test_mpi_is_among_what_an_operation_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "expected"),
     [
         ({"asynchronous": True}, "asynchronous: mpi is measured with blocking calls only"),
         ({"dtype": "bfloat16"}, "dtype: MPI cannot reduce bfloat16"),
@@ -80,10 +80,10 @@ def test_mpi_is_among_what_an_operation_has() -> None:
         ({"operation": "all-to-all", "algorithm": "mpi:pairwise", "bytes": 1024}, "for blocks of one size; use mpi"),
     ],
 )  # fmt: skip
-def test_what_open_mpi_cannot_do_is_told_before_it_starts(more: dict[str, Any], told: str) -> None:
+def test_what_open_mpi_cannot_do_is_told_before_it_starts(more: dict[str, Any], expected: str) -> None:
     item = cases.Item(**{"operation": "all-reduce", "bytes": 1200, "algorithm": "mpi", **more})
     (problem,) = algorithm_choice.infeasible(item, 3)
-    assert told in problem
+    assert expected in problem
 
 
 def test_it_moves_what_it_cannot_combine_and_blocks_of_any_size() -> None:
@@ -96,7 +96,7 @@ def test_it_moves_what_it_cannot_combine_and_blocks_of_any_size() -> None:
 
 def test_ranks_are_started_host_by_host_and_each_is_told_where_its_own_rank_is() -> None:
     placed = join.order(reversed(INTERLEAVED))
-    assert [one.rank for one in placed] == [0, 2, 1, 3]
+    assert [entry.rank for entry in placed] == [0, 2, 1, 3]
     argv = join.arguments(placed, PROGRAMS, join.AGENT, "door.py")
     assert argv[argv.index("--host") + 1] == "10.0.0.1:2,10.0.0.2:2" and argv[argv.index("-np") + 1] == "4"
     assert argv[-5:] == ["rank", "/d/0", "/d/2", "/d/1", "/d/3"]
@@ -104,9 +104,9 @@ def test_ranks_are_started_host_by_host_and_each_is_told_where_its_own_rank_is()
 
 
 def test_open_mpi_uses_tcp_over_the_interface_alone_and_what_the_user_sets_stays() -> None:
-    found = join.settings(INTERLEAVED, "eth0", {})
-    assert found["OMPI_MCA_btl"] == "tcp,self" and found["OMPI_MCA_btl_tcp_if_include"] == "eth0"
-    assert found["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1" and found["OMPI_MCA_oob_tcp_if_include"] == "eth0"
+    result = join.settings(INTERLEAVED, "eth0", {})
+    assert result["OMPI_MCA_btl"] == "tcp,self" and result["OMPI_MCA_btl_tcp_if_include"] == "eth0"
+    assert result["OMPI_MCA_coll_tuned_use_dynamic_rules"] == "1" and result["OMPI_MCA_oob_tcp_if_include"] == "eth0"
     assert "OMPI_MCA_pml" not in join.settings(INTERLEAVED, "eth0", {"OMPI_MCA_pml": "cm"})
     other = [replace(INTERLEAVED[0], interface="ib0"), *INTERLEAVED[1:]]
     assert "OMPI_MCA_oob_tcp_if_include" not in join.settings(other, "ib0", {})
@@ -143,9 +143,9 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(installed.Missing) as told:
+    with pytest.raises(installed.Missing) as raised:
         installed.find()
-    assert str(told.value) == f"Open MPI is not installed: no mpirun, no orted, no mpi4py ({installed.ADVICE})"
+    assert str(raised.value) == f"Open MPI is not installed: no mpirun, no orted, no mpi4py ({installed.ADVICE})"
 
 
 @dataclass
@@ -163,10 +163,10 @@ def lacking() -> installed.Programs:
 
 
 def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -> tuple[Trial, list[str]]:
-    told: Any = Told()
+    message: Any = Told()
     bed = replace(beds.local(), hosts=(HostSpec(name="h1", connection=connection),))
     trial = Trial(name="t", workload="collective", params={"algorithm": list(algorithms), "sizes": ["1K"]})
-    return trials.without_missing_libraries(told, trial, bed), told.warnings
+    return trials.without_missing_libraries(message, trial, bed), message.warnings
 
 
 def test_without_open_mpi_its_algorithms_are_skipped_by_name_and_the_others_are_left(

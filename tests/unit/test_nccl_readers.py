@@ -29,9 +29,9 @@ def made(run: Run) -> dict[str, str]:
 
 
 def measured(run: Run) -> collectives.Measured:
-    found = collectives.measured(run)
-    assert found is not None
-    return found
+    result = collectives.measured(run)
+    assert result is not None
+    return result
 
 
 # --- NVIDIA/nccl-tests, tools/analyze_perf_json.py: statistics, stragglers, spikes and nodes of each result ---------------
@@ -39,50 +39,50 @@ def measured(run: Run) -> collectives.Measured:
 
 def own_analyser(data: dict[str, Any], placement: str) -> list[dict[str, Any]]:
     """As its print_stats_table, print_straggler, print_spikes and print_nodes take the fields (version 3 of the file)."""
-    told = []
+    messages = []
     hosts = [device["hostname"] for device in data["config"]["devices"]]
     for result in data["results"]:
-        each = result.get(placement, {})
-        rows = each.get("per_process_max_times_us", [])
+        entries = result.get(placement, {})
+        rows = entries.get("per_process_max_times_us", [])
         highest = [max(row[i] for row in rows) for i in range(min(map(len, rows)))]
         spikes = [
-            (i, [p for p, row in enumerate(rows) if row[i] > 1.5 * each["avg_us"]])
+            (i, [p for p, row in enumerate(rows) if row[i] > 1.5 * entries["avg_us"]])
             for i in range(len(highest))
-            if highest[i] > 1.5 * each["avg_us"]
+            if highest[i] > 1.5 * entries["avg_us"]
         ]
-        told.append(
+        messages.append(
             {
-                "line": f"{result['size']:14d} {each['avg_us']:10.1f} {each['min_us']:10.1f} {each['max_us']:10.1f} "
-                f"{each['p99_us']:10.1f} {each['cv_pct']:6.1f}%",
-                "consistent": all(abs(a - b) < 0.001 for a, b in zip(each["times_us"], highest, strict=True)),
+                "line": f"{result['size']:14d} {entries['avg_us']:10.1f} {entries['min_us']:10.1f} {entries['max_us']:10.1f} "
+                f"{entries['p99_us']:10.1f} {entries['cv_pct']:6.1f}%",
+                "consistent": all(abs(a - b) < 0.001 for a, b in zip(entries["times_us"], highest, strict=True)),
                 "slowest": max(range(len(rows)), key=lambda p: statistics.mean(rows[p])),
                 "spikes": spikes,
                 "nodes": {host: statistics.mean(row) for host, row in zip(hosts, rows, strict=True)},
-                "first": each["times_us"][0] / statistics.mean(each["times_us"][1:]),
+                "first": entries["times_us"][0] / statistics.mean(entries["times_us"][1:]),
             }
         )
-    return told
+    return messages
 
 
 def test_its_own_analyser_finds_statistics_stragglers_spikes_and_nodes(made: dict[str, str]) -> None:
     data = json.loads(made["nccl-tests.json"])
     assert (data["version"], data["config"]["per_iter_skip"], data["config"]["iterations"]) == (3, 0, 20)
-    told = own_analyser(data, "in_place_per_iter")
-    assert len(told) == 9 and all(one["consistent"] for one in told)
-    assert set(told[0]["nodes"]) == {"n0", "n1", "n2", "n3"}
-    stopped = told[6]
+    message = own_analyser(data, "in_place_per_iter")
+    assert len(message) == 9 and all(entry["consistent"] for entry in message)
+    assert set(message[0]["nodes"]) == {"n0", "n1", "n2", "n3"}
+    stopped = message[6]
     assert [i for i, _ in stopped["spikes"]] == [4], "rank 2 stood still in trial 5"
-    assert told[7]["spikes"] == []
+    assert message[7]["spikes"] == []
 
 
 def test_percentiles_are_taken_as_nccl_tests_takes_them(made: dict[str, str]) -> None:
     """src/util.cu, computeIterStats: p50 is the upper middle, p95 and p99 by nearest rank, stdev that of a population."""
     for result in json.loads(made["nccl-tests.json"])["results"]:
-        each = result["in_place_per_iter"]
-        ordered = sorted(each["times_us"])
-        assert (each["p50_us"], each["p95_us"], each["p99_us"]) == (ordered[10], ordered[18], ordered[19])
-        assert each["stdev_us"] == pytest.approx(statistics.pstdev(ordered), abs=1e-5)
-        assert each["cv_pct"] == pytest.approx(100 * each["stdev_us"] / each["avg_us"], abs=1e-5)
+        entries = result["in_place_per_iter"]
+        ordered = sorted(entries["times_us"])
+        assert (entries["p50_us"], entries["p95_us"], entries["p99_us"]) == (ordered[10], ordered[18], ordered[19])
+        assert entries["stdev_us"] == pytest.approx(statistics.pstdev(ordered), abs=1e-5)
+        assert entries["cv_pct"] == pytest.approx(100 * entries["stdev_us"] / entries["avg_us"], abs=1e-5)
 
 
 #: src/util.cu: what writes each field of a result (jsonSize_t, jsonStr, jsonDouble: a number or "nan", jsonInt).
@@ -107,7 +107,7 @@ DEVICE = {
 
 
 def kinds(value: dict[str, Any]) -> dict[str, type]:
-    return {name: type(one) for name, one in value.items()}
+    return {name: type(entry) for name, entry in value.items()}
 
 
 def test_names_types_and_nesting_are_those_of_its_writer(made: dict[str, str]) -> None:
@@ -146,8 +146,8 @@ def test_readers_of_its_text_find_every_size_of_an_algorithm(run: Run, made: dic
         ["4096", "1024", "float", "sum", "-1"], ["131072", "32768", "float", "sum", "-1"],
         ["971048", "242762", "float", "sum", "-1"],
     ]  # fmt: skip
-    mine = [row for row in measured(run).rows if row.case.algorithm == "ring"]
-    for cells, row in zip(rows, mine, strict=True):
+    own = [row for row in measured(run).rows if row.case.algorithm == "ring"]
+    for cells, row in zip(rows, own, strict=True):
         assert row.cct is not None and cells[5:9] == ["N/A"] * 4
         assert float(cells[9]) == pytest.approx(row.cct.mean * 1e6, rel=1e-4)
         assert float(cells[11]) == pytest.approx(row.busbw, abs=6e-5), "not 0.01, which says nothing"
@@ -155,11 +155,11 @@ def test_readers_of_its_text_find_every_size_of_an_algorithm(run: Run, made: dic
 
 
 def test_what_was_not_verified_is_said_as_it_says_it(run: Run) -> None:
-    found = measured(run)
+    result = measured(run)
     blind = replace(
-        found,
-        setting=replace(found.setting, verify=False),
-        rows=tuple(replace(row, wrong=None) for row in found.rows),
+        result,
+        setting=replace(result.setting, verify=False),
+        rows=tuple(replace(row, wrong=None) for row in result.rows),
     )
     assert all(row[12] == "N/A" for row in cloudai(nccl_table.texts(blind)["all_reduce_perf-ring.txt"]))
     assert json.loads(nccl.document(run, blind))["results"][0]["in_place"]["nwrong"] is None
@@ -173,5 +173,5 @@ def test_what_was_not_verified_is_said_as_it_says_it(run: Run) -> None:
     ],
 )  # fmt: skip
 def test_figures_fit_their_columns(value: float, width: int, text: str) -> None:
-    found = nccl_table.fitted(value, width)
-    assert found.strip() == text.strip() and len(found) <= width
+    result = nccl_table.fitted(value, width)
+    assert result.strip() == text.strip() and len(result) <= width

@@ -34,7 +34,7 @@ def test_of_two_that_make_it_at_once_both_have_the_first(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("there", "foreign"),
+    ("labels", "foreign"),
     [
         ({"owner": "ann@renamed:/state/beds/b", "owner_id": "1"}, False),
         ({"owner": ANN, "owner_id": "2"}, True),
@@ -44,16 +44,16 @@ def test_of_two_that_make_it_at_once_both_have_the_first(tmp_path: Path) -> None
         ({}, False),
     ],
 )
-def test_ids_are_compared_and_texts_where_a_label_has_none(there: dict[str, Any], foreign: bool) -> None:
-    assert label.is_foreign(there, ANN, "1") is foreign
+def test_ids_are_compared_and_texts_where_a_label_has_none(labels: dict[str, Any], foreign: bool) -> None:
+    assert label.is_foreign(labels, ANN, "1") is foreign
 
 
 def test_whoever_is_refused_reads_whose_it_is() -> None:
     bed = beds.local()
-    looks = {"h1": {"keeper": {"alive": True, "owner": "ben@desk:/x", "owner_id": "2"}}}
+    probes = {"h1": {"keeper": {"alive": True, "owner": "ben@desk:/x", "owner_id": "2"}}}
     with pytest.raises(OwnedError, match=r"belongs to ben@desk:/x$"):
-        host_problems.refuse_foreign(bed, "1", looks)
-    host_problems.refuse_foreign(bed, "2", looks)
+        host_problems.refuse_foreign(bed, "1", probes)
+    host_problems.refuse_foreign(bed, "2", probes)
 
 
 @pytest.mark.parametrize(("second", "third"), [("b:1:8", ""), ("", ""), ("c:1:7", "b:2:7")])
@@ -67,18 +67,18 @@ def test_a_host_that_is_another_one_too_is_refused_wherever_it_is_reached() -> N
 
 
 def _placed(*places: str) -> BedStatus:
-    found = (HostStatus(name=f"h{number}", directory_id=place) for number, place in enumerate(places, start=1))
-    return BedStatus(name="b", nodes=(), hosts=tuple(found))
+    result = (HostStatus(name=f"h{number}", directory_id=place) for number, place in enumerate(places, start=1))
+    return BedStatus(name="b", nodes=(), hosts=tuple(result))
 
 
 def test_a_keeper_of_another_owner_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(launch, "ensure_keeper", lambda *given: asked.append(given))
+    requested: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(launch, "ensure_keeper", lambda *given: requested.append(given))
     (tmp_path / "keeper").mkdir()
     plain_files.write_json(tmp_path / "keeper" / label.KEEPER_LABEL, {"owner": ANN, "owner_id": "1"})
     given = {"bed": "b", "archive": "agent-x.pyz", "engine": "", "python": "python3"}
     with pytest.raises(RuntimeError, match=f"bed b belongs to {ANN} here"):
         host_operations.start_keeper(str(tmp_path), owner=ANN, owner_id="2", **given)
-    assert not asked
+    assert not requested
     host_operations.start_keeper(str(tmp_path), owner="ann@renamed:/x", owner_id="1", **given)
-    assert asked[0][-1][-1] == "1"
+    assert requested[0][-1][-1] == "1"

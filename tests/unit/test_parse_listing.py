@@ -122,7 +122,7 @@ all:
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    ("template", "expected"),
     [
         ("{{ nothing }}", "a template that cannot be rendered: 'nothing' is undefined; write the value"),
         (
@@ -132,10 +132,10 @@ all:
         ("{{ ccbed_image }}", "a template that refers to itself"),
     ],
 )
-def test_a_template_that_cannot_be_filled_in_is_refused(tmp_path: Path, template: str, said: str) -> None:
+def test_a_template_that_cannot_be_filled_in_is_refused(tmp_path: Path, template: str, expected: str) -> None:
     text = f'all: {{hosts: {{h1: {{ccbed_image: "{template}"}}}}}}'
     assert wrong(lay(tmp_path, {"lab.yml": text}) / "lab.yml") == [
-        f"lab.yml:1: hosts.h1.ccbed_image: {said} (got {template})"
+        f"lab.yml:1: hosts.h1.ccbed_image: {expected} (got {template})"
     ]
 
 
@@ -187,7 +187,7 @@ def test_a_dynamic_inventory_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "expected"),
     [
         (
             "hosts.ini",
@@ -208,8 +208,8 @@ def test_a_dynamic_inventory_is_run(tmp_path: Path) -> None:
         ("lab.yml", "g: {hosts: {'h[1:2]': {}}, vars: {a: 1, a: 2}}", "lab.yml:1: g.vars.a: appears twice"),
     ],
 )
-def test_a_broken_inventory_is_told_in_a_line(tmp_path: Path, name: str, text: str, said: str) -> None:
-    assert wrong(lay(tmp_path, {name: text}) / name) == [said]
+def test_a_broken_inventory_is_told_in_a_line(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    assert wrong(lay(tmp_path, {name: text}) / name) == [expected]
 
 
 def test_without_ansible_a_plain_file_is_still_read_and_others_say_what_is_missing(

@@ -98,7 +98,9 @@ def vars_of(status: BedStatus) -> dict[str, Any]:
 
 
 def wrong(checked: preflight.Checked) -> list[tuple[str, str, str]]:
-    return [(one.name, one.outcome, one.text) for one in checked.requirements if one.outcome != "ok"]
+    return [
+        (finding.name, finding.outcome, finding.text) for finding in checked.requirements if finding.outcome != "ok"
+    ]
 
 
 def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path) -> None:
@@ -107,9 +109,9 @@ def test_a_good_bed_is_said_to_be_good_in_one_line_for_each_kind(tmp_path: Path)
     checked = examined(bed(tmp_path), hosts)
     assert time.monotonic() - begun < 1.0
     assert wrong(checked) == []
-    names = [one.name for one in checked.requirements]
+    names = [finding.name for finding in checked.requirements]
     assert names == ["address", "reach", "names", "clocks", "shm", "disk", "shared", "image", "agent ffffff"]
-    assert next(one.text for one in checked.requirements if one.name == "reach") == "6 connections ok"
+    assert next(finding.text for finding in checked.requirements if finding.name == "reach") == "6 connections ok"
     assert checked.gaps == ()
     assert list((tmp_path / "shared").iterdir()) == [], "no token is left"
 
@@ -119,17 +121,17 @@ def test_every_finding_that_is_not_ok_has_its_fix(tmp_path: Path) -> None:
     hosts.odd["h1", "meet"] = unreachable("No route to host", "No route to host")
     hosts.odd["h0", "images"] = lambda engine, wanted: {"ccbed/cpu": "sha256:bb"}
     checked = examined(bed(tmp_path), hosts)
-    assert {one.name for one in checked.requirements if one.outcome != "ok"} == {"reach", "image", "shared"}
-    assert all(one.fix for one in checked.requirements if one.outcome != "ok")
+    assert {finding.name for finding in checked.requirements if finding.outcome != "ok"} == {"reach", "image", "shared"}
+    assert all(finding.fix for finding in checked.requirements if finding.outcome != "ok")
 
 
 def test_who_cannot_be_reached_from_where_is_named(tmp_path: Path) -> None:
     hosts = Hosts()
     hosts.odd["h1", "meet"] = unreachable("", "No route to host")
-    (found,) = wrong(examined(bed(tmp_path), hosts))
-    assert found[:2] == ("reach", "fail")
-    assert found[2].startswith("h1 cannot reach n2 at 127.0.0.4:")
-    assert found[2].endswith(": No route to host")
+    (problems,) = wrong(examined(bed(tmp_path), hosts))
+    assert problems[:2] == ("reach", "fail")
+    assert problems[2].startswith("h1 cannot reach n2 at 127.0.0.4:")
+    assert problems[2].endswith(": No route to host")
 
 
 def test_a_host_that_is_not_there_is_one_finding_and_the_others_are_looked_at(tmp_path: Path) -> None:
@@ -140,7 +142,7 @@ def test_a_host_that_is_not_there_is_one_finding_and_the_others_are_looked_at(tm
     hosts.odd["h1", "survey"] = silent
     checked = examined(bed(tmp_path), hosts)
     assert wrong(checked) == [("host h1", "fail", "does not answer")]
-    assert next(one.text for one in checked.requirements if one.name == "reach") == "2 connections ok"
+    assert next(finding.text for finding in checked.requirements if finding.name == "reach") == "2 connections ok"
 
 
 def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_path: Path) -> None:
@@ -150,7 +152,7 @@ def test_a_directory_that_is_not_shared_is_told_and_no_recovery_is_planned(tmp_p
     reasons = {"h2 does not see what h0 writes there", "h2 does not see what h1 writes there"}
     reasons |= {"h0 does not see what h2 writes there", "h1 does not see what h2 writes there"}
     assert {gap.reason for gap in checked.gaps} == reasons
-    assert next(one.fix for one in checked.requirements if one.name == "shared").startswith(
+    assert next(finding.fix for finding in checked.requirements if finding.name == "shared").startswith(
         "mount one file system there"
     )
 
@@ -166,8 +168,8 @@ def test_an_address_that_is_on_no_interface_or_on_another_one_is_named(tmp_path:
     of = bed(tmp_path)
     first = dataclasses.replace(of.nodes[0], address="127.0.0.9")
     second = dataclasses.replace(of.nodes[1], interface="eth7")
-    found = wrong(examined(dataclasses.replace(of, nodes=(first, second, of.nodes[2])), Hosts()))
-    assert [text for name, outcome, text in found if (name, outcome) == ("address", "fail")] == [
+    problems = wrong(examined(dataclasses.replace(of, nodes=(first, second, of.nodes[2])), Hosts()))
+    assert [text for name, outcome, text in problems if (name, outcome) == ("address", "fail")] == [
         "n0: 127.0.0.9 is on no interface of h0; present: eth0 127.0.0.2",
         "n1: h1 has no interface eth7 with an address; present: eth0 127.0.0.3",
     ]
@@ -182,7 +184,7 @@ def test_nodes_of_one_host_with_the_same_mistake_are_one_finding_and_one_fix(tmp
         )
     )
     checked = examined(dataclasses.replace(of, nodes=nodes), Hosts())
-    refused = preflight.failure(one for one in checked.requirements if one.name == "address")
+    refused = preflight.failure(finding for finding in checked.requirements if finding.name == "address")
     assert refused is not None
     assert refused.problems == (
         "preflight: address: n0 n2: h0 has no interface eth9 with an address; present: eth0 127.0.0.2",
@@ -213,9 +215,9 @@ def test_a_slow_look_up_is_told_with_the_line_that_ends_it(tmp_path: Path, monke
     monkeypatch.setattr(socket, "getnameinfo", slow)
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
-    found = [one for one in checked.requirements if one.outcome == "warn"]
-    assert [one.text for one in found] == [f"h{i} takes over 0.5 s to look up 127.0.0.3" for i in range(3)]
-    assert "add a line for 127.0.0.3 to /etc/hosts of h0" in found[0].fix
+    findings = [finding for finding in checked.requirements if finding.outcome == "warn"]
+    assert [finding.text for finding in findings] == [f"h{i} takes over 0.5 s to look up 127.0.0.3" for i in range(3)]
+    assert "add a line for 127.0.0.3 to /etc/hosts of h0" in findings[0].fix
 
 
 def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_error(
@@ -223,10 +225,10 @@ def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_e
 ) -> None:
     """c10d asks for the names of its peers on IPv6 sockets: that another form of the address has one does not help."""
     asleep = threading.Event()
-    asked: list[str] = []
+    requested: list[str] = []
 
     def slow(address: tuple[Any, ...], flags: int) -> tuple[str, str]:
-        asked.append(address[0])
+        requested.append(address[0])
         if address[0] == "::ffff:127.0.0.3":
             asleep.wait(5)
         raise OSError("no name")
@@ -235,12 +237,12 @@ def test_a_mapped_address_without_a_name_is_well_and_one_that_takes_long_is_an_e
     monkeypatch.setattr(socket, "getnameinfo", slow)
     checked = examined(bed(tmp_path), Hosts())
     asleep.set()
-    assert {f"::ffff:127.0.0.{i}" for i in (2, 3, 4)} <= set(asked)
-    found = [one for one in checked.requirements if one.outcome != "ok"]
-    assert [(one.outcome, one.text) for one in found] == [
+    assert {f"::ffff:127.0.0.{i}" for i in (2, 3, 4)} <= set(requested)
+    findings = [finding for finding in checked.requirements if finding.outcome != "ok"]
+    assert [(finding.outcome, finding.text) for finding in findings] == [
         ("fail", f"h{i} takes over 0.05 s to look up ::ffff:127.0.0.3, as connections of torch do") for i in range(3)
     ]
-    assert "add a line for ::ffff:127.0.0.3 to /etc/hosts of h0" in found[0].fix
+    assert "add a line for ::ffff:127.0.0.3 to /etc/hosts of h0" in findings[0].fix
 
 
 def test_a_name_that_leads_elsewhere_is_told(tmp_path: Path) -> None:
@@ -283,8 +285,8 @@ def test_gpus_that_are_missing_or_ill_are_told(tmp_path: Path) -> None:
     hosts.odd["h0", "gpus"] = lambda: {"count": 1, "problems": []}
     hosts.odd["h1", "gpus"] = lambda: {"count": 1, "problems": ["GPU 0 (H200): retired_pages.pending is Yes"]}
     hosts.odd["h2", "gpus"] = lambda: {"reason": "nvidia-smi: not found"}
-    found = wrong(examined(dataclasses.replace(of, nodes=nodes), hosts))
-    assert found == [
+    problems = wrong(examined(dataclasses.replace(of, nodes=nodes), hosts))
+    assert problems == [
         ("gpus h1", "fail", "GPU 0 (H200): retired_pages.pending is Yes"),
         ("gpus h2", "fail", "nvidia-smi: not found"),
     ]
@@ -296,23 +298,23 @@ def test_the_shm_of_containers_is_measured_where_it_can_be_and_else_as_it_was_gi
     hosts.odd["h1", "inside"] = sees("/proc/7/root: Permission denied")
     hosts.odd["h2", "inside"] = sees(700 << 20)
     of = bed(tmp_path)
-    found = next(one for one in examined(of, hosts).requirements if one.name == "shm")
-    assert (found.outcome, found.text) == ("ok", "512 MiB ok")
+    result = next(host for host in examined(of, hosts).requirements if host.name == "shm")
+    assert (result.outcome, result.text) == ("ok", "512 MiB ok")
     small = dataclasses.replace(of.nodes[1], container=ContainerSpec(image="ccbed/cpu", shm_size="32m"))
     checked = examined(dataclasses.replace(of, nodes=(of.nodes[0], small, of.nodes[2])), hosts)
     assert wrong(checked) == [("shm", "fail", "32 MiB free, 64 MiB needed")]
-    assert next(one.fix for one in checked.requirements if one.name == "shm").startswith(
+    assert next(finding.fix for finding in checked.requirements if finding.name == "shm").startswith(
         "set ccbed_shm_size of h1 to more"
     )
 
 
 def test_what_a_process_sees_is_looked_at_from_outside(tmp_path: Path) -> None:
-    found = preflight_checks.inspect_processes({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
+    result = preflight_checks.inspect_processes({"own": os.getpid(), "gone": 2**22 + 1}, str(tmp_path))
     expected = os.statvfs("/dev/shm")
-    assert abs(found["own"]["shm"] - expected.f_bavail * expected.f_frsize) < 64 << 20
-    assert found["own"]["same"] is True
-    assert "No such file" in found["gone"]["shm"]
-    assert found["gone"]["same"] is None
+    assert abs(result["own"]["shm"] - expected.f_bavail * expected.f_frsize) < 64 << 20
+    assert result["own"]["same"] is True
+    assert "No such file" in result["gone"]["shm"]
+    assert result["gone"]["same"] is None
 
 
 def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_shared_with_it(tmp_path: Path) -> None:
@@ -322,8 +324,8 @@ def test_a_directory_that_was_mounted_after_a_container_was_started_is_not_share
     (gap,) = checked.gaps
     assert (sorted(gap.nodes), gap.other_nodes) == (["n1"], None)
     assert gap.reason == "the container of n1 has another directory there than its host"
-    found = next(one for one in checked.requirements if one.name == "shared")
-    assert (found.outcome, found.fix.startswith("start the containers again: ccbed down b")) == ("warn", True)
+    finding = next(finding for finding in checked.requirements if finding.name == "shared")
+    assert (finding.outcome, finding.fix.startswith("start the containers again: ccbed down b")) == ("warn", True)
 
 
 def test_the_table_of_nvidia_smi_is_read() -> None:
@@ -351,10 +353,10 @@ def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_pat
     for host in ("h0", "h1", "h2"):
         hosts.odd[host, "space"] = lambda paths: dict.fromkeys(paths, 65 * gib)
     checked = examined(bed(tmp_path, network="private"), hosts)
-    (disk,) = [one for one in checked.requirements if one.name == "disk"]
+    (disk,) = [finding for finding in checked.requirements if finding.name == "disk"]
     assert (disk.outcome, disk.text) == ("ok", "65 GiB ok")
     hosts.odd["h1", "space"] = lambda paths: dict.fromkeys(paths, 1)
-    (disk,) = [one for one in examined(bed(tmp_path, network="private"), hosts).requirements if one.name == "disk"]
+    (disk,) = [host for host in examined(bed(tmp_path, network="private"), hosts).requirements if host.name == "disk"]
     assert disk.outcome == "fail" and "on h1" in disk.fix
 
 

@@ -121,7 +121,7 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "text", "fix"),
+    ("expected", "text", "fix"),
     [
         (
             "root@198.18.0.1: Permission denied (publickey).",
@@ -162,14 +162,14 @@ def test_the_hash_of_the_playbooks_covers_their_content() -> None:
         ("", "it failed without a message", "log in and check"),
     ],
 )
-def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, text: str, fix: str) -> None:
-    explanation = error_explanations.explain_host(host("h1"), said)
+def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(expected: str, text: str, fix: str) -> None:
+    explanation = error_explanations.explain_host(host("h1"), expected)
     assert text in explanation.text
     assert fix in explanation.fix
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "expected"),
     [
         ({"msg": "non-zero return code", "stderr": "no", "stdout": "x"}, "no"),
         ({"msg": "non-zero return code", "stderr": "Shared connection to h1 closed.", "stdout": "there"}, "there"),
@@ -181,8 +181,8 @@ def test_what_ssh_and_ansible_say_is_told_plainly_with_what_to_do(said: str, tex
         ({"msg": "secret", "censored": "the output has been hidden"}, "failed; its output is secret"),
     ],
 )
-def test_the_reason_of_a_failed_task(result: dict[str, Any], said: str) -> None:
-    assert playbook_runs.reason(result) == said
+def test_the_reason_of_a_failed_task(result: dict[str, Any], expected: str) -> None:
+    assert playbook_runs.reason(result) == expected
 
 
 def test_what_fails_on_a_host_is_not_taken_for_a_way_to_it() -> None:

@@ -38,8 +38,8 @@ def test_a_host_that_answers_in_two_parts_is_not_slowed_down() -> None:
             begin = time.monotonic()
             for _ in range(ROUNDS):
                 sock.send(b"?")
-                said = b""
-                while len(said) < 2:
-                    said += sock.recv(10)
-                assert said == b"ab"
+                message = b""
+                while len(message) < 2:
+                    message += sock.recv(10)
+                assert message == b"ab"
             assert time.monotonic() - begin < ROUNDS * DELAY_S / 2

@@ -21,8 +21,8 @@ def leftover(name: str, days: float, size: int = 10, place: str = "lab", in_use:
     return Leftover(kind="run", name=name, location=place, size_bytes=size, age_s=days * DAY, in_use=in_use)
 
 
-def chosen(*found: Leftover, days: float = 7, keep: int = 100) -> list[str]:
-    return [removal.leftover.name for removal in prune.removals(found, older_than_s=days * DAY, keep_bytes=keep)]
+def chosen(*result: Leftover, days: float = 7, keep: int = 100) -> list[str]:
+    return [removal.leftover.name for removal in prune.removals(result, older_than_s=days * DAY, keep_bytes=keep)]
 
 
 def test_what_is_old_goes_oldest_first_and_what_is_young_stays() -> None:

@@ -32,8 +32,10 @@ def shards(shared: Path, name: str, since: float | None = None) -> contents.Shar
     directory.mkdir()
     for file, content in SHARDS.items():
         (directory / file).write_bytes(content)
-    told = {file: {"sha256": hashlib.sha256(one).hexdigest(), "bytes": len(one)} for file, one in SHARDS.items()}
-    return contents.Shards(files=told, since=since)
+    message = {
+        file: {"sha256": hashlib.sha256(entry).hexdigest(), "bytes": len(entry)} for file, entry in SHARDS.items()
+    }
+    return contents.Shards(files=message, since=since)
 
 
 def names(shared: Path) -> set[str]:
@@ -77,9 +79,9 @@ def test_an_unreadable_fence_lets_nothing_through(shared: Path, content: str) ->
 
 
 def test_at_the_checkpoint_point_only_the_temporary_file_is_there(shared: Path) -> None:
-    seen: list[set[str]] = []
-    commit.commit(shared, identity(5), WHOLE, keep=3, before_rename=lambda: seen.append(names(shared)))
-    assert seen == [{".e0-s5.pt.tmp"}]
+    observed: list[set[str]] = []
+    commit.commit(shared, identity(5), WHOLE, keep=3, before_rename=lambda: observed.append(names(shared)))
+    assert observed == [{".e0-s5.pt.tmp"}]
 
 
 def test_a_failure_to_write_leaves_nothing_behind(shared: Path) -> None:
@@ -126,11 +128,11 @@ def test_a_committed_directory_tells_every_file_and_one_hash_of_all(shared: Path
     facts = commit.commit(shared, identity(10, parent="e0-s5"), shards(shared, "e0-s10"), keep=3)
     assert names(shared) == {"e0-s10", "e0-s10.json"}
     assert {path.name: path.read_bytes() for path in (shared / "e0-s10").iterdir()} == SHARDS
-    told = json.loads((shared / "e0-s10.json").read_text())
-    assert (told["file"], told["bytes"], told["parent"]) == ("e0-s10", 16, "e0-s5")
-    assert told["files"]["__1_0.distcp"] == {"sha256": hashlib.sha256(b"second").hexdigest(), "bytes": 6}
+    document = json.loads((shared / "e0-s10.json").read_text())
+    assert (document["file"], document["bytes"], document["parent"]) == ("e0-s10", 16, "e0-s5")
+    assert document["files"]["__1_0.distcp"] == {"sha256": hashlib.sha256(b"second").hexdigest(), "bytes": 6}
     lines = "".join(f"{hashlib.sha256(SHARDS[name]).hexdigest()}  {name}\n" for name in sorted(SHARDS))
-    assert facts["sha256"] == told["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
+    assert facts["sha256"] == document["sha256"] == hashlib.sha256(lines.encode()).hexdigest()
 
 
 def test_the_time_of_a_directory_counts_from_its_first_byte(shared: Path) -> None:
@@ -150,27 +152,27 @@ def test_a_later_epochs_fence_refuses_a_directory_and_nothing_of_it_stays(shared
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_a_file_that_rank_0_does_not_see_whole_is_not_committed(shared: Path, damage: str) -> None:
     """A directory that is not shared between the hosts, or one whose writes have not arrived."""
-    told = shards(shared, "e0-s5")
+    message = shards(shared, "e0-s5")
     file = contents.unfinished(shared, "e0-s5") / "__1_0.distcp"
     file.unlink() if damage == "missing" else file.write_bytes(b"secon")
     with pytest.raises(OSError, match=r"__1_0\.distcp"):
-        commit.commit(shared, identity(5), told, keep=3)
+        commit.commit(shared, identity(5), message, keep=3)
     assert names(shared) == set()
 
 
 def test_at_the_checkpoint_point_only_the_unfinished_directory_is_there(shared: Path) -> None:
-    seen: list[set[str]] = []
-    told = shards(shared, "e0-s5")
-    commit.commit(shared, identity(5), told, keep=3, before_rename=lambda: seen.append(names(shared)))
-    assert seen == [{".e0-s5.tmp"}]
+    observed: list[set[str]] = []
+    message = shards(shared, "e0-s5")
+    commit.commit(shared, identity(5), message, keep=3, before_rename=lambda: observed.append(names(shared)))
+    assert observed == [{".e0-s5.tmp"}]
 
 
 def test_whole_directories_go_and_the_one_resumed_from_stays_until_a_newer_one_is_committed(shared: Path) -> None:
     commit.commit(shared, identity(25), shards(shared, "e0-s25"), keep=1)
     shards(shared, "e0-s30")  # its epoch was killed before the commit
     (shared / "fence.json").write_text('{"epoch": 1}')
-    seen: list[set[str]] = []
-    told = shards(shared, "e1-s30")
-    commit.commit(shared, identity(30, epoch=1), told, keep=1, before_rename=lambda: seen.append(names(shared)))
-    assert seen == [{"e0-s25", "e0-s25.json", ".e0-s30.tmp", ".e1-s30.tmp"}]
+    observed: list[set[str]] = []
+    message = shards(shared, "e1-s30")
+    commit.commit(shared, identity(30, epoch=1), message, keep=1, before_rename=lambda: observed.append(names(shared)))
+    assert observed == [{"e0-s25", "e0-s25.json", ".e0-s30.tmp", ".e1-s30.tmp"}]
     assert names(shared) == {"e1-s30", "e1-s30.json"}

@@ -35,15 +35,15 @@ def reach(tmp_path: Path, rank: int, fd: int, *points: tuple[int, str]) -> list[
 
 def test_a_released_rank_goes_on(tmp_path: Path, pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"f0\n")
-    seen = reach(tmp_path, 2, pipe[0], (30, "allreduce"))
-    assert [name for name, _ in seen] == ["rank.held", "rank.released"]
-    assert seen[0][1] == {"rank": 2, "step": 30, "phase": "allreduce", "hold": "f0"}
+    observed = reach(tmp_path, 2, pipe[0], (30, "allreduce"))
+    assert [name for name, _ in observed] == ["rank.held", "rank.released"]
+    assert observed[0][1] == {"rank": 2, "step": 30, "phase": "allreduce", "hold": "f0"}
 
 
 def test_nobody_released_it_the_limit_does(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    seen = reach(tmp_path, 2, pipe[0], (30, "allreduce"))
-    assert [name for name, _ in seen] == ["rank.held", "hold.expired"]
-    assert seen[1][1]["held_s"] >= 0.09
+    observed = reach(tmp_path, 2, pipe[0], (30, "allreduce"))
+    assert [name for name, _ in observed] == ["rank.held", "hold.expired"]
+    assert observed[1][1]["held_s"] >= 0.09
 
 
 def test_the_release_of_another_hold_does_not_count_nor_is_it_lost(tmp_path: Path, pipe: tuple[int, int]) -> None:
@@ -52,8 +52,8 @@ def test_the_release_of_another_hold_does_not_count_nor_is_it_lost(tmp_path: Pat
 
 
 def test_another_rank_reports_that_it_is_inside(tmp_path: Path, pipe: tuple[int, int]) -> None:
-    seen = reach(tmp_path, 1, pipe[0], (30, "allreduce"))
-    assert seen == [("rank.inside", {"rank": 1, "step": 30, "phase": "allreduce", "hold": "f0"})]
+    observed = reach(tmp_path, 1, pipe[0], (30, "allreduce"))
+    assert observed == [("rank.inside", {"rank": 1, "step": 30, "phase": "allreduce", "hold": "f0"})]
 
 
 def test_a_point_is_held_once_and_other_points_are_not(tmp_path: Path, pipe: tuple[int, int]) -> None:

@@ -14,7 +14,7 @@ from orchestrator.node.oslayer import forks, processes
 from orchestrator.node.oslayer.event_loop import Loop
 
 #: Beyond every pid that a kernel gives.
-NOBODY = 1 << 23
+NO_PID = 1 << 23
 
 
 def _spec(out: Path, epoch: int) -> GangSpec:
@@ -28,7 +28,7 @@ def _spec(out: Path, epoch: int) -> GangSpec:
 
 def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The main thread of a killed rank may be a zombie already while its other threads still end: it cannot be reaped yet."""
-    monkeypatch.setattr(forks, "fork", lambda loop, keep, body: NOBODY)
+    monkeypatch.setattr(forks, "fork", lambda loop, keep, body: NO_PID)
     monkeypatch.setattr(processes, "descendants", lambda pid: [])
     loop, log, checks = Loop(), EventLog(tmp_path / "events.jsonl", writer="agent"), [0]
     responses: list[tuple[str, Any]] = []
@@ -36,7 +36,7 @@ def test_a_stop_is_not_answered_before_every_rank_is_reaped(tmp_path: Path, monk
     def reap() -> None:
         checks[0] += 1
         if checks[0] == 3:
-            gangs.exited(NOBODY, -9)
+            gangs.exited(NO_PID, -9)
 
     gangs = RankProcesses(loop, tmp_path, ("n0", "i"), lambda run: log, reap)
     gangs.start("r", _spec(tmp_path, 0))

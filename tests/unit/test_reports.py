@@ -58,8 +58,8 @@ PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: str = "whole") -> Run:
-    changes, seen, drawn = PARTIAL[case]
-    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): run_builder.view(**seen))
+    changes, observed, drawn = PARTIAL[case]
+    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): run_builder.view(**observed))
     monkeypatch.setattr(views, "timeline", lambda history: run_builder.spans() if drawn else ())
     return run_builder.run(**changes)
 
@@ -149,8 +149,8 @@ def test_a_failed_run_is_shown_as_failed(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_loss_of_the_run_is_compared_with_the_twin_step_by_step() -> None:
-    found = losses.collect(run_builder.steps(), run_builder.twin())
-    assert losses.equal(found) == (60, 60)
+    result = losses.collect(run_builder.steps(), run_builder.twin())
+    assert losses.equal(result) == (60, 60)
     changed = [replace(record, loss=(0.5).hex()) if record.step == 41 else record for record in run_builder.steps()]
     assert losses.equal(losses.collect(changed, run_builder.twin())) == (59, 60)
 
@@ -183,8 +183,8 @@ def test_labels_do_not_overlap() -> None:
 
 
 def test_junit_counts_a_failure_as_failure_and_an_unknown_as_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = tuple(Verdict(check=name, outcome=name, text=f"is {name}") for name in ("pass", "fail", "unknown"))
-    root = ET.fromstring(junit.render(replace(prepare(monkeypatch), verdicts=told))["junit.xml"])
+    message = tuple(Verdict(check=name, outcome=name, text=f"is {name}") for name in ("pass", "fail", "unknown"))
+    root = ET.fromstring(junit.render(replace(prepare(monkeypatch), verdicts=message))["junit.xml"])
     suite = root.find("testsuite")
     assert suite is not None
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
@@ -200,8 +200,8 @@ def test_junit_of_a_run_without_verdicts_is_not_green(monkeypatch: pytest.Monkey
 
 def test_a_run_that_left_its_bed_broken_is_green_in_no_report(monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(prepare(monkeypatch), verdicts=(Verdict(check="finished", outcome="pass", text="all"),))
-    seen = replace(run_builder.view(), kind="infrastructure", reason="n2 could not be started again")
-    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): seen)
+    observed = replace(run_builder.view(), kind="infrastructure", reason="n2 could not be started again")
+    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): observed)
     assert ET.fromstring(junit.render(run)["junit.xml"]).find("testsuite/testcase[@name='run']/error") is not None
     assert summary.render(run)["summary.md"].startswith(b"# BROKEN: ")
     assert b'<header class="broken">' in html.render(run)["index.html"]

@@ -33,21 +33,21 @@ def overwritten(schedule: Schedule, index: int, number: int, at: int) -> bool:
         return False
     wanted = set(recv.chunks)
     copied = {
-        chunk for one in schedule[at + 1 : index + 1] for copy in one.copies for chunk in (copy.source, copy.target)
+        chunk for entry in schedule[at + 1 : index + 1] for copy in entry.copies for chunk in (copy.source, copy.target)
     }
-    sent = {chunk for one in schedule[at : index + 1] for send in one.sends for chunk in send.chunks}
-    got = {chunk for one in schedule[at:index] for other in one.recvs for chunk in other.chunks}
+    sent = {chunk for entry in schedule[at : index + 1] for send in entry.sends for chunk in send.chunks}
+    got = {chunk for entry in schedule[at:index] for other in entry.recvs for chunk in other.chunks}
     return bool(wanted & (copied | sent | got))
 
 
 def per_peer(schedule: Schedule, plan: Any = None) -> list[tuple[int, list[receive_schedule.ReceiveId]]]:
     """For each peer its receives, in the order of the schedule or of the plan."""
     order = plan or [[(at, number) for number in range(len(step.recvs))] for at, step in enumerate(schedule)]
-    found: dict[int, list[receive_schedule.ReceiveId]] = {}
+    result: dict[int, list[receive_schedule.ReceiveId]] = {}
     for places in order:
         for index, number in places:
-            found.setdefault(schedule[index].recvs[number].peer, []).append((index, number))
-    return list(found.items())
+            result.setdefault(schedule[index].recvs[number].peer, []).append((index, number))
+    return list(result.items())
 
 
 def test_receives_of_one_peer_keep_their_order() -> None:

@@ -15,9 +15,11 @@ from . import beds
 from .test_plan import planned, trial
 
 
-def between(one: str, other: str | None = None) -> Gap:
+def between(entry: str, other: str | None = None) -> Gap:
     return Gap(
-        nodes=frozenset({one}), other_nodes=frozenset({other}) if other else None, reason=f"{one} does not see {other}"
+        nodes=frozenset({entry}),
+        other_nodes=frozenset({other}) if other else None,
+        reason=f"{entry} does not see {other}",
     )
 
 

@@ -13,9 +13,9 @@ LOCAL = Path("inventories/local.yml")
 
 def test_a_shipped_inventory_is_found_from_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = shipped.find(LOCAL)
-    assert found.is_absolute()
-    assert found.is_file()
+    result = shipped.find(LOCAL)
+    assert result.is_absolute()
+    assert result.is_file()
 
 
 def test_the_users_file_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

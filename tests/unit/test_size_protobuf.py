@@ -109,7 +109,7 @@ def test_every_kind_of_number_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         (TRACE[:-5], "byte 226: a message of 67 bytes where 62 are left: cut off?"),
         (file(b"\x0a"), "byte 10: no length or number ends here"),
@@ -123,10 +123,10 @@ def test_every_kind_of_number_is_read() -> None:
         (file(), "chakra.0.et: is empty"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(content: bytes, told: str) -> None:
+def test_what_is_wrong_is_told_with_its_place(content: bytes, expected: str) -> None:
     with pytest.raises(TraceError) as caught:
         traces.replay({"chakra.0.et": content}, ring, 4)
-    assert told in str(caught.value) and str(caught.value).startswith("chakra.0.et: ")
+    assert expected in str(caught.value) and str(caught.value).startswith("chakra.0.et: ")
 
 
 @given(st.binary(max_size=200))

@@ -183,7 +183,7 @@ def test_zero_holds_what_its_paper_says(zero: int, gigabytes: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "dtype", "each"),
+    ("optimizer", "dtype", "values"),
     [
         ("adam", 2, 16),
         ("adam", 4, 16),
@@ -192,8 +192,8 @@ def test_zero_holds_what_its_paper_says(zero: int, gigabytes: float) -> None:
         ("sgd-momentum", 2, 12),
     ],
 )
-def test_bytes_of_a_parameter(optimizer: str, dtype: int, each: int) -> None:
-    assert memory.OPTIMIZERS[optimizer].for_dtype(dtype).total == each
+def test_bytes_of_a_parameter(optimizer: str, dtype: int, values: int) -> None:
+    assert memory.OPTIMIZERS[optimizer].for_dtype(dtype).total == values
 
 
 def test_activations_of_a_block() -> None:

@@ -35,7 +35,7 @@ def bed(text: str) -> dict[str, HostSpec]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "result"),
     [
         ("-o Port=1 -oPort=2 -p3", {"port": ("1",)}),
         ("-p 22 -l ann -i a -i b", {"port": ("22",), "user": ("ann",), "identityfile": ("a", "b")}),
@@ -46,12 +46,12 @@ def bed(text: str) -> dict[str, HostSpec]:
         ("", {}),
     ],
 )
-def test_arguments_are_read_as_ssh_reads_them(arguments: str, found: dict[str, tuple[str, ...]]) -> None:
-    assert ssh_options.read(arguments) == found
+def test_arguments_are_read_as_ssh_reads_them(arguments: str, result: dict[str, tuple[str, ...]]) -> None:
+    assert ssh_options.read(arguments) == result
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         ("-L 80:x:80 -o HostKeyAlias=x -o Port=1", "does not support -L, -o HostKeyAlias; remove it"),
         ("-p ssh", "port of ssh must be a whole number .got ssh."),
@@ -62,8 +62,8 @@ def test_arguments_are_read_as_ssh_reads_them(arguments: str, found: dict[str, t
         ("-o 'Port=1", "No closing quotation"),
     ],
 )
-def test_what_cannot_be_kept_to_is_named(arguments: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_kept_to_is_named(arguments: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
         ssh_options.read(arguments)
 
 

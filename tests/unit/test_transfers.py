@@ -42,9 +42,9 @@ def record(step: int, index: int = 0) -> bytes:
 def left(run: Run) -> dict[tuple[int, int], bytes]:
     """What a ring leaves of every step of ``run``."""
     blocks: dict[tuple[int, int], bytes] = {}
-    for one in run.files.steps():
-        key = (one.epoch, one.rank)
-        blocks[key] = blocks.get(key, b"") + b"".join(record(one.step, index) for index in range(RING))
+    for entry in run.files.steps():
+        key = (entry.epoch, entry.rank)
+        blocks[key] = blocks.get(key, b"") + b"".join(record(entry.step, index) for index in range(RING))
     return blocks
 
 
@@ -70,7 +70,7 @@ def test_whole_files_pass(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (lambda whole: whole[:-7], f"{60 * BLOCK - 7:,} bytes are not whole records of 36"),
         (lambda whole: whole[: -2 * transfers.RECORD], "4 of 6 transfers of step 60 recorded"),
@@ -79,12 +79,12 @@ def test_whole_files_pass(run: Run) -> None:
         (lambda whole: whole + record(7), "7 of 6 transfers of step 7 recorded"),
     ],
 )
-def test_what_was_cut_or_added_is_told(run: Run, change: object, said: str) -> None:
+def test_what_was_cut_or_added_is_told(run: Run, change: object, expected: str) -> None:
     assert callable(change)
     blocks = left(run)
     blocks[0, 1] = change(blocks[0, 1])
     verdict = judged(run, blocks)
-    assert (verdict.outcome, WHERE in verdict.text, said in verdict.text) == ("unknown", True, True), verdict.text
+    assert (verdict.outcome, WHERE in verdict.text, expected in verdict.text) == ("unknown", True, True), verdict.text
 
 
 def test_an_empty_file_is_known_by_what_its_rank_has_told(run: Run) -> None:
@@ -111,42 +111,42 @@ def test_trials_of_one_case_are_compared_and_those_of_two_are_not() -> None:
     """Two cases of 3 trials: 1 record in each of the first, 2 in each of the second."""
     plan = history.clean().history.events[0]
     cases = [{"first_step": 1, "iterations": 3}, {"first_step": 4, "iterations": 3}]
-    told = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
+    message = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
     whole = b"".join(record(step) * (1 if step < 4 else 2) for step in range(1, 7))
-    mine = transfers.RankReport(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
-    for content, said in (
+    own = transfers.RankReport(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
+    for content, text in (
         (whole, []),
         (whole[: -transfers.RECORD], ["chunks-r0.bin: 1 of 2 transfers of step 6 recorded"]),
     ):
-        found = transfers.damage(Files(blocks={(0, 0): content}), told, {(0, 0): mine})
-        assert [one.text for one in found] == said
+        result = transfers.damage(Files(blocks={(0, 0): content}), message, {(0, 0): own})
+        assert [finding.text for finding in result] == text
 
 
 def test_trials_of_algorithms_that_took_turns_are_compared_with_those_of_their_own() -> None:
     """Two cases of 3 trials in turn: 1 record in each of the first, 2 in each of the second."""
     plan = history.clean().history.events[0]
     cases = [{"first_step": first, "iterations": 3, "stride": 2} for first in (1, 2)]
-    told = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
+    message = History((dataclasses.replace(plan, f="collective.plan", value={"cases": cases}),))
     whole = b"".join(record(step) * (2 - step % 2) for step in range(1, 7))
-    mine = transfers.RankReport(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
-    for content, said in (
+    own = transfers.RankReport(path="chunks-r0.bin", steps=set(range(1, 7)), finished=True, written=None)
+    for content, text in (
         (whole, []),
         (whole[: -transfers.RECORD], ["chunks-r0.bin: 1 of 2 transfers of step 6 recorded"]),
     ):
-        found = transfers.damage(Files(blocks={(0, 0): content}), told, {(0, 0): mine})
-        assert [one.text for one in found] == said
+        result = transfers.damage(Files(blocks={(0, 0): content}), message, {(0, 0): own})
+        assert [finding.text for finding in result] == text
 
 
 def test_a_million_records_take_about_a_second() -> None:
     """Of the processor; ten times what it takes on an idle machine."""
     steps = 41_667
     content = b"".join(record(step) * RING for step in range(1, steps + 1))
-    mine = {
+    own = {
         (0, rank): transfers.RankReport(path="", steps=set(range(1, steps + 1)), finished=True, written=None)
         for rank in range(4)
     }
     begin = time.process_time()
-    found = list(transfers.damage(Files(blocks=dict.fromkeys(mine, content)), History(()), mine))
+    result = list(transfers.damage(Files(blocks=dict.fromkeys(own, content)), History(()), own))
     taken = time.process_time() - begin
     print(f"{taken:.2f} s")
-    assert (found, taken < 3) == ([], True)
+    assert (result, taken < 3) == ([], True)

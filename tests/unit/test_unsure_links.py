@@ -37,9 +37,9 @@ def made(notes: list[tuple[str, dict[str, object]]]) -> Run:
 
 
 def measured(run: Run) -> collectives.Measured:
-    found = collectives.measured(run)
-    assert found is not None
-    return found
+    result = collectives.measured(run)
+    assert result is not None
+    return result
 
 
 def test_the_terminal_names_the_pair_and_its_spread(run: Run) -> None:
@@ -50,7 +50,7 @@ def test_the_terminal_names_the_pair_and_its_spread(run: Run) -> None:
 
 def test_where_all_are_unsure_nothing_is_left_out(run: Run) -> None:
     setting = measured(run).setting
-    pairs = tuple(replace(one, sure=False) for one in setting.link.pairs)
+    pairs = tuple(replace(entry, sure=False) for entry in setting.link.pairs)
     text = phrases.unsure(replace(setting, link=replace(setting.link, pairs=pairs)))
     assert text.startswith("6 of 6 pairs unsure: n0-n1, n0-n2, n0-n3 (spread 93 %, off the line 40 %), n1-n2, 2 more; ")
     assert "left out" not in text
@@ -84,9 +84,9 @@ def test_files_for_programs_have_a_line_for_each_pair(run: Run) -> None:
         "0.4",
         "80000000",
     )
-    told = {one.metric: one.value for one in core_metrics.of(run) if one.metric.startswith("link ")}
-    assert (told["link 0-3 sure"], told["link 0-3 spread"], told["link 0-1 sure"]) == (0.0, 0.93, 1.0)
-    assert "link 0-1 spread" not in told
+    message = {metric.metric: metric.value for metric in core_metrics.of(run) if metric.metric.startswith("link ")}
+    assert (message["link 0-3 sure"], message["link 0-3 spread"], message["link 0-1 sure"]) == (0.0, 0.93, 1.0)
+    assert "link 0-1 spread" not in message
     text = metrics.render(run)["metrics.prom"].decode()
     assert [line for line in text.splitlines() if "link_sure" in line and line.endswith(" 0")] == [
         'ccbed_collective_link_sure{trial="allreduce",bed="fabric",from="n0",to="n3"} 0'
@@ -94,9 +94,9 @@ def test_files_for_programs_have_a_line_for_each_pair(run: Run) -> None:
 
 
 def test_chunk_figures_say_of_how_many_transfers_they_are(run: Run) -> None:
-    found = measured(run)
-    assert (found.rows[0].transfers, found.rows[0].transfers_due) == (192, 192)
-    assert "; chunks: 192 of 192 transfers" in phrases.percentiles(found)
+    result = measured(run)
+    assert (result.rows[0].transfers, result.rows[0].transfers_due) == (192, 192)
+    assert "; chunks: 192 of 192 transfers" in phrases.percentiles(result)
 
 
 def test_transfers_that_were_lost_are_missed_in_the_note_and_in_the_sheet() -> None:
@@ -107,13 +107,13 @@ def test_transfers_that_were_lost_are_missed_in_the_note_and_in_the_sheet() -> N
     torn = replace(
         files, blocks=(*files.blocks[:2], (node, rank, epoch, blob[: len(blob) // 2 - 40]), *files.blocks[3:])
     )
-    found = measured(replace(whole, files=torn))
-    row = found.rows[0]
+    result = measured(replace(whole, files=torn))
+    row = result.rows[0]
     assert (row.transfers, row.transfers_due) == (72, 192), (
         "a torn trial is not whole, and all trials have as many as the fullest"
     )
-    assert "; chunks: 72 of 192 transfers" in phrases.percentiles(found)
-    (cells,) = csv.DictReader(io.StringIO(sheet.cases(found)))
+    assert "; chunks: 72 of 192 transfers" in phrases.percentiles(result)
+    (cells,) = csv.DictReader(io.StringIO(sheet.cases(result)))
     assert (cells["transfers"], cells["transfers_due"]) == ("72", "192")
 
 

@@ -16,24 +16,24 @@ from . import history
 
 def test_a_failover_is_read_with_every_milestone_and_phases_that_sum_to_the_ttr() -> None:
     run = history.reference()
-    (one,) = views.failovers(run.trial, run.history, run.files.steps())
-    assert [point.name for point in one.milestones] == list(views.MILESTONES)
-    assert [name for name, _ in one.phases] == list(views.PHASES)
-    assert sum(seconds for _, seconds in one.phases) == pytest.approx(one.ttr_s)
-    assert (one.lost, one.detector, one.fault) == (("n2",), "node.exit", "f0")
-    assert (one.resume_step, one.newest_step, one.lost_steps) == (25, 25, (26, 27, 28, 29))
-    assert one.slots == ("n0", "n1", "n4", "n3")
-    assert one.policies == {"n2": "spare"}
+    (record,) = views.failovers(run.trial, run.history, run.files.steps())
+    assert [point.name for point in record.milestones] == list(views.MILESTONES)
+    assert [name for name, _ in record.phases] == list(views.PHASES)
+    assert sum(seconds for _, seconds in record.phases) == pytest.approx(record.ttr_s)
+    assert (record.lost, record.detector, record.fault) == (("n2",), "node.exit", "f0")
+    assert (record.resume_step, record.newest_step, record.lost_steps) == (25, 25, (26, 27, 28, 29))
+    assert record.slots == ("n0", "n1", "n4", "n3")
+    assert record.policies == {"n2": "spare"}
 
 
 def test_caught_up_is_the_first_step_beyond_the_last_before_the_fault() -> None:
     run = history.reference()
-    (one,) = views.failovers(run.trial, run.history, run.files.steps())
+    (record,) = views.failovers(run.trial, run.history, run.files.steps())
     ends = [r.end for r in run.files.steps() if r.epoch == 1 and r.step == 30]
-    assert one.caught_up_s == pytest.approx(max(ends) - history.START - one.milestones[0].t)
-    assert one.ttr_s is not None
-    assert one.caught_up_s is not None
-    assert one.caught_up_s > one.ttr_s
+    assert record.caught_up_s == pytest.approx(max(ends) - history.START - record.milestones[0].t)
+    assert record.ttr_s is not None
+    assert record.caught_up_s is not None
+    assert record.caught_up_s > record.ttr_s
 
 
 def test_detection_is_measured_from_the_return_of_the_injecting_call() -> None:
@@ -41,9 +41,9 @@ def test_detection_is_measured_from_the_return_of_the_injecting_call() -> None:
     exit_, injected = run.history.first("node.exit"), run.history.first("fault.injected")
     assert exit_ is not None and injected is not None
     run = history.changed(run, "fault.injected", value={"began": injected.at.mono - 0.004})
-    (one,) = views.failovers(run.trial, run.history)
-    assert one.detect_s == pytest.approx(exit_.t - injected.t)
-    assert one.ttr_s == pytest.approx(sum(seconds for _, seconds in one.phases))
+    (slow_iteration,) = views.failovers(run.trial, run.history)
+    assert slow_iteration.detect_s == pytest.approx(exit_.t - injected.t)
+    assert slow_iteration.ttr_s == pytest.approx(sum(seconds for _, seconds in slow_iteration.phases))
     (fault,) = views.faults(run.trial, run.history)
     assert fault.began == pytest.approx(injected.t - 0.004)
     assert fault.stages["injected"] == pytest.approx(injected.t)
@@ -55,27 +55,27 @@ def test_what_a_slow_call_broke_is_detected_after_it_began_though_before_it_retu
     run = history.reference()
     events = list(run.history.events)
     late = [e for e in events if e.f in ("fault.injected", "fault.verified") or (e.f == "fault.act" and e.type == "ok")]
-    asked = next(e for e in events if e.f == "fault.act" and e.type == "invoke")
+    requested = next(e for e in events if e.f == "fault.act" and e.type == "invoke")
     decided = next(e for e in events if e.f == "recovery.decided")
-    told = {"began": asked.at.mono + 0.002} if recorded else {}
+    message = {"began": requested.at.mono + 0.002} if recorded else {}
     moved = [
         dataclasses.replace(
-            e, t=decided.t + i / 1000, at=dataclasses.replace(e.at, mono=decided.at.mono + i / 1000), value={**e.value, **told}
+            e, t=decided.t + i / 1000, at=dataclasses.replace(e.at, mono=decided.at.mono + i / 1000), value={**e.value, **message}
         )
         for i, e in enumerate(late, start=1)
     ]  # fmt: skip
     rest = [e for e in events if e not in late]
     place = rest.index(decided) + 1
     run = history.with_events(run, [*rest[:place], *moved, *rest[place:]])
-    (one,) = views.failovers(run.trial, run.history)
+    (slow_iteration,) = views.failovers(run.trial, run.history)
     exit_ = run.history.first("node.exit")
     assert exit_ is not None
-    assert one.fault == "f0"
-    assert one.detect_s == pytest.approx(exit_.t - asked.t - (0.002 if recorded else 0.0))
-    assert dict(one.phases)["detect"] == pytest.approx(one.detect_s)
-    seen = views.view(run.trial, run.history)
-    (mark,) = timeline.marks(seen)
-    (band,) = timeline.bands(seen)
+    assert slow_iteration.fault == "f0"
+    assert slow_iteration.detect_s == pytest.approx(exit_.t - requested.t - (0.002 if recorded else 0.0))
+    assert dict(slow_iteration.phases)["detect"] == pytest.approx(slow_iteration.detect_s)
+    observed = views.view(run.trial, run.history)
+    (mark,) = timeline.marks(observed)
+    (band,) = timeline.bands(observed)
     assert mark.t == pytest.approx(band.start)
 
 
@@ -87,10 +87,10 @@ def test_a_node_that_left_no_code_is_gone_not_none() -> None:
 
 def test_two_faults_in_a_row_are_two_failovers_each_with_its_own_fault_and_losses() -> None:
     run = history.twice()
-    one, two = views.failovers(run.trial, run.history, run.files.steps())
-    assert (one.fault, two.fault) == ("f0", "f1")
-    assert (one.lost, two.lost) == (("n2",), ("n4",))
-    assert (one.lost_steps, two.lost_steps) == ((26, 27, 28, 29), (41, 42))
+    record, two = views.failovers(run.trial, run.history, run.files.steps())
+    assert (record.fault, two.fault) == ("f0", "f1")
+    assert (record.lost, two.lost) == (("n2",), ("n4",))
+    assert (record.lost_steps, two.lost_steps) == ((26, 27, 28, 29), (41, 42))
     assert two.ttr_s is not None and two.ttr_s > 0
 
 
@@ -99,30 +99,30 @@ def test_a_recovery_that_did_not_come_back_has_no_ttr() -> None:
     run = bed.run()
     cut = next(e.seq for e in run.history.events if e.f == "rank.joined" and e.epoch == 1)
     short = history.prefix(run, cut)
-    (one,) = views.failovers(short.trial, short.history)
-    assert one.ttr_s is None
-    assert [point.name for point in one.milestones][-1] == "store ready"
+    (slow_iteration,) = views.failovers(short.trial, short.history)
+    assert slow_iteration.ttr_s is None
+    assert [point.name for point in slow_iteration.milestones][-1] == "store ready"
 
 
 def test_without_a_planned_fault_a_failover_starts_at_its_detection() -> None:
     run = history.reference()
     keep = [e for e in run.history.events if not e.f.startswith(("fault.", "lease.", "heal."))]
     bare = history.with_events(run, keep)
-    (one,) = views.failovers(history.trial(), bare.history)
-    assert one.fault is None and one.detect_s is None
-    assert one.milestones[0].t == one.milestones[1].t
-    assert one.ttr_s is not None
+    (slow_iteration,) = views.failovers(history.trial(), bare.history)
+    assert slow_iteration.fault is None and slow_iteration.detect_s is None
+    assert slow_iteration.milestones[0].t == slow_iteration.milestones[1].t
+    assert slow_iteration.ttr_s is not None
 
 
 def test_a_run_at_a_glance() -> None:
     run = history.reference()
-    seen = views.view(run.trial, run.history, run.files.steps())
-    assert (seen.outcome, seen.step, seen.steps, seen.epochs) == ("finished", 60, 60, 2)
-    assert seen.slots == ("n0", "n1", "n4", "n3")
-    assert seen.goodput is not None and 0.3 < seen.goodput < 1.0
-    assert set(seen.faults[0].stages) == {"planned", "armed", "injected", "verified", "healed", "heal verified"}
-    assert None not in seen.faults[0].stages.values()
-    assert (seen.faults[0].node, seen.faults[0].rank) == ("n2", 2)
+    observed = views.view(run.trial, run.history, run.files.steps())
+    assert (observed.outcome, observed.step, observed.steps, observed.epochs) == ("finished", 60, 60, 2)
+    assert observed.slots == ("n0", "n1", "n4", "n3")
+    assert observed.goodput is not None and 0.3 < observed.goodput < 1.0
+    assert set(observed.faults[0].stages) == {"planned", "armed", "injected", "verified", "healed", "heal verified"}
+    assert None not in observed.faults[0].stages.values()
+    assert (observed.faults[0].node, observed.faults[0].rank) == ("n2", 2)
 
 
 def test_a_run_that_goes_on_is_running() -> None:
@@ -143,7 +143,7 @@ def test_spans_of_a_node_follow_each_other_without_a_gap() -> None:
     spans = views.timeline(history.twice().history)
     for node in {span.node for span in spans}:
         own = [span for span in spans if span.node == node]
-        assert all(one.end == two.start for one, two in itertools.pairwise(own))
+        assert all(entry.end == two.start for entry, two in itertools.pairwise(own))
 
 
 def test_every_prefix_can_be_viewed() -> None:

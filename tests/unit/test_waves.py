@@ -129,8 +129,8 @@ def test_up_waits_for_nodes_that_another_up_has_started() -> None:
     wanted = bed(1)
     states: list[Mapping[str, NodeState]] = [{"n1": "starting"}, {}]
 
-    def status(found: Mapping[str, NodeState]) -> BedStatus:
-        nodes = (NodeStatus(name=node.name, state=found.get(node.name, "warm")) for node in wanted.nodes)
+    def status(result: Mapping[str, NodeState]) -> BedStatus:
+        nodes = (NodeStatus(name=node.name, state=result.get(node.name, "warm")) for node in wanted.nodes)
         return BedStatus(name="lab", nodes=tuple(nodes))
 
     class Observed(FakeProvider):

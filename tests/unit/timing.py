@@ -59,16 +59,16 @@ class Fabric:
 
     def _next(self) -> tuple[int | None, float]:
         """Whose next message can leave first, and when."""
-        found: tuple[int | None, float] = (None, 0.0)
+        result: tuple[int | None, float] = (None, 0.0)
         for number, rank in enumerate(self._ranks):
             if rank.queue:
                 ready, target, _ = rank.queue[0]
                 if self._ranks[target].posted[number][0] > self._ranks[target].step:
                     continue
                 at = max(ready, self._now, self._out[number], self._in[target])
-                if found[0] is None or at < found[1]:
-                    found = (number, at)
-        return found
+                if result[0] is None or at < result[1]:
+                    result = (number, at)
+        return result
 
     def _leave(self, number: int, at: float) -> None:
         _, target, size = self._ranks[number].queue.popleft()
@@ -105,17 +105,17 @@ class Fabric:
                 rank.queue.append((self._now, send.peer, size))
             rank.open = len(step.sends)
             for recv in step.recvs:
-                there = rank.early.get(recv.peer, 0)
-                rank.early[recv.peer] = there - 1
-                rank.open += there <= 0
+                remote = rank.early.get(recv.peer, 0)
+                rank.early[recv.peer] = remote - 1
+                rank.open += remote <= 0
 
 
 def _posted(schedule: Any) -> dict[int, deque[int]]:
-    found: dict[int, deque[int]] = {}
+    result: dict[int, deque[int]] = {}
     for at, places in enumerate(receive_schedule.plan(schedule)):
         for index, number in places:
-            found.setdefault(schedule[index].recvs[number].peer, deque()).append(at)
-    return found
+            result.setdefault(schedule[index].recvs[number].peer, deque()).append(at)
+    return result
 
 
 def seconds(
