@@ -21,6 +21,10 @@ PLACEHOLDERS = {
 PENDING = ("orchestrator/core", "orchestrator/model", "tests/contract", "tests/lab", "tests/unit")
 
 
+#: The fields of payloads are keys of the history, and stay as they are.
+KEYS_OF_FILES = "orchestrator/model/events/"
+
+
 def bound_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and name of everything that a module gives a name to. Keys of files and keywords of a call are none of these."""
     for node in ast.walk(tree):
@@ -41,6 +45,7 @@ def test_no_name_is_a_placeholder() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in sources()
+        if not str(path.relative_to(ROOT)).startswith(KEYS_OF_FILES)
         for line, name in placeholders(path.read_text())
     ]
     assert wrong == []

@@ -223,30 +223,30 @@ def _begin(operation: str, rank: int, chunk: int, world: int, root: int) -> Bag 
         "all-gather": chunk == rank, "gather": chunk == rank, "broadcast": rank == root, "scatter": rank == root,
         "all-to-all": chunk < world, "send-recv": chunk == 0,
     }.get(operation, True)  # fmt: skip
-    return (chunk, _one(rank)) if has else None
+    return (chunk, _single(rank)) if has else None
 
 
 def _end(operation: str, rank: int, chunk: int, world: int, root: int) -> Bag | None:
     """None: it may hold anything."""
-    everybody = chunk, sum(_one(other) for other in range(world))
+    everybody = chunk, sum(_single(other) for other in range(world))
     if operation == "all-to-all":
-        return (rank, _one(chunk - world)) if world <= chunk < 2 * world else None
+        return (rank, _single(chunk - world)) if world <= chunk < 2 * world else None
     if operation == "send-recv":
-        return (0, _one((rank - 1) % world)) if chunk == 1 else None
+        return (0, _single((rank - 1) % world)) if chunk == 1 else None
     promised: dict[str, tuple[bool, Bag]] = {
         "all-reduce": (True, everybody),
         "reduce": (rank == root, everybody),
         "reduce-scatter": (chunk == rank, everybody),
-        "all-gather": (True, (chunk, _one(chunk))),
-        "gather": (rank == root, (chunk, _one(chunk))),
-        "broadcast": (True, (chunk, _one(root))),
-        "scatter": (chunk == rank, (chunk, _one(root))),
+        "all-gather": (True, (chunk, _single(chunk))),
+        "gather": (rank == root, (chunk, _single(chunk))),
+        "broadcast": (True, (chunk, _single(root))),
+        "scatter": (chunk == rank, (chunk, _single(root))),
     }
     applies, bag = promised[operation]
     return bag if applies else None
 
 
-def _one(rank: int) -> int:
+def _single(rank: int) -> int:
     return 1 << (WIDTH * rank)
 
 

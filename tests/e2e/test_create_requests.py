@@ -170,4 +170,4 @@ def test_docker_engine_says_which_mount_has_no_source(create: Create) -> None:
     with pytest.raises(docker.errors.APIError) as refused:
         create(mounts=("/no/such/place:/data:ro",))
     explanation = error_explanations.explain_engine(str(refused.value.explanation))
-    assert explanation is not None and explanation.text == "/no/such/place is not there"
+    assert explanation is not None and explanation.text == "/no/such/place does not exist"

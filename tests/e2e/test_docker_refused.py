@@ -24,7 +24,9 @@ def test_a_container_with_our_name_that_is_not_ours_is_not_touched(engine: Any, 
     try:
         code, output = ccbed(tmp_path / "state", "up", str(inventory(tmp_path, image, "boxtheirs", 1)))
         assert code == 4
-        assert "container ccbed-boxtheirs-n0 is not of this bed: docker rm -f ccbed-boxtheirs-n0" in output
+        assert (
+            "container ccbed-boxtheirs-n0 is not of this bed: remove it with docker rm -f ccbed-boxtheirs-n0" in output
+        )
         assert ccbed(tmp_path / "state", "down", "boxtheirs")[0] == 0
         assert [container.id for container in labelled(engine, "boxtheirs")] == [theirs.id]
     finally:
@@ -35,7 +37,7 @@ def test_a_container_with_our_name_that_is_not_ours_is_not_touched(engine: Any, 
 @pytest.mark.parametrize(
     ("given", "wanted"),
     [
-        ({"image": "ccbed/none:1"}, "image ccbed/none:1 is not .*: ccbed image build, or docker pull ccbed/none:1"),
+        ({"image": "ccbed/none:1"}, "image ccbed/none:1 is missing: ccbed image build, or docker pull ccbed/none:1"),
         ({"engine": "/nowhere/docker.sock"}, r"/nowhere/docker.sock: no such socket"),
         ({"user": "7"}, "ccbed_user 7: the bed's directory belongs to uid"),
         ({"gpus": '["nvidia.com/gpu=0"]'}, "CDI device nvidia.com/gpu=0 needs Docker Engine 25"),

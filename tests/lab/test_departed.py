@@ -36,7 +36,7 @@ def up(desk: Desk, inventory: Path) -> CommandResult:
     return output
 
 
-def there(desk: Desk) -> dict[str, list[str]]:
+def nodes_on_hosts(desk: Desk) -> dict[str, list[str]]:
     return {host: sorted(desk.containers(host)) for host in HOSTS}
 
 
@@ -47,10 +47,18 @@ def keepers(desk: Desk, host: str) -> list[str]:
 
 def test_nodes_move_between_hosts_and_a_host_leaves(desk: Desk) -> None:
     up(desk, wanted(desk, {"h1": 1, "h2": 2, "h3": 1}))
-    assert there(desk) == {"h1": ["ccbed-bad-n0"], "h2": ["ccbed-bad-n1", "ccbed-bad-n2"], "h3": ["ccbed-bad-n3"]}
+    assert nodes_on_hosts(desk) == {
+        "h1": ["ccbed-bad-n0"],
+        "h2": ["ccbed-bad-n1", "ccbed-bad-n2"],
+        "h3": ["ccbed-bad-n3"],
+    }
     inventory = wanted(desk, {"h1": 1, "h2": 1, "h3": 2})
     up(desk, inventory)
-    assert there(desk) == {"h1": ["ccbed-bad-n0"], "h2": ["ccbed-bad-n1"], "h3": ["ccbed-bad-n3", "ccbed-bad-n4"]}
+    assert nodes_on_hosts(desk) == {
+        "h1": ["ccbed-bad-n0"],
+        "h2": ["ccbed-bad-n1"],
+        "h3": ["ccbed-bad-n3", "ccbed-bad-n4"],
+    }
     assert "nothing to change, 4 of 4 warm" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
     assert keepers(desk, "h3"), "the search itself finds them"
 
@@ -59,7 +67,7 @@ def test_nodes_move_between_hosts_and_a_host_leaves(desk: Desk) -> None:
     assert "3 to remove" in plan
     assert "- n3 n4 keeper   node   its host h3 is no longer in the inventory" in plan
     assert "h3: 3 processes ended, none is left" in up(desk, inventory).text
-    assert (there(desk)["h3"], keepers(desk, "h3")) == ([], [])
+    assert (nodes_on_hosts(desk)["h3"], keepers(desk, "h3")) == ([], [])
     assert "nothing to change, 2 of 2 warm" in desk.ccbed("up", inventory, within_s=PLAYED_S).text
 
 
@@ -76,7 +84,7 @@ def test_a_host_that_left_and_is_away_is_named_until_it_is_back(desk: Desk) -> N
         assert "host h3" in down.text
         assert desk.ccbed("up", inventory, within_s=UP_S).code == EXIT_PASS
     assert "h3" in up(desk, inventory).text
-    assert there(desk)["h3"] == []
+    assert nodes_on_hosts(desk)["h3"] == []
     bed = json.loads(next((desk.folder / "state").rglob("beds/bad.json")).read_text())
     assert bed["departed"] == []
     assert "none is left" in desk.ccbed("down", "bad", within_s=PLAYED_S).text

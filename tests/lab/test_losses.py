@@ -38,7 +38,7 @@ class Ran:
     """What came of a run on the lab."""
 
     code: int
-    said: str
+    output: str
     directory: Path
 
     @property
@@ -72,7 +72,7 @@ class Bed:
         begun = time.monotonic()
         code, output = ccbed(self.state, "run", str(file), "--runs-dir", str(self.runs))
         assert time.monotonic() - begun < RUN_S, output
-        return Ran(code=code, said=output, directory=(self.runs / "latest").resolve())
+        return Ran(code=code, output=output, directory=(self.runs / "latest").resolve())
 
     def unchanged(self) -> None:
         """The bed is as `up` left it."""
@@ -117,11 +117,11 @@ def fault(name: str, node: int = 1, step: int = 30, **params: Any) -> dict[str, 
 
 
 def _recovered(ran: Ran, detectors: set[str]) -> None:
-    assert ran.code == EXIT_PASS, ran.said
+    assert ran.code == EXIT_PASS, ran.output
     assert ran.detectors
     assert ran.detectors <= detectors
     for check in ("bit-exact", "fault-verified", "planned-faults-only", "no-orphans", "membership", "detected-within"):
-        assert ran.verdict(check) == "pass", ran.said
+        assert ran.verdict(check) == "pass", ran.output
 
 
 # --- the two that every change must pass ------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def test_an_engine_that_is_stopped(bed: Bed) -> None:
 @slow
 def test_where_the_engine_is_stopped_a_restart_fails_and_the_spare_follows(bed: Bed) -> None:
     ran = bed.run(fault("stop-engine"), policy=["restart", "spare"])
-    assert ran.code == EXIT_PASS, ran.said
+    assert ran.code == EXIT_PASS, ran.output
     policies = [next(iter(event.value["policy"].values())) for event in ran.history.of("recovery.decided")]
     assert policies == ["restart", "spare"]
 
@@ -213,7 +213,7 @@ def test_two_losses_in_a_row(bed: Bed) -> None:
 @pytest.mark.parametrize("policy", ["none", "restart"])
 def test_a_loss_that_nothing_replaces_is_a_finding_and_the_run_does_not_hang(bed: Bed, policy: str) -> None:
     ran = bed.run(fault("power-off"), policy=policy)
-    assert ran.code == EXIT_FINDING, ran.said
+    assert ran.code == EXIT_FINDING, ran.output
 
 
 @slow
@@ -229,7 +229,7 @@ def test_an_orchestrator_that_is_killed_during_a_partition_is_taken_over_from(be
         first.wait()
     directory = (bed.runs / "latest").resolve()
     code, output = ccbed(bed.state, "resume", str(directory))
-    ran = Ran(code=code, said=output, directory=directory)
+    ran = Ran(code=code, output=output, directory=directory)
     assert ran.detectors == SILENCE
     for check in ("finished", "fault-verified", "planned-faults-only", "membership", "no-orphans"):
         assert ran.verdict(check) == "pass", output

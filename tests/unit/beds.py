@@ -20,7 +20,7 @@ def local(text: str = LOCAL, agent: str = "a" * 64, state: str = "/state") -> Be
     )
 
 
-def found(node: NodeSpec, state: NodeState = "warm", **change: object) -> NodeStatus:
+def node_status(node: NodeSpec, state: NodeState = "warm", **change: object) -> NodeStatus:
     pid = 100 + int(node.name[1:])
     status = NodeStatus(
         name=node.name, state=state, spec_hash=node.hash, incarnation=f"i-{node.name}", ordinal=1, pid=pid
@@ -30,5 +30,5 @@ def found(node: NodeSpec, state: NodeState = "warm", **change: object) -> NodeSt
 
 def up(bed: BedSpec, **states: NodeState) -> BedStatus:
     """The bed as it is wanted, but for the states of the nodes that are named."""
-    nodes = tuple(found(node, states.get(node.name, "warm")) for node in bed.nodes)
+    nodes = tuple(node_status(node, states.get(node.name, "warm")) for node in bed.nodes)
     return BedStatus(name=bed.name, nodes=nodes, keeper_pid=99, keeper_hash=bed.agent)

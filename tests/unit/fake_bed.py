@@ -21,7 +21,7 @@ class FakeProvider:
     nodes: dict[str, NodeStatus] = field(default_factory=dict)
     keeper: str = ""
     left: list[dict[str, Any]] = field(default_factory=list)
-    _said: list[Event] = field(default_factory=list)
+    _events: list[Event] = field(default_factory=list)
 
     def state(self, name: str, state: NodeState) -> None:
         self.nodes[name] = replace(self.nodes[name], state=state)
@@ -80,12 +80,12 @@ class FakeProvider:
         source = Source(writer="keeper", n=len(self.commands))
         at = Clock(boot="b", mono=0.0, wall=0.0)
         kind = "ok" if good else "fail"
-        self._said.append(
+        self._events.append(
             Event(type=kind, f=command.f, at=at, source=source, key=command.key, node=name, value=value)  # type: ignore[arg-type]
         )
 
     def poll(self, cursors: Cursors, timeout_s: float) -> tuple[Sequence[Event], Cursors]:
-        message, self._said = self._said, []
+        message, self._events = self._events, []
         return message, cursors
 
     def heartbeats(self) -> Mapping[str, tuple[str, int]]:

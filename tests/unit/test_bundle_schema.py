@@ -25,11 +25,11 @@ DOCUMENTS = {
 
 def test_the_schema_of_a_bundle_is_written_down() -> None:
     values = {f"{name}, {kind}": schema for (name, kind), schema in payload_types.schemas().items()}
-    (*found,), components = msgspec.json.schema_components([*DOCUMENTS.values(), *values.values()])
+    (*schemas,), components = msgspec.json.schema_components([*DOCUMENTS.values(), *values.values()])
     schema = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "documents": dict(zip(DOCUMENTS, found, strict=False)),
-        "values of events": dict(zip(values, found[len(DOCUMENTS) :], strict=True)),
+        "documents": dict(zip(DOCUMENTS, schemas, strict=False)),
+        "values of events": dict(zip(values, schemas[len(DOCUMENTS) :], strict=True)),
         "$defs": components,
     }
     same_as_golden(

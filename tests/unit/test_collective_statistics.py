@@ -137,7 +137,7 @@ def test_too_few_trials_for_any_difference_are_not_judged_and_it_is_said_how_man
         for count in (needed - 1, needed):
             result = race(np.ones(count), 2 * np.ones(count), sizes=sizes)
             assert {entry.needed for entry in result} == {needed}
-            assert {race_.clear for race_ in result} == {one.judged for one in result} == {count == needed}
+            assert {race_.clear for race_ in result} == {race_.judged for race_ in result} == {count == needed}
     (few,) = race(np.ones(3), 2 * np.ones(3))
     assert phrases.winners([few]) == ["not judged: needs 6 iterations (got 3)"]
 

@@ -64,7 +64,7 @@ def _request(root: Path, catalogue: Catalogue) -> Request:
     Path(bed.workdir).mkdir(parents=True, exist_ok=True)
     return Request(
         trial=parse_trial.build(parse_trial.open_document(TRIAL, "t.yml"), catalogue, [], None), bed=bed,
-        provider=FakeProvider(nodes={node.name: beds.found(node) for node in bed.nodes}), catalogue=catalogue,
+        provider=FakeProvider(nodes={node.name: beds.node_status(node) for node in bed.nodes}), catalogue=catalogue,
         runs=str(root / "runs"), state=str(root), command="ccbed run t.yml", twin=False, inputs=INPUTS,
     )  # fmt: skip
 

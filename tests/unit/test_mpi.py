@@ -149,7 +149,7 @@ def test_what_is_missing_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest
 
 
 @dataclass
-class Told:
+class Recorded:
     """A terminal that keeps its warnings."""
 
     warnings: list[str] = field(default_factory=list)
@@ -163,7 +163,7 @@ def lacking() -> installed.Programs:
 
 
 def available(*algorithms: str, connection: Literal["local", "ssh"] = "local") -> tuple[Trial, list[str]]:
-    message: Any = Told()
+    message: Any = Recorded()
     bed = replace(beds.local(), hosts=(HostSpec(name="h1", connection=connection),))
     trial = Trial(name="t", workload="collective", params={"algorithm": list(algorithms), "sizes": ["1K"]})
     return trials.without_missing_libraries(message, trial, bed), message.warnings

@@ -32,10 +32,10 @@ class Hosts:
 
     odd: dict[tuple[str, str], Answer] = field(default_factory=dict)
     roots: dict[str, str] = field(default_factory=dict)
-    asked: list[tuple[str, str]] = field(default_factory=list)
+    requests: list[tuple[str, str]] = field(default_factory=list)
 
     def probe_host(self, host: str, op: str, deadline_s: float, **args: Any) -> Any:
-        self.asked.append((host, op))
+        self.requests.append((host, op))
         args |= {"shared_dir": self.roots[host]} if "shared_dir" in args and host in self.roots else {}
         if (host, op) in self.odd:
             return self.odd[host, op](**args)
@@ -48,7 +48,7 @@ class Hosts:
         return answer
 
     def probe_node(self, node: str, op: str, deadline_s: float, **args: Any) -> Any:
-        self.asked.append((node, f"{op} inside"))
+        self.requests.append((node, f"{op} inside"))
         number = int(node.removeprefix("n"))
         answer: Any = preflight_checks.OPS[op](**args)
         return {**answer, "interfaces": {"eth0": f"127.0.0.{number + 2}"}} if op == "survey" else answer
@@ -343,8 +343,8 @@ def test_containers_with_a_network_of_their_own_are_asked_each_inside_of_it(tmp_
     hosts = Hosts()
     checked = examined(bed(tmp_path, network="private"), hosts)
     assert wrong(checked) == []
-    assert {node for node, op in hosts.asked if op == "survey inside"} == {"n0", "n1", "n2"}
-    assert {op for _, op in hosts.asked if not op.endswith(" inside")} == {"clock", "images", "inside", "space"}
+    assert {node for node, op in hosts.requests if op == "survey inside"} == {"n0", "n1", "n2"}
+    assert {op for _, op in hosts.requests if not op.endswith(" inside")} == {"clock", "images", "inside", "space"}
 
 
 def test_the_disk_of_containers_is_that_of_their_directories_on_the_host(tmp_path: Path) -> None:

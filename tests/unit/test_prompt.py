@@ -17,7 +17,7 @@ DELAY_S = 0.04
 
 
 @dataclass(frozen=True)
-class _There:
+class _FakeTerminal:
     port: int
     address: str = "127.0.0.1"
 
@@ -34,7 +34,9 @@ def test_a_host_that_answers_in_two_parts_is_not_slowed_down() -> None:
                     connection.send(b"b")
 
         threading.Thread(target=answer, daemon=True).start()
-        with ssh_connection._socket(cast(Destination, _There(server.getsockname()[1])), time.monotonic() + 5) as sock:
+        with ssh_connection._socket(
+            cast(Destination, _FakeTerminal(server.getsockname()[1])), time.monotonic() + 5
+        ) as sock:
             begin = time.monotonic()
             for _ in range(ROUNDS):
                 sock.send(b"?")

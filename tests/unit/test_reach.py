@@ -39,18 +39,18 @@ class Breaking(Mute):
     def __init__(self, good: bool) -> None:
         super().__init__()
         self._good = good
-        self._asked: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._decoder = frames.Decoder()
 
     def sendall(self, data: bytes, /) -> None:
         for header, _ in self._decoder.feed(data):
-            self._asked.put(frames.encode({"id": header["id"], "ok": "here"}) if self._good else b"")
+            self._requests.put(frames.encode({"id": header["id"], "ok": "here"}) if self._good else b"")
 
     def recv(self, size: int, /) -> bytes:
-        return self._asked.get()
+        return self._requests.get()
 
     def close(self) -> None:
-        self._asked.put(b"")
+        self._requests.put(b"")
 
 
 class Connection:

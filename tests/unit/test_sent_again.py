@@ -37,16 +37,16 @@ class Torn:
     def __init__(self, pipes: Pipes) -> None:
         self._pipes = pipes
         self._writes: set[int] = set()
-        self._asked, self._told = frames.Decoder(), frames.Decoder()
+        self._requests, self._responses = frames.Decoder(), frames.Decoder()
         self.torn = threading.Event()
 
     def sendall(self, data: bytes, /) -> None:
-        self._writes |= {header["id"] for header, _ in self._asked.feed(data) if header["do"] == "write"}
+        self._writes |= {header["id"] for header, _ in self._requests.feed(data) if header["do"] == "write"}
         self._pipes.sendall(data)
 
     def recv(self, size: int, /) -> bytes:
         data = self._pipes.recv(size)
-        if any(header.get("id") in self._writes and "ok" in header for header, _ in self._told.feed(data)):
+        if any(header.get("id") in self._writes and "ok" in header for header, _ in self._responses.feed(data)):
             self.torn.set()
             return b""
         return data

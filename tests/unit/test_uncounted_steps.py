@@ -55,7 +55,7 @@ def run() -> Run:
 
 
 @pytest.fixture(scope="module")
-def seen(run: Run) -> views.RunView:
+def view_of(run: Run) -> views.RunView:
     return views.view(run.trial, run.history, run.files.steps())
 
 

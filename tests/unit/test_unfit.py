@@ -24,7 +24,7 @@ TRIAL = "trial: t\nworkload: train-dp\nworld: {nodes: 4}\nchecks: []\n"
 
 def test_what_was_opened_for_it_is_removed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = replace(beds.local(state=str(tmp_path)), workdir=str(tmp_path / "bed"))
-    provider = FakeProvider(nodes={node.name: beds.found(node) for node in bed.nodes})
+    provider = FakeProvider(nodes={node.name: beds.node_status(node) for node in bed.nodes})
 
     def unfit(bed: BedSpec, status: BedStatus, prober: object) -> preflight.Checked:
         assert not provider.commands

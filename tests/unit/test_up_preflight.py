@@ -23,7 +23,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
 
 
 @pytest.fixture
-def found(monkeypatch: pytest.MonkeyPatch) -> list[Requirement]:
+def requirements(monkeypatch: pytest.MonkeyPatch) -> list[Requirement]:
     """What preflight will say; every look takes one."""
     findings: list[Requirement] = []
 

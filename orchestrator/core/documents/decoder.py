@@ -94,7 +94,7 @@ def convert(cls: type[T] | Any, value: Any) -> T:
     try:
         result = msgspec.convert(value, type=cls)
     except (msgspec.ValidationError, RecursionError) as error:
-        raise DocumentError(_told(str(error))) from None
+        raise DocumentError(_reason(str(error))) from None
     for check in _RANGES.get(cls, ()):
         problem = check(result)
         if problem:
@@ -115,13 +115,13 @@ def as_event(value: Any) -> Event:
         try:
             msgspec.convert(result.value, type=schema)
         except msgspec.ValidationError as error:
-            raise DocumentError(f"{result.f}: value.{_told(str(error))}") from None
+            raise DocumentError(f"{result.f}: value.{_reason(str(error))}") from None
     if result.f == CollectivePlan.NAME and schema is not None:
         _check_cases(result.data)
     return result
 
 
-def _told(message: str) -> str:
+def _reason(message: str) -> str:
     """msgspec's ``Expected `int`, got `str` - at `$.world.nodes``` -> ``world.nodes: expected int, got str``."""
     match = _PLACE.fullmatch(message)
     reason, place = (match[1], match[2]) if match else (message, "")

@@ -93,7 +93,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
         for layer, dense, expert in reversed(_units(model, layout)):
             for axis, elements in (("dp", dense), ("expert-dp", expert)):
                 if elements and axis in axes:
-                    yield _one(
+                    yield _operation_traffic(
                         "reduce-scatter",
                         elements * size,
                         layout,
@@ -110,7 +110,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
         stage = " of the largest stage" if layout.pp > 1 else ""
         kind = "experts'" if axis == "expert-dp" else "all"
         if layout.zero:
-            yield _one(
+            yield _operation_traffic(
                 "reduce-scatter",
                 elements * size,
                 layout,
@@ -119,7 +119,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
                 f"{kind} gradients{stage}",
                 _ZERO,
             )
-            yield _one(
+            yield _operation_traffic(
                 "all-gather",
                 elements * model.element,
                 layout,
@@ -130,7 +130,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
             )
         elif layout.buckets:
             for bucket in buckets(model, size):
-                yield _one(
+                yield _operation_traffic(
                     "all-reduce",
                     bucket,
                     layout,
@@ -140,7 +140,7 @@ def _gradients(model: Model, layout: Layout, optimizer: Optimizer) -> Iterator[C
                     "sum of gradient bytes",
                 )
         else:
-            yield _one(
+            yield _operation_traffic(
                 "all-reduce", elements * size, layout, axis, dtype, f"{kind} gradients{stage}", "sum of gradient bytes"
             )
 
@@ -170,9 +170,13 @@ def _tensor(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
     what = f"activations: {passes // 2 if not repeated else 4} forward{repeated}, 2 backward in each of {layers} layers"
     if layout.sequence_parallel:
         for operation in ("all-gather", "reduce-scatter"):
-            yield _one(operation, size, layout, "tp", model.dtype, what, "b s h e; arXiv:2205.05198", count)
+            yield _operation_traffic(
+                operation, size, layout, "tp", model.dtype, what, "b s h e; arXiv:2205.05198", count
+            )
     else:
-        yield _one("all-reduce", size, layout, "tp", model.dtype, what, "b s h e; arXiv:1909.08053", count)
+        yield _operation_traffic(
+            "all-reduce", size, layout, "tp", model.dtype, what, "b s h e; arXiv:1909.08053", count
+        )
 
 
 def _experts(model: Model, layout: Layout, micro: int) -> Collective:
@@ -181,7 +185,7 @@ def _experts(model: Model, layout: Layout, micro: int) -> Collective:
     assert shape is not None, "the layout was checked"
     size = batches.even(micro * shape.sequence * shape.hidden * shape.topk, layout.tp) * model.element
     layers = _blocks(model, layout)
-    return _one(
+    return _operation_traffic(
         "all-to-all", size, layout, "ep", model.dtype,
         f"tokens: to experts and back, forward and backward in each of {layers} layers", "b s h topk e / tp",
         4 * layers * layout.microbatches,
@@ -204,7 +208,7 @@ def _pipeline(model: Model, layout: Layout, micro: int) -> Iterator[Collective]:
         )  # fmt: skip
 
 
-def _one(
+def _operation_traffic(
     operation: str, size: int, layout: Layout, axis: str, dtype: str, what: str, source: str, count: int = 1
 ) -> Collective:
     return Collective(
