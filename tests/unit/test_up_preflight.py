@@ -38,8 +38,8 @@ BAD = Requirement(name="address eth9", outcome="fail", text="no interface eth9",
 GOOD = Requirement(name="address", outcome="ok", text="ok")
 
 
-def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, result: list[Requirement]) -> None:
-    result += [BAD, BAD, GOOD]
+def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, requirements: list[Requirement]) -> None:
+    requirements += [BAD, BAD, GOOD]
     running = ["next: left running: the keeper, nodes n0 n1 n2 n3 n4; to remove it: ccbed down local"]
     for left in (running, []):
         assert desk("up", "local.yml") == 4
@@ -54,17 +54,17 @@ def test_a_failed_preflight_is_repeated_by_the_next_up(desk: Desk, result: list[
 
 
 def test_an_up_that_was_ended_before_its_preflight_is_not_taken_for_good(
-    desk: Desk, result: list[Requirement], monkeypatch: pytest.MonkeyPatch
+    desk: Desk, requirements: list[Requirement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as local:
         local.setattr(preflight, "check", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert desk("up", "local.yml") == 130
-    result += [BAD]
+    requirements += [BAD]
     assert desk("up", "local.yml") == 4
 
 
-def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, result: list[Requirement]) -> None:
-    result += [BAD]
+def test_a_bed_that_is_taken_down_leaves_no_doubt_behind(desk: Desk, requirements: list[Requirement]) -> None:
+    requirements += [BAD]
     desk("up", "local.yml")
     assert store.needs_preflight(desk.root / "state", "local")
     assert desk("down", "local") == 0
