@@ -52,8 +52,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.e2e
-def test_the_wheel_is_complete(entry: Path) -> None:
-    with zipfile.ZipFile(entry) as content:
+def test_the_wheel_is_complete(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
         names = set(content.namelist())
     assert set(NEEDED) <= names
     assert not [name for name in names if name.startswith(("tests/", "runs/")) or "__pycache__" in name]
@@ -61,8 +61,8 @@ def test_the_wheel_is_complete(entry: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_an_installed_ccbed_finds_its_inventories_and_plugins(entry: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(entry) as content:
+def test_an_installed_ccbed_finds_its_inventories_and_plugins(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as content:
         content.extractall(tmp_path / "site")
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", FIND]

@@ -30,7 +30,7 @@ class Params:
 
 def check(run, params):
     steps = sum(1 for record in run.files.steps())
-    wrong = [views.found(f"{steps} steps")] if steps > params.most else []
+    wrong = [views.finding(f"{steps} steps")] if steps > params.most else []
     return views.conclude("strict", f"{steps} steps", failures=wrong)
 '''
 WORKLOAD = '''"""Training, judged by the strict check."""
