@@ -281,7 +281,7 @@ def test_down_without_the_bed_file_leaves_nothing(engine: Any, image: str, tmp_p
     assert code == 0, output
     (state / "beds" / "boxlost.json").unlink()
     code, output = ccbed(state, "status")
-    assert (code, "its bed file is gone" in output) == (0, True)
+    assert (code, "its bed file is missing" in output) == (0, True)
     code, output = ccbed(state, "down", "boxlost")
     assert code == 0, output
     nothing_is_left(engine, state, "boxlost")
