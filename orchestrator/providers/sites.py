@@ -39,7 +39,7 @@ class Site(Protocol):
         """Whether the host accepts new connections while its own one is silent or being made again."""
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
-        """An operation of ``agent/host.py``. Raises OSError, ValueError or RuntimeError with its sentence."""
+        """An operation of ``node/hostlink/host_operations.py``. Raises OSError, ValueError or RuntimeError with its message."""
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
         """Write a file on the host atomically; returns at once if the host is remote.

@@ -70,7 +70,7 @@ def _collective(run: Run) -> dict[str, Any] | None:
 def figures(
     run: Run, view: views.RunView, curves: losses.Losses, measured: Sequence[collective.Figure] = ()
 ) -> list[tuple[str, str, str]]:
-    """(name, figure, what it means) for the row below the sentence; only what is known. ``measured``: of collectives."""
+    """(name, figure, meaning) for the row below the sentence; only known figures. ``measured``: of collectives."""
     cards = list(measured) or _steps(view)
     if view.failovers:
         times = [failover.ttr_s for failover in view.failovers if failover.ttr_s is not None]
@@ -103,7 +103,7 @@ def _kinds(spans: tuple[views.Span, ...]) -> dict[str, str]:
 
 
 def _loss(view: views.RunView, curves: losses.Losses) -> list[tuple[str, str, str]]:
-    """The mean over ranks of the last step, as in the chart; without step files what rank 0 told."""
+    """The mean over ranks of the last step, as in the chart; without step files, the last report of rank 0."""
     last = max(curves.kept, default=None)
     loss = view.loss if last is None else curves.kept[last]
     same, both = losses.equal(curves)

@@ -12,10 +12,10 @@ from ..model.run import Run
 from ..model.verdict import Verdict
 from .page import facts
 
-#: What XML 1.0 cannot hold, not even escaped.
+#: Characters that XML 1.0 cannot hold, even escaped.
 FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-#: Stands in where there is no verdict: an empty suite would count as success.
+#: The failure of a suite without verdicts: an empty suite would count as success.
 MISSING = Verdict(check="verdicts", outcome="unknown", text="no verdicts: nothing was proved")
 
 

@@ -19,7 +19,7 @@ OUTCOMES = {"pass": 0, "fail": 1, "unknown": 2, "broken": 4, "interrupted": 130}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """One metric: its name, what it means, and (labels, value) for each sample."""
+    """One metric: its name, its meaning, and (labels, value) for each sample."""
 
     name: str
     help: str
@@ -119,7 +119,7 @@ def _collectives(run: Run) -> Iterator[Gauge]:
 
 
 def _links(setting: collectives.Setting) -> Iterator[Gauge]:
-    """By pair; ``sure`` says which of the others tell little."""
+    """By pair; ``sure`` is 0 for pairs whose other figures are unreliable."""
     pairs = [({"from": setting.node(pair.a), "to": setting.node(pair.b)}, pair) for pair in setting.link.pairs]
     yield _of_cases(
         "link_alpha_seconds", "Start-up of a message between two ranks.", [(at, pair.alpha_s) for at, pair in pairs]

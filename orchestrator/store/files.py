@@ -32,7 +32,7 @@ _LOG = 1024 * 1024
 
 
 class _StepLine(msgspec.Struct, gc=False):
-    """A line of ``steps-r<rank>.jsonl``."""
+    """One line of ``steps-r<rank>.jsonl``."""
 
     step: Step
     loss: str | float | None
@@ -77,7 +77,7 @@ class BundleFiles:
             yield from self._chunks(file)
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
-        """A file at a time, for readers of arrays: (node, rank, epoch, records); a torn one ends inside of a record."""
+        """One file at a time, for readers of arrays: (node, rank, epoch, records); a torn file ends within a record."""
         for file in self._of("chunks-r"):
             yield file.node, file.rank, file.epoch, self._chunk_file(file)
 

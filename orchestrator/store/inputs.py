@@ -1,4 +1,4 @@
-"""Which files of the user a bundle keeps: code and configuration. Of the others it keeps name, size, time and SHA-256."""
+"""Selects the user's files that a bundle keeps: code and configuration. Of other files it keeps name, size, time and SHA-256."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..model import redaction
 from ..model.plan import LeftOut
 from ..model.trial import Trial
 
-#: Where the files beside a script lie in payload and bundle.
+#: The directory of the files beside a script, in payload and bundle.
 USER = "user/"
 CODE = {".py", ".pyi", ".pyx", ".sh", ".bash", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 CONFIGURATION = {".toml", ".ini", ".cfg", ".conf", ".yaml", ".yml", ".json", ".properties"}
 NAMES = ("requirements*.txt", "constraints*.txt", "Makefile", "Dockerfile", "*.Dockerfile")
 #: Larger files are data, whatever their name, in bytes.
 LARGEST = 1024 * 1024
-#: Other files are looked through for secrets up to this size: a larger one is no key, vault or inventory.
+#: Other files up to this size are searched for secrets: a larger file is no key, vault or inventory.
 LARGEST_SECRET = 64 * 1024
-#: Files that hold secrets by their name, without regard to case.
+#: Names of files that hold secrets; case does not matter.
 SECRET_NAMES = (
     ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk", "*.gpg",
     "*.age", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".netrc", "_netrc", ".pgpass", ".npmrc", ".pypirc",
@@ -43,14 +43,14 @@ NOT_SENT = "does not travel with the run"
 
 
 def script(trial: Trial) -> Path | None:
-    """The user's script, where the trial runs one."""
+    """The user's script, if the trial runs one."""
     return Path(trial.params["file"]) if trial.params.get("file") else None
 
 
 def of_run(
     trial: Trial, files: Mapping[str, bytes], trial_files: Mapping[str, bytes], secrets: Iterable[str]
 ) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
-    """As ``select``, or of ``trial_files`` where the trial runs no script. ``secrets``: values that are known."""
+    """As ``select``, or of ``trial_files`` if the trial runs no script. ``secrets``: known values."""
     values, file = tuple(secrets), script(trial)
     if file is None:
         return without_secrets(trial_files, lambda content: redact.contains_secret(content, values))
@@ -60,7 +60,7 @@ def of_run(
 def select(
     files: Mapping[str, bytes], directory: Path, holds_secret: Callable[[bytes], bool]
 ) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
-    """(the files of ``user/`` that the bundle keeps, what is said of the rest). ``directory``: that of the script.
+    """(the files of ``user/`` that the bundle keeps, the facts about the other files). ``directory``: that of the script.
 
     ``holds_secret``: whether a secret that is known is in a content.
     """
@@ -82,14 +82,14 @@ def select(
 def without_secrets(
     files: Mapping[str, bytes], holds_secret: Callable[[bytes], bool]
 ) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
-    """(the files that hold no known secret, what is said of the others): for the file of a trial."""
+    """(the files that hold no known secret, the facts about the other files): for the file of a trial."""
     kept = {name: content for name, content in files.items() if not holds_secret(content)}
     left_out = (LeftOut(path=name, reason=KNOWN) for name in files if name not in kept)
     return kept, tuple(left_out)
 
 
 def reason_secret(name: str, content: bytes) -> str:
-    """Why a file is taken for a secret: by its name or by its content; empty for any other."""
+    """Why a file counts as secret: its name or its content; empty for any other file."""
     path = PurePosixPath(name.lower())
     if any(fnmatch.fnmatch(path.name, pattern) for pattern in SECRET_NAMES) and path.suffix not in CODE:
         return "secret by its name"

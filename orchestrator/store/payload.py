@@ -38,7 +38,7 @@ def collect(package: Path, catalogue: Catalogue, script: Path | None = None, sal
 
 @cache
 def controller_digest() -> str:
-    """SHA-256 of the code that decides and that computes figures: another version of it may decide otherwise."""
+    """SHA-256 of the code that makes decisions and computes figures: another version may decide otherwise."""
     package = Path(__file__).parents[1]
     files = (path for folder in ("core", "views", "model") for path in (package / folder).rglob("*.py"))
     return payloads.content_hash({str(path.relative_to(package)): path.read_bytes() for path in files})
@@ -51,7 +51,7 @@ def _own(package: Path) -> Iterator[Path]:
 
 
 def _users(script: Path) -> dict[str, bytes]:
-    """The script and what lies in its directory; only the script itself where the directory is too large to send."""
+    """The script and the files of its directory. Raises UsageError if the directory is too large to send."""
     files: dict[str, bytes] = {}
     total = 0
     for path in _below(script.parent):
@@ -66,7 +66,7 @@ def _users(script: Path) -> dict[str, bytes]:
 
 
 def _below(directory: Path) -> Iterator[Path]:
-    """Plain files, without links, folders that hold no code, and hidden ones except ``.env``, which scripts read."""
+    """Plain files only: no links, no folders without code, no hidden files except ``.env``, which scripts read."""
     for path in sorted(directory.iterdir()):
         hidden = path.name.startswith(".") and not (path.name.startswith(".env") and path.is_file())
         if hidden or path.is_symlink() or path.name in LEFT_OUT:

@@ -1,4 +1,4 @@
-"""What is known of the last preparation of each host of a bed."""
+"""The records of the last preparation of each host of a bed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from . import paths
 
 
 def read(state: Path, bed: str) -> dict[str, dict[str, Any]]:
-    """Per host: ``parts``, ``python``, ``firewall``. Nothing where nothing is known: preparation is then done again."""
+    """Host -> ``parts``, ``python``, ``firewall``; empty if there is no record: then the hosts are prepared again."""
     try:
         content = json.loads(_file(state, bed).read_bytes())
     except (OSError, ValueError):
@@ -20,12 +20,12 @@ def read(state: Path, bed: str) -> dict[str, dict[str, Any]]:
 
 
 def write(state: Path, bed: str, hosts: Mapping[str, Mapping[str, Any]]) -> None:
-    """Remember these hosts beside those that are known."""
+    """Add the records of these hosts, or replace them."""
     paths.write_json(_file(state, bed), {**read(state, bed), **hosts})
 
 
 def forget(state: Path, bed: str, hosts: Collection[str] | None = None) -> None:
-    """Nothing is known any more of these hosts, or of all of them."""
+    """Remove the records of these hosts, or of all hosts."""
     kept = {host: record for host, record in read(state, bed).items() if hosts is not None and host not in hosts}
     if kept:
         paths.write_json(_file(state, bed), kept)

@@ -22,7 +22,7 @@ _TIMEOUT_S = 60.0
 
 
 def sign(directory: Path, key: Path) -> Path:
-    """Sign the sealed evidence; the file of the signature. Raises UsageError, TornBundleError where the seal does not hold."""
+    """Sign the sealed evidence; the file of the signature. Raises UsageError, or TornBundleError if the seal does not match."""
     if not key.is_file():
         raise UsageError(f"{key}: no such SSH key", hint="--key FILE, or make one: ssh-keygen -t ed25519")
     if problems := seal.verify_evidence(directory):
@@ -40,7 +40,7 @@ def sign(directory: Path, key: Path) -> Path:
 
 
 def signer(directory: Path, allowed: Path, name: str = "") -> str:
-    """Who signed the evidence, by a file of allowed signers (see ssh-keygen(1)); ``name``: only this one counts.
+    """The signer of the evidence, from a file of allowed signers (see ssh-keygen(1)); ``name``: accept only this signer.
 
     Raises UsageError where that cannot be looked up, TornBundleError where the signature does not hold.
     """
@@ -106,7 +106,7 @@ def _principal(common: list[str], allowed: Path) -> str:
 
 
 def _ssh_keygen(arguments: list[str], text: bytes, *, ask: bool = False) -> subprocess.CompletedProcess[bytes]:
-    """``ask``: it may ask for a passphrase on the terminal. Raises UsageError where it is missing, too old or hangs."""
+    """``ask``: ssh-keygen may prompt for a passphrase. Raises UsageError if it is missing, too old or hangs."""
     program = shutil.which("ssh-keygen")
     if program is None:
         raise UsageError("ssh-keygen is not on PATH", hint="install OpenSSH 8.2 or newer (package openssh-client)")

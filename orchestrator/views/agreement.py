@@ -145,7 +145,7 @@ def _expected_path(identity: _Identity) -> str:
 
 
 def _is_same(event: Event, content: Mapping[str, Any]) -> bool:
-    """Equal in all that the writer wrote; the history holds a repeated outcome as a note."""
+    """Equal in every field that the writer wrote; the history holds a repeated outcome as a note."""
     own = {name: item for name, item in content.items() if name not in ("run", "mac")}
     if event.kind is events.CommandRepeated and mapping(own.get("value")).get(REPEATED):
         own |= {"type": "note", "f": event.f, "value": {"f": own.get("f"), "key": own.pop("key", None)}}

@@ -33,7 +33,7 @@ def event_times(history: History, records: Sequence[StepRecord] = ()) -> Iterato
 
 
 def uncertain_times(history: History) -> Iterator[Finding]:
-    """Wall times of a machine's first and last event: a clock that was set next to it looks like a changed event."""
+    """Wall times of a machine's first and last event: a clock that was set beside such an event looks like a changed event."""
     yield from _walls(history, edges=True)
 
 

@@ -14,7 +14,7 @@ from .gangs import hosts_of
 
 
 def disorder(history: History) -> tuple[Finding, ...]:
-    """Everything that a journal of one run cannot contain."""
+    """The contradictions that the journal of one run cannot contain."""
     return (*_numbering(history), *_writers(history), *_clocks(history), *_answers(history))
 
 

@@ -33,7 +33,7 @@ class _State:
 
 
 def timeline(history: History) -> tuple[Span, ...]:
-    """Per node what it did when, in order of start. The spans of a node follow each other without a gap."""
+    """The spans of each node, in order of start, without gaps."""
     if not history.events:
         return ()
     when = clock(history)

@@ -112,7 +112,7 @@ def _scaled(operation: str, given: int, group: Sequence[int], groups: Groups) ->
     if operation not in ("all-gather", "gather"):
         return given
     ranks = len(group) or max((len(group) for group in groups.values()), default=0)
-    # Without a group the total follows from the number of ranks, which the caller knows: said by a negative size.
+    # Without a group the total follows from the number of ranks, which the caller knows: a negative size marks this case.
     return given * ranks if ranks else -given
 
 

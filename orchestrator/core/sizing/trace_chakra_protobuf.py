@@ -22,7 +22,7 @@ Read = Callable[[Any], Any]
 
 
 def read_nodes(content: bytes) -> list[dict[str, Any]]:
-    """Raises TraceError for what is no such file, with the byte at which it is not."""
+    """Raises TraceError for any other file, with the position of the first wrong byte."""
     nodes_: list[dict[str, Any]] = []
     at, first = 0, True
     while at < len(content):

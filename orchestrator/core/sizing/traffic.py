@@ -235,7 +235,7 @@ def _blocks(model: Model, layout: Layout) -> int:
 
 
 def _counted(collectives: Iterable[Collective]) -> Iterator[Collective]:
-    """Equal ones once, with their count, where the first of them stands."""
+    """Merge equal collectives into one, with their count, at the position of the first."""
     counts: dict[Collective, int] = {}
     for collective in collectives:
         key = dataclasses.replace(collective, count=0)

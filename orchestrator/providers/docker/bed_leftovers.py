@@ -17,7 +17,7 @@ PRUNE_S = 120.0
 
 
 def listed(bed: BedSpec, site: sites.Site) -> list[dict[str, Any]]:
-    """See agent.leftovers. Raises OSError, ValueError or RuntimeError."""
+    """See ``node/hostlink/prunable_files.py``. Raises OSError, ValueError or RuntimeError."""
     entries: list[dict[str, Any]] = site.call("leftovers", PRUNE_S, hostdir=bed.hostdir, shared_dir=bed.shared_dir)
     return entries
 

@@ -152,7 +152,7 @@ def _addresses(bed: BedSpec, observed: Observations) -> Iterable[Requirement]:
 
 
 def _wrong_addresses(bed: BedSpec, namespace: NetworkNamespace, interfaces: Mapping[str, str]) -> dict[str, list[str]]:
-    """What is failed with addresses of a namespace -> the nodes that have it."""
+    """Problem with the address of a node in this namespace -> the nodes that have the problem."""
     problems: dict[str, list[str]] = {}
     for node, address in namespace.addresses.items():
         wanted = bed.node(node).interface
@@ -186,7 +186,7 @@ def _failed_connections(bed: BedSpec, observed: Observations) -> Iterable[Requir
 
 
 def _recreate_fix(bed: BedSpec) -> str:
-    """The fix of an emulated fabric: ccbed made it right, so it was changed since."""
+    """The fix of an emulated fabric: ccbed configured it correctly, so it was changed since."""
     return f"ccbed down {bed.name}, then: ccbed up {bed.inventory}"
 
 

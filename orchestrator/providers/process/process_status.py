@@ -55,7 +55,7 @@ def _names(workdir: Path, wanted: list[str]) -> list[str]:
 
 
 def _is_listed(node: NodeStatus, wanted: list[str]) -> bool:
-    """Whether to list a node: it is wanted, or something of it is left."""
+    """Whether to list a node: the spec has it, or a process of it is left."""
     return node.name in wanted or node.state not in ("dead", "absent") or bool(node.reason)
 
 

@@ -1,4 +1,4 @@
-"""A host behind SSH: its operations asked, its files mirrored here, and the connection made again when it was lost."""
+"""A host behind SSH: requests its operations, mirrors its files on the controller, and reconnects when the connection is lost."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from .requests import Link
 if TYPE_CHECKING:
     import docker
 
-#: The most that is streamed of what one node writes in a run; what is gathered at the end has the same cap.
+#: The most bytes of one node's bulk that are streamed in a run; gathering at the end has the same cap.
 NODE_CAP = 256 << 20
-#: How long what was written may take to arrive before the connection is closed all the same.
+#: How long written files may take to arrive before the connection is closed anyway.
 FLUSH_S = 2.0
 
 
@@ -63,7 +63,7 @@ def more_exact(known: Reading | None, new: Reading) -> Reading:
 
 @dataclass(frozen=True, slots=True)
 class _PendingFile:
-    """A file that is to be placed. ``until``: afterwards nobody wants it there any more."""
+    """A file to be written on the host. ``until``: after this time it is not sent any more."""
 
     content: bytes
     until: float
@@ -72,7 +72,7 @@ class _PendingFile:
 class RemoteSite:
     """See sites.Site. ``connect`` is called for each new connection; ``open`` makes the first one or raises HostError.
 
-    ``last_problem``: what went wrong last while nobody waited for it. ``capped_nodes``: the nodes of which not all bulk is streamed.
+    ``last_problem``: the last error outside of a request. ``capped_nodes``: the nodes whose bulk files reached their cap.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class RemoteSite:
 
     @property
     def reason(self) -> str:
-        """Why it is not connected."""
+        """The reason why the host is not connected."""
         return self._host_connection.reason
 
     @property
     def connection(self) -> ssh_connection.Connection:
-        """For whatever else goes over the same connection, an engine's client, say. Raises HostError where it is lost."""
+        """The connection, for other users of it, such as a client of the engine. Raises HostError if it is lost."""
         return self._host_connection.connection
 
     @property
@@ -140,16 +140,16 @@ class RemoteSite:
         return self._clock
 
     def call(self, op: str, deadline_s: float = 10.0, **args: Any) -> Any:
-        """An operation of the host. Raises OSError, ValueError or RuntimeError with the host's own sentence.
+        """Perform an operation on the host. Raises OSError, ValueError or RuntimeError with the host's own message.
 
-        One argument may be bytes, which go as they are.
+        One argument may be bytes, which are sent unchanged.
         """
         raw = next((name for name, value in args.items() if isinstance(value, bytes)), "")
         body = bytes(args.pop(raw)) if raw else b""
         return self._host_connection.request({"do": "op", "op": op, "args": args, "raw": raw}, body, deadline_s)[0]
 
     def ping(self, deadline_s: float = 10.0) -> Reading:
-        """Ask for the host's clock."""
+        """Request the host's clock."""
         before = time.monotonic()
         response, _ = self._host_connection.request({"do": "ping"}, b"", deadline_s)
         reading = read_clock(response, before, time.monotonic(), time.time())
@@ -157,7 +157,7 @@ class RemoteSite:
         return reading
 
     def write(self, path: str, content: bytes, within_s: float = math.inf) -> None:
-        """Place a file; returns at once. Without a connection it goes out with the next one, unless that comes too late."""
+        """Write a file on the host; returns at once. Without a connection it is sent over the next one, unless that comes too late."""
         file = _PendingFile(content, self._now() + within_s)
         with self._host_connection.state:
             self._unsent[path] = file
@@ -174,7 +174,7 @@ class RemoteSite:
         )
 
     def watch(self, run: str, nodes: Sequence[str], deadline_s: float = 10.0) -> None:
-        """Follow these nodes' files of a run from now on. The events that are there already are here on return."""
+        """Mirror these nodes' files of a run from now on. On return, all events that existed before are mirrored."""
         trees = [Tree(path="keeper", node="")]
         for node in nodes:
             trees.append(Tree(path=f"nodes/{node}", node=node))
@@ -188,11 +188,11 @@ class RemoteSite:
             self.release()
         else:
             self.drive(run)
-        with contextlib.suppress(HostError):  # what is not there now comes with the next connection
+        with contextlib.suppress(HostError):  # what could not be requested now is requested over the next connection
             self._host_connection.request(self._watch_request(trees), b"", deadline_s)
 
     def settle(self, path: str = "", deadline_s: float = 10.0) -> Mapping[str, Any]:
-        """Wait until everything below a path is here that is there now; {files, there, capped}."""
+        """Wait until everything that is below a path on the host now is mirrored; {files, there, capped}."""
         return self._settled((path,), deadline_s)[path]
 
     def _settled(self, paths: Sequence[str], deadline_s: float) -> Mapping[str, Mapping[str, Any]]:
@@ -203,16 +203,16 @@ class RemoteSite:
         return results
 
     def drive(self, run: str) -> None:
-        """Take the wheel for a run on this host, and again on every new connection. Raises OSError that names who has it."""
+        """Take the driver lock of this host for a run, and again on every new connection. Raises OSError that names its holder."""
         content = {"run": run, "owner": ssh_connection.own_name(), "pid": os.getpid(), "token": self._token}
         try:
             self._host_connection.request({"do": "drive", "content": content}, b"", 10.0)
         except HostError:
-            pass  # it is taken with the next connection
+            pass  # the lock is taken over the next connection
         self._driver_lock = content
 
     def release(self) -> None:
-        """Let go of the wheel."""
+        """Release the driver lock."""
         held, self._driver_lock = self._driver_lock, None
         if held and (link := self._host_connection.link):
             link.request({"do": "leave"})
@@ -223,14 +223,14 @@ class RemoteSite:
     def fetch(self, node: str, path: str, to: Path, limit: int, deadline_s: float = 30.0) -> Fetched:
         """A file or a tree of a node's directory, or of a directory of the bed on this host (absolute).
 
-        A host that is not reached gives what is mirrored already, and says what is missing.
+        For an unreachable host the mirrored part is copied, and the result states what is missing.
         """
         return self.fetch_all(node, [(path, to)], limit, deadline_s)[0]
 
     def fetch_all(
         self, node: str, wanted: Sequence[tuple[str, Path]], limit: int, deadline_s: float = 30.0
     ) -> list[Fetched]:
-        """See model.provider.Provider: what is mirrored is waited for once."""
+        """See model.provider.Provider. It waits once for all mirrored files."""
         mirrored = {path: f"nodes/{node}/{path}" for path, _ in wanted if self._is_mirrored(node, path)}
         results: Mapping[str, Mapping[str, Any]] | OSError = {}
         try:
@@ -254,7 +254,7 @@ class RemoteSite:
     def _copied(
         self, node: str, path: str, to: Path, limit: int, settled: Mapping[str, Mapping[str, Any]] | OSError
     ) -> Fetched:
-        """From the mirror. ``settled``: what the host says of it, or why it says nothing."""
+        """Copy from the mirror. ``settled``: the host's report about the path, or the error of that request."""
         result = None if isinstance(settled, OSError) else settled[f"nodes/{node}/{path}"]
         if result and not result["there"]:
             return Fetched(path=path, size=0, reason="not there")
@@ -272,14 +272,14 @@ class RemoteSite:
         return engine_over_ssh.client(lambda: self.connection, self.host)
 
     def close(self) -> None:
-        """End the connection and with it the helper, once what was written has arrived. The mirror stays."""
+        """End the connection and with it the helper, once all written files have arrived. The mirror stays."""
         connection = self._host_connection
         with connection.state:
             connection.state.wait_for(lambda: not self._unsent or not connection.link, FLUSH_S)
         connection.close()
 
     def _initialize(self, link: Link, deadline_s: float) -> None:
-        """Bring a new helper to where the last one was."""
+        """Bring a new helper to the state of the previous one."""
         self._clock = None
         self.connection_count += 1
         if self._driver_lock:
@@ -295,7 +295,7 @@ class RemoteSite:
                 self._send(link, path, file)
 
     def _send(self, link: Link, path: str, file: _PendingFile) -> None:
-        """A file that was placed is forgotten; one whose answer was lost goes out again: the same name, the same bytes."""
+        """Forget a file that was written; send a file again whose response was lost: the same name, the same bytes."""
 
         def placed(future: Any) -> None:
             error = future.exception()
@@ -332,7 +332,7 @@ class RemoteSite:
             self.capped_nodes.add(str(header["capped"]))
 
     def _write_mirror(self, header: Mapping[str, Any], data: bytes) -> None:
-        """A file that does not fit, or cannot be written, is asked for again from where it is."""
+        """A file that does not continue the mirror, or cannot be written, is requested again from the end of the mirror."""
         try:
             if not self._is_of_node(str(header["file"]), str(header["node"])):
                 return
@@ -347,7 +347,7 @@ class RemoteSite:
         self._out_of_sync.add(str(header["file"]))
 
     def _is_of_node(self, name: str, node: str) -> bool:
-        """Is this a file of the node that it is said to be of, and of one that is followed? Of the keeper, without one?"""
+        """Is this a file of the named node, and is that node mirrored? Without a node: is it a file of the keeper?"""
         return name.startswith(f"nodes/{node}/" if node else "keeper/") and (not node or node in self._nodes)
 
     def _resync(self, link: Link) -> None:
@@ -357,6 +357,6 @@ class RemoteSite:
 
 
 def _unread(result: Mapping[str, Any]) -> str:
-    """Which files the host itself cannot read; empty where it can read all."""
+    """The files that the host itself cannot read; empty if it can read all."""
     text = files.summary([f"{name}: {why}" for name, why in result["unread"]])
     return f"cannot be read there: {text}" if text else ""

@@ -45,7 +45,7 @@ def lines(run: Run, measured: collectives.Measured) -> list[tuple[str, str]]:
 
 
 def figures(measured: collectives.Measured) -> Iterator[Figure]:
-    """(name, figure, what it means) for the row below the sentence."""
+    """(name, figure, meaning) for the row below the sentence."""
     best = max((row for row in measured.rows if row.busbw is not None), key=lambda row: row.busbw or 0, default=None)
     if best is not None and best.cct is not None:
         line = f", {phrases.percent(best.of_line)} of the line" if best.of_line is not None else ""

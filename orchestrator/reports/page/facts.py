@@ -55,7 +55,7 @@ def document(run: Run, file: str) -> Mapping[str, Any]:
 
 
 def command(run: Run) -> str:
-    """How the run was started, as far as the bundle tells."""
+    """How the run was started, as far as the bundle records it."""
     arguments = document(run, "bundle.json").get("command", "")
     return shlex.join(map(str, arguments)) if isinstance(arguments, list | tuple) else str(arguments)
 
@@ -76,7 +76,7 @@ def _ccbed(run: Run) -> str:
 
 
 def trial(run: Run) -> Pairs:
-    """What was asked for."""
+    """The trial as requested."""
     spec = run.trial
     world = f"{spec.world.nodes} nodes, {sentence.count(spec.world.ranks_per_node, 'rank')} per node"
     pairs = [

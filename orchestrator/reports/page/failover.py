@@ -1,4 +1,4 @@
-"""A failover under the glass: the nodes around it and its phases, on one time scale."""
+"""A failover in detail: the nodes around it and its phases, on one time scale."""
 
 from __future__ import annotations
 

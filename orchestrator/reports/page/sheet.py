@@ -16,7 +16,7 @@ def cases(measured: Measured) -> str:
 
 
 def links(measured: Measured) -> str:
-    """A line per pair that the probe has measured; ``sure`` 0: its line tells little, and no model is by it."""
+    """A line per pair that the probe has measured; ``sure`` 0: its line is unreliable, and no model uses it."""
     return _written([_pair(measured, pair) for pair in measured.setting.link.pairs], _PAIR)
 
 

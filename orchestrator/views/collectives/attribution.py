@@ -67,7 +67,7 @@ class _Event:
 
 
 class Iterations:
-    """The iterations of a case with the usual times of their events. ``rows``: the iterations of ``moved`` that ``seen`` has."""
+    """The iterations of a case with the usual times of their events. ``rows``: the iterations of ``moved`` that the pattern has."""
 
     def __init__(self, moved: Transfers, pattern: Pattern, rows: NDArray[np.int64]) -> None:
         self._pattern, self._moved = pattern, moved
@@ -79,7 +79,7 @@ class Iterations:
         return len(self._first)
 
     def attribution(self, row: int) -> Attribution | None:
-        """None where too few iterations tell what is usual, nothing is late, or many small delays have added up."""
+        """None if there are too few iterations for usual times, nothing is late, or many small delays have added up."""
         start = self._latest(row)
         if start is None or len(self) < LEAST_TRIALS:
             return None
@@ -102,7 +102,7 @@ class Iterations:
         return self._pattern.at(event.kind, event.which)
 
     def _late(self, event: _Event, row: int) -> float:
-        """Seconds behind the event's usual time since the first rank began."""
+        """Seconds by which the event is later than usual; times count from the moment when the first rank began."""
         import numpy as np
 
         since = self._when(event) - self._first
@@ -111,7 +111,7 @@ class Iterations:
         return float(since[row]) - self._usual[event]
 
     def _latest(self, row: int) -> _Event | None:
-        """The end of the rank that ended latest against its usual time; None where all were in time."""
+        """The end of the rank that ended latest against its usual time; None if all were in time."""
         ends = [_Event("finish", spot) for spot in range(len(self._pattern.ranks))]
         worst = max(ends, key=lambda end: self._late(end, row))
         return worst if self._late(worst, row) > 0 else None
@@ -170,7 +170,7 @@ class Iterations:
         return Attribution(kind=kind, rank=rank, peer=self._waiter(rank, row), index=0, late_s=late)
 
     def _entered(self, rank: int, index: int, late: float, row: int, event: _Event) -> Attribution:
-        """It left a step late although it had its messages: it stood still, or it could not send."""
+        """The rank left a step late although it had its messages: it did nothing, or it could not send."""
         blocked = [column for column in self._sent_by(rank) if self._blocks(column, event, late, row)]
         if blocked:
             return self._between(min(blocked, key=lambda column: self._arrived[row, column]), row)
@@ -178,12 +178,12 @@ class Iterations:
         return Attribution(kind=kind, rank=rank, peer=self._waiter(rank, row), index=max(index, 0), late_s=late)
 
     def _blocks(self, column: int, event: _Event, late: float, row: int) -> bool:
-        """Whether this transfer was late before its sender was: sent in time, and not there when the sender came back."""
+        """Whether this transfer was late before its sender was: sent in time, but not complete when the sender continued."""
         back = float(self._when(event)[row]) + _EDGE * late
         return self._slowed(column, late, row) and bool(self._arrived[row, column] <= back)
 
     def _stood(self, rank: int, column: int, late: float, row: int) -> bool:
-        """Whether what it exchanged with a third rank, not later than this, was sent in time and arrived late."""
+        """Whether a transfer of this rank with a third rank, not after this one, was sent in time and arrived late."""
         moved = self._moved
         link = (int(moved.peer[column]), int(moved.rank[column]))
         others = [other for other in self._sent_by(rank) if int(moved.rank[other]) not in link]
@@ -192,13 +192,13 @@ class Iterations:
         return any(self._slowed(other, late, row) for other in others if self._arrives(other) <= until)
 
     def _both_ways(self, link: tuple[int, int], late: float, row: int) -> bool:
-        """Whether the message in the other direction was as slow: each end may be the reason of both."""
+        """Whether the message in the other direction was as slow: then either end may be the cause of both."""
         sender, receiver = link
         back = [column for column in self._sent_by(receiver) if int(self._moved.rank[column]) == sender]
         return any(self._slowed(column, late, row) for column in back)
 
     def _slowed(self, column: int, late: float, row: int) -> bool:
-        """Sent in time, asked for in time, and there late."""
+        """Whether the transfer was sent in time, its receive was posted in time, and it arrived late."""
         ends = (_Event(*self._pattern.ready[column]), _Event("entry", self._pattern.stage_of[column]))
         in_time = all(self._late(end, row) < _CARRIES * late for end in ends)
         return in_time and self._late(_Event("arrival", column), row) >= _CARRIES * late
@@ -242,17 +242,17 @@ class Iterations:
         return sorted(moments)
 
     def _busy(self, rank: int, column: int, row: int, gap: tuple[float, float]) -> bool:
-        """Whether it did something well inside of the gap; a moment at its edges may be the same moment."""
+        """Whether the rank has a record well within the gap; a record at an edge may be the edge itself."""
         edge = _EDGE * (gap[1] - gap[0])
         return any(gap[0] + edge < t < gap[1] - edge for t in self._activity(rank, column, row))
 
     def _back(self, rank: int, column: int, row: int, gap: tuple[float, float]) -> float:
-        """When it did something again."""
+        """When the rank continued: its first record after the gap began."""
         edge = _EDGE * (gap[1] - gap[0])
         return min((t for t in self._activity(rank, column, row) if t > gap[0] + edge), default=float("inf"))
 
     def _unseen(self, sender: int, column: int) -> bool:
-        """Whether no record would show the sender going on after it was ready to send this: as with a broadcast's root."""
+        """Whether the records cannot show that the sender continued after it was ready to send: as with a broadcast's root."""
         import numpy as np
 
         ready = self._pattern.at(*self._pattern.ready[column])
@@ -267,7 +267,7 @@ class Iterations:
         return _SAME * float(np.median(self._arrived[:, column] - entered))
 
     def _burst(self, column: int, row: int) -> bool:
-        """Whether the next message over the same link, asked for at once, was there already."""
+        """Whether the next message over the same link, whose receive was posted at once, had already arrived."""
         import numpy as np
 
         moved = self._moved

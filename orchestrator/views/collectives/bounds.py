@@ -66,7 +66,7 @@ def _rate(link: Link, rate: str, burst: str) -> tuple[float, int]:
 
 
 def _probed(setting: Setting, case: Case) -> float:
-    """Of links that are not shaped, where each rank has a host of its own: ranks of one host have no link between them."""
+    """The rate of links that are not shaped, if each rank has its own host: ranks of one host have no link between them."""
     hosts = {setting.hosts.get(rank, "") for rank in case.ranks}
     if setting.link.rate or "" in hosts or len(hosts) < len(case.ranks):
         return 0.0

@@ -1,4 +1,4 @@
-"""The dependencies within an iteration, by its records: a receiver's own step, and the last thing its sender did before.
+"""The dependencies within an iteration, by its records: a receiver's own step, and the last event of its sender before.
 
 The records name no sends. That a sender entered the step in which it sent is told by time: of what the sender usually
 does, the last thing before a message of this size must have left, for the transfer to have ended when it usually ends.
@@ -51,13 +51,13 @@ class Pattern:
     finish: Floats
 
     def at(self, kind: str, which: int) -> Floats:
-        """When that happened, in each iteration."""
+        """The times of that event, one per iteration."""
         table = {"entry": self.entered, "end": self.left, "begin": self.begin, "finish": self.finish}[kind]
         when: Floats = table[:, which]
         return when
 
     def sent(self) -> Floats:
-        """[trial, transfer]: when its sender was ready, as far as can be told."""
+        """[trial, transfer]: when its sender was ready, by the records."""
         import numpy as np
 
         return np.stack([self.at(kind, which) for kind, which in self.ready], axis=1)
@@ -67,7 +67,7 @@ class Pattern:
 
 
 def pattern(moved: Transfers, spans: Spans, beta: float | None) -> Pattern | None:
-    """``beta``: seconds per byte where the probe told it. None without an iteration that has both records and steps."""
+    """``beta``: seconds per byte from the probe, if known. None without an iteration that has both records and steps."""
     import numpy as np
 
     both, rows, spots = np.intersect1d(moved.trials, spans.trials, return_indices=True)
@@ -92,7 +92,7 @@ def pattern(moved: Transfers, spans: Spans, beta: float | None) -> Pattern | Non
 
 
 def rows(moved: Transfers, spans: Spans) -> NDArray[np.int64]:
-    """The rows of the grid that a pattern's rows are."""
+    """The rows of the grid that the pattern uses."""
     import numpy as np
 
     common: NDArray[np.int64] = np.intersect1d(moved.trials, spans.trials, return_indices=True)[1]
@@ -147,9 +147,9 @@ def _ready(
 
 
 def _in_step(moved: Transfers, stages: tuple[Stage, ...], chosen: list[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
-    """Where most messages leave in the step of the same number as they are asked for in, all do.
+    """If most messages are sent in the step in which they are received, by number, assume the same for all messages.
 
-    Time alone is misled by a slow link, on which messages queue up.
+    Times alone are misleading on a slow link, where messages queue.
     """
     numbers = {(stage.rank, stage.op, stage.index): stage.number for stage in stages}
     keys = zip(moved.peer.tolist(), moved.op.tolist(), moved.index.tolist(), strict=True)

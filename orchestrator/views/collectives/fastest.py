@@ -1,4 +1,4 @@
-"""The fastest algorithm of each size, as far as the iterations tell: sign tests of pairs, 95 % over all sizes together.
+"""The fastest algorithm of each size, as far as the iterations show it: sign tests of pairs, 95 % over all sizes together.
 
 Algorithms of one size take turns, so that the iterations of one number met the same machine: they are a pair. An algorithm is
 slower where so many of its pairs are slower by more than a margin that chance does not explain it; Holm's method asks the
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 #: The chance that any winner of a run is named wrongly.
 LEVEL = 0.05
-#: Less than this is no difference: what another run, or another machine, would not show again.
+#: A smaller difference counts as none: another run, or another machine, would not reproduce it.
 MARGIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fastest:
-    """``algorithms``: the fastest; where it is not clear, all that are not clearly slower, by name (all, if one has no samples).
+    """``algorithms``: the fastest; if that is not clear, all that are not clearly slower, by name (all if one has no samples).
 
     ``bytes``: the size; ``kind``: see ``Case.kind``. ``count``: pairs; ``needed``: so many could show a difference, 0: none
     ever, because the algorithms did not take turns. ``others``: how many were compared with it.
@@ -49,7 +49,7 @@ class Fastest:
 
 
 def fastest(cases: Sequence[Case], times: Mapping[int, Timed]) -> tuple[Fastest, ...]:
-    """One per size with at least two algorithms, in the order of the plan. ``times``: case -> its iterations."""
+    """The result of each size with at least two algorithms, in the order of the plan. ``times``: case -> its iterations."""
     sizes: dict[tuple[object, ...], list[Case]] = {}
     for case in cases:
         if case.number in times and times[case.number].seconds.size:
@@ -63,7 +63,7 @@ def fastest(cases: Sequence[Case], times: Mapping[int, Timed]) -> tuple[Fastest,
 
 
 class _Race:
-    """The algorithms of one size: the iterations that all of them have, and which is ahead in those."""
+    """The algorithms of one size: the iterations that all of them have, and which algorithm is faster in those."""
 
     def __init__(self, cases: Sequence[Case], times: Mapping[int, Timed]) -> None:
         import numpy as np
@@ -78,7 +78,7 @@ class _Race:
         self.best, self.others = ranked[0], ranked[1:]
 
     def chance(self, case: Case) -> float:
-        """That so many pairs are slower than the best by more than the margin, by chance alone."""
+        """The probability that so many pairs are slower than the best by more than the margin, by chance alone."""
         import numpy as np
 
         late = self._times[case.number] > self._times[self.best.number] * (1 + MARGIN)
@@ -104,6 +104,6 @@ class _Race:
 
 
 def _in_turn(race: Sequence[Case]) -> bool:
-    """Whether they were carried out iteration by iteration."""
+    """Whether the algorithms alternated from iteration to iteration."""
     first = [case.first_step for case in race]
     return len({case.stride for case in race}) == 1 and max(first) - min(first) < race[0].stride

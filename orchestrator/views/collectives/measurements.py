@@ -109,7 +109,7 @@ class Measured:
 
 
 class _Same:
-    """A run by the identity of its evidence, so that each report of a run need not measure it anew."""
+    """A run with the identity of its evidence as key, so that the reports of a run share one measurement."""
 
     def __init__(self, run: Run, over: str | None) -> None:
         self.run, self.over = run, over
@@ -124,7 +124,7 @@ class _Same:
 
 
 def measured(run: Run, over: str | None = None) -> Measured | None:
-    """None for a run that measured no collectives. ``over``: instead of what the run says."""
+    """None for a run that measured no collectives. ``over``: replaces the setting of the run."""
     return _measured(_Same(run, over)) if is_collective(run.history) else None
 
 
@@ -155,7 +155,7 @@ def _measured(same: _Same) -> Measured | None:
 
 
 class _Case:
-    """One case on the way to its figures."""
+    """The intermediate values from which the figures of a case are computed."""
 
     def __init__(self, setting: Setting, case: Case, spans: Spans, moved: Transfers | None, over: str) -> None:
         self.setting, self.case, self.spans, self.moved, self.over = setting, case, spans, moved, over

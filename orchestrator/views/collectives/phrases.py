@@ -250,7 +250,7 @@ def link(setting: Setting) -> str:
 
 
 def unsure(setting: Setting) -> str:
-    """The pairs that the probe's line does not describe, with the spread of their repetitions and the distance of sizes."""
+    """The pairs that the probe's line does not describe, with the spread of their repetitions and the distances of their sizes from it."""
     pairs, count = setting.link.unsure, len(setting.link.pairs)
     named = [f"{setting.node(pair.a)}-{setting.node(pair.b)}{_doubt(pair)}" for pair in pairs[:MOST_UNSURE]]
     more = [f"{len(pairs) - MOST_UNSURE} more"] if len(pairs) > MOST_UNSURE else []

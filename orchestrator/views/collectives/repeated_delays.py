@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 #: A rank is a straggler if chance explains it less often than this (over all ranks), and it costs at least ``COST``.
 LEVEL = 0.01
 COST = 0.05
-#: A link is slow if its transfers take so much longer than those of the others, and longer at all in so many of the iterations.
+#: A link is slow if its transfers take SLOW times as long as the others, and take longer in the part OFTEN of the iterations.
 SLOW = 1.5
 OFTEN = 0.9
-#: In fewer iterations than this, often means nothing.
+#: With fewer iterations than this, no link is judged.
 LEAST_TRIALS = 5
 #: Bytes of two ranks are equal if they differ by no more: shares cut by quotient and remainder, some elements each.
 _EVEN = 64
@@ -80,7 +80,7 @@ class Latest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlowLink:
-    """Transfers over it take ``factor`` times those of the others. ``ranks``: whom all slow links share, if they do."""
+    """Transfers over this link take ``factor`` times as long as others. ``ranks``: the ranks that all slow links share, if any."""
 
     sender: int
     receiver: int
@@ -94,7 +94,7 @@ def rounds(
     rows: NDArray[np.int64],
     spots: NDArray[np.int64],
 ) -> Rounds:
-    """Over the iterations ``spots`` (of ``seen``, whose iterations are ``rows`` of ``moved``): the others have their own explanation."""
+    """Over the iterations ``spots`` of the pattern, whose rows in ``moved`` are ``rows``: other iterations have an explanation."""
     import numpy as np
 
     result = Rounds(hits={}, trials={}, waited_s={}, expected={})
@@ -119,7 +119,7 @@ def rounds(
 
 
 def latest(cases: list[Rounds]) -> Latest | None:
-    """Over all cases; None where no round could be compared."""
+    """Over all cases; None if no round could be compared."""
     import numpy as np
 
     ranks = sorted({rank for case in cases for rank in case.hits})
@@ -147,9 +147,9 @@ def slow_links(
     rows: NDArray[np.int64],
     spots: NDArray[np.int64],
 ) -> list[SlowLink]:
-    """Links whose transfers take longer than those of the others of the same round, once both ends are there.
+    """Links whose transfers take longer than the other transfers of the same round, once both ends are ready.
 
-    Rounds in which a rank has several messages under way are left out: the later of them wait for the earlier.
+    Rounds in which a rank has several messages in flight are left out: later messages wait for earlier ones.
     """
     import numpy as np
 
@@ -197,7 +197,7 @@ def _own(
 
 
 def comparable_rounds(case: Case, moved: Transfers, pattern: Pattern) -> list[list[Round]]:
-    """Per group its rounds; none of a group of which some rank does something else in some step."""
+    """The rounds of each group; none if its ranks send or receive different amounts in a round."""
     return [own for group in case.groups if len(group) > 1 for own in [_of_group(group, moved, pattern)] if own]
 
 
@@ -211,7 +211,7 @@ def _of_group(group: tuple[int, ...], moved: Transfers, pattern: Pattern) -> lis
 
 
 def _even(round_: Round, group: tuple[int, ...], moved: Transfers) -> bool:
-    """Whether each rank of the group sends and receives as much as each other."""
+    """Whether all ranks of the group send and receive the same amount."""
     columns = [column for stage in round_.stages for column in stage.columns]
     for ends in (moved.peer, moved.rank):
         messages: Counter[int] = Counter()

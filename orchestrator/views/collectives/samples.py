@@ -20,7 +20,7 @@ RECORD = [
     ("step", "<u4"), ("op", "<u2"), ("index", "<u2"), ("peer", "<u2"), ("chunk", "<u2"), ("size", "<u8"),
     ("start", "<f8"), ("end", "<f8"),
 ]  # fmt: skip
-#: What names a transfer inside of an iteration, in the order in which transfers are sorted.
+#: The fields that identify a transfer within an iteration, in the order in which transfers are sorted.
 KEY = ("op", "rank", "index", "peer", "chunk")
 
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 #: The definition of every percentile here (Hyndman and Fan's type 1): each is a sample that was really measured.
 DEFINITION = "nearest rank"
-#: A p99 of fewer samples than this is the maximum by another name.
+#: With fewer samples than this, the p99 is the maximum.
 ENOUGH_FOR_P99 = 100
-#: So many samples of a run are compared with those of another, each with each.
+#: The most samples of each run that are compared pair by pair.
 _COMPARED = 1000
 
 
@@ -68,15 +68,15 @@ def spread(samples: Floats) -> Spread | None:
 
 
 def sign(more: int, pairs: int) -> float:
-    """By chance alone: the probability that so many of the pairs, or more, differ in this direction or as many in the other.
+    """The probability, by chance alone, that at least so many of the pairs differ in the same direction.
 
-    The two-sided sign test: which of the two would be ahead was not said before.
+    The two-sided sign test: no direction was expected beforehand.
     """
     return min(1.0, 2 * above_chance(more, pairs, 0.5))
 
 
 def least_pairs(level: float) -> int:
-    """So many pairs it takes for the sign test to come below ``level`` at all, should each of them differ."""
+    """The least number of pairs with which the sign test can reach ``level``, if all of them differ."""
     return math.ceil(math.log2(2 / level) - 1e-9)
 
 
@@ -93,10 +93,10 @@ def holm(chances: Sequence[float], level: float) -> list[bool]:
 def change(before: Floats, after: Floats, level: float = 0.05) -> Interval | None:
     """How many times ``after`` is ``before``, minus 1: the shift of two independent samples on a logarithmic scale.
 
-    By Hodges and Lehmann: the median of all ratios between the two, and the ratios between which it lies but for ``level``
-    (the rank-sum test turned round). Samples of one run follow each other: where neighbours are alike, they count for as
-    many fewer (lag-1 autocorrelation of ranks). None where there are too few for an interval. Raises ValueError for no
-    samples, or for such as are not above 0.
+    By Hodges and Lehmann: the median of all ratios between the two, and the bounds that contain it with probability 1 - ``level``
+    (the inverted rank-sum test). Samples of one run follow each other: if neighbours are alike, they count as fewer samples
+    (lag-1 autocorrelation of ranks). None if there are too few for an interval. Raises ValueError without samples, or for
+    samples that are not above 0.
     """
     import numpy as np
 
@@ -113,7 +113,7 @@ def change(before: Floats, after: Floats, level: float = 0.05) -> Interval | Non
 
 
 def least_samples(level: float) -> int:
-    """So many samples of each of two runs it takes for ``change`` to give an interval, where neighbours are not alike."""
+    """The least number of samples per run with which ``change`` gives an interval, if they show no autocorrelation."""
     quantile, count = NormalDist().inv_cdf(1 - level / 2), 2
     while True:
         least_alike = min(0.9, 0.7 / math.sqrt(count))
@@ -125,7 +125,7 @@ def least_samples(level: float) -> int:
 
 
 def drift(samples: Floats) -> float:
-    """What the second half of a run is apart from the first, as a share: what the run itself says of its noise."""
+    """The difference between the two halves of a run, as a share: the noise that the run itself shows."""
     import numpy as np
 
     if samples.size < 2:
@@ -136,17 +136,17 @@ def drift(samples: Floats) -> float:
 
 
 def _thinned(samples: Floats) -> Floats:
-    """Evenly, to as many as are compared pair by pair in no time."""
+    """Thin the samples evenly, so that the pairwise comparison is fast."""
     return samples[:: 1 + (samples.size - 1) // _COMPARED]
 
 
 def _variance_inflation(*runs: Floats) -> float:
-    """By how much the variance grows because neighbours are alike; of the runs the most."""
+    """The factor by which autocorrelation increases the variance; the largest of the runs."""
     return max((1 + correlation) / (1 - correlation) for correlation in map(_autocorrelation, runs))
 
 
 def _autocorrelation(samples: Floats) -> float:
-    """Of the ranks of neighbours, at the upper end of what so many samples tell of it (0.7 standard errors); 0 to 0.9."""
+    """Lag-1 autocorrelation of ranks, at the upper end of its uncertainty (0.7 standard errors); 0 to 0.9."""
     import numpy as np
 
     ranks = np.argsort(np.argsort(samples, kind="stable"), kind="stable") - (samples.size - 1) / 2
@@ -156,9 +156,9 @@ def _autocorrelation(samples: Floats) -> float:
 
 
 def median(samples: Floats) -> Interval:
-    """The median, and the samples between which it lies with at least 95 % (order statistics: no distribution is assumed).
+    """The median, and the samples that enclose it with a probability of at least 95 % (order statistics, no distribution assumed).
 
-    Without bounds where there are too few samples for any. Raises ValueError for none.
+    Without bounds if there are too few samples. Raises ValueError for no samples.
     """
     import numpy as np
 

@@ -21,7 +21,7 @@ class Table:
 
 
 def table(measured: Measured) -> Table:
-    """Sizes are said once; what nobody measured is a dash. A column for the p99 only where there is one."""
+    """Each size is shown once; a figure that was not measured is a dash. The p99 has a column only if it is known."""
     p99 = any(row.time and row.time.p99 is not None for row in measured.rows)
     counts = sorted({row.time.count for row in measured.rows if row.time})
     count = f"n={counts[0]:,}" if len(counts) == 1 else f"n={counts[0]:,}-{counts[-1]:,}" if counts else "n=0"

@@ -127,7 +127,7 @@ def delays(measured: Measured) -> Figure | None:
 
 
 def _name_outliers(axes: Axes, measured: Measured, begin: float) -> list[str]:
-    """Rings around the worst transfers, a letter per iteration; the letters' names, to be told above."""
+    """Rings around the worst transfers, a letter per iteration; the letters with their descriptions, for the caption."""
     import numpy as np
 
     trials: dict[tuple[int, int], list[SlowChunk]] = {}

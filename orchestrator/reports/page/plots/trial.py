@@ -53,7 +53,7 @@ def choose(measured: Measured) -> Chosen | None:
 
 
 def _worse(chosen: Chosen, other: Chosen) -> bool:
-    """An iteration that is merely noisy at a small size is less telling than one that is lost for long."""
+    """An iteration with noise at a small size shows less than an iteration with a long delay."""
     return chosen.seconds - chosen.usual > other.seconds - other.usual
 
 
