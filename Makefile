@@ -1,6 +1,6 @@
 # make run | test | lint | bench | clean.  Set-up goes into .venv and is done again when pyproject.toml changes.
 
-# The interpreter to build .venv with: 3.11 or newer. The first of these that really runs is taken.
+# The interpreter to build .venv with: 3.11 or newer. The first of these that runs is used.
 PYTHON ?= python3
 # Where pip finds torch, if your index offers only the (large) CUDA build: the address of the PyTorch project's CPU index.
 #   make run TORCH_INDEX=<address>
@@ -8,7 +8,7 @@ TORCH_INDEX ?=
 
 export PYTHON TORCH_INDEX
 BIN := .venv/bin
-# What CI sets: a skipped test is then a failed one.
+# CI sets this: then a skipped test counts as failed.
 export CCBED_REQUIRE ?=
 
 .PHONY: help run test attack fuzz test-gpu test-lab lint format bench clean lab-up lab-down engine
@@ -50,12 +50,12 @@ fuzz: .venv/.dev-stamp
 test-gpu: .venv/.dev-stamp
 	$(BIN)/python -m pytest tests/gpu -m gpu
 
-# What tests of containers and hosts need, where this is root on Debian or Ubuntu; it says what it installs.
+# Installs what tests of containers and hosts need, as root on Debian or Ubuntu; it prints what it installs.
 engine:
 	@.ci/setup engine
 
 # A lab of hosts on this machine (root; tests/lab/README.md):  sudo make lab-up HOSTS=5 RATE=1gbit
-# Where no container engine runs here, one does while the image is built and brought to the hosts.
+# If no container engine runs here, one is started while the image is built and copied to the hosts.
 HOSTS ?= 3
 RATE ?=
 

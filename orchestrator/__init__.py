@@ -1,3 +1,3 @@
-"""ccbed: a containerized cluster test-bed that breaks nodes on purpose and proves that training came back."""
+"""ccbed: a containerized cluster test-bed that injects faults into nodes and verifies that training recovers."""
 
 __version__ = "0.1.0"

@@ -17,7 +17,7 @@ SLOW = 12
 
 
 def values(run: Run) -> dict[str, Any] | None:
-    """Everything of the template's part; None for a run that measured no collectives."""
+    """The values for this part of the template; None for a run that measured no collectives."""
     measured = collectives.measured(run)
     if measured is None:
         return None

@@ -1,10 +1,10 @@
-"""The results in the shape of nccl-tests' own JSON (``-J`` with ``-I 1``, version 3 of it: its src/util.cu), so that what reads
-that reads this: its own tools/analyze_perf_json.py, for one.
+"""The results in the JSON format of nccl-tests (``-J`` with ``-I 1``, version 3: its src/util.cu), for programs that read it.
 
-Its names and units: times in microseconds, bandwidths in 10^9 bytes/s, booleans as strings, percentiles as it takes them. Its
-time is the mean over the iterations; so is ``time`` here, of the time from first start to last end. Only in place is measured:
-``out_of_place`` is null, and ``out_of_place_per_iter`` is absent. ``ccbed`` holds percentiles of ours. One
-document holds all operations: ``experiment_name`` says which, as the program of nccl-tests would be called.
+One of these is tools/analyze_perf_json.py of nccl-tests. Names and units are those of nccl-tests: times in microseconds,
+bandwidths in 10^9 bytes/s, booleans as strings, percentiles by its definition. ``time`` is the mean over the iterations, here of
+the time from first start to last end. Only in-place operations are measured: ``out_of_place`` is null, and
+``out_of_place_per_iter`` is absent. ``ccbed`` holds ccbed's own percentiles. One document holds all operations:
+``experiment_name`` has the name of the program of nccl-tests.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ def document(run: Run, measured: Measured) -> str:
 
 
 def average(rows: Sequence[Row]) -> float:
-    """Of the bus bandwidths that are known; nan where none is."""
+    """The mean of the known bus bandwidths; nan if none is known."""
     known = [row.busbw for row in rows if row.busbw is not None]
     return sum(known) / len(known) if known else math.nan
 
 
 def shown(measured: Measured) -> list[Row]:
-    """What has a place in a table of sizes: no barrier, and nothing that was not measured."""
+    """The rows for a table of sizes: measured cases, except barriers."""
     return [row for row in measured.rows if row.case.bytes and row.trial]
 
 
@@ -91,7 +91,7 @@ def _config(measured: Measured, rows: list[Row]) -> dict[str, Any]:
 
 
 def _device(measured: Measured, rank: int, node: str) -> Mapping[str, Any]:
-    """``device``: the place of the rank among those of its node."""
+    """``device``: the local rank."""
     before = [number for number, name in measured.setting.nodes.items() if name == node and number < rank]
     about = {"rank": rank, "group": 0, "pid": 0, "hostname": node, "device": len(before)}
     return {**about, "device_hex": "0000:00:00", "device_info": "CPU"}
@@ -114,7 +114,7 @@ def _result(measured: Measured, row: Row) -> dict[str, Any]:
 
 
 def _robust(row: Row) -> dict[str, float | str]:
-    """Percentiles, under names of our own: ``cct`` from first start to last end, ``trial`` of the slowest rank's own duration."""
+    """Percentiles, under ccbed's own names: ``cct`` from first start to last end, ``trial`` of the slowest rank's own duration."""
     spreads = (("cct", row.cct), ("trial", row.trial))
     return {
         f"{name}_{part}_us": _figure(getattr(spread, part) * 1e6)
@@ -125,12 +125,12 @@ def _robust(row: Row) -> dict[str, float | str]:
 
 
 def experiment(row: Row) -> str:
-    """The program of nccl-tests that measures this, and our algorithm."""
+    """The program of nccl-tests that measures this operation, and ccbed's algorithm."""
     return f"{_PROGRAMS.get(row.case.operation, row.case.operation)} {row.case.algorithm}"
 
 
 def _iterations(measured: Measured, row: Row) -> dict[str, Any]:
-    """Each iteration by its slowest rank, and each by each rank, where all ranks of the world take part."""
+    """The time of each iteration by its slowest rank, and by every rank if all ranks of the world take part."""
     spans = measured.data[row.case.number][0]
     times = spans.times("max_rank")
     ordered, count = sorted(float(time) for time in times), int(times.size)
@@ -151,7 +151,7 @@ def _iterations(measured: Measured, row: Row) -> dict[str, Any]:
 
 
 def _percentile_index(count: int, percent: int) -> int:
-    """Of a percentile among ``count`` ordered times, as nccl-tests has it."""
+    """The index of a percentile among ``count`` ordered times, as nccl-tests computes it."""
     return min(count - 1, (count * percent + 99) // 100 - 1)
 
 
@@ -160,7 +160,7 @@ def _microseconds(times: Iterable[float]) -> list[float | str]:
 
 
 def about(row: Row) -> tuple[str, str, str]:
-    """Type, operator and root by the names of nccl-tests; the root as wide as it prints it."""
+    """Type, operator and root by the names of nccl-tests; the root in the width that nccl-tests prints."""
     case = row.case
     root = case.root if case.operation in _ROOTED else -1
     return _TYPES.get(case.dtype, case.dtype), case.operator if case.operation in _REDUCES else "none", f"{root:>6}"
@@ -182,7 +182,7 @@ def _body(row: Row) -> dict[str, Any]:
 
 
 def _figure(value: float) -> float | str:
-    """As nccl-tests prints doubles: six places; what is no number as a string."""
+    """A double as nccl-tests prints it: six places; nan as a string."""
     return "nan" if math.isnan(value) else round(value, 6)
 
 

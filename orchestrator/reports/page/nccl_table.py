@@ -1,7 +1,8 @@
-"""The results as nccl-tests prints them, a text for each operation and algorithm, for what reads its output, as cloudai does.
+"""The results as nccl-tests prints them, a text for each operation and algorithm, for programs that read its output (cloudai).
 
-Columns, widths and headings are those of its src/util.cu. Where it has two digits behind the point a small bandwidth is 0.00;
-here as many digits are printed as its columns are wide. Only in place is measured; the columns of out-of-place are N/A.
+Columns, widths and headings are those of its src/util.cu. With the two decimals of nccl-tests a small bandwidth would be 0.00;
+here each figure has as many digits as its column can hold. Only in-place operations are measured; the columns of out-of-place
+operations are N/A.
 """
 
 from __future__ import annotations

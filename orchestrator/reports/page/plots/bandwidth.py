@@ -1,4 +1,4 @@
-"""Bandwidth: over size with the model's curve and the line rate, and between each two ranks as the probe found it."""
+"""Bandwidth: over size with the model's curve and the line rate, and between each two ranks by the probe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEGIBLE = 12
 
 
 def kinds(measured: Measured) -> dict[str, list[Row]]:
-    """The rows with a bus bandwidth, by what they have in common."""
+    """The rows with a bus bandwidth, grouped by the kind of case."""
     groups: dict[str, list[Row]] = {}
     for row in measured.rows:
         if row.busbw:  # one rank alone has none

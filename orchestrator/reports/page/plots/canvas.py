@@ -19,7 +19,7 @@ WIDTH = 10.0
 INK, SOFT, HAIR, CARD, STRIKE, BAND = "#1b1d22", "#5d636f", "#e2e2dc", "#ffffff", "#bf2f2a", "#fbe3c8"
 #: One per algorithm, link or sender, in this order.
 SERIES = ("#3b78c2", "#d9843b", "#6aa35a", "#7a62b8", "#3f9a94", "#e0b43a", "#8a6d55", "#c46a9b")
-#: Drawn colour -> the page's variable, which knows of dark mode.
+#: Drawn colour -> the page's variable, which has a value for dark mode.
 _VARIABLES = {
     INK: "--ink", SOFT: "--soft", HAIR: "--hair", CARD: "--card", STRIKE: "--strike", BAND: "--band",
     **{colour: f"--s{number}" for number, colour in enumerate(SERIES)},
@@ -37,7 +37,7 @@ _STYLE: dict[str, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Everything is drawn and written inside of this."""
+    """The context in which every figure is drawn and written."""
     import matplotlib as mpl
 
     style: Any = _STYLE
@@ -80,20 +80,20 @@ def plain_logs(axis: Any) -> None:
 
 
 def settle(made: Figure) -> None:
-    """Lay it out once, for all forms in which it is written."""
+    """Lay the figure out once, for all formats in which it is written."""
     made.draw_without_rendering()
     made.set_layout_engine("none")
 
 
 def png(made: Figure) -> bytes:
-    """On white, 150 dots per inch."""
+    """The figure as PNG on white, 150 dots per inch."""
     out = io.BytesIO()
     made.savefig(out, format="png", dpi=150)
     return out.getvalue()
 
 
 def svg(made: Figure, name: str, title: str) -> Markup:
-    """To be put into the page: no prologue, names of its own, colours as variables, ``title`` for screen readers."""
+    """The figure as SVG for the page: no prologue, unique ids, colours as variables, ``title`` for screen readers."""
     out = io.StringIO()
     made.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
@@ -113,7 +113,7 @@ def svg(made: Figure, name: str, title: str) -> Markup:
 
 
 def _named(text: str, name: str) -> str:
-    """Identifiers that something points at are prefixed, for a page has several figures; the others are left out."""
+    """Prefix identifiers that are referenced, because a page has several figures; omit the others."""
     wanted = set(re.findall(r'(?:href="#|url\(#)([^")]+)', text))
     text = re.sub(r'\sid="([^"]+)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in wanted else "", text)
     return re.sub(r'(href="#|url\(#)', rf"\g<1>{name}-", text)

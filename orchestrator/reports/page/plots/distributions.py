@@ -194,14 +194,14 @@ def thinned(x: Floats, y: Floats, most: int = 1500) -> tuple[Floats, Floats]:
 
 
 def has_long_tail(samples: Floats) -> bool:
-    """Whether a linear axis would press everything but the tail against its edge."""
+    """Whether a linear axis would show everything except the tail in too little space."""
     import numpy as np
 
     return bool(samples.size and samples.max() > 8 * np.median(samples) > 0)
 
 
 def log_floor(samples: Floats) -> float:
-    """Where a log axis may begin: a few transfers that were there at once shall not take up half of it."""
+    """The lower limit of a log axis: a few transfers without delay must not use half of it."""
     import numpy as np
 
     low, middle = np.percentile(samples, (5, 50), method="inverted_cdf")
