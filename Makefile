@@ -15,7 +15,7 @@ export CCBED_REQUIRE ?=
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, come back, prove it"
+	@echo "make run     set up, bring up a bed of five local nodes, train, lose node 2, recover, verify"
 	@echo "make test    all tests        make lint    style, types, imports"
 	@echo "make attack  kills, edits, hostile bundles and fuzzed inputs, all of them; make fuzz SCALE=10 SEED=3: more inputs"
 	@echo "make test-gpu    ranks on GPUs; needs an NVIDIA GPU and TORCH_INDEX of a CUDA build"

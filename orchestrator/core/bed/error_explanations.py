@@ -68,7 +68,7 @@ _ENGINE: tuple[tuple[str, str, str], ...] = (
     (
         r"Python (?P<name>[\d.]+) is too old",
         "the image has Python {name}",
-        "use an image with Python 3.10 or newer and PyTorch: ccbed image build, or any newer PyTorch image",
+        "use an image with Python 3.11 or newer and PyTorch: ccbed image build, or any newer PyTorch image",
     ),
     (
         r"No module named '(?P<name>torch)'",
