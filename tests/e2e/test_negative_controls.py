@@ -72,12 +72,12 @@ def test_a_later_version_with_more_fields_judges_alike(copy: Path, tmp_path: Pat
     """Fields with a default, of trials, plans and events, are no change of evidence."""
     package = tmp_path / "later" / "orchestrator"
     shutil.copytree(ROOT / "orchestrator", package, ignore=shutil.ignore_patterns("__pycache__"))
-    for file, cls in (("trial", "Trial"), ("plan", "Plan"), ("event", "Event")):
+    for file, cls in (("trial", "Trial"), ("plan", "Plan"), ("event", "Event"), ("events/ranks", "RankStart")):
         path = package / "model" / f"{file}.py"
-        head, body = path.read_text().split(f"class {cls}:", 1)
+        head, opening, body = re.split(rf"(class {cls}\b.*:\n)", path.read_text(), maxsplit=1)
         *_, last = re.finditer(r"^    \w+: .* = .*\n", body.split("\n@", 1)[0], re.MULTILINE)
         body = f"{body[: last.end()]}    later: tuple[str, ...] = ()\n{body[last.end() :]}"
-        path.write_text(f"{head}class {cls}:{body}")
+        path.write_text(f"{head}{opening}{body}")
     command = [sys.executable, "-m", "orchestrator.cli", "check", str(copy), "--json"]
     environment = {**os.environ, "PYTHONPATH": str(package.parent)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
