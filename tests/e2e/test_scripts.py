@@ -41,7 +41,7 @@ def test_a_script_runs_unchanged_as_main(stage: Stage) -> None:
 def test_a_scripts_exit_code_is_the_ranks(stage: Stage) -> None:
     played = stage.script(SCRIPT, args=["fail"])
     assert played.codes == {0: 0, 1: 3}
-    assert played.of("rank.error")[0]["message"] == "the program left with exit code 3"
+    assert played.of("rank.error")[0]["message"] == "the program exited with code 3"
 
 
 def test_a_scripts_exception_is_in_its_log_and_in_the_event(stage: Stage) -> None:
