@@ -128,7 +128,7 @@ def _swap(directory: Path) -> None:
         (lambda d: (d / "e0-s10").rename(d / "away") and (d / "e0-s10").symlink_to("away"), "e0-s10 is a link"),
         (lambda d: _edit(d / "e0-s10.json", files={}), "manifest's files are not those of its sha256"),
         (lambda d: _edit(d / "e0-s10.json", files=[]), "manifest not readable"),
-        (lambda d: _edit(d / "e0-s10.json", files={"../x": {"sha256": "", "bytes": 0}}), "no file of the checkpoint's own"),
+        (lambda d: _edit(d / "e0-s10.json", files={"../x": {"sha256": "", "bytes": 0}}), "'../x' is not a file of the checkpoint"),
         (lambda d: _edit(d / "e0-s10.json", file="../e0-s10"), "manifest is of ../e0-s10"),
         (_swap, "__0_0.distcp: sha256"),
     ],
