@@ -109,10 +109,12 @@ def test_gpus_that_are_asked_for_must_be_there(gpus: dict[str, Any], expected: s
 
 
 def test_an_image_that_is_nowhere_lacks_unless_a_registry_may_have_it() -> None:
-    assert wrong({"images": {"ccbed/cpu:2.13.0": ""}}, here="")[0].startswith(
+    assert wrong({"images": {"ccbed/cpu:2.13.0": ""}}, local_image="")[0].startswith(
         "fail image: ccbed/cpu:2.13.0 is missing on the host and on the controller"
     )
-    assert wrong({"images": {"pytorch/pytorch": ""}}, here="")[0].startswith("warn image: pytorch/pytorch is missing")
+    assert wrong({"images": {"pytorch/pytorch": ""}}, local_image="")[0].startswith(
+        "warn image: pytorch/pytorch is missing"
+    )
 
 
 def test_a_clock_that_is_off_by_more_than_can_be_measured_is_told() -> None:

@@ -55,17 +55,17 @@ def run() -> Run:
 
 
 @pytest.fixture(scope="module")
-def view_of(run: Run) -> views.RunView:
+def view(run: Run) -> views.RunView:
     return views.view(run.trial, run.history, run.files.steps())
 
 
-def test_the_view_knows_no_step_and_no_goodput(observed: views.RunView) -> None:
-    assert (observed.step, observed.goodput, observed.failovers[0].ttr_s) == (None, None, None)
+def test_the_view_knows_no_step_and_no_goodput(view: views.RunView) -> None:
+    assert (view.step, view.goodput, view.failovers[0].ttr_s) == (None, None, None)
 
 
-def test_the_terminal_says_once_how_it_came_back(run: Run, observed: views.RunView) -> None:
-    lines = list(summary._failovers(run, observed))
-    message = sentence.sentence(run.trial, observed)
+def test_the_terminal_says_once_how_it_came_back(run: Run, view: views.RunView) -> None:
+    lines = list(summary._failovers(run, view))
+    message = sentence.sentence(run.trial, view)
     assert lines[0].endswith("; back and finished") and "back and finished" in message
     assert not any(
         word in "\n".join([*lines, message]) for word in ("not back", "redone", "goodput", "step 0", " 0 steps")
@@ -73,14 +73,14 @@ def test_the_terminal_says_once_how_it_came_back(run: Run, observed: views.RunVi
 
 
 @pytest.mark.parametrize("outcome", ["failed", "interrupted", "running"])
-def test_of_a_script_that_did_not_finish_no_step_is_said(run: Run, observed: views.RunView, outcome: str) -> None:
-    message = sentence.sentence(run.trial, dataclasses.replace(observed, outcome=outcome))
+def test_of_a_script_that_did_not_finish_no_step_is_said(run: Run, view: views.RunView, outcome: str) -> None:
+    message = sentence.sentence(run.trial, dataclasses.replace(view, outcome=outcome))
     assert "whether it came back is not known" in message and "not back" not in message and "step" not in message
 
 
-def test_the_reports_leave_out_what_is_not_known(run: Run, observed: views.RunView) -> None:
-    assert [name for name, _, _ in html.figures(run, observed, NO_LOSSES)] == ["steps", "detected in"]
-    assert html.figures(run, observed, NO_LOSSES)[0][1] == "not reported"
+def test_the_reports_leave_out_what_is_not_known(run: Run, view: views.RunView) -> None:
+    assert [name for name, _, _ in html.figures(run, view, NO_LOSSES)] == ["steps", "detected in"]
+    assert html.figures(run, view, NO_LOSSES)[0][1] == "not reported"
     text = markdown.render(run)["summary.md"].decode()
     assert "back and finished" in text and "not back" not in text
     assert "resumed from not known; steps redone: not known; caught up after not known" in text
