@@ -30,11 +30,6 @@ Q = TypeVar("Q", bound="Payload")
 #: (name of the event, its type) -> class of its payload; filled by ``@payload``.
 REGISTRY: dict[tuple[str, str], type[Payload]] = {}
 _MISSING: Any = dataclasses.MISSING
-#: Annotations that need no reader: scalars, and the types of ``events/units.py``.
-_PLAIN = {
-    "Any", "None", "bool", "float", "int", "str",
-    "Attempt", "Count", "Figure", "Port", "Rank", "Ranks", "Seconds", "Step", "Stride", "Whole",
-}  # fmt: skip
 
 
 class Record:
@@ -136,17 +131,21 @@ def _defaults_of(cls: Any) -> Mapping[str, Any]:
 
 @functools.cache
 def _readers(cls: Any) -> tuple[tuple[str, Any, Callable[[Any], Any] | None], ...]:
-    if all(
-        _is_plain(annotation) for base in cls.__mro__ for annotation in vars(base).get("__annotations__", {}).values()
-    ):
-        return tuple((name, default, None) for name, default in _defaults(cls).items())
-    hints = typing.get_type_hints(cls)
-    return tuple((name, default, _reader(hints[name])) for name, default in _defaults(cls).items())
+    return tuple((name, default, _reader(hints(cls)[name])) for name, default in _defaults(cls).items())
 
 
-def _is_plain(annotation: Any) -> bool:
-    """Whether values of this annotation are taken as JSON has them: then no start of a process evaluates it."""
-    return isinstance(annotation, str) and all(part.strip() in _PLAIN for part in annotation.split("|"))
+@functools.cache
+def hints(cls: Any) -> Mapping[str, Any]:
+    """The types of the fields of a record, by their names, with the ranges of ``events/units.py``."""
+    annotations: dict[str, Any] = {field.name: field.type for field in dataclasses.fields(cls)}
+    return {name: _hint(annotation, cls.__module__) for name, annotation in annotations.items()}
+
+
+@functools.cache
+def _hint(annotation: str, module: str) -> Any:
+    """The type that an annotation means in a module. Evaluated once: most classes of a module have the same few."""
+    holder = type("_", (), {"__annotations__": {"field": annotation}, "__module__": module})
+    return typing.get_type_hints(holder, include_extras=True)["field"]
 
 
 def _reader(hint: Any) -> Callable[[Any], Any] | None:

@@ -17,7 +17,7 @@ from msgspec import Meta, defstruct
 
 from ...model import events
 from ...model.events import units
-from ...model.payload import REGISTRY
+from ...model.payload import REGISTRY, hints
 
 assert events.DETECTORS, "the import fills REGISTRY"
 
@@ -32,8 +32,8 @@ def schemas() -> Mapping[tuple[str, str], Any]:
 @functools.cache
 def _checked(cls: Any) -> Any:
     """A structure with the fields of a dataclass; msgspec converts to structures faster than to anything else."""
-    hints = typing.get_type_hints(cls, include_extras=True)
-    fields: Any = [(field.name, _hint(hints[field.name]), *_default(field)) for field in dataclasses.fields(cls)]
+    annotations = hints(cls)
+    fields: Any = [(field.name, _hint(annotations[field.name]), *_default(field)) for field in dataclasses.fields(cls)]
     return defstruct(cls.__name__, fields, kw_only=True, gc=False)
 
 
