@@ -17,10 +17,6 @@ PLACEHOLDERS = {
     "door", "lining_up", "blame", "alike", "placing", "wording", "habits", "allot",
 }  # fmt: skip
 
-#: Folders that still have some, until the last renames of the redesign are in.
-PENDING = ("orchestrator/core", "orchestrator/model", "tests/contract", "tests/lab", "tests/unit")
-
-
 #: The fields of payloads are keys of the history, and stay as they are.
 KEYS_OF_FILES = "orchestrator/model/events/"
 
