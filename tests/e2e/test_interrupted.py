@@ -108,6 +108,7 @@ def test_an_abandoned_run_is_given_up_by_heal_and_not_gone_on_with(bed: Bed) -> 
     assert bed.ccbed("resume", where[-1])[0] == 3
     assert bed.ccbed("check", where[-1])[0] == 130
     assert bed.ccbed("bundle", "verify", where[-1])[0] == 0
+    assert [line for line in ran(where[-1], bed).bad() if line.startswith("fail evidence-agrees")] == []
 
 
 def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_be_resumed(bed: Bed) -> None:
