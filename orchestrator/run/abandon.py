@@ -49,8 +49,11 @@ def _settle(
     beds.end_run(Path(bed.workdir), run.run)
 
 
-def collect_and_close(request: Request, directory: Path) -> None:
-    """Abandon a run whose gang is stopped: collect what its nodes have, then close it. Raises InfrastructureError."""
+def collect_and_close(request: Request, directory: Path, reason: str) -> None:
+    """Close an interrupted run whose gang is stopped: collect the files of its nodes first. Raises InfrastructureError.
+
+    Without those files, its own evidence would seem to contradict it.
+    """
     plan = bundle.load_plan(directory)
     for name in plan.nodes if bundle.has_begun(directory) else ():
         target = directory / "nodes" / name
@@ -60,17 +63,11 @@ def collect_and_close(request: Request, directory: Path) -> None:
     if bundle.is_sealed(directory):
         return
     has_begun = bundle.has_begun(directory)
-    end_history(directory, "abandoned by ccbed heal")
+    end_history(directory, reason)
     if has_begun:
         judging.close(directory, Path(request.bed.workdir))
     else:
         seal.seal(directory)
-
-
-def close(directory: Path, reason: str) -> None:
-    """End the history of an interrupted run and seal its bundle as it is. Raises as ``end_history``."""
-    end_history(directory, reason)
-    seal.seal(directory)
 
 
 def end_history(directory: Path, reason: str) -> None:

@@ -93,7 +93,7 @@ def _drive(request: Request, plan: Plan, directory: Path, origin: Path) -> Twin 
         first = "free space, then " if isinstance(error, JournalError) else ""
         raise type(error)(*error.problems, hint=f"{first}{command}") from error
     if not bundle.has_ended(directory):
-        abandon.close(directory, "interrupted")
+        abandon.collect_and_close(request, directory, "interrupted")
         beds.end_twin(Path(request.bed.workdir))
         raise Interrupted(f"interrupted in the twin, {plan.run}", hint=command)
     return _judge_and_cache(request, directory)
@@ -106,7 +106,7 @@ def _abandon(request: Request, directory: Path) -> None:
             replace(request, stop=True), request.trial, preparation.read_plan(directory, request.bed), directory
         )
     if not bundle.has_ended(directory):
-        abandon.close(directory, "interrupted")
+        abandon.collect_and_close(request, directory, "interrupted")
 
 
 def _judge_and_cache(request: Request, directory: Path) -> Twin | None:

@@ -120,6 +120,9 @@ def test_ctrl_c_in_the_run_to_compare_with_leaves_the_run_that_was_asked_for_to_
     directory = raised.value.hint.removeprefix("ccbed resume ")
     assert "-twin-" not in directory
     assert (bed.runs / "latest").resolve() == Path(directory)
+    twin = max(bed.runs.glob("*-twin-*"), key=lambda path: path.stat().st_mtime_ns)
+    judged = ran(str(twin), bed)
+    assert (judged.code, [line for line in judged.bad() if line.startswith("fail evidence-agrees")]) == (130, [])
     lifecycle.launch(bed.request(trial, resume=directory))
     second = ran(directory, bed)
     assert second.bad() == []

@@ -92,7 +92,7 @@ def _abandon(session: Session, bed: BedSpec, provider: Provider, directory: Path
         on_event=printer.event,
     )
     session.launch(request)
-    abandon.collect_and_close(request, directory)
+    abandon.collect_and_close(request, directory, "abandoned by ccbed heal")
 
 
 def _mend(session: Session, bed: BedSpec, provider: Provider, run: store.OpenRun | None) -> tuple[str, ...]:
