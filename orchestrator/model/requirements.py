@@ -7,8 +7,10 @@ from typing import Literal
 
 MIB = 1024**2
 
-#: The oldest Python that runs keeper and agent on a host, and the oldest that an image may have.
+#: The oldest Python that runs keeper, agent and ranks, and the oldest torch of ranks.
 HOST_PYTHON = (3, 10)
+HOST_TORCH = (2, 4)
+#: The oldest Python of an image that ccbed builds.
 IMAGE_PYTHON = (3, 11)
 #: The oldest container engine. ``prepare/facts.py`` and the playbooks, which run alone, repeat these; a test compares them.
 ENGINE = (20, 10)

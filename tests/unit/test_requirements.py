@@ -27,10 +27,15 @@ def test_the_playbooks_want_the_same_versions_image_and_socket() -> None:
     assert f"default('{requirements.ENGINE_SOCKET}')" in VARIABLES
 
 
-def test_images_and_package_pin_the_torch_that_images_are_named_by() -> None:
+def test_images_and_set_up_pin_the_torch_that_images_are_named_by() -> None:
     pinned = f"torch=={requirements.TORCH}"
     assert pinned in (ROOT / "images" / "requirements.txt").read_text().splitlines()
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert pinned in str(project)
+    assert f"TORCH={pinned}" in (ROOT / ".ci" / "setup").read_text().splitlines()
     for path in (ROOT / "images").glob("*"):
         assert set(re.findall(r"ccbed/(?:cpu|cuda):([0-9.]+[0-9])", path.read_text())) <= {requirements.TORCH}
+
+
+def test_the_package_needs_torch_only_for_ranks_on_this_machine() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not [name for name in project["dependencies"] if name.startswith(("torch", "matplotlib"))]
+    assert project["optional-dependencies"]["local"] == [f"torch>={version_text(requirements.HOST_TORCH)}"]

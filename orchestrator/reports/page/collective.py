@@ -29,6 +29,7 @@ def values(run: Run) -> dict[str, Any] | None:
         "more": measured.outliers - len(measured.slow[:SLOW]),
         "pairs": len(measured.setting.link.pairs),
         "pictures": plots.drawn(measured),
+        "no_pictures": "" if plots.are_available() else plots.UNAVAILABLE,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +15,12 @@ from . import bandwidth, canvas, distributions, trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+#: The sentence in place of the pictures.
+UNAVAILABLE = (
+    "No pictures: matplotlib was not installed where this report was written. "
+    "Install it (pip install 'ccbed[plots]') and write the report again: ccbed report RUN."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +42,16 @@ class Drawn:
     svg: Markup
 
 
+def are_available() -> bool:
+    """Whether matplotlib is installed; it is an extra (``ccbed[plots]``)."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 @functools.lru_cache(maxsize=1)
 def drawn(measured: Measured) -> tuple[Drawn, ...]:
-    """All pictures, drawn once for the page and the folder of PNGs."""
+    """All pictures, drawn once for the page and the folder of PNGs; none without matplotlib."""
+    if not are_available():
+        return ()
     made = []
     with canvas.styled():
         for picture in pictures(measured):
