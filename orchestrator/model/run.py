@@ -10,6 +10,7 @@ from ..model.events import GangStartDone, RunBegin
 from .event import History, Source
 from .trial import Trial
 from .verdict import Verdict
+from .watch import WatchFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,10 @@ class NodeFiles(Protocol):
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
         """The chunks in binary, file by file: node, rank, epoch, content; a torn file may end inside a record."""
+        ...
+
+    def watch(self) -> Iterator[WatchFile]:
+        """What the watcher recorded in each training process of a user's script."""
         ...
 
     def log(self, node: str, rank: int, epoch: int) -> str:

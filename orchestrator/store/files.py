@@ -1,4 +1,4 @@
-"""The files of nodes in a bundle, read lazily: steps, chunks, logs, events."""
+"""The files of nodes in a bundle, read lazily: steps, chunks, logs, events, and what the watcher recorded."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from ..core.documents import decoder
+from ..model import watch as watch_lines
 from ..model.event import Event, History, Source
 from ..model.events import NodeApplyDone, RunBegin
 from ..model.events.units import RANKS, STEPS, Seconds, Step
@@ -23,8 +24,11 @@ from . import paths, seal
 CHUNK_FORMAT = "<IHHHHQdd"
 CHUNK_FIELDS = ("step", "op", "index", "peer", "chunk", "size", "start", "end")
 _GANG_FILE = re.compile(
-    r"nodes/(?P<node>[^/]+)/i(?P<ordinal>\d{1,9})-e(?P<epoch>\d{1,7})/(?P<kind>steps-r|chunks-r|rank-)(?P<rank>\d{1,9})\.\w+"
+    r"nodes/(?P<node>[^/]+)/i(?P<ordinal>\d{1,9})-e(?P<epoch>\d{1,7})/(?P<kind>steps-r|chunks-r|rank-|watch-r)"
+    r"(?P<rank>\d{1,9})(?:-(?P<pid>\d{1,9}))?\.\w+"
 )
+#: The record of a process, wherever it lies.
+_WATCH_FILE = re.compile(r"(?:.*/)?watch-r(?P<rank>\d{1,9})-(?P<pid>\d{1,9})\.jsonl")
 #: Of the same record: step, bytes, start, end.
 _FIGURES = struct.Struct("<I8xQdd")
 #: Bytes at the beginning and at the end of a log that are read.
@@ -52,6 +56,7 @@ class _GangFile:
     epoch: int
     kind: str
     rank: int
+    pid: int = 0
 
 
 class BundleFiles:
@@ -80,6 +85,10 @@ class BundleFiles:
         """One file at a time, for readers of arrays: (node, rank, epoch, records); a torn file ends within a record."""
         for file in self._of("chunks-r"):
             yield file.node, file.rank, file.epoch, self._chunk_file(file)
+
+    def watch(self) -> Iterator[watch_lines.WatchFile]:
+        """The records of the watcher, a process each. Raises TornBundleError for a line that the watcher cannot have written."""
+        return iter(self._watch_files)
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         matching = (file for file in self._of("rank-") if (file.node, file.rank, file.epoch) == (node, rank, epoch))
@@ -130,6 +139,16 @@ class BundleFiles:
             )
         return tuple(record for file in files for record in self._steps(file))
 
+    @cached_property
+    def _watch_files(self) -> tuple[watch_lines.WatchFile, ...]:
+        return tuple(
+            watch_lines.WatchFile(
+                path=file.path, node=file.node, attempt=file.epoch, rank=file.rank, pid=file.pid,
+                lines=_watch_lines(self._root, file.path),
+            )
+            for file in self._of("watch-r")
+        )  # fmt: skip
+
     def _of(self, kind: str) -> Iterator[_GangFile]:
         return (file for file in self._files if file.kind == kind)
 
@@ -163,6 +182,51 @@ class BundleFiles:
             _check_chunks(content, self._root / file.path)
             self._checked.add(file.path)
         return content
+
+
+class WatchDirectory(BundleFiles):
+    """The records of the watcher below any directory, without a bundle: node and attempt are those that each states."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, {})
+
+    @cached_property
+    def _watch_files(self) -> tuple[watch_lines.WatchFile, ...]:
+        names = sorted(str(path.relative_to(self._root)) for path in self._root.rglob("watch-r*.jsonl"))
+        return tuple(_watched(name, _watch_lines(self._root, name)) for name in names if _WATCH_FILE.fullmatch(name))
+
+
+def _watched(path: str, lines: tuple[watch_lines.Line, ...]) -> watch_lines.WatchFile:
+    match = _WATCH_FILE.fullmatch(path)
+    begin = next((line for line in lines if isinstance(line, watch_lines.Begin)), None)
+    return watch_lines.WatchFile(
+        path=path, node=(begin.node or begin.host) if begin else "", attempt=begin.attempt if begin else 0,
+        rank=int(match["rank"]) if match else 0, pid=int(match["pid"]) if match else 0, lines=lines,
+    )  # fmt: skip
+
+
+def _watch_lines(root: Path, path: str) -> tuple[watch_lines.Line, ...]:
+    """The lines of known kinds; a last line that was cut off by a kill is left out. Raises TornBundleError."""
+    content = paths.data(root, path, paths.FILE)
+    numbered = enumerate(content[: content.rfind(b"\n") + 1].splitlines(), start=1)
+    return tuple(line for number, text in numbered if (line := _watch_line(text, root / path, number)) is not None)
+
+
+def _watch_line(text: bytes, path: Path, number: int) -> watch_lines.Line | None:
+    """Raises TornBundleError; None for a line of a kind that this version does not know."""
+    try:
+        value = decoder.parse(text)
+        kind = (
+            watch_lines.KINDS.get(value["k"]) if isinstance(value, dict) and isinstance(value.get("k"), str) else None
+        )
+        line: watch_lines.Line | None = decoder.convert(kind, value) if kind else None
+    except decoder.DocumentError as error:
+        raise paths.TornBundleError(f"{path}:{number}: not a record of the watcher ({error})") from None
+    if isinstance(line, watch_lines.Begin) and line.format != watch_lines.FORMAT:
+        raise paths.TornBundleError(
+            f"{path}: format {line.format} of the watcher's record; this ccbed reads {watch_lines.FORMAT}"
+        )
+    return line
 
 
 def incarnations(history: History) -> dict[tuple[str, int], str]:
@@ -238,4 +302,5 @@ def _gang_file(path: str) -> _GangFile | None:
         epoch=int(match["epoch"]),
         kind=match["kind"],
         rank=int(match["rank"]),
+        pid=int(match["pid"] or 0),
     )

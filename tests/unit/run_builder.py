@@ -13,6 +13,7 @@ from orchestrator.model.payload import EventType
 from orchestrator.model.run import ChunkRecord, Run, StepRecord, Twin
 from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
+from orchestrator.model.watch import WatchFile
 
 RUN = "2026-11-21T02-00-07Z-dp-ring-3f9c"
 WALL = 1795226407.0
@@ -41,6 +42,9 @@ class Files:
         return iter(())
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
+        return iter(())
+
+    def watch(self) -> Iterator[WatchFile]:
         return iter(())
 
     def log(self, node: str, rank: int, epoch: int) -> str:

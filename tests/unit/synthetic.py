@@ -16,6 +16,7 @@ from orchestrator.model.event import Clock, Event, History, Source
 from orchestrator.model.payload import EventType
 from orchestrator.model.run import ChunkRecord, Run, StepRecord, Twin
 from orchestrator.model.trial import FaultPlan, Trial
+from orchestrator.model.watch import WatchFile
 
 RUN = "2026-11-21T02-00-07Z-dp-ring-3f9c"
 BOOT = "boot-a"
@@ -36,6 +37,7 @@ class Files:
 
     records: list[StepRecord] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
+    processes: list[WatchFile] = field(default_factory=list)
 
     def steps(self) -> Iterator[StepRecord]:
         return iter(self.records)
@@ -45,6 +47,9 @@ class Files:
 
     def chunk_blocks(self) -> Iterator[tuple[str, int, int, bytes]]:
         return iter(())
+
+    def watch(self) -> Iterator[WatchFile]:
+        return iter(self.processes)
 
     def log(self, node: str, rank: int, epoch: int) -> str:
         ends = f"-e{epoch}/rank-{rank}.log"

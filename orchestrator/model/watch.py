@@ -1,0 +1,267 @@
+"""What the watcher records of a training process: one dataclass for each kind of line of ``watch-r<rank>-<pid>.jsonl``.
+
+Format 1. ``t`` is CLOCK_MONOTONIC in seconds; digests are 16 hexadecimal digits and add up over shards modulo 2^64.
+``n`` counts the steps that this process has completed. Readers ignore unknown kinds and unknown fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line; ``t``: when it was written."""
+
+    t: float
+
+
+L = TypeVar("L", bound=Line)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin(Line):
+    """The first line. ``attempt``: of ccbed; ``restart``: of torchrun; ``via``: how the watcher was loaded."""
+
+    format: int
+    rank: int
+    pid: int
+    world: int | None = None
+    local_rank: int | None = None
+    attempt: int = 0
+    restart: int = 0
+    host: str = ""
+    boot: str = ""
+    wall: float = 0.0
+    python: str = ""
+    argv0: str = ""
+    run: str | None = None
+    node: str | None = None
+    hash_seed: str | int | None = None
+    via: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Torch(Line):
+    """torch is imported and observed."""
+
+    version: str = ""
+    device: str = ""
+    threads: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined(Line):
+    """The rank joined its process group."""
+
+    rank: int | None = None
+    world: int | None = None
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner(Line):
+    """The optimizer with the most parameters. ``groups``: digest of the replica group, where ranks hold different parts."""
+
+    optimizer: str = ""
+    tensors: int | None = None
+    numel: int | None = None
+    names: str = ""
+    sharded: bool = False
+    groups: str | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Every(Line):
+    """The state is recorded at every ``k``-th step. ``cost_s``: of one digest; ``step_s``: median step."""
+
+    k: int
+    cost_s: float | None = None
+    step_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step(Line):
+    """A completed step. ``loss``: ``float.hex`` of this rank's loss; ``batches``: hashes fetched since the step before."""
+
+    n: int
+    start: float
+    end: float
+    loss: str | None = None
+    data_s: float | None = None
+    compute_s: float | None = None
+    comm_s: float | None = None
+    checkpoint_s: float | None = None
+    batches: tuple[str, ...] | None = None
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State(Line):
+    """The state after ``n`` steps, taken before step n + 1. ``full``: with all parts beside weights."""
+
+    n: int
+    full: bool = False
+    weights: str | None = None
+    why: str = ""
+    numel: int | None = None
+    counter: float | None = None
+    buffers: Any = None
+    optimizer: Mapping[str, str | None] | None = None
+    lr: tuple[Any, ...] | None = None
+    scaler: Any = None
+    scheduler: Any = None
+    rng: Mapping[str, str | None] | None = None
+    batch: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rng(Line):
+    """Fingerprints of the random generators after ``n`` steps."""
+
+    n: int
+    rng: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save(Line):
+    """A save was called after ``n`` steps."""
+
+    id: str | int
+    n: int
+    api: str = ""
+    path: str = ""
+    called: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved(Line):
+    """The contents of a save. ``weights``: of the model in it; ``matched``: fraction of its parameters that were recognised."""
+
+    id: str | int
+    staged: float | None = None
+    durable: float | None = None
+    files: tuple[Any, ...] = ()
+    weights: str | None = None
+    matched: float | None = None
+    contents: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed(Line):
+    """A save counts for the system that wrote it."""
+
+    id: str | int
+    path: str = ""
+    sha256: str | None = None
+    bytes: int | None = None
+    how: str = ""
+    t_committed: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Line):
+    """A checkpoint was read, or could not be read (``error``). ``sha256``: of the file."""
+
+    id: str | int = ""
+    api: str = ""
+    path: str = ""
+    called: float | None = None
+    end: float | None = None
+    sha256: str | None = None
+    bytes: int | None = None
+    weights: str | None = None
+    matched: float | None = None
+    contents: Mapping[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held(Line):
+    """The rank is held for a planned fault."""
+
+    hold: str
+    where: str = ""
+    n: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Released(Line):
+    """The held rank continues."""
+
+    hold: str
+    where: str = ""
+    n: int | None = None
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotObserved(Line):
+    """A part of the job that cannot be observed, and why."""
+
+    what: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem(Line):
+    """An internal error of the watcher: that observation is off."""
+
+    where: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Line):
+    """The interpreter exits. ``code``: exit code; ``exception``: type of the exception that ends the script."""
+
+    n: int | None = None
+    code: int | None = None
+    exception: str | None = None
+
+
+KINDS: Mapping[str, type[Line]] = {
+    "begin": Begin,
+    "torch": Torch,
+    "joined": Joined,
+    "owner": Owner,
+    "every": Every,
+    "step": Step,
+    "state": State,
+    "rng": Rng,
+    "save": Save,
+    "saved": Saved,
+    "committed": Committed,
+    "load": Load,
+    "held": Held,
+    "released": Released,
+    "unknown": NotObserved,
+    "problem": Problem,
+    "end": End,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchFile:
+    """The record of one process. ``attempt`` and ``node`` are those of its directory in a bundle, else those that it states."""
+
+    path: str
+    node: str
+    attempt: int
+    rank: int
+    pid: int
+    lines: tuple[Line, ...] = ()
+
+    def of(self, kind: type[L]) -> tuple[L, ...]:
+        """The lines of this kind in the order in which they were written."""
+        return tuple(line for line in self.lines if isinstance(line, kind))
+
+    @property
+    def begin(self) -> Begin | None:
+        return next(iter(self.of(Begin)), None)
