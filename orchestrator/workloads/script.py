@@ -71,7 +71,7 @@ def run(ctx: context.RankContext) -> None:
     module = Path(__file__).parent.parent / "rank" / "user"
     script = str(user / Path(params.file).name) if params.file else ""
     if params.exec_:
-        _run_cold(params, script, module)
+        _run_cold(ctx, script, module)
     else:
         _run_warm(ctx, script, module)
 
@@ -79,6 +79,7 @@ def run(ctx: context.RankContext) -> None:
 def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     """Run the script in this process, which has imported torch. Raises SystemExit unless its code is 0, and ScriptFailed."""
     from ..rank.runtime import program
+    from ..rank.watcher import install
 
     params: Params = ctx.params
     sys.argv = [script, *params.args]
@@ -87,6 +88,7 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     if params.step_regex:
         sys.stdout = _StepReporter(sys.stdout, re.compile(params.step_regex))
     program.prepare()
+    install.install(ctx.gang.out, via="warm", notify=ctx.report_watched)
     failure = program.execute(script)
     unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
     if failure:
@@ -95,11 +97,14 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
         raise SystemExit(unflushed)
 
 
-def _run_cold(params: Params, script: str, module: Path) -> None:
+def _run_cold(ctx: context.RankContext, script: str, module: Path) -> None:
     """Run the program as a new process. Raises SystemExit with its code unless that is 0."""
-    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(module))))
+    params: Params = ctx.params
+    site = module.parent / "watcher" / "site"
+    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"), str(module))))
+    watch = {"PYTHONPATH": path, "CCBED_WATCH": ctx.gang.out, "CCBED_WATCH_EVENTS": ctx.events_path}
     command = [*params.exec_, *filter(None, (script,)), *params.args]
-    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
+    done = subprocess.run(command, env={**os.environ, **watch}, check=False)
     if done.returncode:
         raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
 

@@ -40,6 +40,11 @@ class Played:
     def losses(self, rank: int) -> dict[int, str]:
         return {line["step"]: line["loss"] for line in self.steps(rank)}
 
+    def watched(self, rank: int) -> list[Mapping[str, Any]]:
+        """The lines that the watcher recorded in the process of this rank."""
+        (path,) = (self.out / f"n{rank}").glob(f"watch-r{rank}-*.jsonl")
+        return [json.loads(line) for line in path.read_text().splitlines()]
+
     def log(self, rank: int) -> str:
         return (self.out / f"n{rank}/rank-{rank}.log").read_text()
 

@@ -230,3 +230,23 @@ def test_an_unseeded_script_draws_other_numbers_on_every_rank_and_in_every_run(s
     assert len(drawn) == 4
     for numbers in zip(*drawn, strict=True):
         assert len(set(numbers)) == 4
+
+
+def test_the_steps_of_a_script_are_recorded_without_a_changed_line(stage: Stage) -> None:
+    text = """
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+    played = stage.script(text)
+    assert played.codes == {0: 0, 1: 0}
+    for rank in range(2):
+        lines = played.watched(rank)
+        assert [line["n"] for line in lines if line["k"] == "step"] == [1, 2, 3]
+        assert (lines[0]["k"], lines[0]["via"], lines[-1]["k"]) == ("begin", "warm", "end")
+        assert not [line for line in lines if line["k"] == "problem"]

@@ -16,7 +16,7 @@ LIFE_PHASES = ("rendezvous", "init", "restore", "shutdown")
 ON_EVENTS = (
     "store.open", "gang.start", "gang.joined", "gang.stop", "rank.joined", "rank.restored", "rank.step", "rank.exit",
     "node.exit", "node.silent", "gang.stalled", "recovery.decided", "resume.chosen", "node.apply", "fence.write",
-    "checkpoint.scan", "checkpoint.commit", "fault.verified", "fault.healed", "progress",
+    "checkpoint.scan", "checkpoint.commit", "save.committed", "fault.verified", "fault.healed", "progress",
 )  # fmt: skip
 _AT_KEYS = ("step", "phase", "after", "on", "nth", "epoch")
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")

@@ -9,6 +9,7 @@ from .checkpoints import (
     CheckpointRefused,
     CheckpointSkipped,
     ResumeChosen,
+    SaveCommitted,
     SkippedCheckpoint,
 )
 from .collectives import (
@@ -197,6 +198,7 @@ __all__ = [
     "RunEnd",
     "RunInterrupted",
     "RunResumed",
+    "SaveCommitted",
     "SkippedCheckpoint",
     "StoreOpen",
     "StoreOpenDone",

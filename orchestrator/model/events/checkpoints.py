@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..payload import Payload, Record, null, payload, record
-from .units import Attempt, Count, Seconds, Step
+from .units import Attempt, Count, Rank, Seconds, Step
 
 
 @record
@@ -55,6 +55,16 @@ class CheckpointCommit(Payload):
     bytes: Count | None = None
     write_s: Seconds | None = None
     files: Count | None = None
+
+
+@payload("save.committed", writer="rank")
+class SaveCommitted(Payload):
+    """A user's script committed a checkpoint after ``n`` steps of its process. ``path``: as the system that wrote it names it."""
+
+    rank: Rank
+    path: str | None = null()
+    n: Step | None = None
+    bytes: Count | None = null()
 
 
 @payload("checkpoint.refused", writer="rank")

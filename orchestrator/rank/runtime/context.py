@@ -128,6 +128,15 @@ class RankContext:
             )
         self._notes.emit(f, **value)
 
+    def report_watched(self, f: str, **value: Any) -> None:
+        """Write to the history what the watcher of a user's script observed."""
+        self._notes.emit(f, **value)
+
+    @property
+    def events_path(self) -> str:
+        """The file of this rank's events."""
+        return self._notes.path
+
     def report_error(self, kind: str, message: str) -> None:
         """Write to the history why this rank fails."""
         self.note(events.RankError(rank=self.rank, kind=kind, message=message))

@@ -50,6 +50,7 @@ class Notes:
     """The rank's control events (``note`` lines). Its ``writer`` and running number make every line unique."""
 
     def __init__(self, path: str, *, node: str, incarnation: str, rank: int, epoch: int) -> None:
+        self.path = path
         self._out = Appender(path)
         self._boot = BOOT.read_text().strip() if BOOT.exists() else ""
         self._rank, self._epoch = rank, epoch

@@ -1,0 +1,86 @@
+"""Installs the watcher in this process: in a warm rank before the script, elsewhere when torch is imported."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from . import imports, record, steps
+
+_installed: list[int] = []
+
+
+def install(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
+    """Record this process into ``directory`` once it has imported torch; idempotent, and never raises.
+
+    ``via``: ``warm`` or ``site``. ``notify(name, **value)`` reports events live.
+    """
+    if _installed:
+        return
+    _installed.append(os.getpid())
+
+    def begin(torch: ModuleType) -> None:
+        if os.getpid() != _installed[0]:
+            return
+        try:
+            record.begin(directory, via=via, notify=notify)
+        except OSError as error:
+            print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
+            return
+        _hook(torch)
+
+    imports.when_imported("torch", begin)
+
+
+@record.guarded("install")
+def _hook(torch: Any) -> None:
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    optimizer.register_optimizer_step_pre_hook(_before_step)
+    optimizer.register_optimizer_step_post_hook(_after_step)
+    _watch_backward(torch.autograd)
+    atexit.register(_end)
+    record.line(
+        "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
+        threads=torch.get_num_threads(),
+    )  # fmt: skip
+
+
+def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    _begin_step(optimizer, sys._getframe(1))
+
+
+def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    _end_step(optimizer, sys._getframe(1))
+
+
+_begin_step = record.guarded("steps")(steps.groups.begin_step)
+_end_step = record.guarded("steps")(steps.groups.end_step)
+_begin_backward = record.guarded("steps")(steps.groups.begin_backward)
+
+
+def _watch_backward(autograd: Any) -> None:
+    """Backward passes are seen where Python enters them: ``Tensor.backward`` calls ``torch.autograd.backward``."""
+    for name in ("backward", "grad"):
+        original = getattr(autograd, name)
+        setattr(autograd, name, _reporting(original))
+
+
+def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def entry(*args: Any, **kwargs: Any) -> Any:
+        _begin_backward()
+        return original(*args, **kwargs)
+
+    return entry
+
+
+@record.guarded("end")
+def _end() -> None:
+    steps.flush()
+    record.line("end", n=steps.completed())

@@ -1,0 +1,150 @@
+"""The record of one training process: ``watch-r<RANK>-<pid>.jsonl``, one write per line, so that SIGKILL loses no line.
+
+Nothing here raises into the user's code: ``guarded`` records an internal error once and switches that observation off.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+FORMAT = 1
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Recorder:
+    """Appends lines to the record. A process that was forked from the recorded one writes nothing."""
+
+    def __init__(self, directory: str, notify: Callable[..., None] | None = None) -> None:
+        """``notify(name, **value)`` reports an event live. Raises OSError."""
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.pid = os.getpid()
+        self.path = Path(directory) / f"watch-r{self.rank}-{self.pid}.jsonl"
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._notify = notify
+        #: Observations that are off after an internal error.
+        self.off: set[str] = set()
+        self._unknown: set[tuple[str, str]] = set()
+
+    def line(self, kind: str, **fields: Any) -> None:
+        """Append one line; fields that are None stay, because null means something."""
+        if os.getpid() != self.pid:
+            return
+        text = json.dumps({"k": kind, "t": time.monotonic(), **fields}, separators=(",", ":"), default=str)
+        os.write(self._fd, text.encode(errors="replace") + b"\n")
+
+    def unknown(self, what: str, why: str) -> None:
+        """Record once that ``what`` cannot be observed."""
+        if (what, why) not in self._unknown:
+            self._unknown.add((what, why))
+            self.line("unknown", what=what, why=why)
+
+    def notify(self, name: str, **value: Any) -> None:
+        """Report an event to the bed, if there is one."""
+        if self._notify is not None and os.getpid() == self.pid:
+            self._notify(name, **value)
+
+
+_recorder: Recorder | None = None
+
+
+def begin(directory: str, *, via: str, notify: Callable[..., None] | None = None) -> None:
+    """Create the record of this process and write its first line. Raises OSError."""
+    global _recorder
+    _recorder = Recorder(directory, notify)
+    _recorder.line("begin", **_process(via))
+
+
+def is_active() -> bool:
+    """Is this the process that is recorded, and not a child of it?"""
+    return _recorder is not None and os.getpid() == _recorder.pid
+
+
+def line(kind: str, **fields: Any) -> None:
+    """Append a line to the record of this process, if it has one."""
+    if _recorder is not None:
+        _recorder.line(kind, **fields)
+
+
+def unknown(what: str, why: str) -> None:
+    """Record once that ``what`` cannot be observed."""
+    if _recorder is not None:
+        _recorder.unknown(what, why)
+
+
+def notify(name: str, **value: Any) -> None:
+    """Report an event to the bed, if there is one."""
+    if _recorder is not None:
+        _recorder.notify(name, **value)
+
+
+def guarded(where: str) -> Callable[[_F], _F]:
+    """A decorator for functions that run inside the user's code: they return None instead of raising.
+
+    After an error the functions with the same ``where`` are off: readers treat what they observe as unknown.
+    """
+
+    def decorate(function: _F) -> _F:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if _recorder is None or where in _recorder.off or os.getpid() != _recorder.pid:
+                return None
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001 the user's script goes on
+                report(where, error)
+                return None
+
+        return wrapper  # type: ignore[return-value]
+
+    return decorate
+
+
+def report(where: str, error: BaseException) -> None:
+    """Record an internal error and switch the observation ``where`` off."""
+    if _recorder is None or where in _recorder.off:
+        return
+    _recorder.off.add(where)
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    position = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}: " if trace else ""
+    try:
+        _recorder.line("problem", where=where, error=f"{position}{type(error).__name__}: {error}"[:500])
+    except OSError:  # a full disk: the record ends here
+        pass
+
+
+def _process(via: str) -> dict[str, Any]:
+    """The fields of the first line."""
+
+    def number(name: str, default: int) -> int:
+        value = os.environ.get(name, "")
+        return int(value) if value.isdigit() else default
+
+    return {
+        "format": FORMAT,
+        "rank": number("RANK", 0),
+        "world": number("WORLD_SIZE", 1),
+        "local_rank": number("LOCAL_RANK", 0),
+        "attempt": number("CCBED_EPOCH", 0),
+        "restart": number("TORCHELASTIC_RESTART_COUNT", 0),
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "boot": _BOOT.read_text().strip() if _BOOT.exists() else "",
+        "wall": time.time(),
+        "python": sys.version.split()[0],
+        "argv0": sys.argv[0] if getattr(sys, "argv", None) else "",
+        "run": os.environ.get("CCBED_RUN"),
+        "node": os.environ.get("CCBED_NODE_NAME"),
+        "hash_seed": os.environ.get("PYTHONHASHSEED"),
+        "via": via,
+    }

@@ -1,0 +1,168 @@
+"""Steps: outermost calls of ``Optimizer.step`` between two backward passes, counted by the optimizer with the most parameters.
+
+The *leader* is the optimizer with the most parameters among those that have stepped; its step completes a step. The state
+after n steps is that at the first ``step()`` of the next cycle, of whichever optimizer opens a cycle. So GANs, several
+optimizers, wrappers that call ``step`` of another optimizer, and an optimizer per parameter have one step per iteration.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
+
+from . import record
+
+#: Functions that call ``step`` only to create the optimizer's state.
+_INITIALISERS = {"_init_optim_state"}
+
+
+class StepGroups:
+    """Groups the calls of the hooks into steps. ``n``: steps completed and closed by this process."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self._pending: dict[str, Any] | None = None
+        self._first: weakref.ref[Any] | None = None
+        self._leader: weakref.ref[Any] | None = None
+        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        #: The leader has stepped since the state was recorded.
+        self._is_state_due = True
+        self._step_code: CodeType | None = None
+        self._last_end: float | None = None
+        self.started: float | None = None
+        #: ``callback(n)`` with the state after n steps, before the next one changes it.
+        self.boundaries: list[Callable[[int], None]] = []
+        #: ``callback(n)`` once step n is complete.
+        self.completions: list[Callable[[int], None]] = []
+        #: ``callback()`` -> fields of the step line that has just ended.
+        self.measures: list[Callable[[], dict[str, Any]]] = []
+
+    def completed(self) -> int:
+        """Steps completed by this process, with one that is complete but not yet written."""
+        return self.n + (self._pending is not None)
+
+    def begin_backward(self) -> None:
+        """A backward pass begins: the group before it is over, unless an optimizer calls it as its closure."""
+        if self.started is None:
+            self.started = time.monotonic()
+        if self._pending is not None and not self._is_inside_step(sys._getframe(1)):
+            self.flush()
+
+    def begin_step(self, optimizer: Any, frame: FrameType) -> None:
+        """The pre-hook. ``frame``: that of torch's wrapper of ``step``."""
+        self._step_code = frame.f_code
+        if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
+            return
+        if self._first is None:
+            self._first = weakref.ref(optimizer)
+        if self._is_state_due and (_refers(self._first, optimizer) or _refers(self._leader, optimizer)):
+            self.flush()
+            self._is_state_due = False
+            for callback in self.boundaries:
+                callback(self.n)
+
+    def end_step(self, optimizer: Any, frame: FrameType) -> None:
+        """The post-hook."""
+        if self._is_inside_step(frame.f_back) or _is_initialisation(frame.f_back):
+            return
+        leader = self._leader() if self._leader is not None else None
+        if leader is None:
+            self._leader = weakref.ref(optimizer)
+        elif optimizer is not leader:
+            if self._pending is not None:
+                self._measure()
+            if self._size(optimizer) > self._size(leader):  # it takes over: the step it is part of is counted already
+                self._leader = weakref.ref(optimizer)
+                self._is_state_due = True
+            return
+        self._is_state_due = True
+        self._measure()
+
+    def flush(self) -> None:
+        """Write the line of a step that is complete."""
+        if self._pending is None:
+            return
+        fields, self._pending = self._pending, None
+        self.n += 1
+        record.line("step", n=self.n, **fields)
+        self._last_end = fields["end"]
+        for callback in self.completions:
+            callback(self.n)
+
+    def _measure(self) -> None:
+        """The step ends now, if nothing of its group follows."""
+        end = time.monotonic()
+        begun = self._last_end if self._last_end is not None else self.started
+        pending = self._pending or {"start": end if begun is None else begun}
+        for callback in self.measures:
+            _merge(pending, callback())
+        pending["end"] = end
+        self._pending = pending
+
+    def _size(self, optimizer: Any) -> int:
+        if optimizer not in self._sizes:
+            groups = optimizer.param_groups
+            self._sizes[optimizer] = sum(int(p.numel()) for group in groups for p in group["params"])
+        return self._sizes[optimizer]
+
+    def _is_inside_step(self, frame: FrameType | None) -> bool:
+        """Does ``step()`` of an optimizer call this frame? Read from the stack: a step that raised leaves no trace."""
+        while frame is not None:
+            if frame.f_code is self._step_code:
+                return True
+            frame = frame.f_back
+        return False
+
+
+def _is_initialisation(frame: FrameType | None) -> bool:
+    for _ in range(6):
+        if frame is None:
+            return False
+        if frame.f_code.co_name in _INITIALISERS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _refers(reference: weakref.ref[Any] | None, optimizer: Any) -> bool:
+    return reference is not None and reference() is optimizer
+
+
+def _merge(fields: dict[str, Any], more: dict[str, Any] | None) -> None:
+    """Add up numbers and lists of a group with several optimizers; other values are those of the last one."""
+    for name, value in (more or {}).items():
+        is_sum = isinstance(value, (int, float, list)) and type(fields.get(name)) is type(value)
+        fields[name] = fields[name] + value if is_sum else value
+
+
+#: The steps of this process.
+groups = StepGroups()
+
+
+def completed() -> int:
+    """Steps that this process has completed."""
+    return groups.completed()
+
+
+def on_step(callback: Callable[[int], None]) -> None:
+    """Call ``callback(n)`` once step n is complete and written."""
+    groups.completions.append(callback)
+
+
+def on_boundary(callback: Callable[[int], None]) -> None:
+    """Call ``callback(n)`` right before step n + 1 changes the parameters."""
+    groups.boundaries.append(callback)
+
+
+def measure(callback: Callable[[], dict[str, Any]]) -> None:
+    """Add the fields that ``callback()`` returns to the line of the step that has just ended. It resets its counters."""
+    groups.measures.append(callback)
+
+
+def flush() -> None:
+    """Write the line of a step that is complete: before a save, and at exit."""
+    groups.flush()
