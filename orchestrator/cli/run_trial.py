@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -101,6 +102,8 @@ def _trial(
         for name, value in options.items()
         if name.startswith("param_") and value is not None
     }
+    if source.is_script and "root" in workload_values:
+        workload_values["root"] = os.path.abspath(workload_values["root"])  # noqa: PTH100 as the path of the script
     overrides = trials.overrides(source.document.name, options, workload_values)
     if source.is_script and bed is not None and options["nodes"] is None:
         overrides.append(_all_nodes(source, bed))

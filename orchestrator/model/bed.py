@@ -160,6 +160,11 @@ class BedSpec:
         """Whether the nodes are processes in their own network namespaces, connected by the bed's emulated switches."""
         return any(node.port for node in self.nodes)
 
+    @property
+    def shares_file_system(self) -> bool:
+        """Whether every node sees the files of the controller under their own paths."""
+        return self.provider == "process" and all(host.connection == "local" for host in self.hosts)
+
     def host(self, name: str) -> HostSpec:
         return next(host for host in self.hosts if host.name == name)
 

@@ -37,11 +37,24 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDir:
+    """The directory that holds the user's project: ``root`` on the controller, ``path`` on the node.
+
+    ``source``: the directory that is copied to ``path`` before the first rank starts; empty: ``path`` exists.
+    """
+
+    root: str
+    path: str
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
     """A node's ranks of a gang (value of ``gang.start``). ``link``: the shaping of the bed's links.
 
     ``leaves``: rank -> the leaf switch of its node in the fabric.
     ``secret_names``: environment variables that are secret. ``umask``: of the user who began the run.
+    ``work_dir``: of the user's script or module.
     ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
     """
 
@@ -74,3 +87,4 @@ class GangSpec:
     begin: str = ""
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
+    work_dir: WorkDir | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from .act import Act
 from .bed import LinkSpec
+from .gang import WorkDir
 from .plugin import BUILT_IN
 from .trial import CheckSpec
 
@@ -92,6 +93,7 @@ class Plan:
     ``checks``: the checks that judge the run; None: a bundle of format 1, which does not list them.
     ``secret_names``: environment variables that are secret; ``umask``: of the ranks;
     ``inputs_left_out``: files of the user that the run uses, or that are beside its script, and are not in the bundle.
+    ``work_dir``: where the ranks find the user's script.
     """
 
     run: str
@@ -117,3 +119,4 @@ class Plan:
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
     inputs_left_out: tuple[LeftOut, ...] = ()
+    work_dir: WorkDir | None = None

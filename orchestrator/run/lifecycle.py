@@ -14,7 +14,7 @@ from ..model.event import History
 from ..model.launch import Request, Result
 from ..model.plan import Plan
 from ..providers import heal
-from ..store import beds, bundle, inputs, payload, secrets
+from ..store import beds, bundle, payload, secrets
 from . import abandon, drive, judging, preparation, twin_runs
 
 
@@ -23,11 +23,14 @@ def launch(request: Request) -> Result:
     if request.resume:
         return resume(request, Path(request.resume))
     salt = secrets.salt(Path(request.state))
-    files = payload.collect(Path(__file__).parents[1], request.catalogue, inputs.script(request.trial), salt)
+    project = payload.read_project(request.trial, request.bed)
+    files = payload.collect(Path(__file__).parents[1], request.catalogue, project, salt)
     directory = bundle.new(Path(request.runs), request.trial.name)
+    if project and not project.in_place and (missing := payload.large_files(project)):
+        request.on_note(f"does not travel to the nodes: {missing}")
     with beds.run_lock(Path(request.bed.workdir), directory.name, directory), _disconnecting(request):
         abandon.settle(request.bed, request.provider, request.catalogue, request.on_note)
-        plan = preparation.begin(preparation.Draft(request=request, files=files), directory)
+        plan = preparation.begin(preparation.Draft(request=request, files=files, project=project), directory)
         with _resumable(directory):
             return _start(request, plan, directory)
 

@@ -16,25 +16,27 @@ from ..core.verdict import judge
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, BedStatus
 from ..model.errors import CcbedError
+from ..model.gang import WorkDir
 from ..model.launch import Request
 from ..model.plan import LeftOut, Plan
 from ..model.provider import Provider
 from ..model.trial import Trial
 from ..node.files import payloads
 from ..providers import preflight, systems
-from ..store import beds, bundle, durable, fingerprint, inputs, paths, secrets
+from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
 from . import drive
 
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A run to begin: its request, and the files of its payload.
+    """A run to begin: its request, the files of its payload, and the user's project.
 
     ``origin``: the directory of the run whose twin this is; the twin has its payload and inputs.
     """
 
     request: Request
     files: Mapping[str, bytes] = field(default_factory=dict)
+    project: inputs.Project | None = None
     origin: Path | None = None
 
     @property
@@ -80,7 +82,8 @@ def renew(request: Request, plan: Plan, directory: Path) -> Plan:
     """Plan a run that has its inputs, but no history, for the bed as it is now."""
     draft = Draft(request=request)
     status = request.provider.observe(draft.bed)
-    new = _plan(draft, status, run_id=plan.run, payload=plan.payload, checked=_preflight(draft, status))
+    checked = _preflight(draft, status)
+    new = _plan(draft, status, run_id=plan.run, payload_path=plan.payload, checked=checked, work_dir=plan.work_dir)
     new = replace(
         new, inputs=plan.inputs, inputs_left_out=plan.inputs_left_out, checks=plan.checks, workload=plan.workload,
         secret_names=plan.secret_names, umask=plan.umask,
@@ -127,9 +130,12 @@ def _prepare(draft: Draft, directory: Path) -> Plan:
     name = directory.name
     status = draft.request.provider.observe(draft.bed, memory=False)
     with _opened(draft, name), ThreadPoolExecutor(max_workers=2) as pool:
-        payload, facts = pool.submit(_install_payload, draft), pool.submit(_system_facts, draft)
+        installed, facts = pool.submit(_install_payload, draft), pool.submit(_system_facts, draft)
         checked = _preflight(draft, status)
-        plan = _plan(draft, status, run_id=name, payload=payload.result(), checked=checked)
+        code = installed.result()
+        plan = _plan(
+            draft, status, run_id=name, payload_path=code, checked=checked, work_dir=_work_dir(draft, name, code)
+        )
         files, left_out = _inputs(draft)
         plan = replace(plan, inputs=bundle.sums(files), inputs_left_out=left_out)
         bundle.write_inputs(directory, _documents(draft, plan, facts.result()), files)
@@ -151,7 +157,10 @@ def _opened(draft: Draft, name: str) -> Iterator[None]:
 
 def _install_payload(draft: Draft) -> str:
     """Return the directory where the ranks find their code."""
-    return bundle.load_plan(draft.origin).payload if draft.origin else draft.request.provider.put(draft.files)
+    if draft.origin:
+        return bundle.load_plan(draft.origin).payload
+    in_place = draft.project is not None and draft.project.in_place
+    return draft.request.provider.put(payload.without_project(draft.files) if in_place else draft.files)
 
 
 def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
@@ -170,14 +179,33 @@ def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
     return checked
 
 
-def _plan(draft: Draft, status: BedStatus, *, run_id: str, payload: str, checked: preflight.Checked) -> Plan:
+def _work_dir(draft: Draft, run_id: str, payload_path: str) -> WorkDir | None:
+    """Where the ranks find the user's script: in place, or in a directory of this run that its nodes share."""
+    project = draft.project
+    if project is None:
+        return None
+    if project.in_place:
+        return WorkDir(root=str(project.root), path=str(project.root))
+    path = f"{draft.bed.shared_dir}/{run_id}/{paths.WORK}"
+    return WorkDir(root=str(project.root), path=path, source=f"{payload_path}/{inputs.USER}".rstrip("/"))
+
+
+def _plan(
+    draft: Draft,
+    status: BedStatus,
+    *,
+    run_id: str,
+    payload_path: str,
+    checked: preflight.Checked,
+    work_dir: WorkDir | None,
+) -> Plan:
     request, provider = draft.request, draft.request.provider
     return planning.plan(
-        draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload,
+        draft.trial, draft.bed, status, request.catalogue, run=run_id, payload=payload_path,
         capabilities={node.host: provider.capabilities(node.host) for node in draft.bed.nodes},
         data_dir=request.data_dir, clocks=checked.clocks, gaps=checked.gaps, free_memory=checked.free_memory,
         twin=request.twin,
-        secret_names=request.secret_names, umask=request.umask,
+        secret_names=request.secret_names, umask=request.umask, work_dir=work_dir,
     )  # fmt: skip
 
 
@@ -230,6 +258,6 @@ def _inputs(draft: Draft) -> tuple[Mapping[str, bytes], tuple[LeftOut, ...]]:
         return bundle.read_inputs(draft.origin), bundle.load_plan(draft.origin).inputs_left_out
     request = draft.request
     known = (*request.secrets.values(), *draft.bed.vault)
-    users, left_out = inputs.of_run(draft.trial, draft.files, request.inputs, known)
+    users, left_out = inputs.of_run(draft.project, request.inputs, known)
     checks = judge.specs(draft.trial, request.catalogue)
     return {**users, **plugin_files.user_sources(draft.trial, checks, request.catalogue)}, left_out

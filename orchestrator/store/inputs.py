@@ -6,7 +6,8 @@ import datetime
 import fnmatch
 import hashlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from ..core.spec import redact
@@ -39,7 +40,6 @@ _SETTING = re.compile(
 _REFERENCE = re.compile(r"\$\{|\$\w|\{\{|env:|<")
 
 KNOWN = "holds a redacted value"
-NOT_SENT = "does not travel with the run"
 
 
 def script(trial: Trial) -> Path | None:
@@ -47,35 +47,46 @@ def script(trial: Trial) -> Path | None:
     return Path(trial.params["file"]) if trial.params.get("file") else None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """The user's files. ``root``: their directory; ``files``: path below it -> content; ``left_out``: path -> the reason.
+
+    ``in_place``: the nodes share the file system of this machine, and run the script where it is.
+    """
+
+    root: Path
+    files: Mapping[str, bytes]
+    left_out: Mapping[str, str]
+    in_place: bool = False
+
+
 def of_run(
-    trial: Trial, files: Mapping[str, bytes], trial_files: Mapping[str, bytes], secrets: Iterable[str]
+    project: Project | None, trial_files: Mapping[str, bytes], secrets: Iterable[str]
 ) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
     """As ``select``, or of ``trial_files`` if the trial runs no script. ``secrets``: known values."""
-    values, file = tuple(secrets), script(trial)
-    if file is None:
+    values = tuple(secrets)
+    if project is None:
         return without_secrets(trial_files, lambda content: redact.contains_secret(content, values))
-    return select(files, file.parent, lambda content: redact.contains_secret(content, values))
+    return select(project, lambda content: redact.contains_secret(content, values))
 
 
-def select(
-    files: Mapping[str, bytes], directory: Path, holds_secret: Callable[[bytes], bool]
-) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
-    """(the files of ``user/`` that the bundle keeps, the facts about the other files). ``directory``: that of the script.
+def select(project: Project, holds_secret: Callable[[bytes], bool]) -> tuple[dict[str, bytes], tuple[LeftOut, ...]]:
+    """(the files that the bundle keeps, by their path under ``user/``; the facts about the other files).
 
     ``holds_secret``: whether a secret that is known is in a content.
     """
     kept: dict[str, bytes] = {}
     left_out = []
-    for name in sorted(name for name in files if name.startswith(USER)):
-        content = files[name]
+    for path, content in sorted(project.files.items()):
+        name = f"{USER}{path}"
         secret = reason_secret(name, content) or (KNOWN if holds_secret(content) else "")
         reason = secret or _reason_other(name, content)
         if not reason:
             kept[name] = content
             continue
         digest = "" if secret else hashlib.sha256(content).hexdigest()
-        left_out.append(_left_out(directory, name, reason, digest))
-    left_out += [_left_out(directory, name, NOT_SENT, "") for name in _not_sent(directory, files)]
+        left_out.append(_left_out(project.root, name, reason, digest))
+    left_out += [_left_out(project.root, f"{USER}{path}", why, "") for path, why in sorted(project.left_out.items())]
     return kept, tuple(left_out)
 
 
@@ -139,18 +150,3 @@ def _left_out(directory: Path, name: str, reason: str, digest: str) -> LeftOut:
     return LeftOut(
         path=name, reason=reason, size_bytes=status.st_size, modified=f"{modified:%Y-%m-%dT%H:%M:%SZ}", sha256=digest
     )
-
-
-def _not_sent(directory: Path, files: Collection[str]) -> Iterator[str]:
-    """Entries of the script's directory and of the directories that were sent; a directory that was not is one entry."""
-    sent = {str(parent) for name in files for parent in PurePosixPath(name).parents}
-    for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-        yield from _not_sent_at(path, f"{USER}{path.name}", files, sent)
-
-
-def _not_sent_at(path: Path, name: str, files: Collection[str], sent: Collection[str]) -> Iterator[str]:
-    if path.is_dir() and not path.is_symlink() and name in sent:
-        for entry in sorted(path.iterdir()):
-            yield from _not_sent_at(entry, f"{name}/{entry.name}", files, sent)
-    elif name not in files:
-        yield name

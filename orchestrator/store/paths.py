@@ -25,6 +25,8 @@ FILE = 256 * 1024 * 1024
 #: Directories within directories, and files of a bundle.
 LEVELS = 32
 FILES = 200_000
+#: The directory of a script's copy and outputs, in the directory of its run. It is no evidence.
+WORK = "work"
 
 
 _TEMPORARY = re.compile(r"\..+\.\d+")
@@ -42,7 +44,7 @@ class TornBundleError(CcbedError):
 
 
 def walk(root: Path) -> Iterator[str]:
-    """The relative paths of all regular files, sorted.
+    """The relative paths of all regular files, sorted; of a bundle without those of its work directory.
 
     Raises TornBundleError for a link, a special file, an unprintable name, and for too many files or levels.
     """
@@ -60,6 +62,8 @@ def _walk(root: Path, prefix: str) -> Iterator[str]:
             path = f"{prefix}{entry.name}"
             if _UNPRINTABLE.search(entry.name):
                 raise TornBundleError(f"{root}: {path!r}: an unprintable name is not allowed in a bundle")
+            if path == WORK and (root / "trial.json").exists():
+                continue
             if entry.is_dir(follow_symlinks=False):
                 yield from _walk(root, f"{path}/")
             elif entry.is_file(follow_symlinks=False):

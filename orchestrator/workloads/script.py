@@ -24,27 +24,35 @@ SEEDED = False
 class Params:
     """Parameters.
 
-    file         the script; its directory is copied to the nodes
+    file         the script
+    module       a module that is run instead of a script, as by python -m
     args         arguments of the script
     exec_        a program with its first arguments that is started as a new process instead of the warm rank
     step_regex   regular expression for steps in the output: group step (or the first group), and optionally loss
-    cwd          the working directory, if it exists on the node
+    cwd          the working directory
+    root         the project, which is copied where nodes cannot run the script in place (default: its git work tree, or its directory)
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     """
 
     file: str = ""
+    module: str = ""
     args: tuple[str, ...] = ()
     exec_: tuple[str, ...] = ()
     step_regex: str | None = None
     cwd: str | None = None
+    root: str | None = None
     exit_timeout_s: float = 300.0
 
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
     problems = []
-    if not params.file and not params.exec_:
-        problems.append("file: must name a script (or give exec_ a program)")
+    if not params.file and not params.module and not params.exec_:
+        problems.append("file: must name a script (or give module a module, or exec_ a program)")
+    if params.file and params.module:
+        problems.append(f"module: excludes a file (got {params.module!r} and {params.file!r})")
+    if params.root is not None and params.file and not Path(params.file).is_relative_to(params.root):
+        problems.append(f"root: must contain the script {params.file} (got {params.root!r})")
     if params.step_regex is not None:
         try:
             if not re.compile(params.step_regex).groups:
@@ -63,13 +71,17 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 def run(ctx: context.RankContext) -> None:
     """Run the program. Raises its SystemExit."""
+    from ..rank.runtime import work_dir
+
     params: Params = ctx.params
     ctx.result["steps"] = None
-    if params.cwd and Path(params.cwd).is_dir():
-        os.chdir(params.cwd)
-    user = Path(ctx.gang.payload) / "user"
+    if ctx.gang.work_dir:
+        work_dir.prepare(ctx.gang.work_dir)
+    directory = work_dir.current_directory(ctx.gang.work_dir, params.cwd)
+    if directory:
+        os.chdir(directory)
     module = Path(__file__).parent.parent / "rank" / "user"
-    script = str(user / Path(params.file).name) if params.file else ""
+    script = work_dir.on_node(ctx.gang.work_dir, params.file) if params.file else ""
     if params.exec_:
         _run_cold(ctx, script, module)
     else:
@@ -83,13 +95,13 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
 
     params: Params = ctx.params
     sys.argv = [script, *params.args]
-    sys.path.insert(0, str(Path(script).parent))
+    sys.path.insert(0, str(Path(script).resolve().parent if script else Path.cwd()))
     sys.path.append(str(module))
     if params.step_regex:
         sys.stdout = _StepReporter(sys.stdout, re.compile(params.step_regex))
     program.prepare()
     install.install(ctx.gang.out, via="warm", notify=ctx.report_watched)
-    failure = program.execute(script)
+    failure = program.execute(script, params.module)
     unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
     if failure:
         raise failure
@@ -103,7 +115,8 @@ def _run_cold(ctx: context.RankContext, script: str, module: Path) -> None:
     site = module.parent / "watcher" / "site"
     path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"), str(module))))
     watch = {"PYTHONPATH": path, "CCBED_WATCH": ctx.gang.out, "CCBED_WATCH_EVENTS": ctx.events_path}
-    command = [*params.exec_, *filter(None, (script,)), *params.args]
+    target = ("-m", params.module) if params.module else filter(None, (script,))
+    command = [*params.exec_, *target, *params.args]
     done = subprocess.run(command, env={**os.environ, **watch}, check=False)
     if done.returncode:
         raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)

@@ -90,9 +90,9 @@ class Stage:
         (self.user / "out" if out else self.user).mkdir(parents=True, exist_ok=True)
         (self.user / "job.py").write_text(text)
         (self.user / "helper.py").write_text("word = 'hello'\n")
-        values = {"file": "some/where/job.py", "cwd": str(self.directory), **params}
-        payload = str(self.user.parent)
-        return self.play(world=world, epoch=epoch, workload="script", payload=payload, params=values)
+        values = {"file": str(self.user / "job.py"), "cwd": str(self.directory), **params}
+        place = gang.WorkDir(root=str(self.user), path=str(self.user))
+        return self.play(world=world, epoch=epoch, workload="script", work_dir=place, params=values)
 
     def has_event(self, name: str, epoch: int = 0) -> bool:
         """Whether a rank has noted ``name`` already."""

@@ -11,7 +11,6 @@ import pytest
 
 import orchestrator
 from orchestrator import plugins
-from orchestrator.model.errors import UsageError
 from orchestrator.model.plan import LeftOut
 from orchestrator.node.files import payloads
 from orchestrator.store import inputs, payload, secrets
@@ -63,8 +62,8 @@ def beside(tmp_path: Path) -> Path:
 
 
 def selected(directory: Path) -> tuple[dict[str, bytes], dict[str, LeftOut]]:
-    files = payload.collect(PACKAGE, plugins.discover(()), directory / "train.py", salt=b"s")
-    kept, left_out = inputs.select(files, directory, lambda content: b"known-secret" in content)
+    project = payload.read_directory(directory, in_place=False)
+    kept, left_out = inputs.select(project, lambda content: b"known-secret" in content)
     return kept, {entry.path.removeprefix("user/"): entry for entry in left_out}
 
 
@@ -78,7 +77,7 @@ def test_a_secret_file_is_named_and_neither_kept_nor_hashed(beside: Path, name: 
     kept, left_out = selected(beside)
     assert f"user/{name}" not in kept
     assert left_out[name].sha256 == ""
-    assert left_out[name].reason != inputs.NOT_SENT, "a script that reads it still can: it travels to the nodes"
+    assert name in payload.read_directory(beside, in_place=False).files, "a script that reads it still can: it travels"
     assert left_out[name].size_bytes == len(SECRET_FILES[name])
 
 
@@ -88,8 +87,8 @@ def test_other_files_are_named_with_their_digest_and_what_does_not_travel_withou
     assert left_out["data.bin"].sha256 == hashlib.sha256(b"x" * 100).hexdigest()
     assert left_out["data.bin"].modified == "1970-01-02T00:00:00Z"
     assert left_out["README.md"].reason == "neither code nor configuration"
-    unsent = {name for name, entry in left_out.items() if entry.reason == inputs.NOT_SENT}
-    assert unsent == {".git", "venv", "link.py"}
+    unsent = {".git": "hidden", "venv": "not a part of a project", "link.py": "a link"}
+    assert {name: left_out[name].reason for name in unsent} == unsent
     assert all(left_out[name].sha256 == "" for name in unsent)
 
 
@@ -105,18 +104,12 @@ def test_a_payload_with_secrets_is_salted_and_one_without_is_not(tmp_path: Path)
     catalogue = plugins.discover(())
 
     def digest(salt: bytes) -> str:
-        return payloads.content_hash(payload.collect(PACKAGE, catalogue, tmp_path / "train.py", salt))
+        project = payload.read_directory(tmp_path, in_place=False)
+        return payloads.content_hash(payload.collect(PACKAGE, catalogue, project, salt))
 
     assert digest(b"1") == digest(b"2")
     (tmp_path / ".env").write_text("PASSWORD=a\n")
     assert digest(b"1") != digest(b"2")
-
-
-def test_too_much_beside_a_script_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload, "LIMIT", 10)
-    (tmp_path / "train.py").write_text("print('more than ten')\n")
-    with pytest.raises(UsageError, match="would travel"):
-        payload.collect(PACKAGE, plugins.discover(()), tmp_path / "train.py")
 
 
 def test_placeholders_depend_on_a_key_of_the_state_directory(tmp_path: Path) -> None:

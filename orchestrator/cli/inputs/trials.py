@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from ..render.terminal import Terminal, short_path
 
 SCRIPT = "script"
 #: Parameters of the script workload that arguments set, not options.
-_POSITIONAL = {SCRIPT: ("file", "args", "cwd")}
+_POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd")}
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 #: Bytes of a trial or script.
 _LARGEST = 16 * 1024 * 1024
@@ -54,6 +55,11 @@ class Source:
     @property
     def is_script(self) -> bool:
         return self.workload == SCRIPT
+
+    @property
+    def is_module(self) -> bool:
+        """Whether it is a module that the command line names."""
+        return not self.inputs and bool(self.params.get("module"))
 
 
 def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
@@ -192,7 +198,7 @@ def without_missing_libraries(terminal: Terminal, trial: Trial, bed: BedSpec) ->
 
     Only for process nodes, which use this machine's libraries; other nodes report a missing library themselves.
     """
-    if bed.provider != "process" or any(host.connection != "local" for host in bed.hosts):
+    if not bed.shares_file_system:
         return trial
     algorithms = _open_mpi_algorithms(trial)
     if not algorithms:
@@ -238,7 +244,8 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     if params.get("items"):
         picked.append(f"{len(params['items'])} collectives replayed")
     if trial.workload == SCRIPT:
-        picked.append(" ".join([str(params.get("file") or ""), *params.get("args", ())]).strip())
+        module = f"-m {params['module']}" if params.get("module") else ""
+        picked.append(" ".join([str(params.get("file") or module), *params.get("args", ())]).strip())
     world = f"{trial.world.nodes} x {trial.world.ranks_per_node} ranks"
     steps = [f"{last_step} steps"] if last_step else []
     steps += [f"batch {params['batch']}"] if "batch" in params else []
@@ -288,16 +295,30 @@ def _yaml(path: Path, label: str, user_name: str = "") -> Source:
     return Source(document=document, label=label, inputs={path.name: content})
 
 
+def open_module(name: str, args: Sequence[str]) -> Source:
+    """The trial of ``-m MODULE``. Raises UsageError for a name that no module can have."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise UsageError(f"-m: must be the name of a module (got {name})", hint="ccbed run -m package.train")
+    return Source(document=_script_document(f"-m {name}", name, {"module": name}, args), label=f"-m {name}", inputs={})
+
+
 def _script(path: Path, args: Sequence[str]) -> Source:
     source = _read(path)
+    file = os.path.abspath(path)  # noqa: PTH100 a link keeps its name, as with python FILE.py
+    document = _script_document(str(path), path.stem, {"file": file}, args)
+    return Source(document=document, label=str(path), inputs={path.name: source})
+
+
+def _script_document(
+    label: str, name: str, program: Mapping[str, str], args: Sequence[str]
+) -> source_positions.Document:
     content = {
-        "trial": _trial_name(path.stem),
+        "trial": _trial_name(name),
         "workload": SCRIPT,
-        "params": {"file": str(path.resolve()), "args": list(args), "cwd": str(Path.cwd())},
+        "params": {**program, "args": list(args), "cwd": str(Path.cwd())},
         "recovery": {"policy": "none"},
     }
-    document = source_positions.Document(path=str(path), content=content)
-    return Source(document=document, label=str(path), inputs={path.name: source})
+    return source_positions.Document(path=label, content=content)
 
 
 def _trial_name(stem: str) -> str:

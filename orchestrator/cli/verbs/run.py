@@ -27,6 +27,7 @@ class _Known:
 
     bed: str | None
     inventory: str | None
+    module: str | None
     is_help: bool
     words: tuple[str, ...]
 
@@ -79,7 +80,8 @@ class RunCommand(click.Command):
         help_option = self.get_help_option(context)
         is_help = help_option is not None and values.get(help_option.name or "") is True
         words = [texts["trial"], *words] if "trial" in texts else words
-        return _Known(bed=texts.get("bed"), inventory=texts.get("inventory"), is_help=is_help, words=tuple(words))
+        named = {name: texts.get(name) for name in ("bed", "inventory", "module")}
+        return _Known(**named, is_help=is_help, words=tuple(words))
 
     def _extended(self, session: Session, source: Source) -> RunCommand:
         """Return this command with the options of the trial's workload."""
@@ -87,7 +89,8 @@ class RunCommand(click.Command):
 
         taken = [name for param in self.params for name in param.opts]
         extended = copy.copy(self)
-        extended.params = [*self.params, *trials.workload_options(source, session.catalogue, taken)]
+        own = [param for param in self.params if not (source.is_module and param.name == "trial")]
+        extended.params = [*own, *trials.workload_options(source, session.catalogue, taken)]
         extended.workload_title = f"Parameters of workload {source.workload} ({source.label})"
         return extended
 
@@ -107,6 +110,8 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     """Return the trial; None where the line names none, or asks for help with a trial that cannot be read."""
     from ..inputs import trials
 
+    if known.module:
+        return trials.open_module(known.module, script_args)
     name = trials.name_among(known.words, session.catalogue)
     if name is None:
         return None
@@ -120,6 +125,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_HELP), "auto_envvar_prefix": "CCBED"})
 @click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py [-- ARGS]")
+@click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a file, as python -m does.")
 @click.option(
     "--fail-node",
     multiple=True,
@@ -135,7 +141,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 @click.option("--recovery", metavar="POLICY", help="auto, none, or an order such as spare,restart.")
 @click.option("--max-restarts", metavar="N", help="Maximum number of recoveries.")
 @click.option("--nodes", metavar="N", help="Number of nodes.")
-@click.option("--ranks-per-node", metavar="N", help="Ranks per node.")
+@click.option("--ranks-per-node", "--nproc-per-node", "ranks_per_node", metavar="N", help="Ranks per node.")
 @click.option("--backend", metavar="NAME", help="auto, gloo or nccl.")
 @click.option("--seed", metavar="N", help="The seed of weights, data order and noise.")
 @click.option("--wall", metavar="TIME", help="The time limit of the run: 90s, 2h (default 1h).")
@@ -172,6 +178,7 @@ def command(ctx: click.Context, /, **values: Any) -> int:
     \b
     ccbed run dp-ring --fail-node 2
     ccbed run train.py --nodes 4 -- --epochs 3
+    ccbed run -m package.train --nproc-per-node 2 -- --epochs 3
     """
     from .. import run_trial
 

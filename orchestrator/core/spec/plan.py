@@ -11,6 +11,7 @@ from ...model import redaction, vaulted
 from ...model.bed import BedSpec, BedStatus, NodeSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.free_memory import FreeMemory
+from ...model.gang import WorkDir
 from ...model.plan import Gap, HostClock, Plan, PlanNode
 from ...model.plugin import Catalogue
 from ...model.trial import Trial
@@ -34,11 +35,13 @@ def plan(
     twin: bool = True,
     secret_names: Sequence[str] = (),
     umask: int = 0o077,
+    work_dir: WorkDir | None = None,
 ) -> Plan:
     """``capabilities``: host -> capabilities from its provider; ``payload``: the directory of the ranks' code.
 
     ``clocks``: as preflight measured them; ``gaps``: nodes that do not share the directory for checkpoints;
-    ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin.
+    ``free_memory``: of the hosts and containers of the ranks; ``twin``: the run is compared with an undisturbed twin;
+    ``work_dir``: where the ranks find the user's script.
 
     Raises UsageError when the trial does not fit the bed, InfrastructureError when nodes of the bed are not warm.
     """
@@ -79,6 +82,7 @@ def plan(
         workload=plugin_files.describe_plugin(catalogue.workloads[trial.workload]),
         secret_names=tuple(dict.fromkeys((*secret_names, *_vaulted(bed)))),
         umask=umask,
+        work_dir=work_dir,
     )
 
 

@@ -133,7 +133,8 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_f
         workload.run(ctx)
     finally:
         with contextlib.suppress(OSError):
-            recorder.write_imported(Path(gang.out), rank, Path(gang.payload) / "user")
+            if gang.work_dir:
+                recorder.write_imported(Path(gang.out), rank, Path(gang.work_dir.path))
     if ctx.traffic is not None and hasattr(workload, "traffic"):
         predicted = workload.traffic(ctx.params, ctx.world, ctx.traffic_samples)
         once = workload.once(ctx.params, ctx.world) if hasattr(workload, "once") else None

@@ -14,6 +14,7 @@ import gc
 import io
 import logging
 import os
+import runpy
 import sys
 import threading
 import types
@@ -49,14 +50,16 @@ def prepare() -> None:
         atexit.register(handler)
 
 
-def execute(script: str) -> SystemExit | ScriptFailed | None:
-    """Run the file and return its failure, or None for success. ``__main__`` stays its module; the code of a SystemExit is an int."""
+def execute(script: str, module_name: str = "") -> SystemExit | ScriptFailed | None:
+    """Run the file, or the module as ``python -m`` does, and return its failure, or None for success.
+
+    ``__main__`` stays its module; the code of a SystemExit is an int.
+    """
     module = types.ModuleType(MAIN)
-    loader = SourceFileLoader(MAIN, script)
-    vars(module).update(__file__=script, __builtins__=builtins, __cached__=None, __loader__=loader)
     sys.modules[MAIN] = module
     try:
-        exec(compile(Path(script).read_bytes(), script, "exec", dont_inherit=True), vars(module))  # noqa: S102
+        code = _load_module(module, module_name) if module_name else _load_file(module, script)
+        exec(code, vars(module))  # noqa: S102
     except SystemExit as request:
         return _requested(request)
     except BaseException as error:  # noqa: BLE001
@@ -64,6 +67,26 @@ def execute(script: str) -> SystemExit | ScriptFailed | None:
         sys.excepthook(type(error), error, error.__traceback__)
         return ScriptFailed(type(error).__name__, str(error))
     return None
+
+
+def _load_file(module: types.ModuleType, script: str) -> types.CodeType:
+    loader = SourceFileLoader(MAIN, script)
+    vars(module).update(__file__=script, __builtins__=builtins, __cached__=None, __loader__=loader)
+    return compile(Path(script).read_bytes(), script, "exec", dont_inherit=True)
+
+
+def _load_module(module: types.ModuleType, name: str) -> types.CodeType:
+    """Import the parent packages. Raises SystemExit as ``python -m`` does if there is no such module."""
+    try:
+        _, spec, code = runpy._get_module_details(name)  # type: ignore[attr-defined]
+    except runpy._Error as error:  # type: ignore[attr-defined]
+        raise SystemExit(f"{sys.executable}: {error}") from None
+    vars(module).update(
+        __file__=spec.origin, __builtins__=builtins, __cached__=spec.cached, __loader__=spec.loader,
+        __package__=spec.parent, __spec__=spec,
+    )  # fmt: skip
+    sys.argv[0] = spec.origin
+    return code  # type: ignore[no-any-return]
 
 
 def finish(timeout_s: float, report: Callable[[str], None]) -> int:

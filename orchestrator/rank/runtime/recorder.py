@@ -143,7 +143,7 @@ def imported_files(modules: Mapping[str, ModuleType], user: Path) -> dict[str, A
     result = {}
     for name, module in sorted(modules.items()):
         file = Path(str(getattr(module, "__file__", None) or ""))
-        if file.is_relative_to(user) and file.is_file():
+        if file.is_relative_to(user) and "site-packages" not in file.parts and file.is_file():
             result[str(file.relative_to(user))] = {"module": name, **_described(file)}
     return result
 

@@ -1,0 +1,69 @@
+"""A user's script runs where it is, on nodes that share the file system of this machine: nothing is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orchestrator.store import index
+
+from .conftest import Bed
+
+TRAIN = """
+import os, sys
+from pathlib import Path
+from . import model
+import torch.distributed as dist
+dist.init_process_group("gloo")
+print("facts:", __name__, __package__, __file__, os.getcwd(), sys.argv[1:], sys.path[0], model.WIDTH, flush=True)
+if dist.get_rank() == 0:
+    Path("out").mkdir(exist_ok=True)
+    Path("out/result.txt").write_text(Path("data/tiny.txt").read_text())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def logs(bed: Bed, directory: Path) -> str:
+    return "".join(file.read_text() for file in sorted(directory.glob("nodes/*/*/rank-*.log")))
+
+
+def test_a_module_runs_in_the_users_directory_with_its_packages_links_and_files_of_any_size(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = tmp_path / "project"
+    (project / "pkg").mkdir(parents=True)
+    (project / "data").mkdir()
+    (project / "pkg/train.py").write_text(TRAIN)
+    (project / "pkg/model.py").write_text("WIDTH = 7\n")
+    (project / "tiny").write_text("linked")
+    (project / "data/tiny.txt").symlink_to("../tiny")
+    with (project / "old.pt").open("wb") as file:
+        file.truncate(10 * 1024**3)
+    monkeypatch.chdir(project)
+    runs = tmp_path / "runs"
+    code, output = bed.ccbed("run", "-m", "pkg.train", "--nodes", "2", "--runs-dir", str(runs), "--", "--lr", "1")
+    assert code == 0, output
+    directory = index.resolve("latest", runs)
+    facts = f"facts: __main__ pkg {project}/pkg/train.py {project} ['--lr', '1'] {project} 7"
+    assert logs(bed, directory).count(facts) == 2
+    assert (project / "out/result.txt").read_text() == "linked"
+    assert {str(path.relative_to(directory / "inputs/user")) for path in directory.glob("inputs/user/**/*.py")} == {
+        "pkg/train.py",
+        "pkg/model.py",
+    }
+
+
+def test_a_linked_script_is_named_by_its_link_and_imports_what_lies_beside_its_target(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").write_text("import os, near; print('facts:', __file__, near.X, os.getcwd())\n")
+    (tmp_path / "src/near.py").write_text("X = 5\n")
+    (tmp_path / "job.py").symlink_to("src/train.py")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, output = bed.ccbed("run", "../job.py", "--nodes", "1", "--runs-dir", str(tmp_path / "runs"))
+    assert code == 0, output
+    assert f"facts: {tmp_path}/job.py 5 {tmp_path}/elsewhere" in logs(bed, index.resolve("latest", tmp_path / "runs"))
