@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,8 @@ def _trial(
     overrides = trials.overrides(source.document.name, options, workload_values)
     if source.is_script and bed is not None and options["nodes"] is None:
         overrides.append(_all_nodes(source, bed))
+    if options["cold"]:
+        overrides.append(trial_draft.Override(path=("params", "cold"), content=True, source="--cold"))
     if source.args:
         overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
     if isinstance(source.document.content, dict):
@@ -197,12 +199,28 @@ def _run_once(
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
             umask=session.umask,
+            environment=dict(os.environ) if source.is_script and _is_local(bed) else None,
+            exports=_exports(options["env"]),
             on_begin=printer.directory,
             on_event=printer.event,
             on_cached_twin=printer.cached_twin,
             on_note=printer.note,
         )
     )
+
+
+def _is_local(bed: BedSpec) -> bool:
+    """Whether all nodes are processes of this machine, which share the user's environment."""
+    return bed.provider == "process" and all(host.connection == "local" for host in bed.hosts)
+
+
+def _exports(variables: Sequence[str]) -> dict[str, str]:
+    """Raises UsageError for a name without a value, here and in the environment."""
+    pairs = [text.partition("=") for text in variables]
+    missing = [name for name, assigned, _ in pairs if not assigned and name not in os.environ]
+    if missing:
+        raise UsageError(*(f"--env {name}: is not set" for name in missing), hint=f"--env {missing[0]}=VALUE")
+    return {name: value if assigned else os.environ[name] for name, assigned, value in pairs}
 
 
 def _bed_line(trial: Trial, bed: BedSpec) -> str:

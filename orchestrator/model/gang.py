@@ -56,6 +56,8 @@ class GangSpec:
     ``secret_names``: environment variables that are secret. ``umask``: of the user who began the run.
     ``work_dir``: of the user's script or module.
     ``begin``: SHA-256 of the value of ``run.begin``; the agent writes it into its own events, so that every node confirms it.
+    ``environment``: the user's variables, which replace those of the node; None: the ranks have those of the node. Never in
+    the history.
     """
 
     run: str
@@ -88,3 +90,4 @@ class GangSpec:
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
     work_dir: WorkDir | None = None
+    environment: Mapping[str, str] | None = field(default=None, repr=False)

@@ -22,6 +22,8 @@ class Request:
     ``command``: the exact command line; ``reason``: why it was started; ``inputs``: relative path -> the user's files.
     ``trial``, ``command`` and ``inputs`` hold placeholders for secrets; ``secrets``: placeholder -> secret;
     ``secret_names``: environment variables that are secret. ``umask``: of the ranks.
+    ``environment``: that of the user, for the ranks of a script on this machine; None: they have that of their nodes.
+    ``exports``: variables for all ranks on all nodes.
 
     ``on_begin`` gets the run's directory as soon as it exists; ``on_event`` every event once it is in the journal;
     ``on_cached_twin`` the run of the twin, if it is cached; ``on_note`` a sentence for the user.
@@ -43,6 +45,8 @@ class Request:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     secret_names: tuple[str, ...] = ()
     umask: int = 0o077
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
+    exports: Mapping[str, str] = field(default_factory=dict, repr=False)
     on_begin: Callable[[str], None] = lambda directory: None
     on_event: Callable[[Event], None] = lambda event: None
     on_cached_twin: Callable[[str], None] = lambda run: None

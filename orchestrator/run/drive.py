@@ -57,7 +57,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 on_event=lambda event, state: request.on_event(event),
                 is_interrupted=(lambda: True) if request.stop else is_interrupted,
                 cursors=cursors,
-                reveal=lambda command: _revealed(command, request.secrets),
+                reveal=lambda command: _revealed(command, request),
             )
             loop.run()
             journal.sync()
@@ -66,12 +66,13 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
             raise _stop_gang_and_heal(request, plan, directory, journal.history, error) from error
 
 
-def _revealed(command: Command, secrets: Mapping[str, str]) -> Command:
-    """Put the secrets into the arguments of the ranks."""
-    if command.kind is not GangStart or not secrets:
+def _revealed(command: Command, request: Request) -> Command:
+    """Put the secrets into the arguments of the ranks, and the user's variables into their environment."""
+    if command.kind is not GangStart:
         return command
-    params = redact.reveal(command.data.params, secrets)
-    return replace(command, value={**command.value, "params": params})
+    params = redact.reveal(command.data.params, request.secrets)
+    env = {**command.value.get("env", {}), **request.exports}
+    return replace(command, value={**command.value, "params": params, "env": env, "environment": request.environment})
 
 
 def _opening(request: Request, plan: Plan, journal: Journal, directory: Path, cursors: Any, *, cut: bool) -> Event:
@@ -222,6 +223,7 @@ def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str,
     of_nodes = (
         secret for node in request.bed.nodes for secret in redaction.secret_values(node.env, request.secret_names)
     )
-    known = (*request.bed.vault, *request.secrets.values(), *of_nodes)
+    of_user = redaction.secret_values({**(request.environment or {}), **request.exports}, request.secret_names)
+    known = (*request.bed.vault, *request.secrets.values(), *of_nodes, *of_user)
     gathered = collect.gather(request.provider, wanted, directory, secrets=known)
     return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}

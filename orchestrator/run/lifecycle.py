@@ -42,7 +42,10 @@ def resume(request: Request, directory: Path) -> Result:
         raise UsageError(f"{directory}: was run on bed {plan.bed}, not on {request.bed.name}", hint=f"--bed {plan.bed}")
     workdir = Path(request.bed.workdir)
     known = secrets.of_run(workdir, plan.run)
-    request = replace(request, secrets=known, secret_names=plan.secret_names, umask=plan.umask)
+    request = replace(
+        request, secrets=known.secrets, environment=known.environment, exports=known.exports,
+        secret_names=plan.secret_names, umask=plan.umask,
+    )  # fmt: skip
     with beds.run_lock(workdir, plan.run, directory), _resumable(directory), _disconnecting(request):
         if bundle.has_ended(directory):
             return _finish(request, directory)

@@ -116,7 +116,9 @@ def _record(draft: Draft, directory: Path) -> None:
         beds.change_run(draft.workdir, draft.origin.name, draft.origin, twin=str(directory.resolve()))
         return
     beds.begin_run(draft.workdir, directory.name, directory.resolve(), draft.request.command)
-    secrets.keep(draft.workdir, directory.name, draft.request.secrets)
+    request = draft.request
+    of_run = secrets.OfRun(secrets=request.secrets, environment=request.environment, exports=request.exports)
+    secrets.keep(draft.workdir, directory.name, of_run)
 
 
 def _erase(draft: Draft, directory: Path) -> None:

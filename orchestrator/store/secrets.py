@@ -1,4 +1,4 @@
-"""The key that masks secrets on this machine, and the secrets of a bed's open run."""
+"""The key that masks secrets on this machine; the secrets and the environment of a bed's open run."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import os
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from . import paths
 
 KEY = "redaction.key"
 OF_RUN = "run-secrets.json"
+OF_RUN_FIELDS = ("secrets", "environment", "exports")
 
 
 def mask(state: Path) -> Callable[[str], str]:
@@ -27,24 +29,33 @@ def salt(state: Path) -> bytes:
     return _digest(_key(state), b"salt of payloads").encode()
 
 
-def keep(workdir: Path, run: str, values: Mapping[str, str]) -> None:
-    """Keep placeholder -> secret with the bed while the run is open: resuming it requires them."""
-    if values:
-        paths.write_json(workdir / OF_RUN, {"run": run, "secrets": dict(values)})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfRun:
+    """``secrets``: placeholder -> secret; ``environment``, ``exports``: see model/launch.py."""
+
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] | None = field(default=None, repr=False)
+    exports: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def of_run(workdir: Path, run: str) -> dict[str, str]:
-    """Placeholder -> secret of an open run; empty if it has none."""
+def keep(workdir: Path, run: str, values: OfRun) -> None:
+    """Keep them with the bed while the run is open: resuming it requires them."""
+    if values != OfRun():
+        paths.write_json(workdir / OF_RUN, {"run": run, **asdict(values)})
+
+
+def of_run(workdir: Path, run: str) -> OfRun:
+    """The secrets and the environment of an open run; empty if it has none."""
     try:
         content = json.loads((workdir / OF_RUN).read_bytes())
-        return dict(content["secrets"]) if content["run"] == run else {}
+        return OfRun(**{name: content[name] for name in OF_RUN_FIELDS}) if content["run"] == run else OfRun()
     except (OSError, ValueError, KeyError, TypeError):
-        return {}
+        return OfRun()
 
 
 def forget(workdir: Path, run: str) -> None:
     """Remove the secrets of an ended run."""
-    if of_run(workdir, run):
+    if of_run(workdir, run) != OfRun():
         (workdir / OF_RUN).unlink(missing_ok=True)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
+
+from ..rank.user import ccbed_events
 
 if TYPE_CHECKING:
     from ..rank.runtime import context
@@ -31,6 +32,7 @@ class Params:
     step_regex   regular expression for steps in the output: group step (or the first group), and optionally loss
     cwd          the working directory
     root         the project, which is copied where nodes cannot run the script in place (default: its git work tree, or its directory)
+    cold         start a new interpreter instead of the warm rank
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
     """
 
@@ -41,6 +43,7 @@ class Params:
     step_regex: str | None = None
     cwd: str | None = None
     root: str | None = None
+    cold: bool = False
     exit_timeout_s: float = 300.0
 
 
@@ -70,7 +73,7 @@ def last_step(params: Params, data: str | None = None) -> int | None:
 
 
 def run(ctx: context.RankContext) -> None:
-    """Run the program. Raises its SystemExit."""
+    """Run the program. Raises its SystemExit. A cold program replaces this process, and its exit code is the rank's."""
     from ..rank.runtime import work_dir
 
     params: Params = ctx.params
@@ -82,7 +85,7 @@ def run(ctx: context.RankContext) -> None:
         os.chdir(directory)
     module = Path(__file__).parent.parent / "rank" / "user"
     script = work_dir.on_node(ctx.gang.work_dir, params.file) if params.file else ""
-    if params.exec_:
+    if params.exec_ or params.cold or ctx.start_only:
         _run_cold(ctx, script, module)
     else:
         _run_warm(ctx, script, module)
@@ -90,17 +93,17 @@ def run(ctx: context.RankContext) -> None:
 
 def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
     """Run the script in this process, which has imported torch. Raises SystemExit unless its code is 0, and ScriptFailed."""
-    from ..rank.runtime import program
-    from ..rank.watcher import install
+    from ..rank.runtime import interpreter, program
 
     params: Params = ctx.params
-    sys.argv = [script, *params.args]
-    sys.path.insert(0, str(Path(script).resolve().parent if script else Path.cwd()))
-    sys.path.append(str(module))
+    at_start = interpreter.environment_at_start()
+    interpreter.imitate_start(script, params.args, ctx.gang.payload, module, at_start)
     if params.step_regex:
         sys.stdout = _StepReporter(sys.stdout, re.compile(params.step_regex))
     program.prepare()
-    install.install(ctx.gang.out, via="warm", notify=ctx.report_watched)
+    watcher = interpreter.load_watcher(module.parent / "watcher")
+    interpreter.hide_modules()
+    watcher.install(ctx.gang.out, via="warm", notify=ctx.report_watched)
     failure = program.execute(script, params.module)
     unflushed = program.finish(params.exit_timeout_s, lambda message: ctx.report_error("exit-timeout", message))
     if failure:
@@ -110,16 +113,25 @@ def _run_warm(ctx: context.RankContext, script: str, module: Path) -> None:
 
 
 def _run_cold(ctx: context.RankContext, script: str, module: Path) -> None:
-    """Run the program as a new process. Raises SystemExit with its code unless that is 0."""
+    """Replace this process by the program. Raises ProgramMissing."""
     params: Params = ctx.params
     site = module.parent / "watcher" / "site"
     path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH"), str(module))))
     watch = {"PYTHONPATH": path, "CCBED_WATCH": ctx.gang.out, "CCBED_WATCH_EVENTS": ctx.events_path}
     target = ("-m", params.module) if params.module else filter(None, (script,))
-    command = [*params.exec_, *target, *params.args]
-    done = subprocess.run(command, env={**os.environ, **watch}, check=False)
-    if done.returncode:
-        raise SystemExit(done.returncode if done.returncode > 0 else 128 - done.returncode)
+    command = [*(params.exec_ or (sys.executable, "-u")), *target, *params.args]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvpe(command[0], command, {**os.environ, **watch})  # noqa: S606
+    except OSError as error:
+        raise ProgramMissing(f"{command[0]}: cannot be started: {error.strerror}") from None
+
+
+class ProgramMissing(Exception):
+    """The program of ``exec_`` cannot be started."""
+
+    kind = "exec"
 
 
 class _StepReporter:
@@ -138,8 +150,6 @@ class _StepReporter:
         return getattr(self._out, name)
 
     def _report_step(self, line: str) -> None:
-        from ..rank.user import ccbed_events
-
         match = self._pattern.search(line)
         if match:
             named = match.groupdict()

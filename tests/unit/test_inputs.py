@@ -120,12 +120,13 @@ def test_placeholders_depend_on_a_key_of_the_state_directory(tmp_path: Path) -> 
 
 
 def test_the_secrets_of_a_run_are_kept_for_it_alone_until_it_ends(tmp_path: Path) -> None:
-    secrets.keep(tmp_path, "r1", {"<redacted:0>": "a"})
+    kept = secrets.OfRun(secrets={"<redacted:0>": "a"}, environment={"A": "b"}, exports={"C": "d"})
+    secrets.keep(tmp_path, "r1", kept)
     assert (tmp_path / secrets.OF_RUN).stat().st_mode & 0o777 == 0o600
-    assert secrets.of_run(tmp_path, "r1") == {"<redacted:0>": "a"}
-    assert secrets.of_run(tmp_path, "r2") == {}
+    assert secrets.of_run(tmp_path, "r1") == kept
+    assert secrets.of_run(tmp_path, "r2") == secrets.OfRun()
     secrets.forget(tmp_path, "r2")
-    assert secrets.of_run(tmp_path, "r1")
+    assert secrets.of_run(tmp_path, "r1") == kept
     secrets.forget(tmp_path, "r1")
     assert not (tmp_path / secrets.OF_RUN).exists()
 

@@ -22,7 +22,7 @@ from ..render.terminal import Terminal, short_path
 
 SCRIPT = "script"
 #: Parameters of the script workload that arguments set, not options.
-_POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd")}
+_POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd", "cold")}
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
 #: Bytes of a trial or script.
 _LARGEST = 16 * 1024 * 1024

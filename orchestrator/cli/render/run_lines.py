@@ -32,6 +32,7 @@ from ...model.events import (
     RankFinished,
     RankHeld,
     RankInside,
+    RankStart,
     RankStep,
     RecoveryDecided,
     RecoveryRefused,
@@ -84,6 +85,7 @@ class RunLines:
     _first_steps: dict[int, set[int]] = field(default_factory=dict)
     _fault_epochs: set[int] = field(default_factory=set)
     _reported_culprits: set[object] = field(default_factory=set)
+    _is_cold_reported: bool = False
     _detected: set[tuple[int, str | None]] = field(default_factory=set)
 
     def feed(self, event: Event) -> tuple[Line, ...]:
@@ -275,6 +277,14 @@ class RunLines:
     def _lease_over(self, event: Event[LeaseOver]) -> Iterator[Line]:
         yield self._line(event, "lease", f"{event.data.key} expired; its holder healed the fault")
 
+    def _rank_start(self, event: Event[RankStart]) -> Iterator[Line]:
+        """Report once why ranks start new interpreters."""
+        if event.data.cold and not self._is_cold_reported:
+            self._is_cold_reported = True
+            names = ", ".join(event.data.cold)
+            text = f"each rank starts a new interpreter: {_short(names, 160)} differ from the bed's; ccbed up takes them over"
+            yield self._line(event, "cold", text)
+
     def _rank_finished(self, event: Event[RankFinished]) -> Iterator[Line]:
         """The last loss that is shown is the mean over ranks."""
         mean, steps = event.data.loss_mean, event.data.steps
@@ -346,6 +356,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     CheckpointFailed: RunLines._checkpoint_failed,
     CheckpointRefused: RunLines._checkpoint_refused,
     ResumeChosen: RunLines._resume_chosen,
+    RankStart: RunLines._rank_start,
     RankStep: RunLines._rank_step,
     Progress: RunLines._progress,
     RankError: RunLines._rank_error,

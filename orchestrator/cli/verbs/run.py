@@ -163,6 +163,15 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     metavar="NAME",
     help="Redact this environment variable or option of the script. Repeatable.",
 )
+@click.option(
+    "--env",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Set this variable in every rank, on every host. Repeatable. On this machine ranks of a script have your whole environment.",
+)
+@click.option(
+    "--cold", is_flag=True, help="Start a new Python interpreter for each rank of a script, as torchrun does."
+)
 @options.bed
 @click.option("-i", "--inventory", type=click.Path(path_type=Path), help="Bring this bed up first, if it is not up.")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The directory of data sets for the ranks.")

@@ -11,7 +11,10 @@ from .units import Count, Figure, Rank, Ranks, Seconds, Step, Whole
 
 @payload("rank.start", writer="rank")
 class RankStart(Payload):
-    """A rank started. ``ppid``: of the agent, as the rank sees it; ``files``: name -> SHA-256."""
+    """A rank started. ``ppid``: of the agent, as the rank sees it; ``files``: name -> SHA-256.
+
+    ``cold``: variables that a running interpreter cannot apply, so that the rank's script starts a new one.
+    """
 
     rank: Rank
     pid: Whole | None = None
@@ -19,6 +22,7 @@ class RankStart(Payload):
     threads: Count | None = None
     preloaded: tuple[str, ...] | None = None
     files: Mapping[str, str] | None = None
+    cold: tuple[str, ...] | None = null()
 
 
 @payload("rank.joined", writer="rank")

@@ -72,6 +72,8 @@ class RankContext:
         self._lost_last = False
         self.begun = self._reported = 0.0
         self._first = True
+        #: Variables that this process cannot apply, because they take effect when an interpreter starts.
+        self.start_only: tuple[str, ...] = ()
         #: Samples of the whole batch of the current step, set by the workload; 0 if its steps have none.
         self.samples = 0
         #: Bytes that the first step moved, by operation, and the samples of its batch, which may be the last, short one.

@@ -2,15 +2,72 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from ...model import gang as gang_model
 from ...model.redaction import redacted
 
-__all__ = ("redacted", "variables")
+__all__ = ("complete", "find_start_only", "redacted", "threads", "variables")
 
 #: The setting with which cuBLAS computes the same bits every time (the NVIDIA cuBLAS documentation, "Results Reproducibility").
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+SCRIPT = "script"
+#: Variables of the node that no environment of a user replaces: the process tag, by which ``down`` finds every process.
+OF_NODE = ("CCBED_NODE",)
+#: These take effect only when an interpreter starts, or when torch is imported.
+START_ONLY = re.compile(
+    r"LD_\w+|PYTHON(?!PATH$|UNBUFFERED$|DONTWRITEBYTECODE$|BREAKPOINT$|PYCACHEPREFIX$|STARTUP$|EXECUTABLE$)\w+|MALLOC_\w+"
+    r"|GLIBC_TUNABLES|KMP_\w+|GOMP_\w+|OMP_(?!NUM_THREADS$)\w+|(MKL|OPENBLAS)_\w+|TORCH\w*|PYTORCH\w*"
+)
+#: Of these, what torch reads when it is used, or what ``settings`` applies to a warm rank.
+READ_LATE = re.compile(
+    r"TORCH_(NCCL|FR|GLOO|UCC|XCCL|CUDNN|BLAS|LINALG|MKLDNN|ROCM|HIP)_\w+|TORCHELASTIC_\w+|TORCH_HOME|TORCH_EXTENSIONS_DIR"
+    r"|TORCH_CUDA_ARCH_LIST|TORCH_DISTRIBUTED_DEBUG|TORCH_DISABLE_SHARE_RDZV_TCP_STORE|TORCH_SHOW_CPP_STACKTRACES"
+    r"|TORCH_ALLOW_TF32_CUBLAS_OVERRIDE|TORCH_DISABLE_ADDR2LINE|TORCH_SYMBOLIZE_MODE|TORCHINDUCTOR_CACHE_DIR"
+)
+#: Each warm rank has one thread in these libraries.
+ONE_THREAD = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def complete(
+    gang: gang_model.GangSpec, rank: int, node: str, incarnation: str, current: Mapping[str, str]
+) -> dict[str, str]:
+    """The whole environment of ``rank``. ``current``: that of the node."""
+    kept = {name: current[name] for name in OF_NODE if name in current}
+    base = current if gang.environment is None else {**gang.environment, **kept}
+    values = {**base, **variables(gang, rank, node, incarnation)}
+    users = {**(gang.environment or {}), **gang.env}
+    if gang.workload == SCRIPT and "OMP_NUM_THREADS" in users:
+        values["OMP_NUM_THREADS"] = users["OMP_NUM_THREADS"]
+    return values
+
+
+def threads(gang: gang_model.GangSpec, environ: Mapping[str, str]) -> int:
+    """The threads of torch: those of the first level in OMP_NUM_THREADS, else those of the plan."""
+    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdigit() and int(first) > 0 else gang.threads
+
+
+def find_start_only(at_start: Mapping[str, str], wanted: Mapping[str, str]) -> tuple[str, ...]:
+    """The variables by which ``wanted`` differs and that a running interpreter cannot apply.
+
+    ``at_start``: the environment with which this interpreter was started.
+    """
+    names = [name for name in {**at_start, **wanted} if START_ONLY.fullmatch(name) and not READ_LATE.fullmatch(name)]
+    limited = [name for name in ONE_THREAD if wanted.get(name, "1") != "1"]
+    differing = [name for name in names if name not in ONE_THREAD and at_start.get(name) != wanted.get(name)]
+    customizers = _customizers(wanted) if at_start.get("PYTHONPATH") != wanted.get("PYTHONPATH") else []
+    return (*sorted({*differing, *limited}), *customizers)
+
+
+def _customizers(wanted: Mapping[str, str]) -> list[str]:
+    """The modules on PYTHONPATH that an interpreter runs when it starts."""
+    entries = wanted.get("PYTHONPATH", "").split(":")
+    files = (Path(entry) / f"{name}.py" for entry in entries if entry for name in ("sitecustomize", "usercustomize"))
+    return [str(file) for file in files if file.is_file()]
 
 
 def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> dict[str, str]:
@@ -40,6 +97,11 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
     return {name: str(value) for name, value in values.items()}
 
 
+def error_file(out: str, rank: int) -> str:
+    """The file into which ``torch.distributed.elastic``'s ``@record`` writes the exception that ends the rank."""
+    return f"{out}/error-r{rank}.json"
+
+
 def _network(interface: str) -> dict[str, object]:
     """If the interface is not known, the libraries choose one themselves."""
     return {name: interface for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if interface}
@@ -64,4 +126,6 @@ def _torchrun(gang: gang_model.GangSpec, rank: int) -> dict[str, object]:
         "TORCHELASTIC_MAX_RESTARTS": gang.max_restarts,
         "TORCHELASTIC_RUN_ID": gang.run,
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCHELASTIC_ERROR_FILE": error_file(gang.out, rank),
     }

@@ -17,7 +17,7 @@ from ...model import codec
 from ...model import gang as gang_model
 from ...model.events import RankError, RankFinished, RankStart, Traffic
 from ..checkpoint import commit
-from . import environment, recorder, seeds
+from . import environment, interpreter, recorder, seeds
 
 if TYPE_CHECKING:
     from . import context
@@ -38,15 +38,17 @@ def main(
         return 1
     notes = recorder.Notes(events_path, node=node, incarnation=incarnation, rank=rank, epoch=gang.epoch)
 
-    def begin() -> None:
+    def begin() -> tuple[str, ...]:
         """The environment is written before the event: a rank that reports its start has recorded its environment."""
-        _set_environment(gang, rank, node, incarnation)
+        start_only = _set_environment(gang, rank, node, incarnation)
         files = recorder.sums(Path(gang.out), (f"env-r{rank}.json",))
         notes.note(
             RankStart(
-                rank=rank, pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=tuple(preloaded), files=files
+                rank=rank, pid=os.getpid(), ppid=os.getppid(), threads=threads, preloaded=tuple(preloaded), files=files,
+                cold=start_only or None,
             )
-        )
+        )  # fmt: skip
+        return start_only
 
     try:
         return _run(gang, rank, notes, release_fd, begin)
@@ -64,11 +66,10 @@ def _is_fenced_off(gang: gang_model.GangSpec) -> bool:
 
 
 def _run(
-    gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int, begin: Callable[[], None]
+    gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int, begin: Callable[[], tuple[str, ...]]
 ) -> int:
     try:
-        begin()
-        return _work(gang, rank, notes, release_fd)
+        return _work(gang, rank, notes, release_fd, begin())
     except SystemExit as request:
         return _exit_code(request, rank, notes)
     except BaseException as error:  # noqa: BLE001 every error ends this rank and is reported
@@ -85,11 +86,16 @@ def _run(
         return 1
 
 
-def _set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> None:
-    """Set the environment and write a redacted copy of it."""
-    os.environ.update(environment.variables(gang, rank, node, incarnation))
+def _set_environment(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str) -> tuple[str, ...]:
+    """Set the environment, write a redacted copy of it, and return what a script in this process would lack of it."""
+    wanted = environment.complete(gang, rank, node, incarnation, os.environ)
+    is_script = gang.workload == environment.SCRIPT
+    start_only = environment.find_start_only(interpreter.environment_at_start(), wanted) if is_script else ()
+    os.environ.clear()
+    os.environ.update(wanted)
     text = json.dumps(environment.redacted(os.environ, gang.secret_names), indent=1)
     recorder.write(Path(gang.out) / f"env-r{rank}.json", text + "\n")
+    return start_only
 
 
 def _reseed(gang: gang_model.GangSpec, rank: int) -> None:
@@ -114,14 +120,18 @@ def _unseed() -> None:
         sys.modules["numpy"].random.seed()
 
 
-def _work(gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int) -> int:
+def _work(
+    gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_fd: int, start_only: tuple[str, ...]
+) -> int:
     import torch
 
     from . import context
 
     package = (__package__ or "orchestrator").partition(".")[0]
     workload = importlib.import_module(f"{package}.workloads.{gang.workload.replace('-', '_')}")
-    torch.set_num_threads(gang.threads)
+    torch.set_num_threads(environment.threads(gang, os.environ))
+    if torch.distributed.is_available():
+        torch.distributed.set_debug_level_from_env()  # type: ignore[attr-defined]
     if getattr(workload, "SEEDED", True):
         _reseed(gang, rank)
     else:
@@ -129,6 +139,7 @@ def _work(gang: gang_model.GangSpec, rank: int, notes: recorder.Notes, release_f
     ctx: context.RankContext = context.RankContext(
         gang, rank, params=codec.build(workload.Params, dict(gang.params)), notes=notes, release_fd=release_fd
     )
+    ctx.start_only = start_only
     try:
         workload.run(ctx)
     finally:

@@ -56,6 +56,8 @@ def execute(script: str, module_name: str = "") -> SystemExit | ScriptFailed | N
     ``__main__`` stays its module; the code of a SystemExit is an int.
     """
     module = types.ModuleType(MAIN)
+    if sys.version_info < (3, 14):
+        vars(module)["__annotations__"] = {}
     sys.modules[MAIN] = module
     try:
         code = _load_module(module, module_name) if module_name else _load_file(module, script)

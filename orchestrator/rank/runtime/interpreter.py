@@ -1,0 +1,96 @@
+"""Makes the warm interpreter of a rank equal to one that has just been started with ``python -u FILE.py ARGS``.
+
+What stays different: modules of torch are imported, stdin is /dev/null, SIGUSR1 writes the stacks to stderr, all ranks of a
+node share the hash seed of the process that forked them, and the directory of ``ccbed_events`` is the last on sys.path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib import util
+from pathlib import Path
+from types import ModuleType
+from typing import TextIO
+
+#: The package of ccbed in a rank.
+OWN = __name__.partition(".")[0]
+#: The name under which the watcher is loaded, so that a user's package has any name of ccbed.
+WATCHER = "_ccbed_watch"
+
+
+def environment_at_start() -> dict[str, str]:
+    """The variables with which this interpreter was started, without those that ccbed has removed since then."""
+    try:
+        block = Path("/proc/self/environ").read_bytes()
+    except OSError:
+        return dict(os.environ)
+    pairs = (item.partition(b"=") for item in block.split(b"\0") if b"=" in item)
+    values = {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+    return {name: value for name, value in values.items() if name in os.environ}
+
+
+def imitate_start(script: str, args: tuple[str, ...], payload: str, modules: Path, at_start: Mapping[str, str]) -> None:
+    """Set arguments, sys.path, streams and signals, and hide ccbed's own modules from the script.
+
+    ``payload``: the directory of the ranks' code; ``modules``: that of ``ccbed_events``; ``at_start``: the environment with
+    which this process was started, whose PYTHONPATH does not count.
+    """
+    sys.argv = [script, *args]
+    sys.orig_argv = [sys.executable, "-u", *sys.argv]
+    own = {payload, _directory_of_main(), *_entries(at_start.get("PYTHONPATH", ""))}
+    others = [entry for entry in sys.path if entry not in own]
+    first = str(Path(script).resolve().parent if script else Path.cwd())
+    users = _entries(os.environ.get("PYTHONPATH", ""))
+    sys.path[:] = dict.fromkeys((first, *users, *others, str(modules)))
+    sys.path_importer_cache.clear()
+    sys.dont_write_bytecode = bool(os.environ.get("PYTHONDONTWRITEBYTECODE"))
+    tempfile.tempdir = None
+    time.tzset()
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+        signal.signal(number, handler)
+    for fd, name in ((1, "stdout"), (2, "stderr")):
+        stream = _unbuffered(fd, getattr(sys, name))
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
+def hide_modules() -> None:
+    """Remove ccbed's modules from sys.modules: a user's module of the same name is theirs. Loaded code keeps working."""
+    for name in [name for name in sys.modules if name == OWN or name.startswith(f"{OWN}.")]:
+        del sys.modules[name]
+
+
+def load_watcher(folder: Path) -> ModuleType:
+    """Load the watcher under a name of its own, as in any other interpreter, and return the module that installs it."""
+    spec = util.spec_from_file_location(WATCHER, folder / "__init__.py", submodule_search_locations=[str(folder)])
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{folder}: cannot be loaded")
+    sys.modules[WATCHER] = util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[WATCHER])
+    return importlib.import_module(f"{WATCHER}.install")
+
+
+def _directory_of_main() -> str:
+    """The first entry of sys.path when this interpreter was started: the archive of ccbed."""
+    return str(Path(getattr(sys.modules["__main__"], "__file__", None) or ".").absolute().parent)
+
+
+def _entries(path: str) -> list[str]:
+    """The entries of PYTHONPATH, as absolute paths."""
+    return [os.path.normpath(Path.cwd() / entry) for entry in path.split(os.pathsep)] if path else []
+
+
+def _unbuffered(fd: int, stream: TextIO) -> TextIO:
+    """A text stream that writes at once, as with ``python -u``."""
+    with contextlib.suppress(OSError, ValueError):
+        stream.flush()
+    raw = open(fd, "wb", buffering=0, closefd=False)  # noqa: SIM115 it lives as long as the process
+    return io.TextIOWrapper(raw, encoding=stream.encoding, errors=stream.errors, write_through=True)
