@@ -41,6 +41,7 @@ class _Rank:
     directory: str
     started: Event[events.RankStart]
     first_step: Event[events.RankStep] | None
+    restarted: bool
 
 
 def check(run: Run, params: Params) -> Verdict:
@@ -93,13 +94,17 @@ def _missing_events(run: Run) -> Iterator[views.Finding]:
 def _ranks(run: Run) -> Iterator[_Rank]:
     for gang in views.gangs(run.history):
         first_steps = gang.by_rank(events.RankStep)
-        for rank, event in gang.by_rank(events.RankStart).items():
-            node = gang.ranks.get(rank)
-            directory = gang.directory(node) if node else None
+        started = {
+            (event.data.rank, event.node, event.source.incarnation): event
+            for event in reversed(gang.of(events.RankStart))
+        }
+        for (rank, name, incarnation), event in reversed(started.items()):
+            node = name if name in gang.nodes_of(rank) else gang.ranks.get(rank)
+            directory = gang.directory(node, incarnation) if node else None
             if node and directory:
                 yield _Rank(
                     rank=rank, epoch=gang.epoch, node=node, directory=f"nodes/{node}/{directory}", started=event,
-                    first_step=first_steps.get(rank),
+                    first_step=first_steps.get(rank), restarted=gang.nodes_of(rank).count(node) > 1,
                 )  # fmt: skip
 
 
@@ -140,6 +145,9 @@ def _identity(run: Run, rank: _Rank) -> tuple[list[views.Finding], list[views.Fi
     name = begin.data.run if begin else None
     text = run.files.log(rank.node, rank.rank, rank.epoch)
     line = IDENTITY.search(text[:4096])
+    if line and line[3] != rank.started.source.incarnation:  # the node was restarted in this attempt: two logs
+        lines = [other for other in IDENTITY.finditer(text) if other[3] == rank.started.source.incarnation]
+        line = lines[0] if lines and rank.restarted else line
     where = f"{rank.directory}/rank-{rank.rank}.log"
     if line is None:
         return [], [views.finding(f"{where} does not name its rank", rank.started)]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .. import views
 from ..model import events
 from ..model.event import Event
-from ..model.events import RecoveryDecided
+from ..model.events import RecoveryDecided, RecoveryReplaced
 from ..model.payload import Payload
 from ..model.run import Run
 from ..model.verdict import Verdict
@@ -97,14 +97,16 @@ def _undecided(run: Run) -> Iterator[views.Finding]:
 
 def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     """One gang.start per node and attempt; together they assign every rank of the world to one node."""
+    moves = views.replacements(run.history, gang)
     nodes = Counter(start.node for start in gang.starts)
     for node, times in nodes.items():
-        if times > 1:
+        if times > (node in views.first_slots(gang).values()) + sum(node == new for _, new in moves):
             invokes = [start.invoke for start in gang.starts]
             yield views.finding(f"{times} gangs were started on {node} in attempt {gang.epoch}", *invokes)
     assigned = Counter(rank for start in gang.starts for rank in start.invoke.data.ranks or ())
     world, is_over = gang.world or 0, not any(views.not_ended(run.history))
-    surplus = [rank for rank, times in assigned.items() if times > 1 or rank not in range(world)]
+    moved = Counter(slot for slot, _ in moves)
+    surplus = [rank for rank, times in assigned.items() if times > 1 + moved[rank] or rank not in range(world)]
     missing = [rank for rank in range(world) if is_over and not assigned[rank]]
     if surplus or missing:
         rank = (surplus + missing)[0]
@@ -115,10 +117,10 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
 
 
 def _repeated(gang: views.Gang) -> Iterator[views.Finding]:
-    """Notes that a rank wrote more than once in one attempt."""
+    """Notes that a rank wrote more than once in one attempt, from the same incarnation of a node."""
     for kind in ONCE:
         notes: tuple[Event, ...] = gang.of(kind)
-        for rank, times in Counter(event.data.rank for event in notes).items():
+        for (rank, _), times in Counter((event.data.rank, event.source.incarnation) for event in notes).items():
             if times > 1:
                 yield views.finding(f"attempt {gang.epoch}: {kind.NAME} of rank {rank} {times} times", *notes)
 
@@ -128,9 +130,9 @@ def _wrong_nodes(gang: views.Gang) -> Iterator[views.Finding]:
     notes: list[Event] = [event for kind in ONCE for event in gang.of(kind)]
     for event in notes:
         rank = event.data.rank
-        node = gang.ranks.get(rank)
-        if node is None or node != event.node:
-            text = f"attempt {gang.epoch}: rank {rank} belongs to {node}, but {event.f} came from {event.node}"
+        nodes = gang.nodes_of(rank)
+        if event.node not in nodes:
+            text = f"attempt {gang.epoch}: rank {rank} belongs to {gang.ranks.get(rank)}, but {event.f} came from {event.node}"
             yield views.finding(text, event)
 
 
@@ -201,6 +203,6 @@ def _incarnations(run: Run) -> Iterator[views.Finding]:
 
 
 def _budget(run: Run) -> Iterator[views.Finding]:
-    decided = run.history.of(events.RecoveryDecided)
+    decided = run.history.of(events.RecoveryDecided, RecoveryReplaced)
     if len(decided) > run.trial.recovery.max_restarts:
         yield views.finding(f"{len(decided)} recoveries where {run.trial.recovery.max_restarts} were allowed", *decided)

@@ -29,7 +29,7 @@ def check(run: Run, params: Params) -> Verdict:
 
 
 def _summary(run: Run) -> str:
-    lost = sum(len(event.data.lost or ()) for event in run.history.of(events.RecoveryDecided))
+    lost = sum(len(event.data.lost or ()) for event in _replacements(run))
     if lost:
         return f"{lost} node{'s' * (lost != 1)} lost as planned, nothing else"
     is_abnormal = any(event.type == "note" and views.is_abnormal(event) for event in run.history.events)
@@ -127,7 +127,7 @@ def _description(event: Event, gangs: Sequence[views.Gang]) -> str:
 def _undetected(run: Run) -> Iterator[views.Finding]:
     """Recoveries without an earlier detection; the outcome of an injection does not count as one."""
     last = 0
-    for decided in run.history.of(events.RecoveryDecided):
+    for decided in _replacements(run):
         detections = [
             e for e in run.history.events if last < e.seq < decided.seq and (views.is_abnormal(e) or _failed(e))
         ]
@@ -139,6 +139,10 @@ def _undetected(run: Run) -> Iterator[views.Finding]:
                 f"{undetected[0]} was replaced although neither its exit nor its silence was detected", decided
             )
         last = decided.seq
+
+
+def _replacements(run: Run) -> Sequence[Event[events.RecoveryDecided | events.RecoveryReplaced]]:
+    return run.history.of(events.RecoveryDecided, events.RecoveryReplaced)
 
 
 def _failed(event: Event) -> bool:

@@ -87,7 +87,7 @@ class Plan:
     """The plan of a run (``plan.json``). ``slots``: group rank -> node; ``acts``: fault id -> node -> Act, for late targets.
 
     ``policy``: the recovery order with ``auto`` resolved; ``last_step``: None if the workload does not count steps;
-    ``clocks``: boot id of a host -> its clock, as preflight measured it;
+    ``has_launcher``: the job's own launcher starts the ranks; ``clocks``: boot id of a host -> its clock, as preflight measured it;
     ``inputs``: path under ``inputs/`` of the bundle -> SHA-256;
     ``link``: the shaped links of an emulated fabric; ``left_out``: warm spares that cannot take part -> the reason;
     ``checks``: the checks that judge the run; None: a bundle of format 1, which does not list them.
@@ -106,6 +106,7 @@ class Plan:
     payload: str
     checkpoints: str
     last_step: int | None = None
+    has_launcher: bool = False
     data: str | None = None
     acts: Mapping[str, Mapping[str, Act]] = field(default_factory=dict)
     threads: int = 1

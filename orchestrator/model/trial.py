@@ -17,6 +17,8 @@ PHASES = (
 #: Phases inside a collective: a fault there is injected when the other ranks are inside the collective as well.
 INSIDE = ("allreduce", "collective")
 POLICIES = ("spare", "restart", "none")
+#: The recovery of a job's own launcher: lost nodes are replaced, and survivors are left alone.
+THEIRS = "theirs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,19 @@ from .event_times import event_times, uncertain_times
 from .failovers import MILESTONES, PHASES, Failover, Milestone, failovers, fault_start
 from .faults import FaultTrace, FaultView, faults, traces
 from .findings import Finding, conclude, finding, not_ended, not_started, unknown
-from .gangs import Gang, begin_nodes, culprit_of, epoch_at, epoch_of, gangs, hosts_of, is_abnormal, slots_at
+from .gangs import (
+    Gang,
+    begin_nodes,
+    culprit_of,
+    epoch_at,
+    epoch_of,
+    first_slots,
+    gangs,
+    hosts_of,
+    is_abnormal,
+    replacements,
+    slots_at,
+)
 from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps
 from .order import disorder
 from .overview import RunView, counts_steps, ending, is_collective, view
@@ -50,6 +62,7 @@ __all__ = [
     "fault_start",
     "faults",
     "finding",
+    "first_slots",
     "gangs",
     "goodput",
     "hosts_of",
@@ -66,6 +79,7 @@ __all__ = [
     "not_started",
     "number",
     "operations",
+    "replacements",
     "resume_steps",
     "slots_at",
     "timeline",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from ..model import events
 from ..model.event import Event, History
-from ..model.events import RecoveryDecided
+from ..model.events import RecoveryDecided, RecoveryReplaced
 from ..model.payload import Payload
 from ..model.run import StepRecord
 from ..model.trial import Trial
@@ -31,6 +32,9 @@ MILESTONES = (
     "restored",
     "first step",
 )
+#: Events after which a lost node is replaced.
+Decision: TypeAlias = RecoveryDecided | RecoveryReplaced
+_DECISIONS = (RecoveryDecided, RecoveryReplaced)
 PHASES = ("detect", "stop", "node", "store", "join", "restore", "step")
 
 
@@ -80,7 +84,7 @@ class _Case:
     history: History
     when: Callable[[Event], float]
     times: Clocks
-    decided: Event[RecoveryDecided]
+    decided: Event[Decision]
     epoch: int
     old: Gang | None
     new: Gang | None
@@ -93,15 +97,25 @@ def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) 
     records = tuple(steps)
     recoveries: list[Failover] = []
     unclaimed = [trace for trace in traces(trial, history) if trace.first(events.FaultInjected)]
-    for decided in history.of(events.RecoveryDecided):
+    for decided in history.of(*_DECISIONS):
         case = _case(history, decided, unclaimed)
         if case.fault is not None:
             unclaimed = [trace for trace in unclaimed if not _claimed(trace, case)]
-        recoveries.append(_failover(len(recoveries), case, records))
+        failover = _failover(len(recoveries), case, records)
+        recoveries.append(failover if decided.kind is RecoveryDecided else _within_attempt(failover, decided))
     return tuple(recoveries)
 
 
-def _case(history: History, decided: Event[RecoveryDecided], unclaimed: Sequence[FaultTrace]) -> _Case:
+def _within_attempt(failover: Failover, replaced: Event[Decision]) -> Failover:
+    """The job's own launcher recovers, in its own attempt: the history shows the loss and its detection only."""
+    points = failover.milestones[:2]
+    return replace(
+        failover, epoch=replaced.epoch or 0, milestones=points, phases=_phases(points), ttr_s=None, caught_up_s=None,
+        resume_step=None, resume_name=None, newest_step=None, lost_steps=(),
+    )  # fmt: skip
+
+
+def _case(history: History, decided: Event[Decision], unclaimed: Sequence[FaultTrace]) -> _Case:
     known = gangs(history)
     old = max((g for g in known if g.began.seq < decided.seq), key=lambda g: g.epoch, default=None)
     named = epoch_of(decided)
@@ -122,11 +136,9 @@ def _case(history: History, decided: Event[RecoveryDecided], unclaimed: Sequence
     )
 
 
-def _detector(
-    history: History, decided: Event[RecoveryDecided], old: Gang | None, epoch: int, times: Clocks
-) -> Event | None:
+def _detector(history: History, decided: Event[Decision], old: Gang | None, epoch: int, times: Clocks) -> Event | None:
     """The first detector event about the attempts before ``epoch``, after any earlier decision."""
-    since = max((e.seq for e in history.of(events.RecoveryDecided) if e.seq < decided.seq), default=0)
+    since = max((e.seq for e in history.of(*_DECISIONS) if e.seq < decided.seq), default=0)
     oldest = old.epoch if old else 0
     detections = [
         event
@@ -141,7 +153,7 @@ def _detector(
 
 
 def _cause(
-    decided: Event[RecoveryDecided], detector: Event | None, unclaimed: Sequence[FaultTrace], times: Clocks
+    decided: Event[Decision], detector: Event | None, unclaimed: Sequence[FaultTrace], times: Clocks
 ) -> FaultTrace | None:
     """The earliest injected fault that can have caused this recovery: on a lost node, else any before the detection."""
     lost = set(decided.data.lost or ()) | ({detector.node} if detector else set())

@@ -18,7 +18,11 @@ P = TypeVar("P", bound=Payload)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """One attempt. ``slots``: group rank -> node; ``ranks``: rank -> node; ``starts``: the gang.start of each node."""
+    """One attempt. ``slots``: group rank -> node; ``ranks``: rank -> node; ``starts``: the gang.start of each node.
+
+    Where the job's own launcher recovers, a lost node is replaced within the attempt: ``slots`` and ``ranks`` name the
+    newest node, ``starts`` all of them.
+    """
 
     epoch: int
     starts: tuple[Operation, ...]
@@ -35,6 +39,10 @@ class Gang:
     @property
     def nodes(self) -> tuple[str, ...]:
         return tuple(self.slots[slot] for slot in sorted(self.slots))
+
+    def nodes_of(self, rank: int) -> tuple[str, ...]:
+        """The nodes on which this rank was started, in order."""
+        return tuple(start.node or "" for start in self.starts if rank in (start.invoke.data.ranks or ()))
 
     def of(self, kind: type[P]) -> tuple[Event[P], ...]:
         """The notes of this kind that ranks, agents and the controller wrote in this attempt."""
@@ -53,9 +61,14 @@ class Gang:
         """Whether every rank of the world has a note of this kind."""
         return bool(self.ranks) and set(self.ranks) <= set(self.by_rank(kind))
 
-    def directory(self, node: str) -> str | None:
-        """The name of the node's directory of this attempt in the bundle, ``i<ordinal>-e<epoch>``."""
-        out = next((start.invoke.data.out for start in self.starts if start.node == node), None)
+    def directory(self, node: str, incarnation: str | None = None) -> str | None:
+        """The name of the node's directory of this attempt in the bundle, ``i<ordinal>-e<epoch>``.
+
+        ``incarnation``: of the node, where it was restarted within the attempt.
+        """
+        starts = [start for start in self.starts if start.node == node]
+        own = [start for start in starts if start.outcome and start.outcome.source.incarnation == incarnation]
+        out = next((start.invoke.data.out for start in own or starts), None)
         return posixpath.basename(out.rstrip("/")) if out is not None else None
 
 
@@ -95,11 +108,33 @@ def slots_at(history: History, seq: int) -> tuple[str, ...]:
     newest, slots = 0, tuple[str, ...]()
     for gang in gangs(history):
         if newest < gang.began.seq <= seq:
-            newest, slots = gang.began.seq, gang.nodes
-    for event in history.of(events.RecoveryDecided):
+            first = first_slots(gang)
+            newest, slots = gang.began.seq, tuple(first[slot] for slot in sorted(first))
+    for event in history.of(events.RecoveryDecided, events.RecoveryReplaced):
         if newest < event.seq <= seq:
             newest, slots = event.seq, event.data.slots or ()
     return slots
+
+
+def first_slots(gang: Gang) -> Mapping[int, str]:
+    """Group rank -> the node on which it was first started in this attempt."""
+    slots: dict[int, str] = {}
+    for start in gang.starts:
+        slots.setdefault(start.invoke.data.group_rank or 0, start.node or "")
+    return slots
+
+
+def replacements(history: History, gang: Gang) -> tuple[tuple[int, str], ...]:
+    """(group rank, its new node) for each node that was replaced within this attempt, in order."""
+    slots, moves = dict(first_slots(gang)), []
+    for event in history.of(events.RecoveryReplaced):
+        if event.epoch != gang.epoch:
+            continue
+        new = dict(enumerate(event.data.slots or ()))
+        lost = event.data.lost or ()
+        moves += [(slot, new[slot]) for slot, node in slots.items() if node in lost and slot in new]
+        slots |= new
+    return tuple(moves)
 
 
 def is_abnormal(event: Event) -> bool:

@@ -34,6 +34,8 @@ class Params:
     root         the project, which is copied where nodes cannot run the script in place (default: its git work tree, or its directory)
     cold         start a new interpreter instead of the warm rank
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
+    launcher     the job's own launcher, once per node: torchrun, torchrun-best, or a command with {rank} {nnodes} {master_addr} …
+    nproc        of a launcher: workers per node ({nproc})
     """
 
     file: str = ""
@@ -45,6 +47,8 @@ class Params:
     root: str | None = None
     cold: bool = False
     exit_timeout_s: float = 300.0
+    launcher: str = ""
+    nproc: int = 1
 
 
 def check(params: Params) -> list[str]:
@@ -62,6 +66,12 @@ def check(params: Params) -> list[str]:
                 problems.append(f"step_regex: must have a group that matches the step (got {params.step_regex!r})")
         except re.error as error:
             problems.append(f"step_regex: not a regular expression: {error} (got {params.step_regex!r})")
+    if params.launcher:
+        from ..rank.runtime import launcher
+
+        problems += [f"launcher: {problem}" for problem in launcher.find_problems(params.launcher)]
+    if params.nproc < 1:
+        problems.append(f"nproc: must be >= 1 (got {params.nproc})")
     if not params.exit_timeout_s > 0:
         problems.append(f"exit_timeout_s: must be > 0 (got {params.exit_timeout_s})")
     return problems
@@ -85,7 +95,13 @@ def run(ctx: context.RankContext) -> None:
         os.chdir(directory)
     module = Path(__file__).parent.parent / "rank" / "user"
     script = work_dir.on_node(ctx.gang.work_dir, params.file) if params.file else ""
-    if params.exec_ or params.cold or ctx.start_only:
+    if params.launcher:
+        from ..rank.runtime import launcher
+
+        target = ("-m", params.module) if params.module else (script,) if script else ()
+        search_path = (str(module.parent / "watcher" / "site"), str(module))
+        launcher.run(ctx, (*params.exec_, *target), search_path)
+    elif params.exec_ or params.cold or ctx.start_only:
         _run_cold(ctx, script, module)
     else:
         _run_warm(ctx, script, module)

@@ -96,7 +96,10 @@ def test_a_damaged_bed_file_is_named(state: Path) -> None:
         ("run dp-ring --nodes -3", "--nodes: must be >= 1 (got -3)"),
         ("run dp-ring --ranks-per-node 100000", "--ranks-per-node: must be <= 256"),
         ("run dp-ring --batch x", "--batch: must be a whole number (got x)"),
-        ("run dp-ring --recovery frob", "--recovery: unknown policy; known: auto, none, restart, spare (got frob)"),
+        (
+            "run dp-ring --recovery frob",
+            "--recovery: unknown policy; known: auto, none, restart, spare, theirs (got frob)",
+        ),
         ("run dp-ring --at 10s", "--at needs --fail-node"),
         ("run dp-ring --fail-node 2 --at step=", "at.step: must be a whole number"),
         ("run dp-ring --frob", "No such option"),

@@ -16,7 +16,7 @@ from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.plan import Plan
 from ...model.plugin import Catalogue
-from ...model.trial import Trial
+from ...model.trial import THEIRS, Trial
 from ...store import bundle, paths
 from ..render.terminal import Terminal, short_path
 
@@ -132,6 +132,9 @@ def overrides(name: str, options: Mapping[str, Any], workload_values: Mapping[st
         "seed": ("seed",),
         "wall": ("liveness", "wall_s"),
     }
+    if workload_values.get("launcher"):
+        paths_by_option["ranks_per_node"] = ("params", "nproc")
+        options = {**options, "recovery": options.get("recovery") or THEIRS}
     overridden = [
         trial_draft.Override(path=path, content=options[option], source=f"--{option.replace('_', '-')}")
         for option, path in paths_by_option.items()

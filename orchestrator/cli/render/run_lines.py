@@ -36,6 +36,7 @@ from ...model.events import (
     RankStep,
     RecoveryDecided,
     RecoveryRefused,
+    RecoveryReplaced,
     ResumeChosen,
     RunBegin,
     RunEnd,
@@ -228,6 +229,12 @@ class RunLines:
         text = f"{lost or failed} lost: {policy}" + (f"; {where}" if where else "")
         yield self._line(event, f"attempt {event.epoch}", text)
 
+    def _recovery_replaced(self, event: Event[RecoveryReplaced]) -> Iterator[Line]:
+        before, self.slots = self.slots, event.data.slots or self.slots
+        lost, policy = next(iter((event.data.policy or {}).items()), ("a node", ""))
+        node = self.slots[before.index(lost)] if lost in before else "its replacement"
+        yield self._line(event, "replaced", f"{lost} lost: {policy}; its launcher starts on {node}, the others go on")
+
     def _checkpoint_skipped(self, event: Event[CheckpointSkipped]) -> Iterator[Line]:
         yield self._line(event, "skipped", f"checkpoint {event.data.name}: {event.data.reason}")
 
@@ -351,6 +358,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     NodeSuspect: RunLines._node_suspect,
     ControllerLate: RunLines._controller_late,
     RecoveryRefused: RunLines._recovery_refused,
+    RecoveryReplaced: RunLines._recovery_replaced,
     RecoveryDecided: RunLines._recovery_decided,
     CheckpointSkipped: RunLines._checkpoint_skipped,
     CheckpointFailed: RunLines._checkpoint_failed,

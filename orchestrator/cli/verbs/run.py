@@ -138,7 +138,11 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     metavar="WHEN",
     help="When --fail-node acts: step=20,phase=allreduce, or 10s. Once for all, or once per --fail-node, in order.",
 )
-@click.option("--recovery", metavar="POLICY", help="auto, none, or an order such as spare,restart.")
+@click.option(
+    "--recovery",
+    metavar="POLICY",
+    help="auto, none, an order such as spare,restart, or theirs: the --launcher recovers.",
+)
 @click.option("--max-restarts", metavar="N", help="Maximum number of recoveries.")
 @click.option("--nodes", metavar="N", help="Number of nodes.")
 @click.option("--ranks-per-node", "--nproc-per-node", "ranks_per_node", metavar="N", help="Ranks per node.")

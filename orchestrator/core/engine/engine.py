@@ -2,6 +2,7 @@
 
 An attempt: prepare (fence, checkpoint, store, nodes) -> start (fork, join) -> run -> close. On the first abnormal event:
 stop the gang -> settle (wait for every node's response, exit or silence) -> decide -> prepare the next attempt.
+With the recovery ``theirs`` the attempt continues instead: see ``replacement``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from ...model.events import (
 from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial
-from . import faults, gang, recovery, resume, shutdown
+from . import faults, gang, recovery, replacement, resume, shutdown
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -119,6 +120,8 @@ def _rank_exit(trial: Trial, state: State, event: Event[RankExit]) -> Result:
     state = reached(state, [event.data.last_step])
     if not _current(state, event):
         return state, ()
+    if replacement.applies(state):
+        return replacement.on_exit(trial, state, event)
     rank = event.data.rank
     if event.data.code != 0:
         return abnormal(trial, replace(state, failed=state.failed | {rank}), event)
@@ -189,6 +192,8 @@ def _lost(trial: Trial, state: State, event: Event, name: str) -> Result:
         return shutdown.without(trial, state, name)
     if state.stage == "stop":
         return _settle(trial, replace(state, awaited=state.awaited - {gang.stop_key(state, name)}))
+    if replacement.applies(state):
+        return replacement.on_loss(trial, state, event, name)
     return abnormal(trial, state, event) if name in state.slots else (state, ())
 
 
@@ -237,6 +242,8 @@ def _prepared(trial: Trial, state: State, event: Event) -> Result:
     """A response that the preparation or the closing of an attempt awaits."""
     if state.ending:
         return shutdown.on_response(trial, state, event)
+    if replacement.is_awaited(state, event):
+        return replacement.on_response(trial, state, event)
     if state.stage != "prepare" or event.key not in state.awaited:
         return _applied_late(state, event), ()
     if event.type == "info":

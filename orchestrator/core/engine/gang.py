@@ -37,7 +37,8 @@ def prepare(trial: Trial, state: State) -> Result:
 
     Replaced silent nodes are killed as well; a response of a lost host is not awaited.
     """
-    state, ends, awaited_ends = _condemn(state)
+    state, ends = condemn(state)
+    awaited_ends = {end.key for end in ends if not state.silent_host(state.host(str(end.node)))}
     fixer = next((name for name in state.slots if state.usable(name)), None)
     missing = tuple(dict.fromkeys(name for name in state.slots if not state.usable(name)))
     starts = tuple(_start_node(state, name) for name in missing)
@@ -58,7 +59,7 @@ def on_prepared(trial: Trial, state: State, event: Event) -> Result:
     name = str(event.node)
     if event.command is NodeKill and event.type == "ok":
         state = replace(state, nodes={**state.nodes, name: replace(state.nodes[name], alive=False, reachable=False)})
-        follow = (_apply(state, name),) if name in state.slots else ()
+        follow = (apply_node(state, name),) if name in state.slots else ()
     elif event.kind is NodeApplyDone:
         state = with_applied_node(state, event)
         state, follow = _after_apply(trial, state, name)
@@ -97,7 +98,7 @@ def start(trial: Trial, state: State) -> Result:
     facts = codec.plain(state.resume or ResumeChosen(step=0))
     chosen = command(Note(f=ResumeChosen.NAME, value=facts), _key(state, "resume"), epoch=state.epoch)
     slots = tuple(dict.fromkeys(state.slots))
-    return state, (chosen, *(_gang(trial, state, name) for name in slots))
+    return state, (chosen, *(start_on(trial, state, name) for name in slots))
 
 
 def stop(trial: Trial, state: State, *, dump: bool = False) -> Result:
@@ -119,7 +120,7 @@ def next_epoch(state: State) -> State:
     """The state of the next attempt, without the previous gang."""
     return replace(
         state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="",
-        started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
+        vacant=frozenset(), started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
     )  # fmt: skip
 
 
@@ -137,18 +138,17 @@ def settle_key(state: State) -> str:
 
 def _start_node(state: State, name: str) -> Command:
     """Start a lost node again; a node that is only silent is killed first."""
-    return _kill(state, name) if state.nodes[name].alive else _apply(state, name)
+    return kill_node(state, name) if state.nodes[name].alive else apply_node(state, name)
 
 
-def _condemn(state: State) -> tuple[State, Commands, set[str]]:
-    """Order silent nodes without a slot to exit, at most once; also return the keys of responses to await."""
+def condemn(state: State) -> Result:
+    """Order silent nodes without a slot to exit, at most once."""
     names = [
         name for name, node in state.nodes.items() if node.silent and not node.condemned and name not in state.slots
     ]
-    ends = tuple(replace(_kill(state, name), deadline_s=DRAIN_S) for name in names)
-    awaited = {end.key for end in ends if not state.silent_host(state.host(str(end.node)))}
+    ends = tuple(replace(kill_node(state, name), deadline_s=DRAIN_S) for name in names)
     condemned = {name: replace(state.nodes[name], condemned=True) for name in names}
-    return replace(state, nodes={**state.nodes, **condemned}), ends, awaited
+    return replace(state, nodes={**state.nodes, **condemned}), ends
 
 
 def _after_apply(trial: Trial, state: State, name: str) -> Result:
@@ -188,20 +188,21 @@ def _scan(state: State, name: str) -> Command:
 def _store(trial: Trial, state: State) -> Command:
     leader = state.slots[0]
     address = state.plan.nodes[leader].address
-    payload = StoreOpen(epoch=state.epoch, address=address, port=trial.world.master_port)
+    reserve = True if state.plan.has_launcher else None
+    payload = StoreOpen(epoch=state.epoch, address=address, port=trial.world.master_port, reserve=reserve)
     return _command(state, payload, _key(state, "store"), leader)
 
 
-def _apply(state: State, name: str) -> Command:
+def apply_node(state: State, name: str) -> Command:
     return command(NodeApply(node=name), _key(state, f"apply/{name}"), node=name, deadline_s=20.0)
 
 
-def _kill(state: State, name: str) -> Command:
+def kill_node(state: State, name: str) -> Command:
     incarnation = state.nodes[name].incarnation
     return command(NodeKill(), kill_key(state, name), node=name, incarnation=incarnation)
 
 
-def _gang(trial: Trial, state: State, name: str) -> Command:
+def start_on(trial: Trial, state: State, name: str) -> Command:
     return Command(
         f=GangStart.NAME, key=_key(state, f"start/{name}"), node=name, incarnation=state.nodes[name].incarnation,
         epoch=state.epoch, value=codec.plain(_gang_spec(trial, state, name)),

@@ -39,7 +39,7 @@ def decide(trial: Trial, state: State) -> Decision:
     for slot, name in enumerate(state.slots):
         if state.usable(name):
             continue
-        chosen = _choice(state, name, spares)
+        chosen = choose_replacement(state, name, spares)
         if chosen is None:
             return Decision(refused=f"no policy of {list(state.plan.policy)} can replace {name}")
         policies[name], slots[slot] = chosen
@@ -89,8 +89,13 @@ def stale(trial: Trial, state: State) -> int:
     return state.stale + (not faults.ended_attempt(trial, state))
 
 
-def _choice(state: State, name: str, spares: Sequence[str]) -> tuple[str, str] | None:
-    """The policy for a lost node, and its replacement. A restart on a silent host is the last choice."""
+def choose_replacement(state: State, name: str, spares: Sequence[str] | None = None) -> tuple[str, str] | None:
+    """The policy for a lost node, and its replacement. A restart on a silent host is the last choice.
+
+    ``spares``: None for all that are usable.
+    """
+    if spares is None:
+        spares = [spare for spare in state.spares if state.usable(spare)]
     may_restart = "restart" in state.plan.policy and name not in state.unrestartable
     is_reachable = not state.silent_host(state.host(name))
     for policy in state.plan.policy:

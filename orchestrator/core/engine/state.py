@@ -81,6 +81,7 @@ class State:
 
     ``hopeless``: an error that a restart does not fix, such as a wrong result. ``unfit``: its cause is the hosts, not the
     system under test. ``begin``: SHA-256 of the value of ``run.begin``.
+    ``vacant``: group ranks of lost nodes whose launcher is not started again (yet).
     """
 
     plan: Plan
@@ -98,6 +99,7 @@ class State:
     failed: frozenset[int] = frozenset()
     started: frozenset[int] = frozenset()
     exited: frozenset[int] = frozenset()
+    vacant: frozenset[int] = frozenset()
     detector: str = ""
     lineage: tuple[tuple[int, int], ...] = ()
     best_step: int = 0

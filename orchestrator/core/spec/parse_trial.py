@@ -10,7 +10,7 @@ from typing import Any
 from ...model import codec
 from ...model.errors import UsageError
 from ...model.plugin import Catalogue
-from ...model.trial import POLICIES, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
+from ...model.trial import POLICIES, THEIRS, CheckSpec, FaultPlan, Liveness, Recovery, Trial, World
 from . import parse_faults, source_positions, trial_draft, values
 
 _KEYS = ("trial", "workload", "params", "world", "faults", "recovery", "checks", "liveness", "seed")
@@ -56,7 +56,7 @@ def build(
         "params": params or {},
         "world": world,
         "faults": faults,
-        "recovery": _recovery(draft),
+        "recovery": _recovery(draft, has_launcher=bool((params or {}).get("launcher"))),
         "checks": _checks(draft, catalogue),
         "liveness": _liveness(draft),
         "seed": _seed(draft),
@@ -179,10 +179,13 @@ def _world(draft: trial_draft.Draft) -> World:
     return World(**arguments)
 
 
-def _recovery(draft: trial_draft.Draft) -> Recovery:
+def _recovery(draft: trial_draft.Draft, *, has_launcher: bool) -> Recovery:
+    """A job's own launcher recovers by itself, unless the trial has another policy."""
     body = draft.section("recovery")
     draft.reject_unknown_keys(("recovery",), body, ("policy", "max_restarts"), "key")
-    policy = _policy(draft, body.get("policy", "auto"))
+    policy = _policy(draft, body.get("policy", THEIRS if has_launcher else "auto"))
+    if policy == (THEIRS,) and not has_launcher:
+        draft.add_problem(("recovery", "policy"), "theirs needs a launcher that recovers: --launcher torchrun", THEIRS)
     limit = {}
     if "max_restarts" in body:
         try:
@@ -194,7 +197,7 @@ def _recovery(draft: trial_draft.Draft) -> Recovery:
 
 def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
     where = ("recovery", "policy")
-    known = (*POLICIES, "auto")
+    known = (*POLICIES, "auto", THEIRS)
     names = setting.split(",") if isinstance(setting, str) else setting if isinstance(setting, list) else [setting]
     policy = tuple(str(name).strip() for name in names)
     for name in policy:
@@ -202,8 +205,10 @@ def _policy(draft: trial_draft.Draft, setting: Any) -> tuple[str, ...]:
             draft.add_problem(where, f"{name} is not available in this version; available: {', '.join(known)}")
         elif name not in known:
             draft.add_problem(where, f"unknown policy; {values.nearest(name, known)}", name)
-    if not policy or (len(policy) > 1 and {"auto", "none"} & set(policy)) or len(set(policy)) < len(policy):
-        draft.add_problem(where, "must be auto, none, or a list of spare and restart without repetition", setting)
+    if not policy or (len(policy) > 1 and {"auto", "none", THEIRS} & set(policy)) or len(set(policy)) < len(policy):
+        draft.add_problem(
+            where, "must be auto, none, theirs, or a list of spare and restart without repetition", setting
+        )
     return policy
 
 

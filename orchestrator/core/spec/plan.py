@@ -14,7 +14,7 @@ from ...model.free_memory import FreeMemory
 from ...model.gang import WorkDir
 from ...model.plan import Gap, HostClock, Plan, PlanNode
 from ...model.plugin import Catalogue
-from ...model.trial import Trial
+from ...model.trial import THEIRS, Trial
 from ..verdict import judge
 from . import memory_budget, planned_acts, plugin_files
 
@@ -72,6 +72,7 @@ def plan(
         payload=payload,
         checkpoints=f"{bed.shared_dir}/{run}/checkpoints",
         last_step=last,
+        has_launcher=bool(trial.params.get("launcher")),
         data=data,
         acts=acts,
         keep=int(trial.params.get("keep", 3)),
@@ -159,6 +160,8 @@ def _policy(
     recover. The bed's other hosts do not matter.
     """
     policy = trial.recovery.policy
+    if policy == (THEIRS,):
+        return (THEIRS, *(("spare", "restart") if spares else ("restart",))), ()
     if policy == ("none",) or (sharing_problem and policy == ("auto",) and not trial.faults):
         return ("none",), ()
     if sharing_problem:

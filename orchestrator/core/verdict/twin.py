@@ -17,6 +17,7 @@ from ...model.events import (
     RankFinished,
     RecoveryDecided,
     RecoveryRefused,
+    RecoveryReplaced,
     RunBegin,
     RunInterrupted,
 )
@@ -66,7 +67,15 @@ def incomplete(twin: Twin, ranks: int) -> str:
 
 def _disturbed(run: Run) -> bool:
     """Whether a fault was planned, or a node was lost, recovered or paused, or the run was interrupted."""
-    disturbances = (FaultPlanned, FaultInjected, RecoveryDecided, RecoveryRefused, RunInterrupted, NodeSilent)
+    disturbances = (
+        FaultPlanned,
+        FaultInjected,
+        RecoveryDecided,
+        RecoveryRefused,
+        RecoveryReplaced,
+        RunInterrupted,
+        NodeSilent,
+    )
     losses = any(views.is_abnormal(event) for event in run.history.events if event.type == "note")
     return bool(run.trial.faults) or bool(run.history.of(*disturbances)) or losses
 

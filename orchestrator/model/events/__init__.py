@@ -74,6 +74,7 @@ from .gang import (
     GangStalled,
     RecoveryDecided,
     RecoveryRefused,
+    RecoveryReplaced,
     StoreRetried,
 )
 from .nodes import (
@@ -191,6 +192,7 @@ __all__ = [
     "RankStep",
     "RecoveryDecided",
     "RecoveryRefused",
+    "RecoveryReplaced",
     "ReferenceCompared",
     "ResumeChosen",
     "ResumeFacts",

@@ -113,11 +113,12 @@ class CheckpointScanDone(Payload):
 
 @payload("store.open", "invoke", writer="ctl")
 class StoreOpen(Order):
-    """Host the store of the attempt at ``address``. ``port`` 0: any."""
+    """Host the store of the attempt at ``address``. ``port`` 0: any. ``reserve``: only choose a free port, for a launcher."""
 
     epoch: Attempt | None = None
     address: str | None = None
     port: Whole | None = None
+    reserve: bool | None = None
 
 
 @payload("store.open", "ok", writer="agent")

@@ -41,6 +41,18 @@ class RecoveryDecided(Payload):
     best_step: Step | None = None
 
 
+@payload("recovery.replaced", writer="ctl")
+class RecoveryReplaced(Payload):
+    """The job's own launcher recovers: a lost node is replaced within the attempt. Fields as in ``recovery.decided``."""
+
+    lost: tuple[str, ...] | None = None
+    failed: tuple[Rank, ...] | None = None
+    detector: str | None = None
+    policy: Mapping[str, str] | None = None
+    slots: tuple[str, ...] | None = None
+    epoch: Attempt | None = None
+
+
 @payload("recovery.refused", writer="ctl")
 class RecoveryRefused(Payload):
     """No policy applies, the budget of restarts is spent, or the run is in a crash loop."""

@@ -203,6 +203,9 @@ class Agent:
 
     def _open_store(self, item: Item, order: StoreOpen) -> None:
         address, epoch = required(order.address, "address"), required(order.epoch, "epoch")
+        if order.reserve:
+            self._stores.reserve(address, order.port or 0, self._responder(item))
+            return
         self._stores.open((item.run, epoch), address, order.port or 0, self._responder(item))
 
     def _start_gang(self, item: Item, order: GangStart) -> None:

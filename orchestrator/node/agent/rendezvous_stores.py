@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import signal
+import socket
 
 from ...model.events.commands import CommandFailed, StoreOpenDone
 from ..files.inbox import Respond
@@ -45,6 +46,23 @@ class RendezvousStores:
                 respond("ok", StoreOpenDone(address=address, pid=pid, **report))
 
         self._loop.add_reader(read, reported)
+
+    def reserve(self, address: str, port: int, respond: Respond) -> None:
+        """Respond with a port that is free now, for the launcher of the ranks: ``port`` or one after it, 0 for any."""
+        taken: list[int] = []
+        while True:
+            try:
+                with socket.create_server((address, port)) as server:
+                    free = int(server.getsockname()[1])
+                respond("ok", StoreOpenDone(address=address, port=free, retries=tuple(taken)))
+                return
+            except OSError as error:
+                taken.append(port)
+                if not port or len(taken) > RETRIES or port >= LAST_PORT:
+                    reason = f"no port for the launcher at {address}: {error.strerror} (tried {taken[0]} to {port})"
+                    respond("fail", CommandFailed(reason=reason))
+                    return
+            port += 1
 
     def exited(self, pid: int) -> bool:
         """A child was reaped: was it a store?"""

@@ -1,0 +1,149 @@
+"""Runs a job's own launcher once on a node, and reports what its workers recorded: the newest step and committed saves."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import string
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...model import gang as gang_model
+from ...model.events import Progress
+
+if TYPE_CHECKING:
+    from . import context
+
+_TORCHRUN = (
+    "{python} -m torch.distributed.run --nnodes {nnodes} --nproc-per-node {nproc} --max-restarts {max_restarts}"
+    " --rdzv-backend c10d --rdzv-endpoint {master_addr}:{master_port} --rdzv-id {run}"
+)
+#: Name -> its command. ``is_host``: what torchrun finds out by itself where every node has its own address.
+KNOWN = {
+    "torchrun": _TORCHRUN + " --rdzv-conf is_host={is_host}",
+    "torchrun-best": "env TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 "
+    + _TORCHRUN
+    + " --monitor-interval 0.1 --rdzv-conf is_host={is_host},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2",
+}
+#: The values that a command may name.
+NAMES = (
+    "rank", "nnodes", "nproc", "master_addr", "master_port", "run", "max_restarts", "is_host", "python", "script", "args",
+)  # fmt: skip
+#: Set by a launcher for its workers; those of the node's own rank would mislead it.
+_SET_BY_LAUNCHERS = (
+    "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK",
+    "GROUP_WORLD_SIZE", "NODE_RANK", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "CCBED_EVENTS", "CCBED_RESUME",
+)  # fmt: skip
+#: Seconds between two readings of the workers' records, and between two reports of their newest step.
+POLL_S, REPORT_S = 0.1, 0.5
+
+
+def find_problems(text: str) -> Iterator[str]:
+    """What is wrong with a launcher as the user names it."""
+    try:
+        words = shlex.split(KNOWN.get(text, text))
+        names = {name for word in words for _, name, _, _ in string.Formatter().parse(word) if name is not None}
+    except ValueError as error:
+        yield f"not a command: {error} (got {text!r})"
+        return
+    if unknown := sorted(names - set(NAMES)):
+        yield f"unknown {{{unknown[0]}}}; a command may name {', '.join(NAMES)} (got {text!r})"
+
+
+def build_command(text: str, values: Mapping[str, object], script: Sequence[str], args: Sequence[str]) -> list[str]:
+    """The command line of a launcher. ``script``: the words of ``{script}``; appended with ``args`` unless it names them."""
+    words = shlex.split(KNOWN.get(text, text))
+    if not any("{script}" in word for word in words):
+        words += ["{script}", "{args}"]
+    lists = {"{script}": script, "{args}": args}
+    texts = {"script": shlex.join(script), "args": shlex.join(args)}
+    return [part for word in words for part in lists.get(word, (word.format(**values, **texts),))]
+
+
+def run(ctx: context.RankContext, script: Sequence[str], search_path: Sequence[str]) -> None:
+    """Run the launcher until it exits. ``search_path``: put before PYTHONPATH. Raises SystemExit unless its code is 0."""
+    params = ctx.params
+    line = build_command(params.launcher, _values(ctx.gang, params.nproc), script, params.args)
+    print(f"ccbed: launcher: {shlex.join(line)}", flush=True)
+    try:
+        child = subprocess.Popen(line, env=_environment(ctx.gang, search_path))
+    except OSError as error:
+        ctx.report_error("launcher", f"{line[0]} cannot be started: {error.strerror}")
+        raise SystemExit(127) from None
+    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+    code = _wait(ctx, child)
+    if code:
+        raise SystemExit(code if code > 0 else 128 - code)
+
+
+def _values(gang: gang_model.GangSpec, nproc: int) -> dict[str, object]:
+    return {
+        "rank": gang.group_rank, "nnodes": gang.nodes, "nproc": nproc, "master_addr": gang.master_addr,
+        "master_port": gang.master_port, "run": gang.run, "max_restarts": gang.max_restarts,
+        "is_host": str(gang.group_rank == 0).lower(), "python": sys.executable,
+    }  # fmt: skip
+
+
+def _environment(gang: gang_model.GangSpec, search_path: Sequence[str]) -> dict[str, str]:
+    """The environment of the launcher: with the watcher, without what a launcher sets itself for its workers."""
+    own = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in _SET_BY_LAUNCHERS and not name.startswith("TORCHELASTIC_")
+    }
+    path = os.pathsep.join(filter(None, (*search_path, own.get("PYTHONPATH"))))
+    return {**own, "PYTHONPATH": path, "CCBED_WATCH": gang.out}
+
+
+def _wait(ctx: context.RankContext, child: subprocess.Popen[bytes]) -> int:
+    """The launcher's exit code; meanwhile the workers' progress is reported."""
+    records, reported, since = Records(Path(ctx.gang.out)), 0, REPORT_S
+    while True:
+        try:
+            code: int | None = child.wait(POLL_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        records.read()
+        since += POLL_S
+        if records.step > reported and (since >= REPORT_S or code is not None):
+            ctx.note(Progress(rank=ctx.rank, step=records.step, steps=None))
+            reported, since = records.step, 0.0
+        if code is not None:
+            return code
+
+
+class Records:
+    """The watcher's files of this node's workers, as far as they are read. ``step``: the newest step of any worker."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._offsets: dict[Path, int] = {}
+        self.step = 0
+
+    def read(self) -> None:
+        for path in self._directory.glob("watch-r*.jsonl"):
+            for record in self._lines(path):
+                if record.get("k") == "step" and isinstance(record.get("n"), int):
+                    self.step = max(self.step, record["n"])
+
+    def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
+        """The whole lines since the last reading; a file that cannot be read has none."""
+        try:
+            with path.open("rb") as source:
+                source.seek(self._offsets.get(path, 0))
+                whole = source.read().rpartition(b"\n")[0]
+        except OSError:
+            return
+        self._offsets[path] = self._offsets.get(path, 0) + (len(whole) + 1 if whole else 0)
+        for line in whole.split(b"\n"):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                yield record

@@ -1,0 +1,64 @@
+"""A job's own launcher: its command line, its environment, and what is read of its workers' records."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rank.runtime import launcher
+
+VALUES = {
+    "rank": 1, "nnodes": 4, "nproc": 2, "master_addr": "10.0.0.1", "master_port": 4711, "run": "r", "max_restarts": 3,
+    "is_host": "false", "python": "/venv/bin/python",
+}  # fmt: skip
+
+
+def test_torchrun_is_a_full_command() -> None:
+    line = launcher.build_command("torchrun", VALUES, ("train.py",), ("--lr", "0.1"))
+    assert line[:3] == ["/venv/bin/python", "-m", "torch.distributed.run"]
+    assert line[-3:] == ["train.py", "--lr", "0.1"]
+    assert "10.0.0.1:4711" in line
+
+
+def test_a_module_is_two_words() -> None:
+    line = launcher.build_command("torchrun", VALUES, ("-m", "package.train"), ("--lr", "0.1"))
+    assert line[-4:] == ["-m", "package.train", "--lr", "0.1"]
+
+
+def test_a_command_places_script_and_arguments_itself() -> None:
+    text = "accelerate launch --machine_rank {rank} {script} --config 'a b' {args}"
+    line = launcher.build_command(text, VALUES, ("train.py",), ("x y",))
+    assert line == ["accelerate", "launch", "--machine_rank", "1", "train.py", "--config", "a b", "x y"]
+
+
+def test_arguments_inside_a_word_are_quoted_for_a_shell() -> None:
+    line = launcher.build_command("sh -c 'exec python {script} {args}'", VALUES, ("train.py",), ("x y",))
+    assert line == ["sh", "-c", "exec python train.py 'x y'"]
+
+
+@pytest.mark.parametrize("text", ["torchrun", "torchrun-best", "accelerate launch --machine_rank {rank}"])
+def test_a_right_command_has_no_problem(text: str) -> None:
+    assert list(launcher.find_problems(text)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [("run {host}", "unknown {host}"), ("run 'a", "not a command"), ("run {rank", "not a command")],
+)
+def test_a_wrong_command_is_named(text: str, problem: str) -> None:
+    assert problem in next(iter(launcher.find_problems(text)))
+
+
+def test_the_newest_step_of_any_worker_is_read_line_by_line(tmp_path: Path) -> None:
+    records = launcher.Records(tmp_path)
+    first, second = tmp_path / "watch-r0-1.jsonl", tmp_path / "watch-r1-2.jsonl"
+    first.write_text(json.dumps({"k": "step", "n": 3}) + "\n" + '{"k": "step", "n": 4')
+    second.write_text(json.dumps({"k": "step", "n": 2}) + "\nnot json\n")
+    records.read()
+    assert records.step == 3, "a torn line does not count"
+    with first.open("a") as out:
+        out.write("4}\n")
+    records.read()
+    assert records.step == 44

@@ -1,0 +1,138 @@
+"""Recovery ``theirs`` in the engine: a lost node is replaced within the attempt, and survivors are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.engine import engine
+from orchestrator.core.engine.state import State
+from orchestrator.model.event import Clock, Command, Event, Source, event
+from orchestrator.model.events import (
+    CommandFailed,
+    GangStart,
+    GangStop,
+    NodeApply,
+    NodeApplyDone,
+    NodeExit,
+    NodeKill,
+    NodeSilent,
+    RankExit,
+)
+from orchestrator.model.payload import Payload
+from orchestrator.model.plan import Plan
+from orchestrator.model.trial import THEIRS, Trial
+
+from ..sim import world
+
+
+def _running(max_restarts: int = 3, spares: bool = True) -> tuple[Trial, State]:
+    """Launchers run on four nodes, with or without a spare."""
+    trial = world.trial(policy=(THEIRS,), max_restarts=max_restarts)
+    plan: Plan = replace(world.plan(trial), policy=(THEIRS, "spare", "restart"), has_launcher=True)
+    if not spares:
+        plan = replace(plan, spares=())
+    state, _ = engine.begin(trial, plan)
+    return trial, replace(state, stage="start", awaited=frozenset(), lineage=((0, 0),))
+
+
+def _event(payload: Payload, node: str, incarnation: int = 1, **about: Any) -> Event:
+    source = Source(writer="keeper", n=1, node=node, incarnation=f"{node}-{incarnation}")
+    return event(payload, at=Clock(boot="b", mono=1.0, wall=1.0), source=source, node=node, epoch=0, **about)
+
+
+def _exit(rank: int, code: int = 0) -> Event:
+    return _event(RankExit(rank=rank, code=code, pid=1, last_step=0), f"n{rank}")
+
+
+def _lost(node: str, incarnation: int = 1) -> Event:
+    return _event(NodeExit(code=-9, pid=1), node, incarnation)
+
+
+def _notes(commands: Sequence[Command]) -> list[str]:
+    return [command.data.f for command in commands if command.f == "note"]
+
+
+def _orders(commands: Sequence[Command], kind: type[Payload]) -> list[Command]:
+    return [command for command in commands if command.kind is kind]
+
+
+def test_a_lost_node_is_replaced_by_the_spare_and_the_others_are_left_alone() -> None:
+    trial, state = _running()
+    state, commands = engine.step(trial, state, _lost("n2"))
+    starts = _orders(commands, GangStart)
+    assert _notes(commands) == ["recovery.replaced"]
+    assert [(start.node, start.epoch, start.value["group_rank"]) for start in starts] == [("n4", 0, 2)]
+    assert not _orders(commands, GangStop)
+    assert (state.stage, state.epoch, state.slots) == ("start", 0, ("n0", "n1", "n4", "n3"))
+
+
+def test_without_a_spare_the_node_is_restarted_and_its_launcher_starts_there() -> None:
+    trial, state = _running(spares=False)
+    state, commands = engine.step(trial, state, _lost("n2"))
+    apply = _orders(commands, NodeApply)[0]
+    done = _event(NodeApplyDone(incarnation="n2-2", ordinal=2, pid=2), "n2", 2, key=apply.key)
+    state, commands = engine.step(trial, state, done)
+    start = _orders(commands, GangStart)[0]
+    assert (start.node, start.incarnation, start.value["group_rank"]) == ("n2", "n2-2", 2)
+    _, commands = engine.step(trial, state, _lost("n2", 2))
+    assert _orders(commands, NodeApply)[0].key != apply.key, "a second loss is a command of its own"
+
+
+def test_a_silent_node_is_killed_before_its_launcher_starts_again() -> None:
+    trial, state = _running(spares=False)
+    state, commands = engine.step(trial, state, _event(NodeSilent(silent_s=2.0, seen="running"), "n2"))
+    assert [command.kind for command in commands if command.f != "note"] == [NodeKill]
+
+
+def test_a_launcher_that_gives_up_ends_the_run_as_a_finding() -> None:
+    trial, state = _running()
+    state, commands = engine.step(trial, state, _exit(1, code=1))
+    assert state.ending is not None
+    assert (state.ending.outcome, state.ending.kind) == ("failed", "finding")
+    assert "launcher on n1 gave up: exit code 1" in state.ending.reason
+    assert len(_orders(commands, GangStop)) == 4
+
+
+def test_an_unplanned_loss_before_it_makes_that_a_problem_of_the_hosts() -> None:
+    trial, state = _running()
+    state, _ = engine.step(trial, state, _lost("n2"))
+    state, _ = engine.step(trial, state, _exit(1, code=1))
+    assert state.ending is not None
+    assert state.ending.kind == "infrastructure"
+
+
+def test_the_run_ends_when_every_launcher_has_left() -> None:
+    trial, state = _running()
+    for rank in range(3):
+        state, _ = engine.step(trial, state, _exit(rank))
+    assert state.ending is None
+    state, _ = engine.step(trial, state, _exit(3))
+    assert state.ending is not None
+    assert state.ending.outcome == "finished"
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_losses_beyond_the_budget_are_left_to_the_launchers(restarts: int) -> None:
+    trial, state = _running(max_restarts=restarts)
+    for node in ("n2", "n3")[: restarts + 1]:
+        state, commands = engine.step(trial, state, _lost(node))
+    assert _notes(commands) == ["recovery.refused"]
+    assert state.ending is None, "an elastic launcher may go on with fewer nodes"
+    for rank in {0, 1, 2, 3} - state.vacant:
+        state, _ = engine.step(trial, state, _exit(rank))
+    assert state.ending is not None
+    assert state.ending.outcome == "finished"
+
+
+def test_a_node_that_cannot_be_restarted_is_left_to_the_launchers() -> None:
+    trial, state = _running(spares=False)
+    state, commands = engine.step(trial, state, _lost("n2"))
+    key = _orders(commands, NodeApply)[0].key
+    failed = _event(CommandFailed(reason="no memory"), "n2", key=key, f="node.apply", type="fail")
+    state, commands = engine.step(trial, state, failed)
+    assert _notes(commands) == ["recovery.refused"]
+    assert state.vacant == {2}
