@@ -103,7 +103,8 @@ class NodeSpec:
     """The spec of a node. ``hash`` covers every field whose change requires a replacement of the node.
 
     If ``address`` (or ``interface``) is empty, it is determined on the host (``NodeStatus``). ``gpus``: a number; -1: all
-    GPUs of the host. ``port``: set if a process node has its own network namespace.
+    GPUs of the host. ``port``: set if a process node has its own network namespace. ``python``: the interpreter of agent and
+    ranks; empty: that of the orchestrator, or ``python3`` of the image.
     """
 
     name: str
@@ -116,6 +117,7 @@ class NodeSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     container: ContainerSpec | None = None
     port: PortSpec | None = None
+    python: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,7 @@ class NodeStatus:
     """The observed status of a node. Memory in MiB; ``warm``: torch is imported and nothing runs.
 
     ``host``: the host on which it was observed. On a host other than that of its spec its name is ``n1@h2``.
+    ``python`` and ``torch``: the versions in which its ranks run; empty if not known.
     """
 
     name: str
@@ -195,6 +198,8 @@ class NodeStatus:
     address: str = ""
     interface: str = ""
     host: str = ""
+    python: str = ""
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,12 +221,16 @@ class HostStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BedStatus:
-    """The observed status of a bed. ``detached``: its nodes outlive their keeper, and a new keeper adopts them."""
+    """The observed status of a bed. ``detached``: its nodes outlive their keeper, and a new keeper adopts them.
+
+    ``keeper_python``: the interpreter that the keeper was started for, as ``NodeSpec.python``.
+    """
 
     name: str
     nodes: tuple[NodeStatus, ...] = ()
     keeper_pid: int = 0
     keeper_hash: str = ""
+    keeper_python: str = ""
     leases: tuple[str, ...] = ()
     open_run: str = ""
     detached: bool = False

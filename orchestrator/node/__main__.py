@@ -32,6 +32,7 @@ def _keeper_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", default="/var/run/docker.sock")
     parser.add_argument("--owner", default="", help="the owner's name, for display")
     parser.add_argument("--owner-id", default="")
+    parser.add_argument("--python", default="", help="this interpreter, as the specs of the nodes name it")
 
 
 def _link_server_options(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +60,7 @@ def _run_keeper(options: argparse.Namespace) -> int:
         engine=options.engine,
         owner=options.owner,
         owner_id=options.owner_id,
+        python=options.python,
     )
 
 

@@ -6,9 +6,11 @@ import contextlib
 import gc
 import importlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 
+from ..model.requirements import HOST_TORCH, version_text
 from .oslayer import processes
 
 #: Imported once, so that no rank has to. The first optimizer step would import torch._dynamo.
@@ -33,6 +35,7 @@ def import_modules() -> None:
     for name in (name for name, value in HUGE_PAGES.items() if os.environ.get(name) == value):
         del os.environ[name]
     with _without_gpus():
+        _import_torch()
         for name in MODULES:
             importlib.import_module(name)
         _exercise()
@@ -40,6 +43,20 @@ def import_modules() -> None:
         raise RuntimeError("CUDA was initialised by the imports: no forked rank could use it")
     if processes.count_threads() != 1:
         raise RuntimeError(f"{processes.count_threads()} threads after the imports: this process cannot fork")
+
+
+def _import_torch() -> None:
+    """Raises RuntimeError where it is missing or too old; the message names the interpreter."""
+    try:
+        version = importlib.import_module("torch").__version__
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise RuntimeError(f"No module named 'torch' in {sys.executable}") from None
+    if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < HOST_TORCH:
+        raise RuntimeError(
+            f"torch {version} in {sys.executable} is too old: {version_text(HOST_TORCH)} or newer is needed"
+        )
 
 
 @contextlib.contextmanager

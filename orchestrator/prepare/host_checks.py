@@ -14,6 +14,7 @@ from typing import Any
 from ..core.bed import diagnosis, error_explanations, links
 from ..model.bed import BedSpec, HostSpec
 from ..model.requirements import Requirement
+from ..providers import interpreters
 from ..providers.process import fabric
 from . import facts, host_access, hosts
 
@@ -37,6 +38,7 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
             requirements[host.name] = (
                 *extra,
                 *diagnosis.diagnose(bed, result, _local_image_id(bed, host)),
+                *_interpreter(bed),
                 *_fabric(bed),
             )
     return requirements
@@ -44,6 +46,14 @@ def examine(bed: BedSpec) -> dict[str, tuple[Requirement, ...]]:
 
 def _this_machine(bed: BedSpec) -> tuple[HostSpec, ...]:
     return tuple(HostSpec(name=name) for name in dict.fromkeys(node.host for node in bed.nodes))
+
+
+def _interpreter(bed: BedSpec) -> tuple[Requirement, ...]:
+    """Whether torch can be imported in the interpreter of process nodes; those of containers are in their images."""
+    if bed.provider != "process":
+        return ()
+    interpreter = interpreters.probe(interpreters.path_of(bed), import_torch=True)
+    return (interpreters.requirement(interpreter, named=bool(bed.nodes[0].python)),)
 
 
 def _fabric(bed: BedSpec) -> tuple[Requirement, ...]:

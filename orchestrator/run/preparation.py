@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import __version__
 from ..core.spec import plan as planning
-from ..core.spec import planned_acts, plugin_files, required_programs
+from ..core.spec import plugin_files, required_programs
 from ..core.verdict import judge
 from ..model import codec, vaulted
 from ..model.bed import BedSpec, BedStatus
@@ -166,9 +166,7 @@ def _install_payload(draft: Draft) -> str:
 
 
 def _system_facts(draft: Draft) -> Mapping[str, Mapping[str, Any]]:
-    """Read hardware and versions from the nodes; those on this machine share its own."""
-    if draft.bed.provider in planned_acts.EMULATED:
-        return {}
+    """Read hardware and versions from the nodes; their interpreter may be another one than that of the orchestrator."""
     return systems.read(draft.request.provider, (node.name for node in draft.bed.nodes))
 
 
@@ -212,14 +210,11 @@ def _plan(
 
 
 def _fingerprint(draft: Draft, plan: Plan, facts: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Describe the nodes; process nodes without GPUs are described by this machine. ``facts``: by node."""
+    """Describe the nodes of the plan. ``facts``: by node."""
     common: dict[str, Any] = {
         "code": _code(draft), "threads": plan.threads, "backend": plan.backend, "data": plan.data
     }  # fmt: skip
-    if draft.bed.provider in planned_acts.EMULATED and plan.backend == "gloo":
-        return fingerprint.local_fingerprint(**common)
     names = (*plan.slots, *plan.spares)
-    facts = facts or systems.read(draft.request.provider, names)
     facts = {name: facts.get(name, {}) for name in names}
     required_programs.require(draft.trial, draft.bed, draft.request.catalogue, facts)
     return fingerprint.node_fingerprint(facts, plan.slots, **common)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import platform
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +11,6 @@ from typing import Any
 FACTS = ("torch", "python", "kernel", "cpu", "cores", "image", "cuda", "nccl", "driver", "gpus")
 #: The facts that determine the exact result: a rank that resumes with another value may compute another result.
 BITS = ("torch", "cpu", "cuda", "nccl", "driver", "gpus")
-
-
-def local_fingerprint(*, code: str, threads: int, backend: str, data: str | None = None) -> dict[str, Any]:
-    """The fingerprint of a bed on the controller. ``code``: hash of the ranks' payload; ``data``: the data directory, None
-    for the data of the payload. The version of torch is read without importing it.
-    """
-    return {
-        "torch": version("torch"),
-        "python": platform.python_version(),
-        "kernel": os.uname().release,
-        "cpu": _cpu(Path("/proc/cpuinfo")),
-        "cores": len(os.sched_getaffinity(0)),
-        **_settings(code, threads, backend, data),
-    }
 
 
 def node_fingerprint(
@@ -56,14 +39,6 @@ def node_fingerprint(
     }
 
 
-def version(package: str) -> str:
-    """The version of an installed package, without importing it."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _settings(code: str, threads: int, backend: str, data: str | None) -> dict[str, Any]:
     return {"threads": threads, "backend": backend, "code": code, "data": _data(Path(data)) if data else ""}
 
@@ -80,13 +55,3 @@ def _data(folder: Path) -> str:
         return f"{folder}: not readable here: {error.strerror}"
     lines = (f"{name}\0{status.st_size}\0{status.st_mtime_ns}\n" for name, status in entries)
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _cpu(file: Path) -> str:
-    """The model name of the first CPU; the machine's architecture if there is none."""
-    try:
-        with file.open() as lines:
-            models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-            return next(models, platform.machine())
-    except OSError:
-        return platform.machine()

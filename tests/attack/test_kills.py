@@ -28,7 +28,7 @@ from orchestrator.cli.render import terminal
 from orchestrator.model.bed import BedSpec
 from orchestrator.node.oslayer import process_tag, processes
 from orchestrator.run import collect, drive, judging
-from orchestrator.store import beds, bundle, durable, fingerprint, journal, seal, twins
+from orchestrator.store import beds, bundle, durable, journal, seal, twins
 
 from . import scale
 
@@ -176,7 +176,6 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
     (root / "log").touch()
     state = root / "state" / "ccbed"
     judging.warm_up_reports(plugins.discover(())).join()  # what every process needs is loaded once, here
-    fingerprint.local_fingerprint(code="", threads=1, backend="gloo", data=None)
     assert _ccbed(state, f"up {root / 'two.yml'}", root / "log") == 0, (root / "log").read_text()
     spec = beds.read(state, "two")
     assert spec is not None

@@ -180,6 +180,7 @@ VARIABLES: Mapping[str, tuple[Schema, str]] = {
     "shared_dir": (PATH, "Directory that all hosts share, for checkpoints."),
     "data_dir": (PATH, "Directory of the data sets on the hosts."),
     "env": ({"type": "object"}, "Environment variables of every rank."),
+    "python": (PATH, "Interpreter of the nodes and their ranks, in an environment with torch; in an image for containers."),
     "isolation": ({"enum": ["none", "namespace"]}, "namespace: each process node has its own network (root)."),
     "link": (
         {"type": "object", "properties": {key: {} for key in ("rate", "burst", "delay", "loss", "groups", "uplink")},

@@ -16,7 +16,10 @@ MESSAGE = {
     'error gathering device information while adding custom device "/dev/infiniband": no such file or directory':
         "ccbed_rdma is set, but the host has no /dev/infiniband",
     'invalid mount config for type "bind": bind source path does not exist: /nfs/ccbed': "/nfs/ccbed does not exist",
-    'exec: "python3": executable file not found in $PATH: unknown': "the image has no python3 on its PATH",
+    'exec: "python3": executable file not found in $PATH: unknown': "the image has no python3",
+    'exec: "/opt/own/bin/python": stat /opt/own/bin/python: no such file or directory': "the image has no /opt/own/bin/python",
+    "exec /opt/own/bin/python failed: No such file or directory": "the image has no /opt/own/bin/python",
+    "RuntimeError: torch 2.3.1 in /usr/bin/python3 is too old: 2.4 or newer is needed": "the image has PyTorch 2.3.1",
     "No such image: example/torch:1": "image example/torch:1 is not on this host",
     "range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available": "ccbed_cpus is more than the host has (2.00)",
     "mkdir /var/lib/docker/overlay2/x: no space left on device": "no space is left on the engine's disk",

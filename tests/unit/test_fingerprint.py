@@ -12,7 +12,9 @@ from orchestrator.store import fingerprint
 
 
 def taken(data: Path | None) -> object:
-    return fingerprint.local_fingerprint(code="c", threads=1, backend="gloo", data=str(data) if data else None)["data"]
+    return fingerprint.node_fingerprint(
+        {"n0": NODE}, ("n0",), code="c", threads=1, backend="gloo", data=str(data) if data else None
+    )["data"]
 
 
 def test_the_data_directory_is_part_of_what_a_result_depends_on(tmp_path: Path) -> None:

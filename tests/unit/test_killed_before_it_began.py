@@ -18,7 +18,7 @@ from orchestrator.model.plugin import Catalogue
 from orchestrator.providers import preflight
 from orchestrator.run import abandon, lifecycle, preparation
 from orchestrator.store import beds as marks
-from orchestrator.store import bundle, durable, fingerprint, index, paths
+from orchestrator.store import bundle, durable, index, paths
 
 from . import beds
 from .fake_bed import FakeProvider
@@ -48,9 +48,6 @@ class Killed:
 
 @pytest.fixture(scope="module")
 def catalogue() -> Catalogue:
-    fingerprint.local_fingerprint(
-        code="", threads=1, backend="gloo", data=None
-    )  # what it loads is loaded once, not in every fork
     return plugins.discover()
 
 

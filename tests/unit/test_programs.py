@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,13 @@ def trial(algorithms: str, workload: str = "collective") -> Trial:
 
 
 def required(of: Trial, **facts: Any) -> None:
-    required_programs.require(of, beds.local(), CATALOGUE, facts)
+    required_programs.require(of, dataclasses.replace(beds.local(), provider="docker"), CATALOGUE, facts)
+
+
+def test_process_nodes_get_their_programs_from_the_machine() -> None:
+    with pytest.raises(InfrastructureError) as raised:
+        required_programs.require(trial("mpi"), beds.local(), CATALOGUE, {"n0": BARE})
+    assert "or install it for the nodes (pip install mpi4py" in raised.value.hint
 
 
 def test_open_mpi_that_containers_lack_is_refused_with_the_nodes_and_the_way_out() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ...core.bed import links
 from ...core.bed.diff import AS_WANTED
@@ -13,6 +14,9 @@ from ...model.bed import BedSpec, BedStatus, Change, Diff
 from ...model.errors import CcbedError, Interrupted, UnreachedError
 from ...model.provider import Provider
 from .terminal import Terminal, short_list
+
+if TYPE_CHECKING:
+    from ...providers.interpreters import Interpreter
 
 _CONTAINERS = "docker"
 _RUNNING = ("warm", "busy", "paused", "starting")
@@ -25,6 +29,8 @@ def plan(terminal: Terminal, bed: BedSpec, diff: Diff) -> None:
     create, change, remove = (len(diff.of(action)) for action in ("create", "replace", "remove"))
     remove += len(departed)
     terminal.line(f"plan: {create} to create, {change} to change, {remove} to remove")
+    for python, nodes in _grouped_names((node.python, node.name) for node in bed.nodes if node.python).items():
+        terminal.line(f"  python {python} on {short_list(nodes)}")
     changes = [change for change in diff.changes if change.action != "keep" or change.reason != AS_WANTED] + departed
     width = max([len(names) for names, *_ in _groups(bed, changes)] + [len("keeper") if diff.keeper else 0])
     if diff.keeper:
@@ -66,11 +72,28 @@ def table(terminal: Terminal, bed: BedSpec, status: BedStatus) -> None:
         ("NODE", "ROLE", "STATE", "SPEC", "PID", "OWN / SHARED MEMORY"),
         [_row(terminal, name, bed, status, name in known) for name in names],
     )
+    for text in versions(status):
+        terminal.line(f"  {text}")
 
 
-def headline(bed: BedSpec, status: BedStatus) -> str:
-    """Return one line: provider, machine or hosts, versions."""
-    parts = _containers(bed, status) if bed.provider == _CONTAINERS else _processes(bed)
+def versions(status: BedStatus) -> Iterator[str]:
+    """Yield the versions in which ranks run, with the nodes that have them; one line if all nodes are equal."""
+    known = [node for node in status.nodes if node.torch]
+    groups = _grouped_names((f"torch {node.torch}, Python {node.python}", node.name) for node in known)
+    for text, names in groups.items():
+        yield f"{text} on {short_list(names)}"
+
+
+def _grouped_names(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for key, name in pairs:
+        groups.setdefault(key, []).append(name)
+    return groups
+
+
+def headline(bed: BedSpec, status: BedStatus, interpreter: Interpreter | None) -> str:
+    """Return one line: provider, machine or hosts, versions. ``interpreter``: of process nodes."""
+    parts = _containers(bed, status) if bed.provider == _CONTAINERS else _processes(bed, interpreter)
     return " · ".join((f"bed {bed.name}", f"{bed.provider} provider", *parts))
 
 
@@ -99,14 +122,13 @@ def _containers(bed: BedSpec, status: BedStatus) -> Iterator[str]:
         yield f"{gpus} GPUs"
 
 
-def _processes(bed: BedSpec) -> Iterator[str]:
-    from ...store import fingerprint
-
+def _processes(bed: BedSpec, interpreter: Interpreter | None) -> Iterator[str]:
     gpus = sum(node.gpus for node in bed.nodes)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
     cores = len(os.sched_getaffinity(0))
     yield f"this machine: {cores} cores, {memory:.0f} GiB, {f'{gpus} GPUs' if gpus else 'no GPU'}"
-    yield f"torch {fingerprint.version('torch').partition('+')[0]}"
+    if interpreter and interpreter.torch:
+        yield f"torch {interpreter.torch.partition('+')[0]}, Python {interpreter.python}"
     if bed.fabric:
         yield f"a fabric of namespaces, {links.text(bed.link)}"
 

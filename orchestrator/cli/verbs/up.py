@@ -12,7 +12,7 @@ import click
 
 from ...core.bed import departed
 from ...model.bed import BedSpec, BedStatus, Change, Diff
-from ...model.errors import UnpreparedError, UnreachedError, UsageError
+from ...model.errors import InfrastructureError, UnpreparedError, UnreachedError, UsageError
 from ...model.event import Event
 from ...model.events import NodeApplyDone
 from ...model.provider import Provider
@@ -25,6 +25,7 @@ from . import prune
 
 if TYPE_CHECKING:
     from ...core.bed.preparation import Due
+    from ...providers.interpreters import Interpreter
 
 
 @options.command()
@@ -141,8 +142,10 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     from ...providers import apply
 
     terminal = session.terminal
-    terminal.line(bed_view.headline(bed, status))
+    interpreter = _interpreter(bed)
+    terminal.line(bed_view.headline(bed, status, interpreter))
     bed_view.plan(terminal, bed, diff)
+    _require(bed, interpreter)
     count = len(diff.of("create")) + len(diff.of("replace"))
     ready: list[str] = []
 
@@ -176,6 +179,24 @@ def _change(session: Session, bed: BedSpec, status: BedStatus, diff: Diff, provi
     bed_view.table(terminal, bed, status)
     undo = f"undo: ccbed down {bed.name}"
     terminal.line(f"up in {session.took()}     try: ccbed run dp-ring --fail-node 2     {undo}")
+
+
+def _interpreter(bed: BedSpec) -> Interpreter | None:
+    """Inspect the interpreter of process nodes; those of containers are in their images."""
+    from ...providers import interpreters
+
+    return interpreters.probe(interpreters.path_of(bed)) if bed.provider == "process" else None
+
+
+def _require(bed: BedSpec, interpreter: Interpreter | None) -> None:
+    """Raises InfrastructureError before anything is ended, where the interpreter cannot run the nodes."""
+    from ...providers import interpreters
+
+    if interpreter is None:
+        return
+    requirement = interpreters.requirement(interpreter, named=bool(bed.nodes[0].python))
+    if requirement.outcome == "fail":
+        raise InfrastructureError(f"bed {bed.name}: {requirement.text}", hint=requirement.fix)
 
 
 def _clear(session: Session, bed: BedSpec, diff: Diff, provider: Provider) -> None:

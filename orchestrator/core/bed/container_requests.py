@@ -57,7 +57,7 @@ def request(
         "Image": spec.image,
         "Hostname": node.name,
         "User": _user(spec, owner),
-        "Entrypoint": ["python3", archive, "node", "--directory", directory(bed, node)],
+        "Entrypoint": [node.python or "python3", archive, "node", "--directory", directory(bed, node)],
         "Cmd": [],
         "WorkingDir": directory(bed, node),
         "Env": _environment(bed, node, spec, env or {}),

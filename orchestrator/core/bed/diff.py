@@ -35,6 +35,10 @@ def _keeper(bed: BedSpec, status: BedStatus) -> Change | None:
     if status.keeper_hash != bed.agent:
         reason = f"agent changed {status.keeper_hash[:6] or 'unknown'} -> {bed.agent[:6]}"
         return Change(action="replace", node="keeper", reason=reason)
+    python = next((node.python for node in bed.nodes if not node.container), status.keeper_python)
+    if status.keeper_python != python:
+        reason = f"python {status.keeper_python or 'default'} -> {python or 'default'}"
+        return Change(action="replace", node="keeper", reason=reason)
     return None
 
 
@@ -66,7 +70,7 @@ def _describe_change(spec: NodeSpec, observed: NodeStatus, earlier: BedSpec | No
     listed = (
         _changed_variables(old_fields[name], new_fields[name])
         if name == "env"
-        else f"{name} {old_fields[name]} -> {new_fields[name]}"
+        else f"{name} {old_fields[name] or 'default'} -> {new_fields[name] or 'default'}"
         for name in changed
     )
     return f"{', '.join(listed)} ({hashes})"
@@ -80,7 +84,7 @@ def _changed_variables(old: Mapping[str, str], new: Mapping[str, str]) -> str:
 
 def _fields(node: NodeSpec) -> dict[str, Any]:
     """The fields of a node that may change, in the form that a reason shows."""
-    names = ("host", "role", "address", "interface", "gpus", "env", "container")
+    names = ("host", "role", "address", "interface", "gpus", "env", "container", "python")
     fields = {name: getattr(node, name) for name in names}
     link, group = (links.text(node.port.link), node.port.group) if node.port else ("none", 0)
     return {**fields, "link": link, "group": group}

@@ -61,19 +61,24 @@ _ENGINE: tuple[tuple[str, str, str], ...] = (
         "create the directory on the host, or correct ccbed_mounts, ccbed_shared_dir or ccbed_data_dir",
     ),
     (
-        r'exec: "python3": executable file not found|exec python3 failed: No such file',
-        "the image has no python3 on its PATH",
-        "use an image with Python and PyTorch: ccbed image build, or any PyTorch image",
+        r'exec:? "?(?P<name>[^\s"]*python[^\s"]*)"?:? (?:executable file not found|stat \S+ no such file|failed: No such file)',
+        "the image has no {name}",
+        "use an image with Python and PyTorch (ccbed image build), or set ccbed_python to the image's interpreter",
     ),
     (
         r"Python (?P<name>[\d.]+) is too old",
         "the image has Python {name}",
-        "use an image with Python 3.11 or newer and PyTorch: ccbed image build, or any newer PyTorch image",
+        "use an image with a newer Python (ccbed image build), or set ccbed_python to a newer interpreter in the image",
     ),
     (
-        r"No module named '(?P<name>torch)'",
+        r"No module named 'torch'",
         "the image has no PyTorch",
-        "use an image with PyTorch: ccbed image build, or any PyTorch image",
+        "use an image with PyTorch (ccbed image build), or set ccbed_python to the image's interpreter that has it",
+    ),
+    (
+        r"torch (?P<name>\S+) in \S+ is too old",
+        "the image has PyTorch {name}",
+        "use an image with a newer PyTorch (ccbed image build), or set ccbed_python to an interpreter that has it",
     ),
     (
         r"[Nn]o such image: (?P<name>\S+)",

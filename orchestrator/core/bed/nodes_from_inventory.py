@@ -41,7 +41,7 @@ def assemble_bed(
         *_provider_problems(inventory),
         *_duplicate_hosts(inventory),
     ]
-    problems += [*_container_problems(inventory), *_fabric_problems(inventory)]
+    problems += [*_container_problems(inventory), *_fabric_problems(inventory), *_interpreter_problems(inventory)]
     shared = _bed_wide(inventory)
     name, name_problems = _name(inventory, shared)
     problems += name_problems
@@ -54,7 +54,7 @@ def assemble_bed(
     link = LinkSpec(**shared["link"]) if "link" in shared else None
     isolated = shared.get("isolation") == "namespace"
     earlier = recorded(name)
-    nodes = _nodes(inventory, agent, isolated=isolated, link=link, earlier=earlier)
+    nodes = _nodes(inventory, agent, home, isolated=isolated, link=link, earlier=earlier)
     provider = shared.get("provider", "process")
     workdir, hostdir = _directories(name, inventory, _absolute(shared.get("workdir"), home), state)
     return _with_hash(
@@ -214,6 +214,19 @@ def _fabric_problems(inventory: Inventory) -> Iterable[str]:
         yield f"{position}: groups: must be <= {members}, the number of nodes (got {groups})"
 
 
+def _interpreter_problems(inventory: Inventory) -> Iterable[str]:
+    """Process nodes are forked by one keeper, so they share its interpreter; that of a container is a path in its image."""
+    chosen = {_value(host, "python") for host in inventory.hosts if _value(host, "provider", "process") == "process"}
+    for host in inventory.hosts:
+        python, position = _value(host, "python"), host.positions.get("ccbed_python", host.position)
+        if _value(host, "provider", "process") == "docker":
+            if python and python.startswith("~"):
+                yield f"{position}: must be an absolute path in the image (got {python})"
+        elif python and len(chosen) > 1:
+            yield f"{position}: must be the same for all process nodes of this machine; set it under all.vars"
+            return
+
+
 def _groups(host: Host) -> int:
     return int(_value(host, "link", {}).get("groups", 1))
 
@@ -269,7 +282,7 @@ def _ssh(host: Host) -> ssh_options.Options:
 
 
 def _nodes(
-    inventory: Inventory, agent: str, *, isolated: bool, link: LinkSpec | None, earlier: BedSpec | None
+    inventory: Inventory, agent: str, home: str, *, isolated: bool, link: LinkSpec | None, earlier: BedSpec | None
 ) -> tuple[NodeSpec, ...]:
     wanted = [(host, "node") for host in inventory.hosts for _ in range(_value(host, "nodes", 1))]
     for kind in ("standby", "spares"):
@@ -278,7 +291,7 @@ def _nodes(
     ports = fabric.ports([kind for _, kind in wanted], link) if isolated else (None,) * len(wanted)
     names = departed.node_names([(host.name, _role(kind)) for host, kind in wanted], earlier)
     specs = (
-        _with_port(_node(name, host, kind, shares[host.name][kind].pop(0)), int(name[1:]), port)
+        _with_port(_node(name, host, kind, home, shares[host.name][kind].pop(0)), int(name[1:]), port)
         for name, (host, kind), port in zip(names, wanted, ports, strict=True)
     )
     return tuple(replace(spec, hash=_digest([codec.plain(spec), agent])) for spec in specs)
@@ -302,7 +315,7 @@ def _shares(host: Host) -> dict[str, list[tuple[str, ...]]]:
     return {"node": members[:nodes], "spares": members[nodes:], "standby": standby}
 
 
-def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...]) -> NodeSpec:
+def _node(name: str, host: Host, kind: str, home: str, gpus: tuple[str, ...]) -> NodeSpec:
     """The node without its hash."""
     env = dict(_value(host, "env", {}))
     docker = _value(host, "provider", "process") == "docker"
@@ -318,6 +331,7 @@ def _node(name: str, host: Host, kind: str, gpus: tuple[str, ...]) -> NodeSpec:
         gpus=-1 if gpus == gpu_devices.ALL else len(gpus),
         env=env,
         container=_container(host, gpus) if docker else None,
+        python=_absolute(_value(host, "python"), home) or "",
     )
 
 

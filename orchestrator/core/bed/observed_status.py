@@ -83,6 +83,8 @@ def _node(
         shared_mib=observed["shared_mib"],
         address=spec.address if spec and spec.address else address,
         interface=spec.interface if spec and spec.interface else interface,
+        python=str(observed.get("python", "")),
+        torch=str(observed.get("torch", "")),
     )
 
 

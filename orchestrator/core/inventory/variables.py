@@ -194,6 +194,7 @@ KNOWN: Mapping[str, Variable] = {
     "shared_dir": Variable(read=literal.path, bed_wide=True),
     "data_dir": Variable(read=literal.path, bed_wide=True),
     "env": Variable(read=_environment),
+    "python": Variable(read=literal.path),
     "isolation": Variable(read=_isolation, bed_wide=True, honoured_by=PROCESS),
     "link": Variable(read=_link, bed_wide=True, honoured_by=PROCESS),
     "allow_faults": Variable(read=_safety, bed_wide=True),

@@ -32,5 +32,10 @@ def require(trial: Trial, bed: BedSpec, catalogue: Catalogue, systems: Mapping[s
                 f"algorithm {name}: {' '.join(nodes)}: no {', no '.join(programs)}"
                 for (name, programs), nodes in lacking.items()
             ),
-            hint=f"remove it from --algorithm; or set ccbed_image to an image that has it ({ways}), and: ccbed up {bed.inventory}",
+            hint=f"remove it from --algorithm; or {_source(bed)} ({ways}), and: ccbed up {bed.inventory}",
         )
+
+
+def _source(bed: BedSpec) -> str:
+    """Where the programs of the nodes come from."""
+    return "set ccbed_image to an image that has it" if bed.provider == "docker" else "install it for the nodes"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import platform
 import signal
 import sys
 import time
@@ -318,7 +319,14 @@ def main(directory: Path, node_label: Mapping[str, Any], env: Mapping[str, str],
         signal.signal(number, signal.SIG_DFL)
     label.take_lock(directory)
     pid = os.getpid()
-    own = {**node_label, "pid": pid, "start": processes.start_time(pid), "boot": host_facts.boot_id()}
+    own = {
+        **node_label,
+        "pid": pid,
+        "start": processes.start_time(pid),
+        "boot": host_facts.boot_id(),
+        "python": platform.python_version(),
+        "torch": str(getattr(sys.modules.get("torch"), "__version__", "")),
+    }
     agent = Agent(directory, own)
     plain_files.write_json(directory / label.NODE_LABEL, own)
     agent.run(ready)

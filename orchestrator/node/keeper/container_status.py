@@ -69,6 +69,8 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
     pid = _main_pid(hostdir, row, engine) if is_running else 0
     living = [process for process in (processes.find(pid), *processes.descendants(pid)) if process] if pid else []
     pages = [processes.resident_mib(process.pid) for process in living] if memory else []
+    own = plain_files.read_json(Path(hostdir) / "nodes" / name / label.NODE_LABEL)
+    versions = own if own.get("incarnation") == labels.get(names.INCARNATION) else {}
     return {
         "name": name,
         "state": "dead" if is_stale else _state(hostdir, row, len(living)),
@@ -81,6 +83,7 @@ def _node_status(hostdir: str, row: Mapping[str, Any], engine: str, memory: bool
         "shared_mib": round(max((shared for _, shared in pages), default=0.0), 1),
         "address": _address(row),
         "image": row.get("ImageID", ""),
+        **{fact: str(versions.get(fact, "")) for fact in ("python", "torch")},
     }
 
 

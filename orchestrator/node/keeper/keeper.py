@@ -231,11 +231,12 @@ def main(
     engine: str = "",
     owner: str = "",
     owner_id: str = "",
+    python: str = "",
 ) -> int:
     """Become the keeper, in a detached process: take the lock, import what ranks need, write the label, serve.
 
     ``backend`` and ``engine``: see ``Keeper``; only a keeper that forks ranks imports torch. ``owner``: the bed's owner, for
-    display.
+    display. ``python``: the interpreter of the nodes as their specs name it; this process runs in it.
     """
     directory = workdir / label.KEEPER_DIR
     label.take_lock(directory)
@@ -258,6 +259,7 @@ def main(
         "owner_id": owner_id,
         "backend": backend,
         "engine": engine,
+        "python": python,
     }
     keeper = Keeper(workdir, bed, archive, backend, engine)
     plain_files.write_json(directory / label.KEEPER_LABEL, own)

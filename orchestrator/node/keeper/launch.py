@@ -26,19 +26,23 @@ def ensure_keeper(
     python: str,
     more: Sequence[str] = (),
     env: Mapping[str, str] = {},
+    named: str = "",
 ) -> bool:
-    """Ensure that a keeper runs this archive; whether it had to be started. ``more``: its options. Raises RuntimeError."""
+    """Ensure that a keeper runs this archive; whether it had to be started. ``more``: its options. Raises RuntimeError.
+
+    ``named``: the interpreter as the specs of its nodes name it; a keeper that was started for another one is ended.
+    """
     with _exclusive(workdir / label.KEEPER_DIR / "prepare.lock"):
-        if _is_running(workdir / label.KEEPER_DIR, digest):
+        if _is_running(workdir / label.KEEPER_DIR, digest, named):
             return False
-        _start(workdir, bed, archive, digest, python, more, env)
+        _start(workdir, bed, archive, digest, python, (*more, "--python", named), env)
         return True
 
 
-def _is_running(directory: Path, digest: str) -> bool:
-    """Does a keeper run this archive? A keeper that runs another archive, or hangs in its start, is ended."""
+def _is_running(directory: Path, digest: str, named: str) -> bool:
+    """Does a keeper run this archive in this interpreter? Any other one, or one that hangs in its start, is ended."""
     present = label.live_label(directory, label.KEEPER_LABEL)
-    if present and present["agent"] == digest:
+    if present and (present["agent"], present.get("python", "")) == (digest, named):
         return True
     end_keeper(directory)
     return False

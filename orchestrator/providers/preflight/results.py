@@ -59,6 +59,20 @@ def space(name: str, free: int, needed: int, fix: str) -> Requirement:
     return Requirement(name=name, outcome="fail", text=f"{text} free, {needed // MIB} MiB needed", fix=fix)
 
 
+def versions(bed: BedSpec, status: BedStatus) -> Iterable[Requirement]:
+    """The torch and the Python of the nodes, as far as they are known; nodes that differ may compute different bits."""
+    groups: dict[str, list[str]] = {}
+    for node in (status.node(node.name) for node in bed.nodes):
+        if node.torch:
+            groups.setdefault(f"{node.torch.partition('+')[0]}, Python {node.python}", []).append(node.name)
+    if len(groups) == 1:
+        yield ok("torch", f"{next(iter(groups))} ok")
+    elif groups:
+        listed = "; ".join(f"{text} on {' '.join(names)}" for text, names in groups.items())
+        fix = "give all hosts the same environment: ccbed_python or ccbed_image"
+        yield Requirement(name="torch", outcome="warn", text=f"nodes differ: {listed}", fix=fix)
+
+
 def agent(bed: BedSpec, status: BedStatus) -> Requirement:
     """The keeper and every node run this agent, and every node has the spec that the inventory describes."""
     name = f"agent {bed.agent[:6]}"

@@ -13,7 +13,7 @@ from ...model.free_memory import FreeMemory
 from ...model.plan import Gap, HostClock
 from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .results import agent, ok, space
+from .results import agent, ok, space, versions
 
 #: A peer's name that takes longer to look up delays every start of a gang.
 LOOKUP_S = 0.5
@@ -78,6 +78,7 @@ def check(bed: BedSpec, status: BedStatus, observed: Observations) -> tuple[Requ
         *_gpus(bed, observed),
         *(_or_ok("image", _images(bed, observed), "the same on all ok") if observed.images else ()),
         agent(bed, status),
+        *versions(bed, status),
     )
 
 

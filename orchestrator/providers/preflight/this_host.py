@@ -14,7 +14,7 @@ from ...model.bed import BedSpec, BedStatus
 from ...model.free_memory import FreeMemory
 from ...model.requirements import Requirement
 from ...node import preflight_checks
-from .results import agent, space
+from .results import agent, space, versions
 from .rules import LOOKUP_S
 
 _PORTS = 8
@@ -33,6 +33,7 @@ def check(bed: BedSpec, status: BedStatus) -> tuple[Requirement, ...]:
             "free space, or set ccbed_workdir to another disk",
         ),
         agent(bed, status),
+        *versions(bed, status),
         *_lookups(bed),
     )
 

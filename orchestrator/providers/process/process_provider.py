@@ -32,7 +32,7 @@ END_S = 10.0
 
 
 class ProcessProvider:
-    """See model.provider.Provider. ``python``: the interpreter that has torch."""
+    """See model.provider.Provider. ``python``: the interpreter of nodes whose spec names none; it has torch."""
 
     def __init__(self, state: Path, python: str = sys.executable) -> None:
         self._state = state
@@ -69,8 +69,9 @@ class ProcessProvider:
         if bed.fabric:
             fabric.write_hosts(bed)
         path, digest = archive.write(workdir / "agent")
+        named = bed.nodes[0].python
         try:
-            launch.ensure_keeper(workdir, bed.name, path, digest, self._python, env=HUGE_PAGES)
+            launch.ensure_keeper(workdir, bed.name, path, digest, named or self._python, env=HUGE_PAGES, named=named)
         except RuntimeError as error:
             first, *rest = str(error).splitlines()
             raise InfrastructureError(f"bed {bed.name}: {first}", *rest) from None

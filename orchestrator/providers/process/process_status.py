@@ -25,6 +25,7 @@ def bed_status(bed: BedSpec, *, memory: bool = True) -> BedStatus:
         nodes=tuple(status for status in statuses if _is_listed(status, wanted)),
         keeper_pid=int(keeper.get("pid", 0)),
         keeper_hash=str(keeper.get("agent", "")),
+        keeper_python=str(keeper.get("python", "")),
         leases=lease_records.describe_leases(workdir / label.KEEPER_DIR / "leases"),
         open_run=str(plain_files.read_json(workdir / "open-run.json").get("run", "")),
     )
@@ -96,4 +97,6 @@ def _identity(content: Mapping[str, Any]) -> dict[str, Any]:
         "incarnation": str(content["incarnation"]),
         "ordinal": int(content["ordinal"]),
         "pid": int(content["pid"]),
+        "python": str(content.get("python", "")),
+        "torch": str(content.get("torch", "")),
     }

@@ -89,7 +89,10 @@ def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:
     digests = {}
     for name in names:
         with contextlib.suppress(FileNotFoundError), (directory / name).open("rb") as source:
-            digests[name] = hashlib.file_digest(source, "sha256").hexdigest()
+            digest = hashlib.sha256()  # file_digest needs Python 3.11
+            while part := source.read(1 << 20):
+                digest.update(part)
+            digests[name] = digest.hexdigest()
     return digests
 
 
