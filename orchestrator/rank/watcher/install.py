@@ -12,6 +12,8 @@ from types import ModuleType
 from typing import Any
 
 from . import imports, record, steps
+from .checkpoints import install as checkpoints
+from .checkpoints import saves
 
 _installed: list[int] = []
 
@@ -44,6 +46,7 @@ def _hook(torch: Any) -> None:
     optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_after_step)
     _watch_backward(torch.autograd)
+    checkpoints.install(torch)
     atexit.register(_end)
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
@@ -83,4 +86,5 @@ def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
 @record.guarded("end")
 def _end() -> None:
     steps.flush()
+    saves.finish_process()
     record.line("end", n=steps.completed())

@@ -1,0 +1,1 @@
+"""Saves and loads of checkpoints, observed where PyTorch and safetensors make them."""

@@ -1,0 +1,369 @@
+"""What a saved or loaded object contains, recognised by structure: digests of weights, optimizer, scheduler, scaler, random states.
+
+Each tensor is hashed once, without its name. Digests are linear in the multiplier of a name, so that names can be given later: a script loads a
+checkpoint before the watcher knows which parameters the optimizer owns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .. import digest, names
+
+MODULUS = 1 << 64
+#: Deeper objects and longer lists are not searched.
+MAX_DEPTH = 8
+MAX_ITEMS = 200_000
+#: Bytes of the state of torch's CPU generator.
+TORCH_RNG_BYTES = 5056
+#: Categories of ``contents`` beside the weights, ``optimizer.<state name>`` and the keys of the object itself.
+CATEGORIES = ("buffers", "lr", "scaler", "scheduler", "rng")
+
+
+class Owner(NamedTuple):
+    """Parameters of the step owner in the optimizer's order, and the buffers of their model, by normalised name."""
+
+    parameters: tuple[str, ...]
+    buffers: tuple[str, ...] = ()
+    pointers: tuple[int, ...] = ()
+    shapes: tuple[tuple[int, ...], ...] = ()
+
+
+class OwnerState:
+    """The owner of this process, once it is known. ``observers`` are called with every new one."""
+
+    def __init__(self) -> None:
+        self.current: Owner | None = None
+        self.observers: list[Callable[[Owner], None]] = []
+
+    def set(self, current: Owner) -> None:
+        self.current = current
+        for callback in self.observers:
+            callback(current)
+
+
+owner = OwnerState()
+
+
+class Part(NamedTuple):
+    """One tensor: its sum without the name (None: not hashed), number of local elements, address and full shape."""
+
+    unit: int | None
+    numel: int
+    pointer: int
+    shape: tuple[int, ...]
+
+
+class OptimizerState(NamedTuple):
+    """A state dict of an optimizer: keys of parameters in the order of the groups, state name -> key -> part, and rates."""
+
+    keys: tuple[Any, ...]
+    states: dict[str, dict[Any, Part]]
+    lr: list[str]
+
+
+class Contents:
+    """What ``read`` recognised in one object. ``describe`` gives digests once the owner is known."""
+
+    def __init__(self) -> None:
+        self.mappings: dict[str, dict[str, Part]] = {}
+        self.optimizers: dict[str, OptimizerState] = {}
+        self.other: dict[str, Any] = {}
+        self.rng: dict[str, str] = {}
+        self.scheduler: list[list[Any]] = []
+        self.scaler: dict[str, Any] | None = None
+        self._items = 0
+
+    def is_empty(self) -> bool:
+        """Whether nothing of a training job was recognised."""
+        return not (self.mappings or self.optimizers)
+
+    def read(self, value: Any, path: str = "", depth: int = 0) -> None:
+        """Add ``value``, which lies at ``path`` of the object."""
+        self._items += 1
+        if depth > MAX_DEPTH or self._items > MAX_ITEMS:
+            return
+        value = plain(value)
+        if isinstance(value, Mapping):
+            self._read_mapping(value, path, depth)
+        elif isinstance(value, (list, tuple)):
+            if not self._read_generator(value, path):
+                for index, item in enumerate(value):
+                    self.read(item, _join(path, index), depth + 1)
+        elif is_tensor(value):
+            self._read_tensor(value, path)
+        elif isinstance(value, (bool, int, float, str)):
+            self.other[path] = _hash(repr(value).encode())
+
+    def _read_mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
+        if is_optimizer_state(value):
+            self.optimizers[path] = read_optimizer(value)
+        elif {"scale", "growth_factor", "_growth_tracker"} <= value.keys():
+            self.scaler = {str(key): _scalar(item) for key, item in value.items()}
+        elif {"last_epoch", "_step_count"} <= value.keys():
+            self.scheduler.append([value["last_epoch"], value["_step_count"]])
+        elif "bit_generator" in value:
+            self.rng["numpy"] = rng_digest("numpy", value)
+        else:
+            self._read_items(value, path, depth)
+
+    def _read_items(self, value: Mapping[Any, Any], path: str, depth: int) -> None:
+        tensors = {key: item for key, item in value.items() if isinstance(key, str) and is_tensor(item)}
+        generators = [key for key, item in tensors.items() if is_generator_state(key, item)]
+        for key in generators:
+            self._read_tensor(tensors.pop(key), _join(path, key))
+        flat, tensors = split_flat_optimizer(tensors)
+        if flat:
+            self.optimizers[path] = read_flat_optimizer(flat, value)
+        if tensors:
+            self.mappings[path] = {names.normalise(key): part(item) for key, item in tensors.items()}
+        for key, item in value.items():
+            if key not in tensors and key not in generators and key not in flat:
+                self.read(item, _join(path, key), depth + 1)
+
+    def _read_generator(self, value: Sequence[Any], path: str) -> bool:
+        """Read the state of Python's or numpy's generator; whether it was one."""
+        if len(value) == 3 and isinstance(value[1], tuple) and len(value[1]) == 625:
+            self.rng["python"] = rng_digest("python", value)
+        elif len(value) == 5 and value[0] == "MT19937":
+            self.rng["numpy"] = rng_digest("numpy", value)
+        else:
+            return False
+        return True
+
+    def _read_tensor(self, value: Any, path: str) -> None:
+        key = path.rsplit(".", 1)[-1]
+        if is_generator_state(path, value):
+            self.rng["torch" if value.numel() == TORCH_RNG_BYTES else "cuda"] = rng_digest("torch", value)
+        else:
+            self.mappings.setdefault(path[: -len(key) - 1], {})[names.normalise(key)] = part(value)
+
+    def describe(self, owner: Owner | None) -> dict[str, Any]:
+        """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
+
+        Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
+        """
+        path, chosen, matched = self._choose(owner)
+        contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
+        for other, parts in self.mappings.items():
+            if other != path:
+                contents[f"tensors.{other}"] = total(parts)[0]
+        contents.update(self._describe_optimizer(owner))
+        if owner is not None and path is not None and owner.buffers:
+            buffers = align(self.mappings[path], Owner(owner.buffers))
+            if len(buffers) == len(owner.buffers):
+                contents["buffers"] = total(buffers)[0]
+        states = {"scheduler": self.scheduler, "scaler": self.scaler, "rng": self.rng}
+        contents.update({category: value for category, value in states.items() if value})
+        weights, numel = total(chosen) if chosen and matched in (None, 1.0) else (None, 0)
+        return {"weights": weights, "numel": numel, "matched": matched, "contents": contents}
+
+    def _choose(self, owner: Owner | None) -> tuple[str | None, dict[str, Part], float | None]:
+        """Path and parts of the mapping that holds the weights, and the fraction of the owner's parameters in it."""
+        if not self.mappings:
+            return None, {}, None if owner is None else 0.0
+        if owner is None:
+            path = max(self.mappings, key=lambda key: sum(item.numel for item in self.mappings[key].values()))
+            return path, self.mappings[path], None
+        aligned = {path: align(parts, owner) for path, parts in self.mappings.items()}
+        path = max(
+            aligned, key=lambda key: (len(aligned[key]), _shared(self.mappings[key], owner), "ema" not in key.lower())
+        )
+        return path, aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
+
+    def _describe_optimizer(self, owner: Owner | None) -> dict[str, Any]:
+        if not self.optimizers:
+            return {}
+        state = max(self.optimizers.values(), key=lambda item: _fit(item, owner))
+        new_names = parameter_names(state.keys, owner)
+        contents: dict[str, Any] = {"lr": state.lr}
+        for name, parts in state.states.items():
+            contents[f"optimizer.{name}"] = total(
+                {new_names[key]: value for key, value in parts.items() if key in new_names}
+            )[0]
+        return contents
+
+
+def read(value: Any) -> Contents:
+    """Recognise what ``value`` contains and hash its tensors."""
+    contents = Contents()
+    contents.read(value)
+    return contents
+
+
+def plain(value: Any) -> Any:
+    """The state of a module or optimizer that was pickled whole; any other value itself. Runs no hooks: FSDP's are collective."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.nn.Module):
+        return {**dict(value.named_parameters()), **dict(value.named_buffers())}
+    if torch is not None and isinstance(value, torch.optim.Optimizer):
+        parameters = [parameter for group in value.param_groups for parameter in group["params"]]
+        state = {
+            index: value.state[parameter] for index, parameter in enumerate(parameters) if parameter in value.state
+        }
+        rates = [group.get("lr") for group in value.param_groups]
+        return {
+            "state": state,
+            "param_groups": [
+                {"params": list(range(len(parameters))), "lr": rates[0]},
+                *({"lr": lr} for lr in rates[1:]),
+            ],
+        }
+    return value
+
+
+def is_tensor(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and (isinstance(value, torch.Tensor) or hasattr(value, "local_shards"))
+
+
+def is_optimizer_state(value: Mapping[Any, Any]) -> bool:
+    """Whether this is an optimizer's ``state_dict()``, by index or by name."""
+    return isinstance(value.get("state"), Mapping) and isinstance(value.get("param_groups"), (list, tuple))
+
+
+def is_generator_state(path: str, value: Any) -> bool:
+    """Whether a tensor is the state of a torch generator: bytes, of the CPU's size or by a name that says so."""
+    if str(getattr(value, "dtype", "")) != "torch.uint8" or value.dim() != 1:
+        return False
+    return bool(
+        value.numel() == TORCH_RNG_BYTES or (value.numel() == 16 and ("rng" in path.lower() or "cuda" in path.lower()))
+    )
+
+
+def split_flat_optimizer(tensors: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split off the entries of an optimizer that DCP flattened: ``state.<parameter>.<state name>``."""
+    flat = {key: value for key, value in tensors.items() if key.startswith("state.") and key.count(".") >= 2}
+    return flat, {key: value for key, value in tensors.items() if key not in flat}
+
+
+def read_optimizer(value: Mapping[str, Any]) -> OptimizerState:
+    """Read ``{"state": {key: {name: value}}, "param_groups": [...]}``."""
+    keys = [key for group in value["param_groups"] for key in group.get("params", ())]
+    states: dict[str, dict[Any, Part]] = {}
+    for key, entries in value["state"].items():
+        for name, item in entries.items() if isinstance(entries, Mapping) else ():
+            if is_tensor(item) or isinstance(item, (int, float)):
+                states.setdefault(str(name), {})[key] = part(_as_tensor(item))
+    return OptimizerState(tuple(keys), states, [rate(group.get("lr")) for group in value["param_groups"]])
+
+
+def read_flat_optimizer(flat: Mapping[str, Any], value: Mapping[str, Any]) -> OptimizerState:
+    """Read ``state.<parameter>.<state name>`` and ``param_groups.<parameter>.lr``; the rates of all parameters count as one group each."""
+    states: dict[str, dict[Any, Part]] = {}
+    for key, item in flat.items():
+        parameter, name = key[len("state.") :].rsplit(".", 1)
+        states.setdefault(name, {})[parameter] = part(item)
+    rates = {
+        rate(item) for key, item in value.items() if str(key).startswith("param_groups.") and str(key).endswith(".lr")
+    }
+    keys = {key: None for parts in states.values() for key in parts}
+    return OptimizerState(tuple(keys), states, sorted(rates))
+
+
+def rate(value: Any) -> str:
+    """A learning rate as ``float.hex``; empty if there is none."""
+    return float(value).hex() if value is not None else ""
+
+
+def parameter_names(keys: Sequence[Any], owner: Owner | None) -> dict[Any, str]:
+    """Key of an optimizer's state -> normalised name of the parameter; ``#<position>`` where it is not known."""
+    if owner is not None and len(keys) == len(owner.parameters) and not all(isinstance(key, str) for key in keys):
+        return dict(zip(keys, owner.parameters))
+    if not all(isinstance(key, str) for key in keys):
+        return {key: f"#{position}" for position, key in enumerate(keys)}
+    plain_names = {names.normalise(key): key for key in keys}
+    if owner is None:
+        return {key: name for name, key in plain_names.items()}
+    return {plain_names[saved]: name for name, saved in align_names(list(plain_names), owner.parameters).items()}
+
+
+def align(parts: Mapping[str, Part], owner: Owner) -> dict[str, Part]:
+    """The owner's name -> part, for the parameters that this mapping holds: by name, else by address, else by order and shape."""
+    matches = {name: parts[saved] for name, saved in align_names(list(parts), owner.parameters).items()}
+    if len(matches) == len(owner.parameters) or not owner.parameters:
+        return matches
+    by_address = {item.pointer: item for item in parts.values() if item.pointer}
+    if owner.pointers and all(pointer in by_address for pointer in owner.pointers):
+        return {name: by_address[pointer] for name, pointer in zip(owner.parameters, owner.pointers)}
+    if not matches and owner.shapes and tuple(item.shape for item in parts.values()) == owner.shapes:
+        return dict(zip(owner.parameters, parts.values()))
+    return matches
+
+
+def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
+    """The owner's name -> name in the mapping. One prefix may stand before all names of either side."""
+    if not saved or not owner:
+        return {}
+    known = set(saved)
+    pattern = max(owner, key=len)
+    prefixes = {""} | {name[: -len(pattern)] for name in saved if name.endswith("." + pattern)}
+    cuts = {""} | {pattern[: -len(name)] for name in saved if pattern.endswith("." + name)}
+    added = [{name: prefix + name for name in owner if prefix + name in known} for prefix in sorted(prefixes, key=len)]
+    removed = [
+        {name: name[len(cut) :] for name in owner if name.startswith(cut) and name[len(cut) :] in known}
+        for cut in sorted(cuts, key=len)
+    ]
+    return max(added + removed, key=len)
+
+
+def part(value: Any) -> Part:
+    """Hash one tensor as if its name had the factor 1; tensors without data (meta, fake) are not hashed."""
+    local = digest.local(value)
+    try:
+        unit = digest.tensor("", value) * pow(digest.name_multiplier(""), -1, MODULUS) % MODULUS
+        return Part(unit, int(local.numel()), int(local.data_ptr()), tuple(value.shape))
+    except Exception:  # noqa: BLE001 a kind of tensor that is not known: it has no digest
+        return Part(None, int(local.numel()), 0, tuple(value.shape))
+
+
+def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:
+    """Digest (16 hex digits) and number of elements of named parts; no digest if a part has none."""
+    numel = sum(item.numel for item in parts.values())
+    result = 0
+    for name, item in parts.items():
+        if item.unit is None:
+            return None, numel
+        result += item.unit * digest.name_multiplier(name)
+    return f"{result % MODULUS:016x}", numel
+
+
+def rng_digest(kind: str, value: Any) -> str:
+    """Digest of a generator's state as Python, numpy or torch give it."""
+    if kind == "torch":
+        return _hash(bytes(value.cpu().tolist()))
+    if kind == "numpy":
+        state = value["state"] if isinstance(value, Mapping) else {"key": value[1], "pos": value[2]}
+        return _hash(repr(([int(word) for word in state["key"]], int(state["pos"]))).encode())
+    return _hash(repr(value).encode())
+
+
+def _as_tensor(value: Any) -> Any:
+    torch = sys.modules["torch"]
+    return value if is_tensor(value) else torch.tensor(float(value))
+
+
+def _fit(state: OptimizerState, owner: Owner | None) -> tuple[bool, int]:
+    return owner is not None and len(state.keys) == len(owner.parameters), len(state.keys)
+
+
+def _shared(parts: Mapping[str, Part], owner: Owner) -> int:
+    """How many parts lie at addresses of the owner's parameters: a live model, not a copy of it."""
+    return len({item.pointer for item in parts.values()} & set(owner.pointers))
+
+
+def _scalar(value: Any) -> Any:
+    if is_tensor(value):
+        value = value.item()
+    return value.hex() if isinstance(value, float) else value
+
+
+def _hash(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def _join(path: str, key: Any) -> str:
+    return f"{path}.{key}" if path else str(key)

@@ -1,0 +1,125 @@
+"""Checkpoint files of other writers, by ``CCBED_CHECKPOINT_GLOBS``: reported when they are closed or renamed, by inotify."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fnmatch
+import glob
+import os
+import select
+import struct
+import threading
+import time
+from collections.abc import Iterator
+
+from .. import record
+from . import file_hashes, saves
+
+_CLOSE_WRITE, _MOVED_TO, _CREATE = 0x8, 0x80, 0x100
+_MASK = _CLOSE_WRITE | _MOVED_TO | _CREATE
+_OVERFLOW = 0x4000
+_HEADER = struct.Struct("iIII")
+#: Directories below a pattern that are watched at most.
+MAX_DIRECTORIES = 1000
+#: Seconds between two searches where inotify is not available.
+POLL_S = 0.5
+
+
+def patterns() -> list[str]:
+    """The absolute patterns of this process; only the first rank of a node watches."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return []
+    listed = os.environ.get("CCBED_CHECKPOINT_GLOBS", "").split(os.pathsep)
+    return [os.path.abspath(os.path.expanduser(pattern)) for pattern in listed if pattern]
+
+
+@record.guarded("files")
+def install() -> None:
+    """Watch the patterns, if there are any, in a thread that ends with the process."""
+    if patterns():
+        watcher = GlobWatcher(patterns())
+        threading.Thread(target=watcher.run, name="ccbed-watch-files", daemon=True).start()
+
+
+class GlobWatcher:
+    """Watches the directories in which files of the patterns can arise, also those that do not exist yet."""
+
+    def __init__(self, listed: list[str]) -> None:
+        self._patterns = listed
+        self._directories: dict[int, str] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stamps = {path: file_hashes.stamp(path) for path in self._matches()}
+        self._pid = os.getpid()
+        self.add_directories()
+
+    def run(self) -> None:
+        """Report files until the process ends."""
+        while os.getpid() == self._pid:
+            self.wait(POLL_S)
+
+    @record.guarded("files")
+    def wait(self, timeout_s: float) -> None:
+        """Wait for changes, and report the files that are complete."""
+        if self.fd < 0:
+            record.unknown("files", "inotify is not available: changes of files are seen with a delay")
+            time.sleep(timeout_s)
+            self._search()
+            return
+        if select.select([self.fd], [], [], timeout_s)[0]:
+            for mask, path in self._events():
+                if mask & _OVERFLOW or mask & _CREATE:
+                    self.add_directories()
+                    self._search()
+                if mask & (_CLOSE_WRITE | _MOVED_TO):
+                    self._report(path, "rename" if mask & _MOVED_TO else "return")
+
+    def add_directories(self) -> None:
+        """Watch every directory that exists and can hold a file of a pattern, or a part of its path."""
+        for directory in sorted({path for pattern in self._patterns for path in parents(pattern)})[:MAX_DIRECTORIES]:
+            number = self._libc.inotify_add_watch(self.fd, os.fsencode(directory), _MASK)
+            if number >= 0:
+                self._directories[number] = directory
+
+    def _events(self) -> Iterator[tuple[int, str]]:
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.fd, 1 << 16):
+                offset = 0
+                while offset < len(data):
+                    number, mask, _, length = _HEADER.unpack_from(data, offset)
+                    offset += _HEADER.size
+                    name = os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
+                    offset += length
+                    yield mask, os.path.join(self._directories.get(number, ""), name)
+
+    def _matches(self) -> list[str]:
+        return [
+            path for pattern in self._patterns for path in glob.glob(pattern, recursive=True) if os.path.isfile(path)
+        ]
+
+    def _search(self) -> None:
+        """Report files whose events were missed: they arose before their directory was watched. Only those that are closed count."""
+        for path in self._matches():
+            if path not in self._stamps and time.time() - os.stat(path).st_mtime > POLL_S:
+                self._report(path, "return")
+
+    def _report(self, path: str, how: str) -> None:
+        stamp = file_hashes.stamp(path)
+        if stamp is None or self._stamps.get(path) == stamp or not os.path.isfile(path):
+            return
+        if any(fnmatch.fnmatch(path, pattern) for pattern in self._patterns):
+            self._stamps[path] = stamp
+            saves.report_file(path, how)
+
+
+def parents(pattern: str) -> set[str]:
+    """The existing directories above the files of a pattern: those without wildcards, and every match of those with them."""
+    result: set[str] = set()
+    parts = os.path.dirname(pattern).split(os.sep)
+    for count in range(len(parts), 0, -1):
+        prefix = os.sep.join(parts[:count]) or os.sep
+        result.update(path for path in glob.glob(prefix, recursive=True) if os.path.isdir(path))
+        if not glob.has_magic(prefix) and result:
+            break
+    return result

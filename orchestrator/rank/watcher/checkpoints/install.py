@@ -1,0 +1,22 @@
+"""Installs the observation of saves and loads in a process that has imported torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import imports, record, steps
+from . import contents, dcp, file_globs, loads, renames, safetensors_files, saves, torch_files
+
+
+@record.guarded("saves")
+def install(torch: Any) -> None:
+    """Wrap the functions of ``torch`` now, those of other packages once they are imported."""
+    torch_files.install(torch)
+    renames.install()
+    imports.when_imported("torch.distributed.checkpoint", dcp.install)
+    imports.when_imported("safetensors.torch", safetensors_files.install)
+    imports.when_imported("safetensors", safetensors_files.install_open)
+    steps.on_step(saves.commit_waiting)
+    steps.measure(saves.take_stall)
+    contents.owner.observers.append(loads.match)
+    file_globs.install()

@@ -1,0 +1,132 @@
+"""The life of a load: what was read, from which file, with which digests; or the error that it raised.
+
+A script usually loads before the watcher knows which parameters the optimizer owns. So the line of a load is written at once, with the digest of
+what has the most elements, and again with the digest of the model's own parameters once these are known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .. import record, steps
+from . import contents, file_hashes, saves
+
+#: Larger files are hashed in the thread of low priority, in bytes.
+HASHED_AT_ONCE = 1 << 30
+#: Loads that are observed after the first step: later ones read samples, not checkpoints.
+MAX_AFTER_STEPS = 200
+
+_ids = itertools.count(1)
+
+
+class Load:
+    """One load that was called."""
+
+    def __init__(self, api: str, path: str) -> None:
+        self.id = next(_ids)
+        self.api, self.path = api, path
+        self.called = time.monotonic()
+        self.stamp = file_hashes.stamp(saves.identity(path)) if path else None
+        #: SHA-256 of a buffer that is loaded.
+        self.sha256: str | None = None
+        self.n = steps.completed()
+
+
+class _Progress:
+    def __init__(self) -> None:
+        self.after_steps = 0
+        #: Loads whose weights are not known yet, and what they contain.
+        self.unmatched: list[tuple[dict[str, Any], contents.Contents]] = []
+        self.observers: dict[str, list[Callable[[int], None]]] = {"before": [], "after": []}
+
+
+_progress = _Progress()
+
+
+def observe(stage: str, callback: Callable[[int], None]) -> None:
+    """Call ``callback(number of the load)`` ``before`` or ``after`` loads."""
+    _progress.observers[stage].append(callback)
+
+
+@record.guarded("loads")
+def begin(api: str, path: str, source: Any = None) -> Load | None:
+    """A load begins. Returns None where it is not observed."""
+    if steps.completed():
+        _progress.after_steps += 1
+        if _progress.after_steps > MAX_AFTER_STEPS:
+            record.unknown(
+                "loads", f"more than {MAX_AFTER_STEPS} loads after the first step: further loads are not observed"
+            )
+            return None
+    load = Load(api, path)
+    if isinstance(source, io.BytesIO):
+        load.sha256 = hashlib.sha256(source.getvalue()).hexdigest()
+    for callback in _progress.observers["before"]:
+        callback(load.id)
+    return load
+
+
+@record.guarded("loads")
+def fail(load: Load | None, error: BaseException) -> None:
+    """The load raised."""
+    if load is not None:
+        fields = _fields(load, time.monotonic())
+        _write(load, {**fields, "error": f"{type(error).__name__}: {error}"[:500]})
+
+
+@record.guarded("loads")
+def finish(load: Load | None, value: Any) -> None:
+    """The load has returned ``value``: record it before the script changes it."""
+    if load is None:
+        return
+    fields = _fields(load, time.monotonic())
+    read = contents.read(value)
+    owner = contents.owner.current
+    _write(load, {**fields, **read.describe(owner)})
+    if owner is None and not read.is_empty():
+        _progress.unmatched.append((fields, read))
+    for callback in _progress.observers["after"]:
+        callback(load.id)
+
+
+@record.guarded("loads")
+def match(owner: contents.Owner) -> None:
+    """The owner is known: write the lines of earlier loads again, with the digests of its parameters."""
+    for fields, read in _progress.unmatched:
+        record.line("load", **fields, **read.describe(owner))
+    _progress.unmatched.clear()
+
+
+def _fields(load: Load, end: float) -> dict[str, Any]:
+    size = load.stamp[1] if load.stamp else None
+    fields = {
+        "id": load.id,
+        "api": load.api,
+        "path": load.path,
+        "n": load.n,
+        "called": load.called,
+        "end": end,
+        "bytes": size,
+    }
+    return {**fields, "sha256": load.sha256}
+
+
+def _write(load: Load, fields: dict[str, Any]) -> None:
+    """Write the line; a large file is hashed later, and the line is then written again."""
+    if load.stamp is None or load.sha256 is not None:
+        record.line("load", **fields)
+        return
+    target = saves.identity(load.path)
+    if load.stamp[1] <= HASHED_AT_ONCE:
+        fields["sha256"] = file_hashes.hash_unchanged(target, load.stamp)
+        record.line("load", **fields)
+        return
+    record.line("load", **fields)
+    saves.hashes.submit(
+        lambda: record.line("load", **{**fields, "sha256": file_hashes.hash_unchanged(target, load.stamp)})
+    )

@@ -1,0 +1,335 @@
+"""The life of a save: called, staged, durable, committed. Adapters report the calls of one library each.
+
+*Committed* is what the system that saves counts itself: the return of a save to its final name, the rename of a temporary name, DCP's
+``.metadata``, a tracker such as ``latest``. A ``committed`` line is written at once, and again with the SHA-256 when that is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import record, steps
+from . import contents, file_hashes
+from .buffers import Buffers
+
+#: Saves whose paths are remembered for later renames.
+REMEMBERED = 256
+#: A process that saves more often without a recognised model is not observed further: it saves samples, not checkpoints.
+MAX_UNRECOGNISED = 1000
+#: A name of a file or of its directory that is renamed when the save is complete.
+TEMPORARY = re.compile(
+    r"(^|[._-])(te?mp|partial|incomplete|part|new|saving|unfinished)([._-]|\d|$)|^tmp|\.tmp", re.IGNORECASE
+)
+STAGES = ("before", "during", "after", "committed")
+
+hashes = file_hashes.HashThread()
+_ids = itertools.count(1)
+_lock = threading.RLock()
+_thread_state = threading.local()
+_observers: dict[str, list[Callable[[int], None]]] = {stage: [] for stage in STAGES}
+
+
+class Save:
+    """One save that was called."""
+
+    def __init__(self, api: str, path: str, n: int) -> None:
+        self.id = next(_ids)
+        self.api, self.path, self.n = api, path, n
+        self.called = time.monotonic()
+        self.reading: Reading | None = None
+        self.returned: float | None = None
+        self.how = ""
+        self.committed: float | None = None
+        #: The file object of the script, while it may still be open.
+        self.stream: Any = None
+        #: A path that is not final: the save counts once it is renamed, or at the next step if it is not.
+        self.is_temporary = bool(path) and is_temporary(path)
+
+
+class Reading:
+    """Reads contents beside the save itself, in a thread; on CUDA in the caller's thread, in the order of its stream."""
+
+    def __init__(self, value: Any) -> None:
+        self._contents: contents.Contents | None = None
+        self._error: Exception | None = None
+        self._thread: threading.Thread | None = None
+        if _uses_cuda():
+            self._read(value)
+            return
+        self._thread = threading.Thread(target=self._read, args=(value,), name="ccbed-watch-contents", daemon=True)
+        self._thread.start()
+
+    def _read(self, value: Any) -> None:
+        try:
+            self._contents = contents.read(value)
+        except Exception as error:  # noqa: BLE001 the save goes on without its contents
+            self._error = error
+
+    def wait(self) -> contents.Contents | None:
+        """The contents; None if they could not be read, with a ``problem`` line."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            record.unknown("contents", f"{type(self._error).__name__}: {self._error}"[:300])
+        return self._contents
+
+
+def observe(stage: str, callback: Callable[[int], None]) -> None:
+    """Call ``callback(number of the save)`` before, during and after saves, and when one is committed."""
+    _observers[stage].append(callback)
+
+
+def report(stage: str, save: Save) -> None:
+    """Call the observers of a stage, in the thread that saves."""
+    for callback in _observers[stage]:
+        callback(save.id)
+
+
+@record.guarded("saves")
+def report_middle() -> None:
+    """The save of this thread has written its data, and is not complete."""
+    save = getattr(_thread_state, "save", None)
+    if save is not None:
+        report("during", save)
+
+
+class _Registry:
+    """The saves of this process by path, those that wait for their commit, and names that turned out to be temporary."""
+
+    def __init__(self) -> None:
+        self.by_path: dict[str, Save] = {}
+        self.waiting: list[Save] = []
+        self.unrecognised = 0
+        self.stall_s = 0.0
+
+    def remember(self, save: Save) -> None:
+        self.by_path.pop(save.path, None)
+        self.by_path[save.path] = save
+        while len(self.by_path) > REMEMBERED:
+            del self.by_path[next(iter(self.by_path))]
+
+
+def _commit_buffer(save: Save, path: str, written: float) -> None:
+    save.path = path
+    with _lock:
+        _registry.remember(save)
+    commit(save, "return", path, written)
+
+
+_registry = _Registry()
+buffers = Buffers(hashes, _commit_buffer)
+
+
+@record.guarded("saves")
+def begin(api: str, path: str, value: Any, *, called: float | None = None) -> Save | None:
+    """A save begins, or began at ``called``. Returns None where it is not observed."""
+    if _registry.unrecognised > MAX_UNRECOGNISED:
+        record.unknown("saves", f"more than {MAX_UNRECOGNISED} saves without a model: further saves are not observed")
+        return None
+    if threading.current_thread() is threading.main_thread():
+        steps.flush()
+    commit_waiting()
+    save = Save(api, path, steps.completed())
+    save.called = called or save.called
+    record.line("save", id=save.id, api=api, path=path, n=save.n, called=save.called, **_thread_name())
+    report("before", save)
+    save.reading = Reading(value)
+    _thread_state.save = save
+    return save
+
+
+@record.guarded("saves")
+def fail(save: Save | None, error: BaseException) -> None:
+    """The save raised: it is neither saved nor committed."""
+    _thread_state.save = None
+    if save is not None:
+        record.line("failed", id=save.id, error=f"{type(error).__name__}: {error}"[:500])
+
+
+@record.guarded("saves")
+def finish(save: Save | None, files: Sequence[str], *, durable: float | None = None) -> None:
+    """The call has returned: record what was saved. ``files``: those that exist now."""
+    if save is None:
+        return
+    stage(save)
+    describe(save, files, staged=save.returned, durable=durable)
+
+
+def stage(save: Save) -> None:
+    """The call has returned: the script may change the tensors again."""
+    _thread_state.save = None
+    save.returned = time.monotonic()
+    if threading.current_thread() is threading.main_thread():
+        _registry.stall_s += save.returned - save.called
+    if save.reading is not None:
+        save.reading.wait()
+    report("after", save)
+
+
+def take_stall() -> dict[str, float]:
+    """Seconds that saves have kept the main thread since the last call, as a field of a step; empty without a save."""
+    stall_s, _registry.stall_s = _registry.stall_s, 0.0
+    return {"checkpoint_s": stall_s} if stall_s else {}
+
+
+@record.guarded("saves")
+def describe(save: Save, files: Sequence[str], *, staged: float | None, durable: float | None) -> None:
+    """Write the ``saved`` line."""
+    read = save.reading.wait() if save.reading is not None else None
+    save.reading = None
+    if read is None or read.is_empty():
+        _registry.unrecognised += 1
+    fields = read.describe(contents.owner.current) if read is not None else {"weights": None, "contents": {}}
+    sizes = [[path, _size(path), None] for path in files]
+    record.line("saved", id=save.id, staged=staged, durable=durable, files=sizes, **fields)
+
+
+@record.guarded("saves")
+def settle(save: Save | None, how: str, stream: Any = None) -> None:
+    """Commit a save that has returned, unless its name is temporary or its file is still open."""
+    if save is None or not save.path:
+        return
+    save.how, save.stream = how, stream
+    with _lock:
+        _registry.remember(save)
+        if save.is_temporary or (stream is not None and not stream.closed):
+            _registry.waiting.append(save)
+            return
+    commit(save, how, save.path, save.returned)
+
+
+@record.guarded("saves")
+def commit_waiting(n: int = 0, *, is_end: bool = False) -> None:
+    """Commit the saves whose file was closed since, and those with a temporary name that no rename followed."""
+    buffers.match()
+    if not _registry.waiting:
+        return
+    with _lock:
+        ready = [save for save in _registry.waiting if is_end or _is_ready(save)]
+        _registry.waiting = [save for save in _registry.waiting if save not in ready]
+    for save in ready:
+        if os.path.exists(save.path):
+            commit(save, save.how, save.path, _changed(save.path) if save.stream is not None else save.returned)
+
+
+def _is_ready(save: Save) -> bool:
+    if save.stream is not None and not save.stream.closed:
+        return False
+    return not save.is_temporary or steps.completed() > save.n
+
+
+@record.guarded("saves")
+def move(source: str, target: str) -> None:
+    """A file or directory was renamed: saves below it have a new path, and those that waited for it are committed."""
+    buffers.move(source, target)
+    with _lock:
+        moved = [
+            (path, save)
+            for path, save in _registry.by_path.items()
+            if path == source or path.startswith(source + os.sep)
+        ]
+        for path, save in moved:
+            del _registry.by_path[path]
+            save.path = target + path[len(source) :]
+            _registry.remember(save)
+        _registry.waiting = [save for save in _registry.waiting if all(save is not other for _, other in moved)]
+    for _, save in moved:
+        save.is_temporary = is_temporary(save.path)
+        if not save.is_temporary:
+            commit(save, "rename", save.path, time.monotonic())
+
+
+@record.guarded("saves")
+def commit(save: Save, how: str, path: str, t_committed: float | None) -> None:
+    """Record that the save counts; its SHA-256 follows from a thread of low priority. A file that is renamed later keeps its first time."""
+    target = identity(path)
+    stamp = file_hashes.stamp(target)
+    is_first = save.committed is None
+    save.committed = save.committed or t_committed or time.monotonic()
+    fields = {"id": save.id, "path": path, "bytes": _size(path), "how": how, "t_committed": save.committed}
+    record.line("committed", **fields)
+    if is_first:
+        record.notify("save.committed", path=path, n=save.n, bytes=fields["bytes"])
+        report("committed", save)
+    hashes.submit(lambda: _record_hash(target, stamp, fields))
+
+
+def _record_hash(path: str, stamp: tuple[int, int, int] | None, fields: dict[str, Any]) -> None:
+    digest = file_hashes.hash_unchanged(path, stamp)
+    if digest is not None:
+        record.line("committed", sha256=digest, **fields)
+
+
+@record.guarded("saves")
+def report_file(path: str, how: str) -> None:
+    """A file of a writer that is not observed is complete: one line for each stage, without contents."""
+    with _lock:
+        if path in _registry.by_path or os.path.dirname(path) in _registry.by_path:
+            return
+    save = Save("file", path, steps.completed())
+    save.returned = save.called
+    record.line("save", id=save.id, api="file", path=path, n=save.n, called=None)
+    record.line("saved", id=save.id, staged=None, durable=None, files=[[path, _size(path), None]], weights=None)
+    commit(save, how, path, save.returned)
+
+
+def identity(path: str) -> str:
+    """The file whose SHA-256 identifies a checkpoint: itself, or ``.metadata`` of a DCP directory, which has a unique save id."""
+    return os.path.join(path, ".metadata") if os.path.isdir(path) else path
+
+
+def is_temporary(path: str) -> bool:
+    """Does the name of the file, or of its directory, say that it is renamed when it is complete?"""
+    parent = os.path.basename(os.path.dirname(path))
+    return bool(
+        TEMPORARY.search(os.path.basename(path)) or (parent not in ("tmp", "temp") and TEMPORARY.search(parent))
+    )
+
+
+def absolute(path: Any) -> str:
+    """The absolute path of a file name as ``open`` takes it; empty for anything else (a descriptor, a buffer)."""
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        return ""
+    return os.path.abspath(os.fsdecode(path))
+
+
+def finish_process(timeout_s: float = 5.0) -> None:
+    """Commit what waits and end the hashes, at the normal end of the process."""
+    commit_waiting(is_end=True)
+    hashes.drain(timeout_s)
+
+
+def _size(path: str) -> int | None:
+    """Bytes of a file, or of the files of a directory."""
+    try:
+        if os.path.isdir(path):
+            return sum(entry.stat().st_size for entry in os.scandir(path) if entry.is_file())
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+def _changed(path: str) -> float | None:
+    """When the file was last written, on the monotonic clock."""
+    with contextlib.suppress(OSError):
+        return time.monotonic() - max(0.0, time.time() - os.stat(path).st_mtime)
+    return None
+
+
+def _thread_name() -> dict[str, str]:
+    thread = threading.current_thread()
+    return {} if thread is threading.main_thread() else {"thread": thread.name}
+
+
+def _uses_cuda() -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_initialized())

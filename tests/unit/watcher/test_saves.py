@@ -1,0 +1,197 @@
+"""Saves and loads of files: when they are committed, and that a load is recognised as a save."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import io
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.rank.watcher import digest
+from orchestrator.rank.watcher.checkpoints import contents, saves
+
+from . import jobs
+from .observed import Observed, observed
+
+__all__ = ["observed"]
+
+
+def model_and_optimizer(seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    generator = torch.Generator().manual_seed(seed)
+    model = torch.nn.Linear(4, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.rand(parameter.shape, generator=generator))
+    return model, torch.optim.Adam(model.parameters())
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_a_save_to_its_final_name_is_committed_when_it_returns(observed: Observed, tmp_path: Path) -> None:
+    model, _ = model_and_optimizer()
+    path = tmp_path / "ckpt.pt"
+    torch.save({"model": model.state_dict(), "epoch": 3}, path)
+    saved, committed = observed.one("saved"), observed.one("committed")
+    assert saved["weights"] == digest.total(model.state_dict())[0]
+    assert saved["files"] == [[str(path), path.stat().st_size, None]]
+    assert (committed["path"], committed["how"], committed["sha256"]) == (str(path), "return", sha256(path))
+    assert observed.one("save")["called"] < committed["t_committed"] <= saved["t"]
+
+
+def test_a_load_has_the_hash_and_the_weights_of_the_save(observed: Observed, tmp_path: Path) -> None:
+    model, _ = model_and_optimizer()
+    torch.save(model.state_dict(), tmp_path / "ckpt.pt")
+    torch.load(tmp_path / "ckpt.pt", weights_only=True)
+    load = observed.one("load")
+    assert load["sha256"] == observed.one("committed")["sha256"]
+    assert load["weights"] == observed.one("saved")["weights"]
+
+
+def test_another_model_has_other_digests(observed: Observed, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        torch.save(model_and_optimizer(seed)[0].state_dict(), tmp_path / "ckpt.pt")
+    first, second = observed.of("saved")
+    assert first["weights"] != second["weights"]
+
+
+def test_a_file_that_is_overwritten_has_a_new_hash(observed: Observed, tmp_path: Path) -> None:
+    path = tmp_path / "ckpt.pt"
+    for seed in (0, 1):
+        torch.save(model_and_optimizer(seed)[0].state_dict(), path)
+        assert observed.of("committed")[-1]["sha256"] == sha256(path)
+    assert len({line["sha256"] for line in observed.of("committed") if "sha256" in line}) == 2
+
+
+@pytest.mark.parametrize("rename", [os.rename, os.replace, shutil.move, lambda source, target: Path(source).rename(target)])
+def test_a_temporary_name_is_committed_by_its_rename(
+    observed: Observed, tmp_path: Path, rename: Callable[[Any, Any], Any]
+) -> None:
+    rename = {"rename": os.rename, "replace": os.replace, "move": shutil.move}.get(rename.__name__, rename)
+    torch.save(model_and_optimizer()[0].state_dict(), tmp_path / "ckpt.pt.tmp")
+    assert observed.of("committed") == []
+    rename(tmp_path / "ckpt.pt.tmp", tmp_path / "ckpt.pt")
+    committed = observed.one("committed")
+    assert (committed["path"], committed["how"]) == (str(tmp_path / "ckpt.pt"), "rename")
+
+
+def test_a_temporary_directory_is_committed_by_its_rename(observed: Observed, tmp_path: Path) -> None:
+    (tmp_path / "tmp-checkpoint-5").mkdir()
+    for name in ("model.pt", "optimizer.pt"):
+        torch.save(model_and_optimizer()[0].state_dict(), tmp_path / "tmp-checkpoint-5" / name)
+    assert observed.of("committed") == []
+    os.rename(tmp_path / "tmp-checkpoint-5", tmp_path / "checkpoint-5")
+    paths = {line["path"] for line in observed.of("committed")}
+    assert paths == {str(tmp_path / "checkpoint-5" / name) for name in ("model.pt", "optimizer.pt")}
+
+
+def test_a_name_that_only_looks_temporary_is_committed_by_the_next_step(observed: Observed, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    torch.save(model.state_dict(), tmp_path / "tmp.pt")
+    assert observed.of("committed") == []
+    observed.step(optimizer, model)
+    assert observed.one("committed")["how"] == "return"
+
+
+def test_a_file_object_is_committed_once_it_is_closed(observed: Observed, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    with (tmp_path / "ckpt.pt").open("wb") as out:
+        torch.save(model.state_dict(), out)
+        observed.step(optimizer, model)
+        assert observed.of("committed") == []
+    observed.step(optimizer, model)
+    assert observed.one("committed")["sha256"] == sha256(tmp_path / "ckpt.pt")
+
+
+def test_a_buffer_is_committed_with_the_file_that_it_is_written_to(observed: Observed, tmp_path: Path) -> None:
+    model, optimizer = model_and_optimizer()
+    buffer = io.BytesIO()
+    torch.save(model.state_dict(), buffer)
+    (tmp_path / "other.pt").write_bytes(b"\0" * len(buffer.getvalue()))
+    (tmp_path / "t").write_bytes(buffer.getvalue())
+    os.replace(tmp_path / "t", tmp_path / "ckpt.pt")
+    observed.step(optimizer, model)
+    committed = observed.one("committed")
+    assert (committed["path"], committed["sha256"]) == (str(tmp_path / "ckpt.pt"), sha256(tmp_path / "ckpt.pt"))
+
+
+def test_a_save_that_raises_is_neither_saved_nor_committed(observed: Observed, tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"):
+        torch.save({"a": torch.ones(1 << 16)}, "/dev/full")
+    with pytest.raises(RuntimeError, match="does not exist"):
+        torch.save({}, tmp_path / "missing" / "ckpt.pt")
+    assert len(observed.of("save")) == 2
+    assert observed.of("saved") == observed.of("committed") == []
+
+
+def test_a_load_that_raises_is_recorded_with_its_error(observed: Observed, tmp_path: Path) -> None:
+    torch.save(model_and_optimizer()[0].state_dict(), tmp_path / "ckpt.pt")
+    torn = tmp_path / "torn.pt"
+    torn.write_bytes((tmp_path / "ckpt.pt").read_bytes()[:500])
+    with pytest.raises(RuntimeError, match="central directory"):
+        torch.load(torn)
+    with pytest.raises(FileNotFoundError):
+        torch.load(tmp_path / "missing.pt")
+    first, second = observed.of("load")
+    assert (first["sha256"], first["path"]) == (sha256(torn), str(torn))
+    assert "central directory" in first["error"] and "weights" not in first
+    assert second["error"].startswith("FileNotFoundError")
+
+
+def test_a_load_gets_the_digest_of_the_owners_parameters_once_these_are_known(observed: Observed, tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(2))
+    torch.save({"state_dict": {f"module.{key}": value for key, value in model.state_dict().items()}}, tmp_path / "a.pt")
+    torch.load(tmp_path / "a.pt")
+    parameters = dict(model.named_parameters())
+    contents.owner.set(contents.Owner(tuple(parameters)))
+    early, late = observed.of("load")
+    assert (early["matched"], late["matched"]) == (None, 1.0)
+    assert late["weights"] == digest.total(parameters)[0] != early["weights"]
+
+
+def test_signatures_and_results_are_those_of_torch(observed: Observed, tmp_path: Path) -> None:
+    assert list(inspect.signature(torch.save).parameters)[:2] == ["obj", "f"]
+    assert "weights_only" in inspect.signature(torch.load).parameters
+    assert torch.serialization.save is torch.save
+    with pytest.raises(TypeError):
+        torch.save({})  # type: ignore[call-arg]
+    torch.save([1, 2], tmp_path / "list.pt")
+    assert torch.load(tmp_path / "list.pt") == [1, 2]
+
+
+def test_samples_that_are_saved_without_a_model_are_not_observed_forever(
+    observed: Observed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(saves, "MAX_UNRECOGNISED", 3)
+    for _ in range(6):
+        torch.save([1], io.BytesIO())
+    assert len(observed.of("save")) == 4
+    assert observed.one("unknown")["what"] == "saves"
+
+
+KILLED = """
+import os, signal, sys
+import torch
+from _ccbed_watch.checkpoints import saves
+model = torch.nn.Linear(4, 2)
+torch.save(model.state_dict(), "first.pt")
+saves.observe("during", lambda number: os.kill(os.getpid(), signal.SIGKILL))
+torch.save(model.state_dict(), "second.pt")
+"""
+
+
+def test_a_file_that_is_torn_by_a_kill_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    watched = jobs.run(tmp_path, KILLED)
+    assert watched.code == -9
+    assert [Path(line["path"]).name for line in watched.of("save")] == ["first.pt", "second.pt"]
+    assert {Path(line["path"]).name for line in watched.of("committed")} == {"first.pt"}
+    assert len(watched.of("saved")) == 1
