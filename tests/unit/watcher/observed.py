@@ -29,7 +29,7 @@ class Observed:
         assert saves.hashes.drain(30)
         return [line for line in jobs.read(self.folder) if line["k"] == kind]
 
-    def one(self, kind: str) -> dict[str, Any]:
+    def merged(self, kind: str) -> dict[str, Any]:
         """The fields of all lines of one kind, of which there is one id."""
         lines = self.of(kind)
         assert len({line.get("id") for line in lines}) == 1, lines

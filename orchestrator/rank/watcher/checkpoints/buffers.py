@@ -48,15 +48,18 @@ class Buffers:
             matches = [save for save, data in self._waiting.values() if stamp and len(data) == stamp[1]]
             if matches and stamp:
                 self._opened.pop(path)
-                self._submit(matches[-1], path, stamp)
+                self._submit(matches, path, stamp)
 
-    def _submit(self, save: Any, path: str, stamp: tuple[int, int, int]) -> None:
-        _, data = self._waiting.pop(save.id)
+    def _submit(self, matches: list[Any], path: str, stamp: tuple[int, int, int]) -> None:
         written = time.monotonic() - max(0.0, time.time() - stamp[2] / 1e9)
 
         def compare() -> None:
-            if file_hashes.hash_unchanged(path, stamp) == hashlib.sha256(data).hexdigest():
-                self._commit(save, path, written)
+            digest = file_hashes.hash_unchanged(path, stamp)
+            for save in matches:
+                _, data = self._waiting.get(save.id, (None, b""))
+                if digest is not None and hashlib.sha256(data).hexdigest() == digest:
+                    self._waiting.pop(save.id, None)
+                    self._commit(save, path, written)
 
         self._hashes.submit(compare)
 

@@ -1,7 +1,7 @@
 """What a saved or loaded object contains, recognised by structure: digests of weights, optimizer, scheduler, scaler, random states.
 
-Each tensor is hashed once, without its name. Digests are linear in the multiplier of a name, so that names can be given later: a script loads a
-checkpoint before the watcher knows which parameters the optimizer owns.
+Each tensor is hashed once, without its name. Digests are linear in the multiplier of a name, so that names can be given
+later: a script loads a checkpoint before the watcher knows which parameters the optimizer owns.
 """
 
 from __future__ import annotations

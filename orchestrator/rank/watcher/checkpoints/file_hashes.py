@@ -7,14 +7,14 @@ import hashlib
 import os
 import queue
 import threading
-from typing import Callable, Optional, Tuple
+from collections.abc import Callable
 
 CHUNK = 1 << 20
 #: Nice value of the thread.
 NICE = 19
 
 
-def stamp(path: str) -> Optional[Tuple[int, int, int]]:
+def stamp(path: str) -> tuple[int, int, int] | None:
     """Inode, size and modification time of a file; None if it does not exist."""
     try:
         status = os.stat(path)
@@ -33,7 +33,7 @@ def hash_file(path: str) -> str:
     return sha.hexdigest()
 
 
-def hash_unchanged(path: str, expected: Optional[Tuple[int, int, int]]) -> Optional[str]:
+def hash_unchanged(path: str, expected: tuple[int, int, int] | None) -> str | None:
     """SHA-256 of the file that had this stamp; None if it was replaced, changed or deleted before its last byte was read."""
     if expected is None or stamp(path) != expected:
         return None
@@ -48,12 +48,12 @@ class HashThread:
     """Runs jobs one after another at low priority. The thread starts with the first job."""
 
     def __init__(self) -> None:
-        self._jobs: "queue.Queue[Callable[[], None]]" = queue.Queue()
+        self._jobs: queue.Queue[Callable[[], None]] = queue.Queue()
         self._lock = threading.Lock()
         self._pending = 0
         self._idle = threading.Event()
         self._idle.set()
-        self._thread: Optional[threading.Thread] = None
+        self._thread: threading.Thread | None = None
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run ``job`` later. What it raises is dropped."""

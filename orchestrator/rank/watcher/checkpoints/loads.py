@@ -1,7 +1,7 @@
 """The life of a load: what was read, from which file, with which digests; or the error that it raised.
 
-A script usually loads before the watcher knows which parameters the optimizer owns. So the line of a load is written at once, with the digest of
-what has the most elements, and again with the digest of the model's own parameters once these are known.
+A script usually loads before the watcher knows which parameters the optimizer owns. So the line of a load is written at
+once, with the digest of what has the most elements, and again with that of the model's own parameters once they are known.
 """
 
 from __future__ import annotations
