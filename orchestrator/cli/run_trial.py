@@ -109,6 +109,8 @@ def _trial(
         overrides.append(_all_nodes(source, bed))
     if options["cold"]:
         overrides.append(trial_draft.Override(path=("params", "cold"), content=True, source="--cold"))
+    if source.is_script and options["fail_node"] and not (options["recovery"] or options.get("param_launcher")):
+        overrides.append(trial_draft.Override(path=("recovery", "policy"), content="auto", source="--fail-node"))
     if source.args:
         overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
     if isinstance(source.document.content, dict):

@@ -22,6 +22,12 @@ def find(path: Path) -> Path:
     return shipped if known and shipped.is_file() else path
 
 
+def examples() -> dict[str, Path]:
+    """Name -> script of the shipped examples: the files of their folder that run by themselves, not their modules."""
+    scripts = sorted((_PACKAGE / "examples").glob("*.py"))
+    return {path.stem.replace("_", "-"): path for path in scripts if 'if __name__ == "__main__"' in path.read_text()}
+
+
 def summary(file: Path) -> str:
     """Return the first line of a file's docstring, or of its leading comment, without running the file."""
     try:

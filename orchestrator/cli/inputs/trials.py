@@ -17,10 +17,12 @@ from ...model.errors import InfrastructureError, UsageError
 from ...model.plan import Plan
 from ...model.plugin import Catalogue
 from ...model.trial import THEIRS, Trial
-from ...store import bundle, paths
+from ...store import bundle, paths, shipped
 from ..render.terminal import Terminal, short_path
 
 SCRIPT = "script"
+#: Before the name of a shipped example script.
+EXAMPLE = "example:"
 #: Parameters of the script workload that arguments set, not options.
 _POSITIONAL = {SCRIPT: ("file", "module", "args", "cwd", "cold")}
 _SUFFIXES = (".py", ".yml", ".yaml", ".json")
@@ -66,6 +68,8 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     """Read a trial. Raises UsageError for a name that is neither a built-in trial nor a readable file."""
     if name in catalogue.trials:
         return _yaml(Path(catalogue.trials[name]), f"{name}.yml", name)
+    if name.startswith(EXAMPLE):
+        return _script(_example(name.removeprefix(EXAMPLE)), args)
     path = Path(name)
     if path.suffix == ".py":
         return _script(path, args)
@@ -77,6 +81,13 @@ def open_source(name: str, args: Sequence[str], catalogue: Catalogue) -> Source:
     raise UsageError(
         f"no trial {name}; {near}", hint=f"ccbed list trials (built in: {known}), or give FILE.yml or FILE.py"
     )
+
+
+def _example(name: str) -> Path:
+    examples = shipped.examples()
+    if name not in examples:
+        raise UsageError(f"no example {name}; {values.nearest(name, examples)}", hint="ccbed list examples")
+    return examples[name]
 
 
 def _recorded_secrets(source: Source, directory: Path) -> tuple[str, ...]:
@@ -93,7 +104,9 @@ def _recorded_secrets(source: Source, directory: Path) -> tuple[str, ...]:
 def name_among(words: Sequence[str], catalogue: Catalogue) -> str | None:
     """Return the trial among arguments that no option of `run` takes; some are options of the workload and their values."""
     bare = [word for word in words if not word.startswith("-")]
-    named = (word for word in bare if word in catalogue.trials or Path(word).suffix in _SUFFIXES)
+    named = (
+        word for word in bare if word in catalogue.trials or word.startswith(EXAMPLE) or Path(word).suffix in _SUFFIXES
+    )
     return next(named, bare[0] if bare else None)
 
 

@@ -124,7 +124,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 
 
 @click.command(cls=RunCommand, context_settings={"help_option_names": list(_HELP), "auto_envvar_prefix": "CCBED"})
-@click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py [-- ARGS]")
+@click.argument("trial", metavar="TRIAL|FILE.yml|FILE.py|example:NAME [-- ARGS]")
 @click.option("-m", "--module", metavar="MODULE", help="Run a module instead of a file, as python -m does.")
 @click.option(
     "--fail-node",
@@ -184,7 +184,7 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, /, **values: Any) -> int:
-    """Run TRIAL on a bed: a built-in one, a file, or your own script with torchrun's environment.
+    """Run TRIAL on a bed: a built-in one, a file, your own script or an example with torchrun's environment.
 
     Every parameter of the trial's workload is an option too; `ccbed run TRIAL --help` lists them.
 

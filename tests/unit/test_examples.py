@@ -1,0 +1,34 @@
+"""The shipped example scripts: listed, found by name, and plain."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from orchestrator import plugins
+from orchestrator.cli.inputs import trials
+from orchestrator.model.errors import UsageError
+from orchestrator.store import shipped
+
+
+def test_an_example_is_opened_by_its_name() -> None:
+    source = trials.open_source("example:gpt-ddp", ("--steps", "3"), plugins.discover())
+    assert source.is_script
+    assert source.params["file"] == str(shipped.examples()["gpt-ddp"])
+    assert source.params["args"] == ["--steps", "3"]
+
+
+def test_an_unknown_example_names_the_nearest_one() -> None:
+    with pytest.raises(UsageError, match="gpt-ddp"):
+        trials.open_source("example:gpt-dpd", (), plugins.discover())
+
+
+@pytest.mark.parametrize("name", shipped.examples())
+def test_an_example_is_a_plain_script(name: str) -> None:
+    """It imports nothing of ccbed, and its syntax is that of the oldest Python that torch 2.4 runs on."""
+    tree = ast.parse(shipped.examples()[name].read_text(), feature_version=(3, 9))
+    modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert not {module for module in modules if "ccbed" in module or "orchestrator" in module}
+    assert ast.get_docstring(tree)
