@@ -33,8 +33,25 @@ def check(run: Run, params: Params) -> Verdict:
         )
     if not gangs and not doubts:
         return views.unknown("finished", "no gang was started", end)
-    missing, failures = _exits(run, gangs[-1]) if gangs and not doubts else ([], [])
-    return views.conclude("finished", _text(gangs) + _unsaved(run), failures=failures, doubts=[*doubts, *missing])
+    stopped = run.history.last(events.RunStopped)
+    missing, failures = _exits(run, gangs[-1], stopped) if gangs and not doubts else ([], [])
+    doubts += [*missing, *(_undrilled(run) if stopped else ())]
+    text = _stop_text(stopped) if stopped else _text(gangs)
+    return views.conclude("finished", text + _unsaved(run), failures=failures, doubts=doubts)
+
+
+def _stop_text(stopped: Event[events.RunStopped]) -> str:
+    return f"stopped as planned at {stopped.data.at}, after {stopped.data.steps} steps and {stopped.data.saves} saved checkpoints"
+
+
+def _undrilled(run: Run) -> Iterator[views.Finding]:
+    """A run that was stopped proves a recovery only if something was saved before its fault."""
+    injected = run.history.first(events.FaultInjected)
+    saves = run.history.of(events.SaveCommitted, events.CheckpointCommit)
+    if run.trial.faults and injected is None:
+        yield views.finding("the run was stopped before a planned fault was injected")
+    elif injected is not None and not any(save.seq < injected.seq for save in saves):
+        yield views.finding("no checkpoint was saved before the fault, as far as it was observed", injected)
 
 
 def _reason(reason: str, kind: str) -> str:
@@ -70,11 +87,12 @@ def _signal(number: int) -> str:
         return f"signal {number}"
 
 
-def _exits(run: Run, gang: views.Gang) -> tuple[list[views.Finding], list[views.Finding]]:
-    """(doubts, failures) about the ranks of the last attempt."""
+def _exits(run: Run, gang: views.Gang, stopped: Event | None) -> tuple[list[views.Finding], list[views.Finding]]:
+    """(doubts, failures) about the ranks of the last attempt; their exits after a planned stop are its effect."""
     exits, ends = gang.by_rank(events.RankExit), gang.by_rank(events.RankFinished)
     missing = [views.finding(f"the exit of rank {rank} is not known") for rank in gang.ranks if rank not in exits]
-    failures = [_left(event, gang) for event in exits.values() if event.data.code != 0]
+    own = [event for event in exits.values() if stopped is None or event.seq < stopped.seq]
+    failures = [_left(event, gang) for event in own if event.data.code != 0]
     if run.trial.workload != "script":
         silent = [rank for rank in gang.ranks if rank not in ends and rank in exits]
         failures += [views.finding(f"rank {rank} left without finishing", exits[rank]) for rank in silent]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -56,6 +57,33 @@ class Trigger:
     @property
     def exact(self) -> bool:
         return self.step is not None or (self.on is None and self.after_s is None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopPoint:
+    """When a run of a script is ended on purpose: after ``step`` steps of all attempts together, ``saves`` checkpoints, or a time.
+
+    ``after_s``: seconds since all ranks of the first gang started.
+    """
+
+    step: int | None = None
+    saves: int | None = None
+    after_s: float | None = None
+
+
+_STOP = re.compile(r"(?:(?P<what>step|after-save)=(?P<count>[1-9]\d*)|(?P<time>\d+(?:\.\d+)?)(?P<unit>s|m|h))")
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_stop(text: str) -> StopPoint:
+    """``step=200``, ``after-save=3`` or a time such as ``10m``. Raises ValueError."""
+    match = _STOP.fullmatch(text)
+    if match is None:
+        raise ValueError("must be step=200, after-save=3 or a time such as 10m")
+    if match["time"]:
+        return StopPoint(after_s=float(match["time"]) * _UNITS[match["unit"]])
+    count = int(match["count"])
+    return StopPoint(step=count) if match["what"] == "step" else StopPoint(saves=count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

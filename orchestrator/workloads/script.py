@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from ..model.trial import parse_stop
 from ..rank.user import ccbed_events
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Params:
     exec_        a program with its first arguments that is started as a new process instead of the warm rank
     step_regex   regular expression for steps in the output: group step (or the first group), and optionally loss
     cwd          the working directory
+    stop_at      ends the run on purpose, after a planned fault is recovered: step=200, after-save=3 or 10m
     root         the project, which is copied where nodes cannot run the script in place (default: its git work tree, or its directory)
     cold         start a new interpreter instead of the warm rank
     exit_timeout_s   seconds for the script's threads and exit handlers after its last line; then the rank fails
@@ -46,6 +48,7 @@ class Params:
     cwd: str | None = None
     root: str | None = None
     cold: bool = False
+    stop_at: str | None = None
     exit_timeout_s: float = 300.0
     launcher: str = ""
     nproc: int = 1
@@ -60,6 +63,11 @@ def check(params: Params) -> list[str]:
         problems.append(f"module: excludes a file (got {params.module!r} and {params.file!r})")
     if params.root is not None and params.file and not Path(params.file).is_relative_to(params.root):
         problems.append(f"root: must contain the script {params.file} (got {params.root!r})")
+    if params.stop_at is not None:
+        try:
+            parse_stop(params.stop_at)
+        except ValueError as error:
+            problems.append(f"stop_at: {error} (got {params.stop_at!r})")
     if params.step_regex is not None:
         try:
             if not re.compile(params.step_regex).groups:

@@ -67,3 +67,17 @@ def test_a_linked_script_is_named_by_its_link_and_imports_what_lies_beside_its_t
     code, output = bed.ccbed("run", "../job.py", "--nodes", "1", "--runs-dir", str(tmp_path / "runs"))
     assert code == 0, output
     assert f"facts: {tmp_path}/job.py 5 {tmp_path}/elsewhere" in logs(bed, index.resolve("latest", tmp_path / "runs"))
+
+
+def test_an_endless_script_is_stopped_as_planned_and_passes(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.py").write_text("import time\nwhile True: time.sleep(0.01)\n")
+    monkeypatch.chdir(tmp_path)
+    code, output = bed.ccbed("run", "job.py", "--nodes", "2", "--stop-at", "0.3s", "--runs-dir", str(tmp_path / "runs"))
+    assert code == 0, output
+    assert "stopped as planned at 0.3s" in output
+    assert "finished is unknown" not in output
+    code, output = bed.ccbed("run", "job.py", "--stop-at", "5s", "--fail-node", "1", "--at", "5s")
+    assert code == 3
+    assert "the run would stop at 5s, before f0 (crash-node, after 5 s) is injected" in output

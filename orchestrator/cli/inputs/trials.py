@@ -266,6 +266,7 @@ def describe(trial: Trial, last_step: int | None) -> Iterable[str]:
     steps = [f"{last_step} steps"] if last_step else []
     steps += [f"batch {params['batch']}"] if "batch" in params else []
     steps += [f"checkpoint every {params['checkpoint_every']}"] if params.get("checkpoint_every") else []
+    steps += [f"stops at {params['stop_at']}"] if params.get("stop_at") else []
     seed = "" if trial.workload == SCRIPT else f"seed {trial.seed}"
     text = " · ".join(part for part in (*picked, world, ", ".join(steps), seed) if part)
     yield f"trial  {trial.name}: {text}"

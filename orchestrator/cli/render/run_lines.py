@@ -42,6 +42,7 @@ from ...model.events import (
     RunEnd,
     RunInterrupted,
     RunResumed,
+    RunStopped,
     StoreRetried,
     Timer,
 )
@@ -114,6 +115,12 @@ class RunLines:
     def _run_interrupted(self, event: Event[RunInterrupted]) -> Iterator[Line]:
         self._stopping = True
         yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
+
+    def _run_stopped(self, event: Event[RunStopped]) -> Iterator[Line]:
+        self._stopping = True
+        yield self._line(
+            event, "stop", f"as planned at {event.data.at}: {event.data.steps} steps, {event.data.saves} saves"
+        )
 
     def _gang_joined(self, event: Event[GangJoined]) -> Iterator[Line]:
         epoch = self._epoch = event.epoch or 0
@@ -341,6 +348,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     RunBegin: RunLines._run_begin,
     RunResumed: RunLines._run_resumed,
     RunInterrupted: RunLines._run_interrupted,
+    RunStopped: RunLines._run_stopped,
     GangJoined: RunLines._gang_joined,
     RankHeld: RunLines._rank_held,
     RankInside: RunLines._rank_inside,

@@ -56,7 +56,7 @@ from ...model.events import (
 from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial
-from . import faults, gang, recovery, replacement, resume, shutdown
+from . import faults, gang, planned_stop, recovery, replacement, resume, shutdown
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -84,7 +84,8 @@ def step(trial: Trial, state: State, event: Event) -> Result:
     result: Result = handler(trial, state, event) if handler else (state, ())
     if result[0].over or result[0].ending:
         return result
-    return then(result, lambda s: faults.on_event(trial, s, event))
+    result = then(result, lambda s: faults.on_event(trial, s, event))
+    return then(result, lambda s: planned_stop.on_event(trial, s, event))
 
 
 # --- the gang ---------------------------------------------------------------------------------------------------------

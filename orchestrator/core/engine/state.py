@@ -76,6 +76,24 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StopProgress:
+    """What a planned stop counts. ``steps``: attempt -> steps of the fastest rank; ``saves``: (attempt, step) of each checkpoint.
+
+    ``stepped``: (attempt, rank) with a step since the last fault; ``is_armed``, ``is_over``: of the timer.
+    """
+
+    steps: Mapping[int, int] = field(default_factory=dict)
+    stepped: frozenset[tuple[int, int]] = frozenset()
+    saves: frozenset[tuple[int, int | None]] = frozenset()
+    is_armed: bool = False
+    is_over: bool = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.steps.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
@@ -114,6 +132,7 @@ class State:
     resumes: int = 0
     armed: bool = False
     begin: str = ""
+    stop: StopProgress = StopProgress()
     ending: Ending | None = None
 
     def usable(self, name: str) -> bool:

@@ -15,6 +15,7 @@ from ...model.gang import WorkDir
 from ...model.plan import Gap, HostClock, Plan, PlanNode
 from ...model.plugin import Catalogue
 from ...model.trial import THEIRS, Trial
+from ..engine import planned_stop
 from ..verdict import judge
 from . import memory_budget, planned_acts, plugin_files
 
@@ -58,7 +59,14 @@ def plan(
     last = last_step(trial, catalogue, data)
     data_problems = _missing_data(trial, bed, catalogue, data) if last is None else ()
     memory_problems = memory_budget.find_problems(trial, [node.name for node in slots], free_memory, catalogue)
-    all_problems = (*problems, *act_problems, *backend_problems, *data_problems, *memory_problems)
+    all_problems = (
+        *problems,
+        *planned_stop.problems(trial),
+        *act_problems,
+        *backend_problems,
+        *data_problems,
+        *memory_problems,
+    )
     if all_problems:
         raise UsageError(*all_problems)
     return Plan(

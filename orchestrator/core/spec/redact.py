@@ -16,7 +16,7 @@ from ...model.trial import Trial
 PLACEHOLDER = re.compile(r"<redacted:[0-9a-f]{16}>")
 #: Parameters that are lists of arguments, and those that are never secrets.
 _ARGUMENTS = ("args", "exec_")
-_PLAIN = ("file", "module", "cwd", "root", "step_regex")
+_PLAIN = ("file", "module", "cwd", "root", "stop_at", "step_regex")
 #: The option that names a secret: its own value is not secret.
 OPTION = "--secret"
 #: An argument that is one assignment or header: ``--token=a b``, ``Authorization: Basic …``.

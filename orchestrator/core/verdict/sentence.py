@@ -100,7 +100,7 @@ def returned(run: views.RunView, failover: views.Failover) -> str:
     """How the gang recovered. Without reported steps the end of the run is the only evidence."""
     if failover.ttr_s is not None:
         return f"back in {seconds(failover.ttr_s)}"
-    if run.outcome == "finished":
+    if run.outcome == "finished" and not run.reason:
         return "back and finished"
     return "not back" if run.step is not None else "whether it came back is not known"
 
@@ -115,6 +115,8 @@ def _redone(run: views.RunView) -> list[str]:
 def _ending(trial: Trial, run: views.RunView) -> list[str]:
     at = "" if run.step is None else f"step {run.step:,}" + (f" of {run.steps:,}" if run.steps else "")
     where = "" if run.step is None else f" at {at}" if run.step else " before its first step was done"
+    if run.outcome == "finished" and run.reason:
+        return [run.reason]
     if run.outcome == "finished":
         return [] if run.failovers else [_clean(trial, run)]
     if run.outcome == "interrupted":

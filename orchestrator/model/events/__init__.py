@@ -110,6 +110,7 @@ from .run import (
     RunEnd,
     RunInterrupted,
     RunResumed,
+    RunStopped,
 )
 
 __all__ = [
@@ -200,6 +201,7 @@ __all__ = [
     "RunEnd",
     "RunInterrupted",
     "RunResumed",
+    "RunStopped",
     "SaveCommitted",
     "SkippedCheckpoint",
     "StoreOpen",

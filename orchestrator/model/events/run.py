@@ -70,6 +70,15 @@ class RunInterrupted(Payload):
     nodes: Mapping[str, NodeFacts] | None = None
 
 
+@payload("run.stopped", writer="ctl")
+class RunStopped(Payload):
+    """The run is ended on purpose, as its trial plans (``at``). ``steps``: of all attempts together; ``saves``: committed."""
+
+    at: str
+    steps: Count | None = None
+    saves: Count | None = None
+
+
 @payload("run.end", writer="ctl")
 class RunEnd(Payload):
     """A run ends. ``outcome``: finished, failed or interrupted; ``kind``: empty, finding or infrastructure."""

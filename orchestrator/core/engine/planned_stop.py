@@ -1,0 +1,118 @@
+"""The planned stop of a script: when it is reached, and whether every fault that the run still waits for is recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from ...model.event import Event
+from ...model.events import FaultActDone, FaultHealDone, RankStep, RunStopped, SaveCommitted, TimerDone
+from ...model.trial import THEIRS, FaultPlan, StopPoint, Trial, parse_stop
+from . import faults, shutdown
+from .state import Ending, FaultState, Result, State, StopProgress, note, then, timer
+
+KEY = "stop-at"
+_parse = cache(parse_stop)
+
+
+def planned(trial: Trial) -> StopPoint | None:
+    """The planned stop of a trial; only scripts have one."""
+    text = trial.params.get("stop_at") if trial.workload == "script" else None
+    return _parse(str(text)) if text else None
+
+
+def problems(trial: Trial) -> Iterator[str]:
+    """Faults that would not be injected before the stop, as far as the plan shows it."""
+    stop = planned(trial)
+    for fault in trial.faults if stop else ():
+        when = _not_before(stop, fault)
+        if when:
+            yield f"stop_at: the run would stop at {trial.params['stop_at']}, before {fault.id} ({fault.fault}, {when}) is injected"
+
+
+def _not_before(stop: StopPoint | None, fault: FaultPlan) -> str:
+    at = fault.at
+    if stop is None:
+        return ""
+    if stop.after_s is not None and at.on is None and at.after_s is not None and at.after_s >= stop.after_s:
+        return f"after {at.after_s:g} s"
+    if stop.step is not None and at.step is not None and at.step >= stop.step:
+        return f"at step {at.step}"
+    if stop.saves is not None and at.on == SaveCommitted.NAME and at.nth >= stop.saves:
+        return f"after save {at.nth}"
+    return ""
+
+
+def on_event(trial: Trial, state: State, event: Event) -> Result:
+    """Count the event, and end the run at the planned stop, once planned faults are recovered."""
+    stop = planned(trial)
+    if stop is None or state.ending or state.over:
+        return state, ()
+    state = replace(state, stop=_counted(state, event))
+    if stop.after_s is not None and state.armed and not state.stop.is_armed:
+        return replace(state, stop=replace(state.stop, is_armed=True)), (timer(KEY, stop.after_s),)
+    if not _is_reached(stop, state.stop) or not _is_recovered(trial, state):
+        return state, ()
+    stopped = RunStopped(at=str(trial.params["stop_at"]), steps=state.stop.total, saves=len(state.stop.saves))
+    ending = Ending(outcome="finished", reason=f"stopped as planned at {stopped.at}")
+    return then((state, (note(stopped, KEY, epoch=state.epoch),)), lambda s: shutdown.close(trial, s, ending))
+
+
+def _counted(state: State, event: Event) -> StopProgress:
+    progress = state.stop
+    epoch = state.epoch if event.epoch is None else event.epoch
+    if event.kind is RankStep:
+        steps = {**progress.steps, epoch: max(progress.steps.get(epoch, 0), event.data.step)}
+        return replace(progress, steps=steps, stepped=progress.stepped | {(epoch, event.data.rank)})
+    if event.kind is SaveCommitted:
+        return replace(progress, saves=progress.saves | {(epoch, event.data.n)})
+    if event.kind in (FaultActDone, FaultHealDone):
+        return replace(progress, stepped=frozenset())
+    if event.kind is TimerDone and event.key == KEY:
+        return replace(progress, is_over=True)
+    return progress
+
+
+def _is_reached(stop: StopPoint, progress: StopProgress) -> bool:
+    if stop.step is not None:
+        return progress.total >= stop.step
+    if stop.saves is not None:
+        return len(progress.saves) >= stop.saves
+    return progress.is_over
+
+
+def _is_recovered(trial: Trial, state: State) -> bool:
+    """Whether no injection is under way or certain to follow, and every rank has stepped since, if steps are reported at all."""
+    if not state.active or not all(_is_over(trial, state, fault) for fault in trial.faults):
+        return False
+    if not any(fault.stage in ("acted", "healed") for fault in state.faults.values()):
+        return True
+    stepped = {rank for epoch, rank in state.stop.stepped if epoch == state.epoch}
+    if not state.stop.steps:
+        return len(state.started) == trial.world.size
+    return len(stepped) >= trial.world.size * int(trial.params.get("nproc", 1))
+
+
+def _is_over(trial: Trial, state: State, fault: FaultPlan) -> bool:
+    current = state.faults[fault.id]
+    if current.stage == "planned":
+        is_timed = fault.at.after_s is not None
+        return not (is_timed and (fault.at.on is None or state.event_counts.get(fault.at.on, 0) >= fault.at.nth))
+    if current.stage == "acted":
+        return _needs_no_heal(state, fault, current)
+    return current.stage not in ("held", "acting", "healing")
+
+
+def _needs_no_heal(state: State, fault: FaultPlan, current: FaultState) -> bool:
+    """A fault that ends its node is over with the next attempt, a fault with a time with its healing."""
+    act = state.plan.acts[fault.id][current.node]
+    if faults.ends_node(act):
+        return state.epoch > current.epoch or _is_replaced(state, current)
+    return act.heal_after_s is None
+
+
+def _is_replaced(state: State, fault: FaultState) -> bool:
+    """Whether the job's own launcher runs again on the node, or on another in its place."""
+    is_new = fault.node not in state.slots or state.nodes[fault.node].incarnation != fault.hit.get(fault.node)
+    return THEIRS in state.plan.policy and is_new and not state.vacant
