@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -56,18 +56,7 @@ class Params:
 
 def check(params: Params) -> list[str]:
     """Problems with the values, each as ``name: what must be (got …)``."""
-    problems = []
-    if not params.file and not params.module and not params.exec_:
-        problems.append("file: must name a script (or give module a module, or exec_ a program)")
-    if params.file and params.module:
-        problems.append(f"module: excludes a file (got {params.module!r} and {params.file!r})")
-    if params.root is not None and params.file and not Path(params.file).is_relative_to(params.root):
-        problems.append(f"root: must contain the script {params.file} (got {params.root!r})")
-    if params.stop_at is not None:
-        try:
-            parse_stop(params.stop_at)
-        except ValueError as error:
-            problems.append(f"stop_at: {error} (got {params.stop_at!r})")
+    problems = [*_program_problems(params), *_stop_problems(params)]
     if params.step_regex is not None:
         try:
             if not re.compile(params.step_regex).groups:
@@ -83,6 +72,22 @@ def check(params: Params) -> list[str]:
     if not params.exit_timeout_s > 0:
         problems.append(f"exit_timeout_s: must be > 0 (got {params.exit_timeout_s})")
     return problems
+
+
+def _program_problems(params: Params) -> Iterator[str]:
+    if not params.file and not params.module and not params.exec_:
+        yield "file: must name a script (or give module a module, or exec_ a program)"
+    if params.file and params.module:
+        yield f"module: excludes a file (got {params.module!r} and {params.file!r})"
+    if params.root is not None and params.file and not Path(params.file).is_relative_to(params.root):
+        yield f"root: must contain the script {params.file} (got {params.root!r})"
+
+
+def _stop_problems(params: Params) -> Iterator[str]:
+    try:
+        parse_stop(params.stop_at or "1s")
+    except ValueError as error:
+        yield f"stop_at: {error} (got {params.stop_at!r})"
 
 
 def last_step(params: Params, data: str | None = None) -> int | None:
