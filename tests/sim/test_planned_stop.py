@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core.engine import planned_stop
 from orchestrator.core.spec import parse_trial, trial_draft
 from orchestrator.model.errors import UsageError
-from orchestrator.model.trial import FaultPlan, Trial
+from orchestrator.model.trial import FaultPlan, Recovery, Trial, World
 from orchestrator.testing.fake import FakeBed
 from orchestrator.testing.fake_ranks import FakeGang
 
@@ -20,7 +20,7 @@ from . import world
 def script(stop_at: str, *faults: FaultPlan) -> Trial:
     return Trial(
         name="job", workload="script", params={"file": "train.py", "stop_at": stop_at}, faults=faults,
-        world=world.World(nodes=4), recovery=world.Recovery(policy=("spare",), max_restarts=3),
+        world=World(nodes=4), recovery=Recovery(policy=("spare",), max_restarts=3),
     )  # fmt: skip
 
 
