@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from .. import views
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = False
 TWIN = False
@@ -20,7 +21,12 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the step records of the nodes; the step determines its data, so no data is lost either."""
+    """By the step records of the nodes; the step determines its data, so no data is lost either.
+
+    A script's steps count from the step that its attempt resumed from; its data is a part of ``resume-complete``.
+    """
+    if training.is_observed(run):
+        return _script(run)
     records = tuple(run.files.steps())
     gangs = views.gangs(run.history)
     doubts = list(views.not_ended(run.history))
@@ -35,6 +41,58 @@ def check(run: Run, params: Params) -> Verdict:
     failures += [finding for rank in ranks for finding in _holes(rank, kept_records, last, ended=not doubts)]
     return views.conclude(
         "no-step-lost", f"steps 1 to {last} once on {len(ranks)} ranks", failures=failures, doubts=doubts
+    )
+
+
+def _script(run: Run) -> Verdict:
+    lines = training.lineage_of(run)
+    failures = [finding for attempt in lines.attempts for finding in _gaps(lines, attempt)]
+    doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "steps")]
+    doubts += [
+        views.finding(f"{item.attempt.name}: its first step is not known")
+        for item in lines.resumptions
+        if item.step is None
+    ]
+    ranks = lines.attempts[-1].ranks if lines.attempts else {}
+    ends = {process.name: lines.bases.get(len(lines.attempts) - 1, 0) + process.last for process in ranks.values()}
+    if len(set(ends.values())) > 1 and not doubts:
+        first, last = min(ends, key=lambda name: ends[name]), max(ends, key=lambda name: ends[name])
+        failures.append(views.finding(f"{first} ended after step {ends[first]}, {last} after step {ends[last]}"))
+    doubts += [
+        views.finding(f"{p.name} has no end in its record: it was killed, or still runs")
+        for p in ranks.values()
+        if p.end is None
+    ]
+    again = len(training.redone(lines))
+    text = f"steps 1 to {max(ends.values(), default=0)} once on {len(ranks)} ranks, {again} redone"
+    return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": again})
+
+
+def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.Finding]:
+    """Steps that a rank did not do in order, or that lie between its last step and the one that the next attempt resumed from.
+
+    A rank that was killed may have completed one step more than it recorded.
+    """
+    base = lines.bases.get(attempt.index)
+    later = [item.step for item in lines.resumptions if item.attempt.index > attempt.index and item.step is not None]
+    for process in attempt.ranks.values():
+        done = sorted(process.steps)
+        jump = next((n for n, due in zip(done, range(1, len(done) + 1), strict=True) if n != due), None)
+        if jump is not None:
+            yield views.finding(f"{attempt.name}: {process.name} did step {jump} out of order")
+        reached = process.last + (process.end is None)
+        if later and base is not None and base + reached < min(later) and not _is_bridged(lines, attempt, min(later)):
+            yield views.finding(
+                f"{attempt.name}: {process.name} did {process.last} steps from {base}, but step {min(later)} was resumed"
+            )
+
+
+def _is_bridged(lines: training.Lineage, attempt: training.Attempt, step: int) -> bool:
+    """Whether a later attempt executed the steps up to ``step`` before that was resumed."""
+    following = [a for a in lines.attempts if a.index > attempt.index and a.index in lines.bases]
+    return any(
+        lines.bases[a.index] < step <= lines.bases[a.index] + max((p.last for p in a.ranks.values()), default=0)
+        for a in following
     )
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .. import views
 from ..model.run import Run, StepRecord
 from ..model.verdict import Verdict
+from ..views import training
+from ..views.training import completeness
 
 ALWAYS = False
 TWIN = False
@@ -19,7 +21,13 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the executions of this run, without a twin; losses are compared as ``float.hex``."""
+    """By the executions of this run, without a twin; losses are compared as ``float.hex``.
+
+    A script's steps that differ although it resumed with all of its state, and with the same batches, are not repeatable:
+    unknown.
+    """
+    if training.is_observed(run):
+        return _script(run)
     executions: dict[tuple[int, int], list[StepRecord]] = {}
     for record in run.files.steps():
         executions.setdefault((record.rank, record.step), []).append(record)
@@ -33,6 +41,40 @@ def check(run: Run, params: Params) -> Verdict:
     text = f"{steps} step{'s' * (steps != 1)} done again, equal each time" if repeated else "no step was done twice"
     doubts = [*_expected(run, steps), *views.not_ended(run.history)]
     return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+
+
+def _script(run: Run) -> Verdict:
+    lines = training.lineage_of(run)
+    failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]
+    compared: list[training.Replay] = []
+    for resumption in lines.resumptions:
+        repeated = training.replays(lines, resumption.attempt)
+        known = [replay for replay in repeated if replay.is_equal is not None]
+        compared += known
+        differing = [replay for replay in known if not replay.is_equal]
+        if differing and (cause := _cause(lines, resumption, repeated)):
+            failures.append(views.finding(f"{_differs(differing[0])}: {cause}"))
+        elif differing:
+            reason = "no part of the state that is known to differ explains it"
+            doubts.append(views.finding(f"{_differs(differing[0])}, and {reason}"))
+        elif repeated and not known:
+            reason = "no step that was done again has a loss or a digest in both executions"
+            doubts.append(views.finding(f"{resumption.attempt.name}: {reason}"))
+    steps = len({(replay.step, replay.after) for replay in compared})
+    text = f"{steps} step{'s' * (steps != 1)} done again, equal each time" if steps else "no step was done twice"
+    return views.conclude("replay-equal", text, failures=failures, doubts=doubts)
+
+
+def _differs(replay: training.Replay) -> str:
+    what = "the loss" if replay.loss is False else "the weights"
+    return f"{replay.rank}, step {replay.step}: {replay.after} differs from {replay.before} in {what}"
+
+
+def _cause(lines: training.Lineage, resumption: training.Resumption, repeated: tuple[training.Replay, ...]) -> str:
+    """The part of the state that was not resumed; empty if none is known to differ."""
+    rows = completeness.worst(completeness.rows(lines, resumption))
+    parts = [part for part, row in rows.items() if row.result == "fail"]
+    return f"{parts[0]} not resumed" if parts else ""
 
 
 def _differences(records: list[StepRecord]) -> Iterator[views.Finding]:

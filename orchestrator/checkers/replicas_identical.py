@@ -9,6 +9,7 @@ from .. import views
 from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = False
 TWIN = False
@@ -23,13 +24,34 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By SHA-256 of the parameters."""
+    """By SHA-256 of the parameters; of a script by the watcher's digests, within the groups of ranks that are replicas."""
+    if training.is_observed(run):
+        return _script(run)
     gangs = views.gangs(run.history)
     compared, failures = _steps(run)
     failures += [finding for gang in gangs for finding in (*_restored(gang), *_finished(gang))]
     doubts = [*_missing_digests(gangs), *views.not_ended(run.history), *views.not_started(run.history)]
     ranks = len(gangs[-1].ranks) if gangs else 0
     text = f"replicas identical {ranks}/{ranks}, {_compared(compared, ranks)}"
+    return views.conclude("replicas-identical", text, failures=failures, doubts=doubts)
+
+
+def _script(run: Run) -> Verdict:
+    lines = training.lineage_of(run)
+    result = training.replicas.compare(lines.attempts)
+    doubts = [*training.job_doubts(run, lines)]
+    doubts += [
+        views.finding(f"{name} recorded no digest of the weights that it began with") for name in result.undigested
+    ]
+    ranks = sum(map(len, result.groups))
+    if ranks and not result.compared:
+        doubts.append(views.finding("no state has digests of two ranks"))
+    text = (
+        f"{ranks} replicas identical at {result.compared} states"
+        if ranks
+        else "no two ranks are replicas of each other"
+    )
+    failures = [views.finding(difference) for difference in result.differences]
     return views.conclude("replicas-identical", text, failures=failures, doubts=doubts)
 
 

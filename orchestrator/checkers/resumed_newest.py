@@ -11,6 +11,7 @@ from ..model.event import Event
 from ..model.events import CheckpointCommit, CheckpointFacts, ResumeChosen
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = False
 TWIN = False
@@ -22,7 +23,9 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the commits that the ranks had reported before the new gang was started."""
+    """By the commits that the ranks had reported before the new gang was started; of a script by its own saves."""
+    if training.is_observed(run):
+        return _script(run)
     gangs = views.gangs(run.history)
     later = [gang for gang in gangs if gang.epoch > 0]
     failures = [finding for gang in later for finding in _stale(run, gang)]
@@ -34,6 +37,36 @@ def check(run: Run, params: Params) -> Verdict:
     if not run.history.of(events.CheckpointCommit) and not run.history.of(events.RankRestored):
         doubts.append(views.finding("no rank reported a checkpoint, neither written nor restored"))
     return views.conclude("resumed-newest", _text(run, later), failures=failures, doubts=doubts)
+
+
+def _script(run: Run) -> Verdict:
+    """A checkpoint that was overwritten, or that could not be read, does not count."""
+    lines = training.lineage_of(run)
+    failures = [finding for resumption in lines.resumptions for finding in _older(resumption)]
+    doubts = [*training.job_doubts(run, lines), *training.unobserved(lines.attempts, "saves")]
+    doubts += [finding for resumption in lines.resumptions for finding in _undecided(resumption)]
+    steps = [str(resumption.newest) for resumption in lines.resumptions]
+    text = f"resumed {', then '.join(steps)}, the newest" if steps else "no failover, no checkpoint was resumed"
+    evidence = {"newest": {item.attempt.name: item.newest for item in lines.resumptions}}
+    return views.conclude("resumed-newest", text, failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _older(resumption: training.Resumption) -> Iterator[views.Finding]:
+    """Ranks that resumed from a step before the newest checkpoint; of equal states the newest counts."""
+    for rank in resumption.ranks:
+        if rank.steps and resumption.newest is not None and max(rank.steps) < resumption.newest:
+            since = "began from scratch" if rank.how == "scratch" else f"resumed from step {max(rank.steps)}"
+            text = f"{resumption.attempt.name}: {rank.name} {since} although step {resumption.newest} was committed"
+            yield views.finding(text)
+
+
+def _undecided(resumption: training.Resumption) -> Iterator[views.Finding]:
+    name = resumption.attempt.name
+    for rank in resumption.ranks:
+        if not rank.steps:
+            yield views.finding(f"{name}: {rank.doubt or rank.failure}")
+    if resumption.newest is None:
+        yield views.finding(f"{name}: no complete checkpoint had been recorded before it")
 
 
 def _text(run: Run, later: list[views.Gang]) -> str:

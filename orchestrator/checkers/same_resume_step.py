@@ -9,6 +9,7 @@ from .. import views
 from ..model import events
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = False
 TWIN = False
@@ -20,7 +21,11 @@ class Params:
 
 
 def check(run: Run, params: Params) -> Verdict:
-    """By the report of every rank after it restored its state."""
+    """By the report of every rank after it restored its state; a script's ranks report none: ``resumed-from`` judges them."""
+    if training.is_observed(run):
+        return views.unknown(
+            "same-resume-step", "a script reports no checkpoint that it restored; resumed-from judges it"
+        )
     gangs = views.gangs(run.history)
     failures = [finding for gang in gangs for finding in (*_differing(run, gang), *_wrong_commands(run, gang))]
     doubts = [finding for gang in gangs for finding in _silent(gang)]

@@ -11,11 +11,12 @@ from orchestrator.model.verdict import Verdict
 
 from .catalogue import CATALOGUE
 
-#: Nothing is measured in the trainings of these tests, and their node files are made up.
+#: Nothing is measured in the trainings of these tests, their node files are made up, and no watcher observes them.
 NAMES = tuple(
     name
     for name in CATALOGUE.checkers
-    if name not in ("results-exact", "times-possible", "evidence-agrees", "history-replays")
+    if name
+    not in ("results-exact", "times-possible", "evidence-agrees", "history-replays", "resumed-from", "resume-complete")
 )
 
 

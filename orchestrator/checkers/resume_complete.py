@@ -1,0 +1,51 @@
+"""A user's job resumed with all of its state: weights, buffers, optimizer, schedule, random state and position in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+from ..views import training
+from ..views.training import completeness
+
+ALWAYS = False
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """No parameters."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """A row for each part, by the state of the same moment of the job before and after the failure; needs no twin."""
+    lines = training.lineage_of(run)
+    failures, doubts = list[views.Finding](), [*training.job_doubts(run, lines)]
+    rows: dict[str, dict[str, dict[str, str]]] = {}
+    for resumption in lines.resumptions:
+        if resumption.is_fresh:
+            doubts.append(views.finding(f"{resumption.attempt.name}: began from scratch, no state was resumed"))
+            continue
+        parts = completeness.worst(completeness.rows(lines, resumption))
+        failures += _findings(parts, "fail")
+        doubts += _findings(parts, "unknown")
+        rows[resumption.attempt.name] = {p: {"result": row.result, "text": row.text} for p, row in parts.items()}
+    return views.conclude("resume-complete", _text(rows), failures=failures, doubts=doubts, evidence={"rows": rows})
+
+
+def _findings(parts: dict[str, completeness.Row], result: str) -> Iterator[views.Finding]:
+    for part, row in parts.items():
+        if row.result == result:
+            yield views.finding(f"{row.who}: {part}: {row.text or result}")
+
+
+def _text(rows: dict[str, dict[str, dict[str, str]]]) -> str:
+    if not rows:
+        return "no failover, nothing was resumed"
+    parts = {part: [row[part]["result"] for row in rows.values()] for part in next(iter(rows.values()))}
+    absent = [part for part, results in parts.items() if set(results) == {"not applicable"}]
+    text = f"{', '.join(part for part in parts if part not in absent)} as before"
+    return f"{text}; not applicable: {', '.join(absent)}" if absent else text

@@ -1,0 +1,69 @@
+"""Every rank of a user's job resumed from the same recorded step, and trains with what it loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .. import views
+from ..model.run import Run
+from ..model.verdict import Verdict
+from ..views import training
+
+ALWAYS = False
+TWIN = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """No parameters."""
+
+
+def check(run: Run, params: Params) -> Verdict:
+    """By the digest of the weights before the first step of each attempt, or by the SHA-256 of the file that was loaded."""
+    lines = training.lineage_of(run)
+    failures = [finding for resumption in lines.resumptions for finding in _wrong(resumption)]
+    doubts = [*training.job_doubts(run, lines)]
+    doubts += [finding for resumption in lines.resumptions for finding in _unknown(resumption)]
+    steps = {item.attempt.name: item.step for item in lines.resumptions}
+    return views.conclude("resumed-from", _text(lines), failures=failures, doubts=doubts, evidence={"steps": steps})
+
+
+def _text(lines: training.Lineage) -> str:
+    if not lines.resumptions:
+        return "no failover, nothing was resumed"
+    steps = [_steps(resumption) for resumption in lines.resumptions]
+    count = len(lines.resumptions[-1].ranks)
+    return f"step {', then '.join(steps)} on {count} rank{'s' * (count != 1)}"
+
+
+def _steps(resumption: training.Resumption) -> str:
+    """The step, or those whose state it cannot be told from."""
+    steps = sorted(frozenset.intersection(*(rank.steps for rank in resumption.ranks)))
+    return " or ".join(map(str, steps[-3:])) + (" (file)" if any(r.how == "file" for r in resumption.ranks) else "")
+
+
+def _wrong(resumption: training.Resumption) -> Iterator[views.Finding]:
+    name = resumption.attempt.name
+    for rank in resumption.ranks:
+        if rank.failure:
+            yield views.finding(f"{name}: {rank.failure}")
+    known = [rank for rank in resumption.ranks if rank.steps]
+    if known and not frozenset.intersection(*(rank.steps for rank in known)):
+        first = known[0]
+        other = next(rank for rank in known if not rank.steps & first.steps)
+        yield views.finding(
+            f"{name}: {first.name} resumed from step {max(first.steps)}, {other.name} from step {max(other.steps)}"
+        )
+    if resumption.is_fresh and resumption.newest:
+        yield views.finding(
+            f"{name}: began from scratch although the checkpoint of step {resumption.newest} was complete"
+        )
+
+
+def _unknown(resumption: training.Resumption) -> Iterator[views.Finding]:
+    for rank in resumption.ranks:
+        if rank.doubt:
+            yield views.finding(f"{resumption.attempt.name}: {rank.doubt}")
+    if resumption.is_fresh and not resumption.newest:
+        yield views.finding(f"{resumption.attempt.name}: began from scratch, nothing had been saved")

@@ -1,0 +1,42 @@
+"""What the watcher recorded of a user's job: attempts, where they resumed and with what, steps executed again. Pure."""
+
+from ...model.run import Run
+from . import completeness, replicas
+from .attempts import Attempt, Process, attempts
+from .checkpoints import Checkpoint, checkpoints, usable
+from .doubts import job_doubts, missing_ranks, unobserved
+from .replay import Replay, redone, replays
+from .resumption import Lineage, RankResume, Resumption, lineage
+
+__all__ = [
+    "Attempt",
+    "Checkpoint",
+    "Lineage",
+    "Process",
+    "RankResume",
+    "Replay",
+    "Resumption",
+    "attempts",
+    "checkpoints",
+    "completeness",
+    "is_observed",
+    "job_doubts",
+    "lineage",
+    "lineage_of",
+    "missing_ranks",
+    "redone",
+    "replays",
+    "replicas",
+    "unobserved",
+    "usable",
+]
+
+
+def is_observed(run: Run) -> bool:
+    """Whether the run is judged by the watcher's records: that of a user's script."""
+    return run.trial.workload == "script"
+
+
+def lineage_of(run: Run) -> Lineage:
+    """The attempts of the run, and where each resumed from."""
+    return lineage(attempts(run))

@@ -1,0 +1,185 @@
+"""The attempts of a user's job, by what the watcher recorded in its processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ...model import watch
+from ...model.run import Run
+from ..gangs import Gang, gangs
+
+MODULUS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """The record of one training process by kind; steps, states and fingerprints by ``n``, the steps that it had completed."""
+
+    rank: int
+    node: str
+    file: watch.WatchFile
+    owner: watch.Owner | None
+    steps: Mapping[int, watch.Step]
+    states: Mapping[int, watch.State]
+    rngs: Mapping[int, Mapping[str, str | None]]
+    loads: tuple[watch.Load, ...]
+    end: watch.End | None
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} ({self.node})" if self.node else f"rank {self.rank}"
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether the rank holds a part of the parameters."""
+        return self.owner is not None and self.owner.sharded
+
+    @property
+    def last(self) -> int:
+        """The steps that it is known to have completed. The line of a step follows when the next one begins."""
+        held = (line.n for line in self.file.of(watch.Held) if line.n is not None)
+        return max([*self.steps, *self.states, *(line.n for line in self.file.of(watch.Save)), *held, 0])
+
+    def holds_same_as(self, other: Process) -> bool:
+        """Whether both hold the same part of the parameters: the same rank, or another of its replica group."""
+        if self.rank == other.rank:
+            return True
+        own, theirs = self.owner, other.owner
+        if own is None or theirs is None or own.sharded != theirs.sharded:
+            return False
+        return not own.sharded or (own.groups is not None and own.groups == theirs.groups)
+
+    def unobserved(self, what: str) -> str:
+        """Why the watcher could not observe a part of the job; empty if it could."""
+        reasons = [line.why for line in self.file.of(watch.NotObserved) if line.what == what]
+        reasons += [line.error for line in self.file.of(watch.Problem) if what in line.where]
+        return next(iter(reasons), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One start of the job. ``index`` counts from 0; ``missing``: rank -> why it has no record of its training."""
+
+    index: int
+    number: int
+    restart: int
+    ranks: Mapping[int, Process]
+    missing: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"attempt {self.number}" + (f", restart {self.restart}" if self.restart else "")
+
+    def total(self, n: int) -> str | None:
+        """The digest of all weights after ``n`` steps: of shards the sum over all ranks; None if one of them is not known."""
+        digests = [process.states[n].weights for process in self.ranks.values() if n in process.states]
+        if not digests or None in digests:
+            return None
+        if not any(process.is_sharded for process in self.ranks.values()):
+            return digests[0]
+        whole = not self.missing and len(digests) == len(self.ranks)
+        return add(digest for digest in digests if digest) if whole else None
+
+
+def add(digests: Iterable[str]) -> str | None:
+    """The sum of digests of shards; None for text that is no digest."""
+    try:
+        return f"{sum(int(digest, 16) for digest in digests) % MODULUS:016x}"
+    except ValueError:
+        return None
+
+
+def attempts(run: Run) -> tuple[Attempt, ...]:
+    """The attempts in which a process trained, and the last one of the bed, in order."""
+    files = sorted(run.files.watch(), key=_order(run))
+    groups: list[dict[int, watch.WatchFile]] = []
+    keys: list[tuple[int, int]] = []
+    for file in filter(_trained, files):
+        if not groups or keys[-1] != _key(file) or file.rank in groups[-1]:
+            groups.append({})
+            keys.append(_key(file))
+        groups[-1][file.rank] = file
+    known = gangs(run.history)
+    if known and known[-1].epoch not in {number for number, _ in keys}:
+        groups.append({})
+        keys.append((known[-1].epoch, 0))
+    by_epoch = {gang.epoch: gang for gang in known}
+    return tuple(
+        _attempt(index, key, group, files, by_epoch.get(key[0]))
+        for index, (key, group) in enumerate(zip(keys, groups, strict=True))
+    )
+
+
+def _key(file: watch.WatchFile) -> tuple[int, int]:
+    return file.attempt, file.begin.restart if file.begin else 0
+
+
+def _order(run: Run) -> Callable[[watch.WatchFile], tuple[float, int, int, float, int, int]]:
+    """By attempt, restart and time; jobs that were submitted again have other names and begin later."""
+    starts: dict[str, float] = {}
+    for file in run.files.watch():
+        name, wall = _job(file), file.begin.wall if file.begin else 0.0
+        starts[name] = min(starts.get(name, wall), wall)
+    return lambda file: (starts[_job(file)], *_key(file), file.begin.wall if file.begin else 0.0, file.rank, file.pid)
+
+
+def _job(file: watch.WatchFile) -> str:
+    return (file.begin.run or "") if file.begin else ""
+
+
+def _trained(file: watch.WatchFile) -> bool:
+    return any(isinstance(line, watch.Step | watch.State | watch.Owner) for line in file.lines)
+
+
+def _attempt(
+    index: int, key: tuple[int, int], group: Mapping[int, watch.WatchFile], files: Iterable[watch.WatchFile], gang: Gang | None
+) -> Attempt:  # fmt: skip
+    idle = {file.rank: file for file in files if _key(file) == key and file.rank not in group}
+    return Attempt(
+        index=index,
+        number=key[0],
+        restart=key[1],
+        ranks={rank: _process(group[rank]) for rank in sorted(group)},
+        missing={
+            rank: _reason(rank, idle.get(rank), gang)
+            for rank in _expected(group.values(), idle.values(), gang)
+            if rank not in group
+        },
+    )
+
+
+def _expected(trained: Iterable[watch.WatchFile], idle: Iterable[watch.WatchFile], gang: Gang | None) -> Iterator[int]:
+    """The ranks that must have trained: of the process group that they joined, else of torchrun's world, else of the gang."""
+    joined = [line.world or 0 for file in trained for line in file.of(watch.Joined)]
+    stated = [file.begin.world or 0 for file in (*trained, *idle) if file.begin]
+    world = max(joined, default=0) or max(stated, default=0)
+    yield from range(world) if world else sorted(gang.ranks) if gang else ()
+
+
+def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None) -> str:
+    node = file.node if file else gang.ranks.get(rank, "") if gang else ""
+    name = f"rank {rank} ({node})" if node else f"rank {rank}"
+    if file is None:
+        return f"{name} has no record: the watcher was not loaded there (python -I, or a replaced PYTHONPATH?)"
+    reasons = [f"{line.what}: {line.why}" for line in file.of(watch.NotObserved)]
+    reasons += [f"{line.where}: {line.error}" for line in file.of(watch.Problem)]
+    return f"{name} recorded no step" + (f" ({reasons[0]})" if reasons else "")
+
+
+def _process(file: watch.WatchFile) -> Process:
+    states: dict[int, watch.State] = {}
+    for state in file.of(watch.State):
+        if state.n not in states or state.full >= states[state.n].full:
+            states[state.n] = state
+    return Process(
+        rank=file.rank,
+        node=file.node,
+        file=file,
+        owner=next(iter(reversed(file.of(watch.Owner))), None),
+        steps={step.n: step for step in file.of(watch.Step)},
+        states=states,
+        rngs={line.n: line.rng for line in file.of(watch.Rng)},
+        loads=file.of(watch.Load),
+        end=next(iter(file.of(watch.End)), None),
+    )

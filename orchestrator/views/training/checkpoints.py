@@ -1,0 +1,113 @@
+"""The checkpoints of a user's job: what its ranks saved after the same step, and which of them the next attempt can load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from ...model import watch
+from .attempts import Attempt, add
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """One save of one rank; ``committed`` is None if it was not completed."""
+
+    rank: int
+    save: watch.Save
+    saved: watch.Saved | None
+    committed: watch.Committed | None
+
+    @property
+    def path(self) -> str:
+        return (self.committed.path if self.committed else "") or self.save.path
+
+    @property
+    def holds_weights(self) -> bool:
+        return self.saved is not None and self.saved.weights is not None and self.saved.matched != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """What the ranks of an attempt saved after step ``n``.
+
+    ``weights``: digests of the models in it, of shards also their sum; ``sums``: SHA-256 of the files.
+    ``is_complete``: every rank that saves weights in this attempt has committed its part.
+    """
+
+    attempt: int
+    n: int
+    writes: tuple[Write, ...]
+    weights: frozenset[str]
+    is_complete: bool
+
+    @property
+    def sums(self) -> frozenset[str]:
+        sums = {write.committed.sha256 for write in self.writes if write.committed and write.committed.sha256}
+        listed = (item for write in self.writes if write.saved for item in write.saved.files)
+        return frozenset(sums | {str(item[2]) for item in listed if len(item) > 2 and item[2]})
+
+    @property
+    def paths(self) -> frozenset[str]:
+        return frozenset(write.path for write in self.writes if write.holds_weights and write.committed)
+
+    @property
+    def contents(self) -> Mapping[str, object]:
+        """The digests of all parts that were saved after this step, by category."""
+        return {name: digest for w in self.writes if w.saved for name, digest in w.saved.contents.items()}
+
+
+def checkpoints(attempt: Attempt) -> tuple[Checkpoint, ...]:
+    """The checkpoints of an attempt that hold weights, oldest first."""
+    writes: dict[int, list[Write]] = {}
+    for write in _writes(attempt):
+        writes.setdefault(write.save.n, []).append(write)
+    savers = {write.rank for items in writes.values() for write in items if write.holds_weights and write.committed}
+    made = (_checkpoint(attempt, n, tuple(items), savers) for n, items in sorted(writes.items()))
+    return tuple(checkpoint for checkpoint in made if checkpoint.weights)
+
+
+def usable(earlier: Sequence[Attempt], attempt: Attempt) -> tuple[Checkpoint, ...]:
+    """The complete checkpoints that earlier attempts left, without those that were overwritten or could not be read."""
+    damaged = {load.path for process in attempt.ranks.values() for load in process.loads if load.error}
+    broken = damaged | _overwritten(earlier)
+    return tuple(
+        checkpoint
+        for before in earlier
+        for checkpoint in checkpoints(before)
+        if checkpoint.is_complete and not checkpoint.paths & broken
+    )
+
+
+def _overwritten(earlier: Iterable[Attempt]) -> set[str]:
+    """Paths whose last save was not completed: the file of the save before is gone."""
+    last: dict[str, bool] = {}
+    for attempt in earlier:
+        for write in sorted(_writes(attempt), key=lambda write: write.save.t):
+            last[write.save.path] = write.committed is not None
+            if write.committed:
+                last[write.path] = True
+    return {path for path, is_whole in last.items() if not is_whole}
+
+
+def _writes(attempt: Attempt) -> Iterator[Write]:
+    for rank, process in attempt.ranks.items():
+        saved = {line.id: line for line in process.file.of(watch.Saved)}
+        committed = {line.id: line for line in process.file.of(watch.Committed)}
+        for save in process.file.of(watch.Save):
+            yield Write(rank=rank, save=save, saved=saved.get(save.id), committed=committed.get(save.id))
+
+
+def _checkpoint(attempt: Attempt, n: int, writes: tuple[Write, ...], savers: set[int]) -> Checkpoint:
+    holding = [write for write in writes if write.holds_weights]
+    by_rank = {write.rank: write.saved.weights for write in holding if write.saved and write.saved.weights}
+    digests = {write.saved.weights for write in holding if write.saved and write.saved.weights}
+    if any(process.is_sharded for process in attempt.ranks.values()) and set(by_rank) == set(attempt.ranks):
+        digests.add(add(by_rank.values()) or "")
+    return Checkpoint(
+        attempt=attempt.index,
+        n=n,
+        writes=writes,
+        weights=frozenset(digests),
+        is_complete=bool(savers) and savers <= {write.rank for write in holding if write.committed},
+    )

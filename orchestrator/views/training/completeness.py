@@ -1,0 +1,288 @@
+"""What an attempt resumed with, part by part: each is compared with the same moment of the job in an earlier attempt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ...model import watch
+from .attempts import Attempt, Process
+from .replay import Replay, replays
+from .resumption import Lineage, Resumption, Step
+
+Result = Literal["pass", "fail", "unknown", "not applicable"]
+PARTS = ("weights", "buffers", "optimizer", "learning rate", "scheduler", "scaler", "RNG", "data position")
+#: The better a result is, the later it stands: a row has the worst result of all ranks.
+_ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+#: A generator counts as used by steps if it is drawn from between at least this share of them.
+_MOST = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A part of the state of one rank in one attempt: the result and its reason."""
+
+    part: str
+    result: Result
+    text: str = ""
+    who: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """The state that a rank began with, and that of the same moment before: of its own rank, else of a replica."""
+
+    process: Process
+    start: watch.State
+    before: watch.State
+    old: Process | None
+    replays: tuple[Replay, ...]
+
+    @property
+    def is_own(self) -> bool:
+        return self.old is not None and self.old.rank == self.process.rank
+
+
+def rows(lines: Lineage, resumption: Resumption) -> tuple[Row, ...]:
+    """The rows of every rank. Not for an attempt that began from scratch: nothing was resumed."""
+    repeated = replays(lines, resumption.attempt)
+    return tuple(
+        row
+        for process in resumption.attempt.ranks.values()
+        for row in _rank_rows(lines, resumption, process, tuple(r for r in repeated if r.rank == process.name))
+    )
+
+
+def worst(items: tuple[Row, ...]) -> dict[str, Row]:
+    """Part -> its worst row."""
+    return {
+        part: min(matching, key=lambda row: _ORDER.index(row.result))
+        for part in PARTS
+        if (matching := [row for row in items if row.part == part])
+    }
+
+
+def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeated: tuple[Replay, ...]) -> Iterator[Row]:
+    who = f"{resumption.attempt.name}: {process.name}"
+    start = process.states.get(0)
+    if resumption.step is None or start is None or not start.full:
+        reason = (
+            "from which step it resumed is not known" if start and start.full else "its first state was not recorded"
+        )
+        yield from (Row(part=part, result="unknown", text=reason, who=who) for part in PARTS)
+        return
+    old, before = _moment(lines, resumption.attempt, process, resumption.step)
+    if before is None:
+        yield from _by_contents(resumption, process, start, repeated, who)
+        return
+    pair = _Pair(process=process, start=start, before=before, old=old, replays=repeated)
+    for part in PARTS:
+        result, text = _COMPARE[part](pair)
+        yield Row(part=part, result=result, text=text, who=who)
+
+
+def _moment(
+    lines: Lineage, attempt: Attempt, process: Process, step: Step
+) -> tuple[Process | None, watch.State | None]:
+    """The full state after ``step`` in the newest earlier attempt that recorded it."""
+    for old in reversed(lines.earlier(attempt)):
+        n = lines.n_of(step, old)
+        holders = sorted(old.ranks.values(), key=lambda other: other.rank != process.rank)
+        for other in holders:
+            state = other.states.get(n) if n is not None else None
+            if state is not None and state.full and other.holds_same_as(process):
+                return other, state
+    return None, None
+
+
+def _by_contents(
+    resumption: Resumption, process: Process, start: watch.State, repeated: tuple[Replay, ...], who: str
+) -> Iterator[Row]:
+    """Without a state of that moment: by the contents of the checkpoint, and by the steps that were executed again."""
+    reason = f"no earlier attempt recorded the whole state after step {resumption.step}"
+    checkpoint = resumption.checkpoint if resumption.newest == resumption.step else None
+    contents = checkpoint.contents if checkpoint else {}
+    for part in PARTS:
+        row = Row(part=part, result="unknown", text=reason, who=who)
+        if part == "weights" and checkpoint and not process.is_sharded and start.weights in checkpoint.weights:
+            row = Row(part=part, result="pass", text="equal to those in the checkpoint", who=who)
+        elif part == "optimizer" and not process.is_sharded:
+            row = _saved_optimizer(start, contents, row)
+        elif part == "data position":
+            result, text = _data(repeated)
+            row = Row(part=part, result=result, text=text or reason, who=who)
+        yield row
+
+
+def _saved_optimizer(start: watch.State, contents: Mapping[str, object], row: Row) -> Row:
+    saved = {
+        name.removeprefix("optimizer."): digest for name, digest in contents.items() if name.startswith("optimizer.")
+    }
+    own = dict(start.optimizer or {})
+    shared = sorted(name for name in saved if name in own and saved[name] and own[name])
+    if saved and not own:
+        return Row(part=row.part, result="fail", text=f"has no {min(saved)}", who=row.who)
+    if shared and len(shared) == len(own) and all(saved[name] == own[name] for name in shared):
+        return Row(part=row.part, result="pass", text="equal to that in the checkpoint", who=row.who)
+    return row
+
+
+def _weights(pair: _Pair) -> tuple[Result, str]:
+    if pair.start.weights is None or pair.before.weights is None:
+        return "unknown", pair.start.why or pair.before.why or "no digest"
+    return ("pass", "") if pair.start.weights == pair.before.weights else ("fail", "differ")
+
+
+def _buffers(pair: _Pair) -> tuple[Result, str]:
+    """The forward pass of the coming step has updated them already, so they compare only with the same batch."""
+    own, other = pair.start.buffers, pair.before.buffers
+    if not own and not other:
+        return "not applicable", "the model has none"
+    if own == other and _is_digested(own):
+        return "pass", ""
+    if not own or not other or not _is_digested(own) or not _is_digested(other):
+        return "unknown", "no digest"
+    batches = pair.start.batch, pair.before.batch
+    if pair.is_own and None not in batches and batches[0] == batches[1]:
+        return "fail", "differ with the same batch"
+    return "unknown", "differ, but so may the batch that updated them"
+
+
+def _optimizer(pair: _Pair) -> tuple[Result, str]:
+    own, other = pair.start.optimizer, pair.before.optimizer
+    if own is None or other is None:
+        return "unknown", "not recorded"
+    counters = pair.start.counter, pair.before.counter
+    if None not in counters and counters[0] != counters[1]:
+        return "fail", f"its step counter is {counters[0]:g}, it was {counters[1]:g}"
+    if not own and not other:
+        return "not applicable", "the optimizer has no state"
+    missing = sorted(set(other) - set(own))
+    if missing:
+        return "fail", f"has no {missing[0]}"
+    differing = sorted(name for name in own if own[name] and other.get(name) and own[name] != other[name])
+    if differing:
+        return "fail", f"{differing[0]} differs"
+    return (
+        ("pass", "")
+        if set(own) == set(other) and _is_digested(own) and _is_digested(other)
+        else ("unknown", "no digest")
+    )
+
+
+def _learning_rate(pair: _Pair) -> tuple[Result, str]:
+    own, other = pair.start.lr, pair.before.lr
+    if own is None or other is None:
+        return "unknown", "not recorded"
+    return ("pass", "") if own == other else ("fail", f"is {_shown(own)}, it was {_shown(other)}")
+
+
+def _scheduler(pair: _Pair) -> tuple[Result, str]:
+    return _document(pair.start.scheduler, pair.before.scheduler, "no scheduler")
+
+
+def _scaler(pair: _Pair) -> tuple[Result, str]:
+    return _document(pair.start.scaler, pair.before.scaler, "no gradient scaler")
+
+
+def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
+    if not own and not other:
+        return "not applicable", absent
+    if own is None or other is None:
+        return "unknown", "recorded in one of the attempts only"
+    same = json.dumps(own, sort_keys=True) == json.dumps(other, sort_keys=True)
+    return ("pass", "") if same else ("fail", f"is {_shown(own)}, it was {_shown(other)}")
+
+
+def _rng(pair: _Pair) -> tuple[Result, str]:
+    """A generator that steps do not draw from need not be restored."""
+    own, other = pair.start.rng, pair.before.rng
+    if not pair.is_own:
+        return "unknown", "the record of this rank before the failure is missing"
+    if own is None or other is None:
+        return "unknown", "not recorded"
+    results = [_generator(name, pair) for name in sorted({*own, *other})]
+    if not results:
+        return "not applicable", "no generator"
+    return min(results, key=lambda item: _ORDER.index(item[0]))
+
+
+def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
+    own, other = (pair.start.rng or {}).get(name), (pair.before.rng or {}).get(name)
+    share = _drawn(name, pair)
+    if own is not None and own == other:
+        return ("pass", "") if share else ("not applicable", "steps do not draw from it")
+    if own is None and other is None:
+        return "not applicable", f"{name} has no generator"
+    if share == 0:
+        return "not applicable", "steps do not draw from it"
+    if share is None:
+        return "unknown", f"{name} differs; whether steps draw from it was not recorded"
+    if _replayed(pair.replays, least=2):
+        return "not applicable", f"{name} differs, without influence on the steps that were executed again"
+    if share >= _MOST:
+        return "fail", f"{name} differs, and steps draw from it"
+    return "unknown", f"{name} differs, and some steps draw from it"
+
+
+def _drawn(name: str, pair: _Pair) -> float | None:
+    """The share of pairs of successive steps between which the generator changed, in both attempts."""
+    changes: list[bool] = []
+    for process in (pair.old, pair.process):
+        prints = process.rngs if process else {}
+        pairs = [(prints[n].get(name), prints[n + 1].get(name)) for n in sorted(prints) if n + 1 in prints]
+        changes += [first != second for first, second in pairs if first is not None and second is not None]
+    return sum(changes) / len(changes) if changes else None
+
+
+def _data_position(pair: _Pair) -> tuple[Result, str]:
+    result, text = _data(pair.replays)
+    batches = pair.start.batch, pair.before.batch
+    if result == "unknown" and pair.is_own and None not in batches and batches[0] == batches[1]:
+        return "pass", "the first batch is the one that was due"
+    return result, text
+
+
+def _data(repeated: tuple[Replay, ...]) -> tuple[Result, str]:
+    """By the batches of the steps that were executed again, else by their results."""
+    compared = [replay for replay in repeated if replay.batches is not None]
+    differing = [replay for replay in compared if not replay.batches]
+    if differing:
+        return "fail", f"step {differing[0].step} has another batch than before"
+    if compared:
+        return "pass", f"{len(compared)} batches are the ones that were due"
+    if _replayed(repeated):
+        return "pass", f"{len(repeated)} steps came out as before"
+    return "unknown", "no batch was recorded in both attempts" if repeated else "no step was executed again"
+
+
+def _replayed(repeated: tuple[Replay, ...], least: int = 1) -> bool:
+    """Whether at least so many steps were executed again, and all came out as before."""
+    return len(repeated) >= least and all(replay.is_equal for replay in repeated)
+
+
+def _is_digested(value: Any) -> bool:
+    return bool(value) and (None not in value.values() if isinstance(value, Mapping) else True)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(_shown(item) for item in value)
+    try:
+        return f"{float.fromhex(value):g}" if isinstance(value, str) else json.dumps(value)
+    except ValueError:
+        return str(value)
+
+
+_COMPARE: Mapping[str, Callable[[_Pair], tuple[Result, str]]] = {
+    "weights": _weights,
+    "buffers": _buffers,
+    "optimizer": _optimizer,
+    "learning rate": _learning_rate,
+    "scheduler": _scheduler,
+    "scaler": _scaler,
+    "RNG": _rng,
+    "data position": _data_position,
+}

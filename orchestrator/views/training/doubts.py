@@ -1,0 +1,35 @@
+"""What is not known of a user's job, by rank: the reasons why a verdict about it is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ...model.run import Run
+from ..findings import Finding, not_ended
+from .attempts import Attempt
+from .resumption import Lineage
+
+
+def job_doubts(run: Run, lines: Lineage) -> Iterator[Finding]:
+    """The run has not ended; nothing was recorded; ranks have no record in an attempt that others trained in."""
+    if run.history.events:
+        yield from not_ended(run.history)
+    if not lines.attempts:
+        yield Finding(text="no training process has a record: the watcher was not loaded, or no optimizer made a step")
+    for attempt in lines.attempts:
+        yield from missing_ranks(attempt)
+
+
+def missing_ranks(attempt: Attempt) -> Iterator[Finding]:
+    if not attempt.ranks:
+        yield Finding(text=f"{attempt.name}: no rank has a record of its training")
+    for reason in attempt.missing.values() if attempt.ranks else ():
+        yield Finding(text=f"{attempt.name}: {reason}")
+
+
+def unobserved(attempts: Iterable[Attempt], what: str) -> Iterator[Finding]:
+    """A part of the job that the watcher could not observe, by rank."""
+    for attempt in attempts:
+        for process in attempt.ranks.values():
+            if reason := process.unobserved(what):
+                yield Finding(text=f"{attempt.name}: {what} of {process.name} not observed: {reason}")

@@ -1,0 +1,91 @@
+"""Steps that a job executed more than once: what two executions of a step have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .attempts import Attempt, Process
+from .resumption import Lineage, Step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A step that a rank executed in two attempts. Each comparison is None where one side is not recorded."""
+
+    rank: str
+    step: Step
+    before: str
+    after: str
+    loss: bool | None
+    weights: bool | None
+    batches: bool | None
+
+    @property
+    def is_equal(self) -> bool | None:
+        results = [self.loss, self.weights]
+        return False if False in results else True if True in results else None
+
+
+def redone(lines: Lineage) -> tuple[Step, ...]:
+    """The steps that were executed again, once for each time."""
+    return tuple(
+        step
+        for resumption in lines.resumptions
+        if resumption.step is not None
+        for step in range(resumption.step + 1, _last(lines, resumption.attempt) + 1)
+        if step <= _reached(lines, resumption.attempt)
+    )
+
+
+def replays(lines: Lineage, attempt: Attempt) -> tuple[Replay, ...]:
+    """The steps of ``attempt`` that the same rank had executed in the newest attempt before that reached them."""
+    return tuple(replay for process in attempt.ranks.values() for replay in _replays(lines, attempt, process))
+
+
+def _reached(lines: Lineage, attempt: Attempt) -> Step:
+    return lines.bases.get(attempt.index, 0) + max((p.last for p in attempt.ranks.values()), default=0)
+
+
+def _last(lines: Lineage, attempt: Attempt) -> Step:
+    """The last step that an earlier attempt executed."""
+    return max((_reached(lines, old) for old in lines.earlier(attempt) if old.index in lines.bases), default=0)
+
+
+def _replays(lines: Lineage, attempt: Attempt, process: Process) -> Iterator[Replay]:
+    base = lines.bases.get(attempt.index)
+    for n in sorted(process.steps) if base is not None else ():
+        for old in reversed(lines.earlier(attempt)):
+            before = lines.n_of((base or 0) + n, old)
+            other = old.ranks.get(process.rank)
+            if other is not None and before is not None and before in other.steps:
+                yield _replay((base or 0) + n, (old, other, before), (attempt, process, n))
+                break
+
+
+def _replay(step: Step, before: tuple[Attempt, Process, int], after: tuple[Attempt, Process, int]) -> Replay:
+    (old, other, m), (new, process, n) = before, after
+    losses = other.steps[m].loss, process.steps[n].loss
+    states = other.states.get(m), process.states.get(n)
+    weights = tuple(state.weights if state else None for state in states)
+    return Replay(
+        rank=process.name,
+        step=step,
+        before=old.name,
+        after=new.name,
+        loss=_equal(*losses),
+        weights=_equal(*weights),
+        batches=_same_batches(other.steps[m].batches, process.steps[n].batches),
+    )
+
+
+def _equal(first: str | None, second: str | None) -> bool | None:
+    return None if first is None or second is None else first == second
+
+
+def _same_batches(first: Sequence[str] | None, second: Sequence[str] | None) -> bool | None:
+    """The batches that end with the one of the step; before it, batches may be skipped, prefetched or evaluated."""
+    if not first or not second:
+        return None
+    size = min(len(first), len(second))
+    return tuple(first[-size:]) == tuple(second[-size:])

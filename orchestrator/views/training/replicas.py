@@ -1,0 +1,65 @@
+"""Replicas of a user's job: ranks that hold the same parameters, and the first step at which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .attempts import Attempt, Process
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """``groups``: ranks that must be equal; ``compared``: states of which two or more digests were compared.
+
+    ``undigested``: ranks of which it is not known whether they are replicas.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    compared: int
+    differences: tuple[str, ...]
+    undigested: tuple[str, ...] = ()
+
+
+def compare(known: Sequence[Attempt]) -> Comparison:
+    """Every state of every attempt, within the groups of ranks that began the job with equal weights."""
+    groups = _groups(known[0]) if known else ()
+    compared, differences = 0, list[str]()
+    for attempt in known:
+        for group in groups:
+            states = [*_states(attempt, group)]
+            compared += len(states)
+            apart = next((item for item in states if len(set(item[1].values())) > 1), None)
+            if apart is not None:
+                differences.append(_text(attempt, *apart))
+    silent = tuple(p.name for p in (known[0].ranks.values() if known else ()) if not p.is_sharded and _key(p) is None)
+    return Comparison(groups=groups, compared=compared, differences=tuple(differences), undigested=silent)
+
+
+def _groups(first: Attempt) -> tuple[tuple[int, ...], ...]:
+    """Replica groups that a mesh states, else ranks with equal weights at the start; each with at least two ranks."""
+    by_key: dict[object, list[int]] = {}
+    for rank, process in first.ranks.items():
+        by_key.setdefault(_key(process), []).append(rank)
+    return tuple(tuple(ranks) for key, ranks in by_key.items() if key is not None and len(ranks) > 1)
+
+
+def _key(process: Process) -> object:
+    if process.is_sharded:
+        return process.owner.groups if process.owner and process.owner.groups else None
+    return process.states[0].weights if 0 in process.states else None
+
+
+def _states(attempt: Attempt, group: tuple[int, ...]) -> Iterator[tuple[int, dict[int, str]]]:
+    members = [attempt.ranks[rank] for rank in group if rank in attempt.ranks]
+    for n in sorted({n for process in members for n in process.states}):
+        digests = {p.rank: p.states[n].weights or "" for p in members if n in p.states and p.states[n].weights}
+        if len(digests) > 1:
+            yield n, digests
+
+
+def _text(attempt: Attempt, n: int, digests: dict[int, str]) -> str:
+    first = min(digests)
+    other = next(rank for rank, digest in sorted(digests.items()) if digest != digests[first])
+    when = f"after step {n}" if n else "as it begins"
+    return f"{attempt.name}: rank {other} and rank {first} have different weights {when} of the attempt"

@@ -1,0 +1,180 @@
+"""From which step each rank of an attempt resumed: by the digest of its first state, or by the file that it loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ...model import watch
+from .attempts import Attempt, Process
+from .checkpoints import Checkpoint, usable
+
+#: A step counts from the beginning of the run: its number in its attempt, and the step that the attempt resumed from.
+Step = int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankResume:
+    """``steps``: whose state the rank has as it begins, several where states are equal. ``how``: digest | file | scratch.
+
+    ``failure``: what is wrong; ``doubt``: why the steps are not known. One of the three is set.
+    """
+
+    rank: int
+    name: str
+    steps: frozenset[Step] = frozenset()
+    how: str = ""
+    failure: str = ""
+    doubt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumption:
+    """How an attempt after the first began. ``step``: that its ranks resumed from; None if that is not known.
+
+    ``newest``: the step of the newest checkpoint that it could have loaded; None if there was none.
+    """
+
+    attempt: Attempt
+    ranks: tuple[RankResume, ...]
+    step: Step | None
+    newest: Step | None
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def is_fresh(self) -> bool:
+        return bool(self.ranks) and all(rank.how == "scratch" for rank in self.ranks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """The attempts of a job with the step that each began from; ``bases``: index of the attempt -> step, if it is known."""
+
+    attempts: tuple[Attempt, ...]
+    resumptions: tuple[Resumption, ...] = ()
+    bases: Mapping[int, Step] = field(default_factory=dict)
+
+    def earlier(self, attempt: Attempt) -> tuple[Attempt, ...]:
+        return self.attempts[: attempt.index]
+
+    def n_of(self, step: Step, attempt: Attempt) -> int | None:
+        """The steps that ``attempt`` had completed when the run was at ``step``."""
+        base = self.bases.get(attempt.index)
+        return None if base is None or step < base else step - base
+
+
+def lineage(known: Sequence[Attempt]) -> Lineage:
+    """Where every attempt resumed from; the first begins at step 0."""
+    result = Lineage(attempts=tuple(known), bases={0: 0} if known else {})
+    for attempt in known[1:]:
+        resumption = _resumption(attempt, result)
+        bases = dict(result.bases) | ({attempt.index: resumption.step} if resumption.step is not None else {})
+        result = Lineage(attempts=result.attempts, resumptions=(*result.resumptions, resumption), bases=bases)
+    return result
+
+
+def _resumption(attempt: Attempt, before: Lineage) -> Resumption:
+    left = [
+        (c, before.bases[c.attempt] + c.n)
+        for c in usable(before.earlier(attempt), attempt)
+        if c.attempt in before.bases
+    ]
+    ranks = tuple(_rank(process, attempt, before, left) for process in attempt.ranks.values())
+    checkpoint, newest = max(left, key=lambda item: (item[1], item[0].attempt), default=(None, None))
+    return Resumption(attempt=attempt, ranks=ranks, step=_common(ranks), newest=newest, checkpoint=checkpoint)
+
+
+def _common(ranks: Iterable[RankResume]) -> Step | None:
+    """The step that all ranks share, the newest of equal ones; where ranks differ, the newest of any rank."""
+    sets = [rank.steps for rank in ranks if rank.steps]
+    if not sets:
+        return None
+    return max(frozenset.intersection(*sets) or frozenset.union(*sets))
+
+
+def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tuple[Checkpoint, Step]]) -> RankResume:
+    start = process.states.get(0)
+    loaded = _loaded(process, start, left)
+    if start is None or start.weights is None:
+        return _without_state(process, start, loaded)
+    steps = _equal_steps(process, start, attempt, before, left)
+    if steps & loaded:
+        return RankResume(rank=process.rank, name=process.name, steps=steps & loaded, how="digest")
+    if loaded and (steps == {0} or not steps) and _is_exact(loaded, process, before, left):
+        text = f"{process.name} loaded the checkpoint of step {max(loaded)}, but trains from other weights"
+        return RankResume(
+            rank=process.rank, name=process.name, steps=steps, how="digest" if steps else "", failure=text
+        )
+    if steps:
+        how = "scratch" if steps == {0} else "digest"
+        return RankResume(rank=process.rank, name=process.name, steps=steps, how=how)
+    if loaded:
+        return RankResume(rank=process.rank, name=process.name, steps=loaded, how="file")
+    if not process.loads and not start.counter:
+        return RankResume(rank=process.rank, name=process.name, steps=frozenset({0}), how="scratch")
+    doubt = f"{process.name} begins with the weights of no step that was recorded"
+    return RankResume(rank=process.rank, name=process.name, doubt=doubt)
+
+
+def _without_state(process: Process, start: watch.State | None, loaded: frozenset[Step]) -> RankResume:
+    if loaded:
+        return RankResume(rank=process.rank, name=process.name, steps=loaded, how="file")
+    reason = (start.why if start else "") or process.unobserved("digest") or process.unobserved("steps")
+    because = f" ({reason})" if reason else ""
+    doubt = f"{process.name} recorded no digest of the weights that it began with{because}"
+    return RankResume(rank=process.rank, name=process.name, doubt=doubt)
+
+
+def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Checkpoint, Step]]) -> frozenset[Step]:
+    """The steps of the checkpoints whose file, by SHA-256, or whose weights the process loaded before its first step."""
+    until = start.t if start else float("inf")
+    loads = [load for load in process.loads if not load.error and load.t <= until]
+    sums = {load.sha256 for load in loads if load.sha256}
+    weights = {load.weights for load in loads if load.weights and load.matched != 0}
+    return frozenset(step for checkpoint, step in left if checkpoint.sums & sums or checkpoint.weights & weights)
+
+
+def _equal_steps(
+    process: Process, start: watch.State, attempt: Attempt, before: Lineage, left: Iterable[tuple[Checkpoint, Step]]
+) -> frozenset[Step]:
+    """The steps whose weights equal those of ``start``; ties are decided by the optimizer's counter and state."""
+    states = [*_states(process, start, attempt, before)]
+    for kind in ("counter", "optimizer"):
+        own = getattr(start, kind)
+        alike = [(step, state) for step, state in states if own is not None and getattr(state, kind) == own]
+        states = alike or states
+    total = attempt.total(0)
+    saved = {step for checkpoint, step in left if checkpoint.weights & {start.weights, total}}
+    return frozenset(step for step, _ in states) or frozenset(saved)
+
+
+def _states(
+    process: Process, start: watch.State, attempt: Attempt, before: Lineage
+) -> Iterator[tuple[Step, watch.State]]:
+    total = attempt.total(0) if process.is_sharded else None
+    for old in before.earlier(attempt):
+        base = before.bases.get(old.index)
+        if base is None:
+            continue
+        for other in old.ranks.values():
+            for n, state in other.states.items():
+                if (state.weights == start.weights and other.holds_same_as(process)) or (
+                    total is not None and old.total(n) == total
+                ):
+                    yield base + n, state
+
+
+def _is_exact(
+    loaded: frozenset[Step], process: Process, before: Lineage, left: Iterable[tuple[Checkpoint, Step]]
+) -> bool:
+    """Whether the loaded checkpoints hold the weights bit by bit, as states of their steps show."""
+    checkpoints = [(checkpoint, step) for checkpoint, step in left if step in loaded]
+    return bool(checkpoints) and all(
+        checkpoint.weights & _digests_at(before.attempts[checkpoint.attempt], checkpoint.n)
+        for checkpoint, _ in checkpoints
+    )
+
+
+def _digests_at(attempt: Attempt, n: int) -> set[str]:
+    digests = {process.states[n].weights for process in attempt.ranks.values() if n in process.states}
+    return {digest for digest in (*digests, attempt.total(n)) if digest}

@@ -1,0 +1,204 @@
+"""Verdicts on a user's own job: right resumptions pass, wrong ones fail in the row that is wrong, the unknown is unknown."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from orchestrator.model import watch
+from orchestrator.model.verdict import Verdict
+
+from . import watched_jobs
+from .verdicts import ask
+from .watched_jobs import Job, right, wrong
+
+CHECKS = ("resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical")
+ROWS = {"lr": "learning rate", "rng": "RNG", "data": "data position"}
+
+
+def verdicts(job: Job) -> dict[str, Verdict]:
+    return {name: ask(job.run(), name) for name in CHECKS}
+
+
+def outcomes(job: Job) -> dict[str, str]:
+    return {name: verdict.outcome for name, verdict in verdicts(job).items()}
+
+
+def rows(job: Job, attempt: str = "attempt 1") -> dict[str, str]:
+    evidence: Any = ask(job.run(), "resume-complete").evidence
+    return {part: row["result"] for part, row in evidence["rows"][attempt].items()}
+
+
+def spoilt(job: Job, kind: type[watch.Line], **fields: Any) -> Job:
+    """The job with these fields in every line of ``kind``."""
+    job.files = [
+        dataclasses.replace(
+            file, lines=tuple(dataclasses.replace(x, **fields) if isinstance(x, kind) else x for x in file.lines)
+        )
+        for file in job.files
+    ]
+    return job
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {},
+        {"k": 4},
+        {"sharded": True},
+        {"dropout": False},
+        {"momentum": False},
+        {"loader": False},
+        {"world": 1},
+        {"loss": False},
+    ],
+    ids=str,
+)
+def test_a_right_resumption_passes(about: dict[str, Any]) -> None:
+    given = verdicts(right(**about))
+    assert {name: v.text for name, v in given.items() if v.outcome != "pass"} == {}
+    assert given["resumed-from"].evidence["steps"] == {"attempt 1": 15}
+
+
+def test_two_failures_in_a_row_pass() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 15, 23).attempt(2, 20, 30, ends=True)
+    assert set(outcomes(job).values()) == {"pass"}
+    assert ask(job.run(), "no-step-lost").evidence["redone"] == 6
+
+
+def test_restarts_of_torchrun_are_attempts_of_their_own() -> None:
+    job = Job().attempt(0, 0, 18).attempt(0, 15, 30, restart=1, ends=True)
+    assert ask(job.run(), "resumed-from").evidence["steps"] == {"attempt 0, restart 1": 15}
+
+
+def test_one_checkpoint_early_is_not_the_newest() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 30, ends=True)
+    assert outcomes(job)["resumed-newest"] == "fail" and outcomes(job)["resumed-from"] == "pass"
+    assert "although step 15 was committed" in ask(job.run(), "resumed-newest").text
+
+
+def test_an_earlier_checkpoint_is_right_where_the_newest_cannot_be_read() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 10, 30, broken=(15,), ends=True)
+    assert set(outcomes(job).values()) == {"pass"}
+
+
+def test_from_scratch_fails_only_if_there_was_a_checkpoint() -> None:
+    late = outcomes(Job().attempt(0, 0, 18).attempt(1, 0, 30, ends=True))
+    assert (late["resumed-from"], late["resumed-newest"]) == ("fail", "fail")
+    early = outcomes(Job().attempt(0, 0, 4).attempt(1, 0, 30, ends=True))
+    assert (early["resumed-from"], early["resumed-newest"], early["replay-equal"]) == ("unknown", "unknown", "pass")
+
+
+def test_a_checkpoint_that_is_loaded_but_not_applied_fails() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 0, 30, loaded=15, ends=True)
+    assert "loaded the checkpoint of step 15, but trains from other weights" in ask(job.run(), "resumed-from").text
+
+
+def test_weights_of_no_recorded_step_are_unknown() -> None:
+    job = wrong("weights", loaded=0)
+    job.files = [
+        dataclasses.replace(file, lines=tuple(_other_start(x) if file.attempt else x for x in file.lines))
+        for file in job.files
+    ]
+    assert ask(job.run(), "resumed-from").outcome == "unknown"
+
+
+def _other_start(line: watch.Line) -> watch.Line:
+    return (
+        dataclasses.replace(line, weights="ff" * 8, counter=3.0)
+        if isinstance(line, watch.State) and line.n == 0
+        else line
+    )
+
+
+@pytest.mark.parametrize("part", [part for part in watched_jobs.PARTS if part not in ("weights", "buffers")])
+def test_a_forgotten_part_fails_in_its_row(part: str) -> None:
+    job = wrong(part)
+    given = verdicts(job)
+    assert given["resume-complete"].outcome == "fail", given["resume-complete"].text
+    assert [name for name, result in rows(job).items() if result == "fail"] == [ROWS.get(part, part)]
+    assert given["resumed-from"].outcome == "pass"
+    assert given["replay-equal"].outcome == ("fail" if part != "scaler" else given["replay-equal"].outcome)
+
+
+def test_buffers_fail_with_the_same_batch_and_are_unknown_with_another() -> None:
+    assert rows(wrong("buffers"))["buffers"] == "fail"
+    assert rows(wrong("buffers", "data"))["buffers"] == "unknown"
+
+
+@pytest.mark.parametrize("part", ["weights", "optimizer"])
+def test_a_rank_that_restored_nothing_is_named(part: str) -> None:
+    job = wrong(part, ranks=[1])
+    failed = [v.text for v in verdicts(job).values() if v.outcome == "fail"]
+    assert failed and any("rank 1" in text for text in failed)
+    assert ask(job.run(), "resume-complete").outcome == "fail"
+
+
+def test_replicas_that_differ_fail() -> None:
+    assert outcomes(wrong("weights", ranks=[1]))["replicas-identical"] == "fail"
+
+
+def test_a_rank_without_a_record_is_unknown_by_name() -> None:
+    job = Job().attempt(0, 0, 18, bare=[1]).attempt(1, 15, 30, ends=True, bare=[1])
+    for name, verdict in verdicts(job).items():
+        assert verdict.outcome == "unknown", name
+        assert "rank 1 has no record" in verdict.text, name
+
+
+def test_without_records_nothing_is_stated() -> None:
+    assert set(outcomes(Job()).values()) == {"unknown"}
+
+
+def test_state_that_was_not_recorded_is_unknown() -> None:
+    job = spoilt(right(), watch.State, weights=None, why="a quantised tensor")
+    assert outcomes(job)["replicas-identical"] == "unknown"
+    job = spoilt(right(), watch.State, optimizer=None)
+    assert rows(job)["optimizer"] == "unknown" and outcomes(job)["resume-complete"] == "unknown"
+
+
+def test_generators_that_steps_do_not_draw_from_need_not_be_restored() -> None:
+    job = right(dropout=False)
+    first = [file for file in job.files if file.attempt == 0]
+    job.files = first + [
+        f for f in spoilt(right(dropout=False), watch.State, rng={"torch": "ab" * 8}).files if f.attempt
+    ]
+    rngs = tuple(watch.Rng(t=1.0, n=n, rng={"torch": "same"}) for n in range(4))
+    job.files = [dataclasses.replace(file, lines=(*file.lines, *rngs)) for file in job.files]
+    assert rows(job)["RNG"] == "not applicable"
+
+
+def test_a_killed_save_that_overwrote_the_file_leaves_nothing_to_resume() -> None:
+    job = Job().attempt(0, 0, 8)
+    file = job.files[0]
+    started = watch.Save(t=job.now, id=99, n=8, api="torch.save", path="/ckpt/5.pt")
+    job.files[0] = dataclasses.replace(file, lines=(*file.lines, started))
+    job.attempt(1, 0, 30, ends=True)
+    assert outcomes(job)["resumed-newest"] == "unknown"
+
+
+def test_a_step_that_a_rank_left_out_fails() -> None:
+    job = right()
+    job.files = [
+        dataclasses.replace(
+            f, lines=tuple(x for x in f.lines if not (isinstance(x, watch.Step) and x.n == 7 and f.rank))
+        )
+        for f in job.files
+    ]
+    assert outcomes(job)["no-step-lost"] == "fail"
+
+
+def test_a_killed_last_attempt_has_no_end() -> None:
+    assert outcomes(Job().attempt(0, 0, 18).attempt(1, 15, 30))["no-step-lost"] == "unknown"
+
+
+def test_a_difference_without_a_cause_is_not_a_failure_of_the_resumption() -> None:
+    job = right()
+    job.files = [dataclasses.replace(f, lines=tuple(_noisy(x) if f.attempt else x for x in f.lines)) for f in job.files]
+    assert outcomes(job)["replay-equal"] == "unknown"
+    assert outcomes(job)["resume-complete"] == "pass"
+
+
+def _noisy(line: watch.Line) -> watch.Line:
+    return dataclasses.replace(line, loss=(0.125).hex()) if isinstance(line, watch.Step) else line
