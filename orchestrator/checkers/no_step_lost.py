@@ -63,9 +63,9 @@ def _script(run: Run) -> Verdict:
         for p in ranks.values()
         if p.end is None
     ]
-    again = len(training.redone(lines))
-    text = f"steps 1 to {max(ends.values(), default=0)} once on {len(ranks)} ranks, {again} redone"
-    return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": again})
+    count = len(training.redone(lines))
+    text = f"steps 1 to {max(ends.values(), default=0)} once on {len(ranks)} ranks, {count} redone"
+    return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": count})
 
 
 def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.Finding]:

@@ -141,8 +141,8 @@ def _equal_steps(
     states = [*_states(process, start, attempt, before)]
     for kind in ("counter", "optimizer"):
         own = getattr(start, kind)
-        alike = [(step, state) for step, state in states if own is not None and getattr(state, kind) == own]
-        states = alike or states
+        same = [(step, state) for step, state in states if own is not None and getattr(state, kind) == own]
+        states = same or states
     total = attempt.total(0)
     saved = {step for checkpoint, step in left if checkpoint.weights & {start.weights, total}}
     return frozenset(step for step, _ in states) or frozenset(saved)

@@ -1,0 +1,53 @@
+"""Judge a training job from the records of ccbed-watch, without a bed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ...core.verdict import judge, sentence
+from ...model import codec
+from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
+from ...model.event import History
+from ...model.run import Run
+from ...model.trial import CheckSpec, Trial
+from ...store import files
+from ...views import training
+from ..inputs import options
+from ..inputs.session import Session
+from ..render import summary
+
+#: The checks that need no history of a bed.
+CHECKS = ("resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical")
+_CODES = {"pass": EXIT_PASS, "fail": EXIT_FINDING, "unknown": EXIT_UNKNOWN}
+
+
+@options.command()
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@options.as_json
+@click.pass_obj
+def command(session: Session, directory: Path, as_json: bool) -> int:
+    """Judge the job whose processes recorded into DIRECTORY: from which step it resumed, with what, and what was lost.
+
+    \b
+    ccbed-watch --dir records -- torchrun --nproc-per-node 2 --max-restarts 3 train.py
+    ccbed judge records
+    """
+    run = Run(
+        directory=str(directory), trial=Trial(name=directory.name, workload="script"), history=History(()),
+        files=files.WatchDirectory(directory),
+    )  # fmt: skip
+    known = training.attempts(run)
+    if not known and not any(run.files.watch()):
+        raise UsageError(f"{directory}: no watch-r*.jsonl", hint="record a job: ccbed-watch --dir DIRECTORY -- COMMAND")
+    verdicts = judge.judge(run, session.catalogue, [CheckSpec(name=name) for name in CHECKS])
+    outcome = sentence.worst(verdicts)
+    if as_json:
+        session.terminal.json({"directory": str(directory), "outcome": outcome, "verdicts": codec.plain(verdicts)})
+        return _CODES[outcome]
+    for attempt in known:
+        last = max((process.last for process in attempt.ranks.values()), default=0)
+        session.terminal.line(f"{attempt.name}: {len(attempt.ranks)} ranks, {sentence.count(last, 'step')}")
+    session.terminal.lines(summary.verdicts(session.terminal, verdicts))
+    return _CODES[outcome]

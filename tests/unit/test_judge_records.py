@@ -1,0 +1,94 @@
+"""``ccbed judge`` on records without a bed, and the wheel ``ccbed-watch`` that makes them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model import codec, watch
+from orchestrator.rank.watcher import command
+
+from .test_cli import Desk, ccbed
+from .watched_jobs import Job, right, wrong
+
+__all__ = ["ccbed"]
+
+WATCHER = Path(command.__file__).parent
+
+
+def write(job: Job, directory: Path) -> Path:
+    """The records as the watcher writes them."""
+    names = {kind: name for name, kind in watch.KINDS.items()}
+    for file in job.files:
+        lines = [json.dumps({"k": names[type(line)], **codec.plain(line)}) for line in file.lines]
+        path = directory / Path(file.path).name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(f"{line}\n" for line in lines))
+    return directory
+
+
+def test_a_right_resumption_is_exit_0_and_names_the_step(ccbed: Desk, tmp_path: Path) -> None:
+    assert ccbed("judge", str(write(right(), tmp_path / "records"))) == 0, ccbed.out + ccbed.err
+    assert "resumed-from (step 15 on 2 ranks)" in ccbed.out and "attempt 1: 2 ranks, 15 steps" in ccbed.out
+
+
+def test_a_wrong_resumption_is_exit_1_and_names_the_row(ccbed: Desk, tmp_path: Path) -> None:
+    assert ccbed("judge", "--json", str(write(wrong("optimizer", ranks=[1]), tmp_path / "records"))) == 1
+    document = json.loads(ccbed.out)
+    verdicts = {verdict["check"]: verdict for verdict in document["verdicts"]}
+    assert verdicts["resume-complete"]["evidence"]["rows"]["attempt 1"]["optimizer"]["result"] == "fail"
+    assert document["outcome"] == "fail"
+
+
+def test_a_rank_without_a_record_is_exit_2(ccbed: Desk, tmp_path: Path) -> None:
+    records = write(right(), tmp_path / "records")
+    for file in records.glob("watch-r1-*"):
+        file.unlink()
+    assert ccbed("judge", str(records)) == 2
+    assert "rank 1 has no record" in ccbed.out
+
+
+def test_a_directory_without_records_is_exit_3(ccbed: Desk, tmp_path: Path) -> None:
+    assert ccbed("judge", str(tmp_path)) == 3
+    assert "no watch-r*.jsonl" in ccbed.err and "ccbed-watch" in ccbed.err
+
+
+def test_the_command_gets_the_watcher_first_on_its_path(tmp_path: Path) -> None:
+    show = "import os, json; print(json.dumps({k: os.environ.get(k) for k in ('CCBED_WATCH', 'PYTHONPATH', 'CCBED_WATCH_EVERY')}))"
+    argv = [sys.executable, str(WATCHER / "command.py"), "--dir", "r", "--every", "4", "--", sys.executable, "-c", show]
+    done = subprocess.run(
+        argv, cwd=tmp_path, env={**os.environ, "PYTHONPATH": "/a/b"}, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == {
+        "CCBED_WATCH": str(tmp_path / "r"), "PYTHONPATH": f"{WATCHER / 'site'}:/a/b", "CCBED_WATCH_EVERY": "4",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "text"),
+    [
+        ([], 2, "no command"),
+        (["--every", "0", "true"], 2, "--every: must be"),
+        (["no-such-program"], 127, "No such file"),
+    ],
+)
+def test_wrong_usage_is_explained(tmp_path: Path, argv: list[str], code: int, text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(WATCHER / "command.py"), *argv], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == code and text in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_wheel_has_the_watcher_and_its_program(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=WATCHER, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {"ccbed_watch/__init__.py", "ccbed_watch/install.py", "ccbed_watch/site/sitecustomize.py"} <= names
+    assert not [name for name in names if not name.startswith(("ccbed_watch/", "ccbed_watch-"))]
