@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from .. import views
@@ -59,32 +58,19 @@ def _reason(reason: str, kind: str) -> str:
 
 
 def _first_failure(run: Run, gangs: tuple[views.Gang, ...]) -> views.Finding | None:
-    """The first rank of the last gang that left by itself with a code other than 0."""
-    if not gangs:
-        return None
-    stops = views.operations(run.history, events.GangStop)
-    first = min(
-        (stop.invoke.seq for stop in stops if stop.epoch == gangs[-1].epoch), default=len(run.history.events) + 1
-    )
-    exits = (e for e in gangs[-1].of(events.RankExit) if e.data.code not in (0, None) and e.seq < first)
-    return next((_left(event, gangs[-1]) for event in exits), None)
+    """The root cause of the end of the last gang, if a rank left by itself before the gang was stopped."""
+    cause = views.root_cause(run.history, gangs[-1]) if gangs else None
+    return _left(cause.exit, gangs[-1], cause.followers) if cause else None
 
 
-def _left(event: Event[events.RankExit], gang: views.Gang) -> views.Finding:
-    rank, code = event.data.rank, event.data.code or 0
-    culprit, error = views.culprit_of(gang, rank)
-    if error and culprit != rank:
+def _left(event: Event[events.RankExit], gang: views.Gang, followers: Sequence[int] = ()) -> views.Finding:
+    culprit, error = views.culprit_of(gang, event.data.rank)
+    if error and culprit != event.data.rank:
         return views.finding(f"{error.data.kind} of {gang.ranks[culprit]}: {error.data.message}", event, error)
-    how = f"was ended by {_signal(-code)}" if code < 0 else f"left with exit code {code}"
-    why = f": {error.data.kind}: {error.data.message}" if error and error.data.kind != "exit" else ""
-    return views.finding(f"rank {rank} ({event.node}) {how}{why}", event, error)
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    cause = views.Cause(rank=event.data.rank, exit=event, error=error)
+    listed = ", ".join(map(str, followers))
+    after = f"; then rank{'s' * (len(followers) > 1)} {listed} failed" if followers else ""
+    return views.finding(f"rank {cause.rank} ({cause.node}) {cause.how}{after}", event, error)
 
 
 def _exits(run: Run, gang: views.Gang, stopped: Event | None) -> tuple[list[views.Finding], list[views.Finding]]:

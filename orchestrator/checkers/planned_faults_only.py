@@ -95,7 +95,7 @@ def _unexplained(run: Run) -> Iterator[views.Finding]:
         elif event.type == "note" and views.is_abnormal(event):
             damage.lost |= {event.node or ""}
             if not damage.explains(event, epoch):
-                yield views.finding(_description(event, gangs), event)
+                yield _finding(run, event, gangs)
                 damage.epochs |= epochs
 
 
@@ -110,10 +110,17 @@ def _reaches(run: Run) -> dict[str, set[str]]:
     return reached
 
 
-def _description(event: Event, gangs: Sequence[views.Gang]) -> str:
+def _finding(run: Run, event: Event, gangs: Sequence[views.Gang]) -> views.Finding:
+    """Of the ranks that failed together, the finding names the root cause."""
+    gang = next((gang for gang in gangs if gang.epoch == event.epoch), None)
+    cause = views.root_cause(run.history, gang) if gang and event.kind is events.RankExit else None
+    event = cause.exit if cause else event
+    return views.finding(_description(event, gang), event)
+
+
+def _description(event: Event, gang: views.Gang | None) -> str:
     if event.kind is events.RankExit:
         rank = event.data.rank
-        gang = next((gang for gang in gangs if gang.epoch == event.epoch), None)
         culprit, error = views.culprit_of(gang, rank) if gang else (rank, None)
         if gang and error and error.data.culprit is not None:
             return f"{error.data.kind} of rank {culprit} on {gang.ranks[culprit]} was not planned"

@@ -8,6 +8,7 @@ from .failovers import MILESTONES, PHASES, Failover, Milestone, failovers, fault
 from .faults import FaultTrace, FaultView, faults, traces
 from .findings import Finding, conclude, finding, not_ended, not_started, unknown
 from .gangs import (
+    Cause,
     Gang,
     begin_nodes,
     culprit_of,
@@ -18,6 +19,7 @@ from .gangs import (
     hosts_of,
     is_abnormal,
     replacements,
+    root_cause,
     slots_at,
 )
 from .lineage import chosen_checkpoints, committed_checkpoints, is_kept, kept_steps, resume_steps
@@ -32,6 +34,7 @@ __all__ = [
     "NOT_COMPARED",
     "PHASES",
     "Agreement",
+    "Cause",
     "Clocks",
     "Failover",
     "FaultTrace",
@@ -81,6 +84,7 @@ __all__ = [
     "operations",
     "replacements",
     "resume_steps",
+    "root_cause",
     "slots_at",
     "timeline",
     "traces",

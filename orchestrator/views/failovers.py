@@ -17,7 +17,7 @@ from ..model.trial import Trial
 from .clock import Clocks, clocks
 from .command_outcomes import operations
 from .faults import FaultTrace, traces
-from .gangs import Gang, epoch_of, gangs, is_abnormal
+from .gangs import Gang, epoch_of, gangs, is_abnormal, root_cause
 from .lineage import chosen_checkpoints, committed_checkpoints
 from .progress import caught_up, lost_steps
 
@@ -75,6 +75,7 @@ class Failover:
     newest_step: int | None = None
     lost_steps: tuple[int, ...] = ()
     slots: tuple[str, ...] = ()
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +191,7 @@ def _claimed(trace: FaultTrace, case: _Case) -> bool:
 
 def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failover:
     decision = case.decided.data
+    cause = root_cause(case.history, case.old) if case.old and not decision.lost else None
     points = _milestones(case)
     start = points[0].t if points else 0.0
     reached = {point.name: point.t for point in points}
@@ -201,7 +203,8 @@ def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failove
         index=index,
         epoch=case.epoch,
         lost=decision.lost or (),
-        failed_ranks=decision.failed or (),
+        failed_ranks=(cause.rank,) if cause else decision.failed or (),
+        cause=cause.how if cause else "",
         detector=_name(case),
         fault=case.fault.plan.id if case.fault else None,
         policies=decision.policy or {},

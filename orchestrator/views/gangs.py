@@ -1,8 +1,9 @@
-"""The gangs of a run: for each attempt the node of every rank, and what its ranks and agents reported."""
+"""The gangs of a run: for each attempt the node of every rank, what its ranks and agents reported, and why it failed."""
 
 from __future__ import annotations
 
 import posixpath
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -11,9 +12,15 @@ from ..model import events
 from ..model.event import Event, History
 from ..model.events import NodeFacts
 from ..model.payload import Payload
+from .clock import clock
 from .command_outcomes import Operation, operations
 
 P = TypeVar("P", bound=Payload)
+
+#: Ranks that fail within this time of the first may fail because of it, in seconds.
+WINDOW_S = 1.0
+#: Libraries end a process by these after its peer is lost, so they are no cause by themselves.
+_CONSEQUENCES = (-signal.SIGABRT, -signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +87,60 @@ def culprit_of(gang: Gang, rank: int) -> tuple[int, Event[events.RankError] | No
     if culprit is None or culprit not in gang.ranks:
         return rank, error
     return culprit, errors.get(culprit, error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """The rank that failed first. ``error``: what it reported; ``followers``: the ranks that failed after it."""
+
+    rank: int
+    exit: Event[events.RankExit]
+    error: Event[events.RankError] | None = None
+    followers: tuple[int, ...] = ()
+
+    @property
+    def node(self) -> str:
+        return self.exit.node or ""
+
+    @property
+    def how(self) -> str:
+        """For example: was ended by SIGKILL; left with exit code 3; left with exit code 1: ValueError: no luck."""
+        code = self.exit.data.code or 0
+        ended = f"was ended by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
+        reported = self.error and self.error.data.kind != "exit"
+        why = f"{self.error.data.kind}: {self.error.data.message}" if self.error and reported else self.exit.data.error
+        return f"{ended}: {why}" if why else ended
+
+
+def root_cause(history: History, gang: Gang) -> Cause | None:
+    """The cause of the failure of an attempt; None where no rank failed by itself.
+
+    Of the ranks that failed within ``WINDOW_S`` of the first, a death by signal is the cause, else the earliest error.
+    """
+    killed = _killed(history, gang)
+    failed = [
+        event for event in gang.by_rank(events.RankExit).values()
+        if event.data.code not in (0, None) and (event.node, event.data.pid) not in killed
+    ]  # fmt: skip
+    if not failed:
+        return None
+    errors, at = gang.by_rank(events.RankError), clock(history)
+    times = {event.data.rank: min(at(event), at(errors.get(event.data.rank, event))) for event in failed}
+    begin = min(times.values())
+    near = [event for event in failed if times[event.data.rank] <= begin + WINDOW_S]
+    first = min(near, key=lambda event: (not _is_killed(event), times[event.data.rank], event.data.rank))
+    rank, error = culprit_of(gang, first.data.rank)
+    cause = gang.by_rank(events.RankExit).get(rank, first) if error else first
+    followers = tuple(sorted(set(times) - {cause.data.rank}))
+    return Cause(rank=cause.data.rank, exit=cause, error=error, followers=followers)
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL`` for 9; ``signal 99`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def gangs(history: History) -> tuple[Gang, ...]:
@@ -176,3 +237,17 @@ def _notes(history: History) -> dict[int, dict[str, list[Event]]]:
         if event.type == "note" and event.epoch is not None:
             notes.setdefault(event.epoch, {}).setdefault(event.f, []).append(event)
     return notes
+
+
+def _is_killed(event: Event[events.RankExit]) -> bool:
+    code = event.data.code or 0
+    return code < 0 and code not in _CONSEQUENCES
+
+
+def _killed(history: History, gang: Gang) -> set[tuple[str | None, int | None]]:
+    """(node, pid) of the processes that ccbed itself ended."""
+    stops = (stop for stop in operations(history, events.GangStop) if stop.epoch == gang.epoch)
+    ends = (stop.outcome for stop in stops if stop.outcome is not None)
+    return {
+        (end.node, pid) for end in ends if isinstance(end.data, events.GangStopDone) for pid in end.data.killed or ()
+    }

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.node.agent import rank_processes
+
 from .stage import ROOT, Played, Stage
 
 #: Writes what it finds to the file that its first argument names, with its rank.
@@ -175,3 +177,19 @@ def test_without_an_environment_of_the_user_the_nodes_counts(stage: Stage) -> No
     params = {"file": str(script), "cwd": str(stage.directory)}
     played = stage.play(world=1, workload="script", payload=str(stage.user.parent), params=params)
     assert f"{os.environ['PATH']} 1" in played.log(0)
+
+
+def test_the_error_file_of_a_rank_is_read(stage: Stage) -> None:
+    text = """
+from torch.distributed.elastic.multiprocessing.errors import record
+
+@record
+def main():
+    raise ValueError("no luck")
+
+main()
+"""
+    played = _play(stage, text, _shell(stage.directory), cold=True)
+    assert played.codes == {0: 1}
+    assert rank_processes.read_error(str(played.out / "n0"), 0) == "ValueError: no luck"
+    assert rank_processes.read_error(str(played.out / "n0"), 1) is None

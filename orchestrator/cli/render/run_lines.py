@@ -296,7 +296,7 @@ class RunLines:
         if event.data.cold and not self._is_cold_reported:
             self._is_cold_reported = True
             names = ", ".join(event.data.cold)
-            text = f"each rank starts a new interpreter: {_short(names, 160)} differ from the bed's; ccbed up takes them over"
+            text = f"each rank starts a new interpreter; the bed was brought up with another {_short(names, 160)}"
             yield self._line(event, "cold", text)
 
     def _rank_finished(self, event: Event[RankFinished]) -> Iterator[Line]:

@@ -209,7 +209,10 @@ def _failed_log(run: Run) -> Iterator[str]:
         return
     rank, node = failed.data.rank, failed.node
     gang = next((gang for gang in views.gangs(run.history) if gang.epoch == (failed.epoch or 0)), None)
-    if gang and rank in gang.ranks:
+    cause = views.root_cause(run.history, gang) if gang else None
+    if cause:
+        rank, node = cause.rank, cause.node
+    elif gang and rank in gang.ranks:
         rank, _ = views.culprit_of(gang, rank)
         node = gang.ranks[rank]
     tail = run.files.log(node, rank, failed.epoch or 0).splitlines()[-_TAIL:]

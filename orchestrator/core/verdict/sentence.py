@@ -88,7 +88,8 @@ def _who(failover: views.Failover) -> str:
         return f"node{'s' * (len(failover.lost) > 1)} {_series(failover.lost)} lost"
     if failover.failed_ranks:
         ranks = [str(rank) for rank in failover.failed_ranks]
-        return f"rank{'s' * (len(ranks) > 1)} {_series(ranks)} failed"
+        how = f" ({failover.cause})" if failover.cause else ""
+        return f"rank{'s' * (len(ranks) > 1)} {_series(ranks)} failed{how}"
     return f"training stopped ({failover.detector})" if failover.detector else "training stopped"
 
 

@@ -22,7 +22,7 @@ class RankStart(Payload):
     threads: Count | None = None
     preloaded: tuple[str, ...] | None = None
     files: Mapping[str, str] | None = None
-    cold: tuple[str, ...] | None = null()
+    cold: tuple[str, ...] | None = None
 
 
 @payload("rank.joined", writer="rank")
@@ -119,12 +119,16 @@ class RankError(Payload):
 
 @payload("rank.exit", writer="agent")
 class RankExit(Payload):
-    """The process of a rank exited: a detector unless ``code`` is 0. Below 0: a signal; null where it is not known."""
+    """The process of a rank exited: a detector unless ``code`` is 0. Below 0: a signal; null where it is not known.
+
+    ``error``: the exception that ``torch.distributed.elastic``'s ``@record`` wrote into the error file of the rank.
+    """
 
     rank: Rank
     pid: Whole | None = null()
     code: Whole | None = nullable()
     last_step: Step | None = null()
+    error: str | None = None
 
 
 @payload("progress", writer="rank")

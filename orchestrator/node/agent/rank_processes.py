@@ -26,6 +26,9 @@ from ..oslayer.event_loop import Loop, Timer
 
 STOP_S = 5.0
 DUMP_S = 0.2
+#: An error file is read up to this size, and its message up to this length.
+ERROR_BYTES = 1 << 20
+ERROR_LETTERS = 500
 
 
 @dataclass(slots=True, kw_only=True)
@@ -114,7 +117,10 @@ class RankProcesses:
             if pid in gang.alive:
                 rank = gang.alive.pop(pid)
                 os.close(gang.release.pop(rank))
-                rank_exit = RankExit(rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank))
+                error = read_error(gang.spec.out, rank) if code else None
+                rank_exit = RankExit(
+                    rank=rank, pid=pid, code=code, last_step=last_step(gang.spec.out, rank), error=error
+                )
                 self._log(run).note(rank_exit, node=self._node, incarnation=self._incarnation, epoch=epoch)
                 if not gang.alive and gang.deadline:
                     gang.deadline.cancel()
@@ -217,6 +223,16 @@ def last_step(out: str, rank: int) -> int:
     except OSError:
         return 0
     return next(_steps_backwards(tail), 0)
+
+
+def read_error(out: str, rank: int) -> str | None:
+    """The message in the error file of a rank, which torchrun's ``@record`` writes; None if there is none."""
+    try:
+        message = json.loads(plain_files.read_tail(Path(out) / f"error-r{rank}.json", ERROR_BYTES))["message"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    text = str(message.get("message") if isinstance(message, dict) else message)
+    return text[:ERROR_LETTERS]
 
 
 def _steps_backwards(tail: bytes) -> Iterator[int]:

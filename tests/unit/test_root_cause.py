@@ -1,0 +1,72 @@
+"""Of ranks that fail together, the cause is the rank that failed by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from orchestrator import views
+from orchestrator.model.run import Run
+
+from . import history
+from .verdicts import ask
+
+KILL, ABORT = -9, -6
+
+
+def _failing(codes: dict[int, int], times: dict[int, float]) -> Run:
+    """A script whose ranks leave with these codes, so many seconds after the first rank's exit."""
+    run = dataclasses.replace(history.clean(), trial=history.trial(workload="script"))
+    run = history.changed(run, "run.end", value={"outcome": "failed", "reason": "a rank failed"})
+    start = next(event.at for event in run.history.events if event.f == "rank.exit")
+    for rank, code in codes.items():
+        at = dataclasses.replace(start, mono=start.mono + times[rank])
+        run = history.changed(run, "rank.exit", rank, value={"code": code, "pid": 1000 + rank}, at=at)
+    return run
+
+
+def _cause(run: Run) -> views.Cause:
+    cause = views.root_cause(run.history, views.gangs(run.history)[-1])
+    assert cause is not None
+    return cause
+
+
+@pytest.mark.parametrize(
+    ("codes", "times", "rank"),
+    [
+        ({0: 1, 1: KILL, 2: 1}, {0: 0.0, 1: 0.3, 2: 0.4}, 1),
+        ({0: 1, 1: KILL}, {0: 0.0, 1: 5.0}, 0),
+        ({0: 1, 2: 1, 3: 3}, {0: 0.02, 2: 0.03, 3: 0.0}, 3),
+        ({0: ABORT, 1: 1}, {0: 0.2, 1: 0.0}, 1),
+        ({0: ABORT, 1: KILL}, {0: 0.0, 1: 0.2}, 1),
+        ({2: ABORT}, {2: 0.0}, 2),
+    ],
+    ids=["signal", "too late", "earliest", "abort follows", "kill before abort", "abort alone"],
+)
+def test_a_death_by_signal_is_the_cause_else_the_earliest_failure(
+    codes: dict[int, int], times: dict[int, float], rank: int
+) -> None:
+    cause = _cause(_failing(codes, times))
+    assert (cause.rank, cause.followers) == (rank, tuple(sorted(set(codes) - {rank})))
+
+
+def test_a_process_that_ccbed_killed_is_no_cause() -> None:
+    run = _failing({0: 1, 1: KILL}, {0: 0.0, 1: 0.1})
+    stops = [event.type == "ok" and event.node == "n1" for event in run.history.events if event.f == "gang.stop"]
+    run = history.changed(run, "gang.stop", stops.index(True), value={"killed": [1001]})
+    assert _cause(run).rank == 0
+
+
+def test_the_cause_stands_in_the_verdict_with_its_code_and_error() -> None:
+    run = _failing({0: 1, 3: 3}, {0: 0.1, 3: 0.0})
+    run = history.changed(run, "rank.exit", 3, value={"error": "ValueError: no luck"})
+    finished = ask(run, "finished")
+    assert finished.outcome == "fail"
+    assert finished.text == "rank 3 (n3) left with exit code 3: ValueError: no luck; then rank 0 failed"
+    assert ask(run, "planned-faults-only").text.startswith("rank 3 on n3 left with code 3")
+
+
+def test_without_a_failure_there_is_no_cause() -> None:
+    run = history.clean()
+    assert views.root_cause(run.history, views.gangs(run.history)[-1]) is None
