@@ -1,79 +1,287 @@
 """The additive digest of tensors: a sum modulo 2**64 over elements, so that shards add up to the full tensor.
 
 An element contributes ``a(name) * c(index // 65536) * m(index % 65536) * bits``: odd multipliers of 64 bits derived by
-SHA-256, its row-major index in the full tensor, its bit pattern as an unsigned integer of its width.
+SHA-256, its row-major index in the full tensor, its bit pattern as a signed integer of its width. So any single changed bit
+changes the digest, and a full tensor, its DTensor or FSDP shards and the files of a sharded checkpoint compare at any world size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+import importlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 CHUNK = 65536
+_scratch = threading.local()
+#: Elements that a device multiplies at once: 32 MiB of products.
+DEVICE_ROWS = 64
 _MODULUS = 1 << 64
+_MASK = _MODULUS - 1
 
 
 class Undigestible(Exception):
     """The tensor has no digest; the message says why."""
 
 
-@functools.cache
-def name_multiplier(name: str) -> int:
-    """The odd multiplier of a tensor's name."""
-    return int.from_bytes(hashlib.sha256(name.encode(errors="surrogatepass")).digest()[:8], "little") | 1
+@dataclass(frozen=True)
+class Box:
+    """The part of a full tensor that a local tensor holds: ``offsets`` of its first element in a tensor of ``shape``."""
+
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...]
 
 
 def total(tensors: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> tuple[str, int]:
     """(digest in 16 hex digits, number of elements summed) of named tensors. Raises Undigestible."""
     items = tensors.items() if isinstance(tensors, Mapping) else tensors
     value = count = 0
-    for name, item in items:
-        value += tensor(name, item)
-        count += int(local(item).numel())
-    return f"{value % _MODULUS:016x}", count
+    with undisturbed():
+        for name, item in items:
+            value += tensor(name, item)
+            count += int(local(item).numel())
+    return render(value), count
+
+
+def render(value: int) -> str:
+    """A digest as it is written."""
+    return f"{value & _MASK:016x}"
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """No gradients, and no mode or subclass of the user sees these operations."""
+    import torch
+    from torch.utils import _python_dispatch
+
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass(), _python_dispatch._disable_current_modes():
+        yield
 
 
 def tensor(name: str, item: Any) -> int:
-    """The digest of one tensor, or of this process' shard of it. Raises Undigestible."""
-    return name_multiplier(name) * _sum(local(item), 0) % _MODULUS
+    """The digest of a tensor; of a DTensor: of the shard that this process holds. Raises Undigestible."""
+    if type(item).__name__ == "DTensor":
+        return piece(name, local(item), box_of(item))
+    return piece(name, item)
+
+
+def piece(name: str, part: Any, box: Box | None = None, start: int = 0) -> int:
+    """The digest of a part of the tensor ``name``: the box, or what follows the row-major index ``start``. Raises Undigestible."""
+    if hasattr(part, "__tensor_flatten__"):
+        return _wrapped(name, part)
+    _require_plain(part)
+    if box is None:
+        value = _sum_run(part, start)
+    else:
+        start, is_run = _as_run(part, box)
+        value = _sum_run(part, start) if is_run else _sum_box(part, box)
+    return name_multiplier(name) * value & _MASK
+
+
+@functools.cache
+def name_multiplier(name: str) -> int:
+    """The odd multiplier of a tensor's name."""
+    return _odd("name", name)
+
+
+def box_of(item: Any) -> Box:
+    """The box of this process' shard of a DTensor. Raises Undigestible where its layout is not a box."""
+    layout = _layout()
+    for placement in item.placements:
+        if placement.is_partial():
+            raise Undigestible("a partial DTensor")
+        if type(placement).__name__ not in ("Shard", "Replicate"):
+            raise Undigestible(f"a DTensor with {type(placement).__name__}")
+    _, offsets = layout.compute_local_shape_and_global_offset(item.shape, item.device_mesh, item.placements)
+    return Box(tuple(item.shape), tuple(offsets))
+
+
+@functools.cache
+def _layout() -> Any:
+    """Torch's functions about shards; torch 2.4 has them elsewhere."""
+    for package in ("torch.distributed.tensor", "torch.distributed._tensor"):
+        try:
+            return importlib.import_module(f"{package}._utils")
+        except ImportError:
+            continue
+    raise Undigestible("a DTensor of a torch that is not known")
 
 
 def local(item: Any) -> Any:
     """The part of a tensor that this process holds."""
-    return item.to_local() if hasattr(item, "to_local") else item
+    if type(item).__name__ != "DTensor":
+        return item
+    shard = item.to_local()
+    return shard.wait() if hasattr(shard, "wait") else shard  # an unfinished collective
 
 
-def _sum(item: Any, start: int) -> int:
-    """The sum of a plain tensor whose first element has the global index ``start``."""
-    bits = _bits(item)
-    value = 0
-    for begin in range(0, int(bits.numel()), CHUNK):
-        chunk = bits[begin : begin + CHUNK]
-        part = int((chunk.long() * _multipliers()[: chunk.numel()]).sum().item())
-        value += part * _odd("chunk", (start + begin) // CHUNK)
-    return value % _MODULUS
+def _wrapped(name: str, item: Any) -> int:
+    """The digest of the tensors that a subclass wraps, such as quantised weights. Raises Undigestible."""
+    names, _ = item.__tensor_flatten__()
+    return sum(tensor(f"{name}/{part}", getattr(item, part)) for part in names) & _MASK
 
 
-def _bits(item: Any) -> Any:
-    """A flat tensor of integers with the bit patterns of the elements."""
+def _require_plain(item: Any) -> None:
+    """Raises Undigestible for tensors without plain elements in memory."""
     import torch
 
-    flat = item.detach().contiguous().cpu().flatten()
-    return flat.view({1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
+    if item.layout is not torch.strided:
+        raise Undigestible(f"a tensor of layout {item.layout}")
+    if item.is_quantized or item.device.type == "meta":
+        raise Undigestible("a quantised tensor" if item.is_quantized else "a tensor without memory (meta)")
+    if item.numel() and not item.untyped_storage().size():
+        raise Undigestible("a tensor whose memory was released")
+
+
+def _as_run(part: Any, box: Box) -> tuple[int, bool]:
+    """(index of the first element, whether the box is one run of consecutive indices)."""
+    shape = tuple(part.shape)
+    differing = [axis for axis, size in enumerate(shape) if size != box.shape[axis]]
+    last = differing[-1] if differing else 0
+    start = sum(offset * stride for offset, stride in zip(box.offsets, strides(box.shape)))
+    return start, all(size == 1 for size in shape[:last])
+
+
+def strides(shape: tuple[int, ...]) -> list[int]:
+    """The distance in elements between neighbours along each axis of a row-major tensor."""
+    values = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        values[axis] = values[axis + 1] * shape[axis + 1]
+    return values
+
+
+def _sum_run(item: Any, start: int) -> int:
+    """The sum over consecutive row-major indices from ``start``."""
+    value = 0
+    for flat in _flat_parts(item):
+        bits = _bits(flat)
+        begin = start * int(bits.numel()) // max(1, int(flat.numel()))
+        value += _sum_bits(bits, begin)
+        start += int(flat.numel())
+    return value & _MASK
+
+
+def _flat_parts(item: Any) -> Iterator[Any]:
+    """The elements in row-major order; a tensor that is not contiguous is copied in parts of at most 64 MiB."""
+    limit = CHUNK * DEVICE_ROWS
+    if item.is_contiguous() or item.numel() <= limit:
+        yield item.detach().reshape(-1)
+        return
+    rows = max(1, limit // max(1, item[0].numel()))
+    if rows == 1 and item[0].numel() > limit:
+        for row in item:
+            yield from _flat_parts(row)
+        return
+    for begin in range(0, item.shape[0], rows):
+        yield item[begin : begin + rows].detach().contiguous().reshape(-1)
+
+
+def _bits(flat: Any) -> Any:
+    """The bit patterns of a flat tensor as signed integers; complex128 as two of them."""
+    import torch
+
+    if flat.is_complex():
+        flat = torch.view_as_real(flat.resolve_conj()).reshape(-1)
+    if flat.is_neg():
+        flat = flat.resolve_neg()
+    return flat.view({1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()])
+
+
+def _sum_bits(bits: Any, start: int) -> int:
+    """The sum over flat integers whose first has index ``start``: up to a chunk's border, then whole chunks, then the rest."""
+    count = int(bits.numel())
+    until = min(count, -start % CHUNK)
+    value = _sum_chunk(bits[:until], start) if until else 0
+    rows = (count - until) // CHUNK
+    if rows:
+        value += _sum_rows(bits[until : until + rows * CHUNK].view(rows, CHUNK), (start + until) // CHUNK)
+    rest = until + rows * CHUNK
+    return value + (_sum_chunk(bits[rest:], start + rest) if rest < count else 0)
+
+
+def _sum_chunk(bits: Any, start: int) -> int:
+    """The sum over indices of one chunk."""
+    begin = start % CHUNK
+    table = _table(bits.device)[begin : begin + bits.numel()]
+    return int(_multiply(bits, table)) * _odd("chunk", start // CHUNK)
+
+
+def _multiply(bits: Any, table: Any) -> Any:
+    """The sum of products. On a CPU a copy in the cache and ``dot`` are fastest; other devices have no ``dot`` of integers."""
+    import torch
+
+    if bits.device.type != "cpu":
+        return (bits * table).sum()
+    if not hasattr(_scratch, "buffer"):
+        _scratch.buffer = torch.empty(CHUNK, dtype=torch.int64, device="cpu")
+    return torch.dot(_scratch.buffer[: bits.numel()].copy_(bits), table)
+
+
+def _sum_rows(bits: Any, first: int) -> int:
+    """The sum over whole chunks: in the processor's cache one after the other, on a device many at once."""
+    import torch
+
+    table = _table(bits.device)
+    if bits.device.type == "cpu":
+        values = [int(_multiply(row, table)) for row in bits]
+    else:
+        parts = (bits[begin : begin + DEVICE_ROWS] * table for begin in range(0, bits.shape[0], DEVICE_ROWS))
+        values = torch.cat([part.sum(1) for part in parts]).tolist()
+    return sum(value * _odd("chunk", first + index) for index, value in enumerate(values))
+
+
+def _sum_box(item: Any, box: Box) -> int:
+    """The sum over a box that is no run: the index of every element is computed."""
+    import torch
+
+    steps, value = strides(box.shape), 0
+    rows = max(1, CHUNK * 8 // max(1, item[0].numel()))
+    for begin in range(0, item.shape[0], rows):
+        part = item[begin : begin + rows].detach()
+        index = torch.zeros((), dtype=torch.int64, device=part.device)
+        for axis, size in enumerate(part.shape):
+            first = box.offsets[axis] + (begin if axis == 0 else 0)
+            along = (torch.arange(size, device=part.device) + first) * steps[axis]
+            index = index + along.view([-1 if other == axis else 1 for other in range(part.dim())])
+        value += _sum_indexed(_bits(part.contiguous().reshape(-1)), index.reshape(-1))
+    return value
+
+
+def _sum_indexed(bits: Any, index: Any) -> int:
+    import torch
+
+    if bits.numel() != index.numel():  # complex numbers are two values each
+        index = torch.stack((2 * index, 2 * index + 1), 1).reshape(-1)
+    chunks = torch.div(index, CHUNK, rounding_mode="floor")
+    first, last = int(chunks.min()), int(chunks.max())
+    odds = torch.tensor([_signed(_odd("chunk", chunk)) for chunk in range(first, last + 1)], device=bits.device)
+    return int((bits * _table(bits.device)[index % CHUNK] * odds[chunks - first]).sum())
+
+
+def prepare(devices: Iterable[Any]) -> None:
+    """Compute the tables of multipliers before the cost of a digest is measured."""
+    with undisturbed():
+        for device in devices:
+            _table(device)
 
 
 @functools.cache
-def _multipliers() -> Any:
+def _table(device: Any) -> Any:
+    """The multipliers of the indices within a chunk, 512 KiB: one SHA-256 for four of them."""
     import torch
 
-    return torch.tensor([_signed(_odd("index", index)) for index in range(CHUNK)], dtype=torch.int64)
+    blocks = (hashlib.sha256(b"index/%d" % block).digest() for block in range(CHUNK // 4))
+    table = torch.frombuffer(bytearray(b"".join(blocks)), dtype=torch.int64) | 1
+    return table.to(device)
 
 
-@functools.lru_cache(maxsize=4096)
-def _odd(kind: str, index: int) -> int:
-    return int.from_bytes(hashlib.sha256(f"{kind}/{index}".encode()).digest()[:8], "little") | 1
+@functools.lru_cache(maxsize=65536)
+def _odd(kind: str, value: int | str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{kind}/{value}".encode(errors="surrogatepass")).digest()[:8], "little") | 1
 
 
 def _signed(value: int) -> int:

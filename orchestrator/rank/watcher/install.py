@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import imports, record, steps
+from . import imports, record, states, steps
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 
@@ -47,7 +47,8 @@ def _hook(torch: Any) -> None:
     optimizer.register_optimizer_step_post_hook(_after_step)
     _watch_backward(torch.autograd)
     checkpoints.install(torch)
-    atexit.register(_end)
+    states.watch()
+    atexit.register(end)
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",
         threads=torch.get_num_threads(),
@@ -84,7 +85,12 @@ def _reporting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @record.guarded("end")
-def _end() -> None:
+def end() -> None:
+    """Record the last state and the end of the process."""
     steps.flush()
+    _record_last_state(steps.completed())
     saves.finish_process()
     record.line("end", n=steps.completed())
+
+
+_record_last_state = record.guarded("states")(states.states.record_end)

@@ -34,8 +34,8 @@ class StepGroups:
         self._step_code: CodeType | None = None
         self._last_end: float | None = None
         self.started: float | None = None
-        #: ``callback(n)`` with the state after n steps, before the next one changes it.
-        self.boundaries: list[Callable[[int], None]] = []
+        #: ``callback(n, optimizer)`` with the state after n steps, before ``optimizer`` changes it.
+        self.boundaries: list[Callable[[int, Any], None]] = []
         #: ``callback(n)`` once step n is complete.
         self.completions: list[Callable[[int], None]] = []
         #: ``callback()`` -> fields of the step line that has just ended.
@@ -63,7 +63,7 @@ class StepGroups:
             self.flush()
             self._is_state_due = False
             for callback in self.boundaries:
-                callback(self.n)
+                callback(self.n, optimizer)
 
     def end_step(self, optimizer: Any, frame: FrameType) -> None:
         """The post-hook."""
@@ -153,8 +153,8 @@ def on_step(callback: Callable[[int], None]) -> None:
     groups.completions.append(callback)
 
 
-def on_boundary(callback: Callable[[int], None]) -> None:
-    """Call ``callback(n)`` right before step n + 1 changes the parameters."""
+def on_boundary(callback: Callable[[int, Any], None]) -> None:
+    """Call ``callback(n, optimizer)`` right before ``optimizer`` begins step n + 1, which changes the parameters."""
     groups.boundaries.append(callback)
 
 

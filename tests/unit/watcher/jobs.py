@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 SITE = Path(__file__).parents[3] / "orchestrator" / "rank" / "watcher" / "site"
 
@@ -42,3 +45,52 @@ def run(folder: Path, text: str, *arguments: str, options: tuple[str, ...] = (),
 def read(records: Path) -> list[dict[str, Any]]:
     """All lines in a directory of records."""
     return [json.loads(line) for path in sorted(records.glob("watch-*")) for line in path.read_text().splitlines()]
+
+
+def fork(folder: Path, body: Callable[[int], None], world: int = 1, **environment: str) -> list[list[dict[str, Any]]]:
+    """Run ``body(rank)`` in watched processes that are forked from this one; the lines of each rank."""
+    importlib.import_module(
+        "torch._dynamo"
+    )  # the first optimizer imports it, which takes seconds: once for all children
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    pids = [os.fork() or _child(folder, body, rank, world, port, environment) for rank in range(world)]
+    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+    assert codes == [0] * world, (folder / "errors").read_text() if (folder / "errors").exists() else codes
+    paths = [next(iter(folder.glob(f"watch-r{rank}-*"))) for rank in range(world)]
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+
+
+def _child(
+    folder: Path, body: Callable[[int], None], rank: int, world: int, port: int, environment: Mapping[str, str]
+) -> NoReturn:
+    """The forked process: it records, runs ``body``, and leaves without the exit handlers of pytest."""
+    code = 1
+    try:
+        ranks = {"RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        os.environ.update({**ranks, "CCBED_WATCH_EVERY": "1", **environment})
+        import torch
+
+        from orchestrator.rank.watcher import install
+
+        torch.set_num_threads(1)
+        install.install(str(folder), via="test")
+        torch.manual_seed(0)
+        body(rank)
+        install.end()
+        code = 0
+    except BaseException:  # noqa: BLE001 reported to the test
+        with (folder / "errors").open("a") as out:
+            traceback.print_exc(file=out)
+    finally:
+        os._exit(code)
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
+
+
+def of(lines: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [line for line in lines if line["k"] == kind]

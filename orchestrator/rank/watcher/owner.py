@@ -1,0 +1,138 @@
+"""The step owner: the parameters of all optimizers, with the names of the modules that hold them.
+
+Parameters that are shards know their place in the full tensor, so that their digests add up over the ranks of a shard group.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from . import digest, names, sharding
+
+#: Owners with more parameters record no shapes.
+LISTED = 20000
+
+
+class Owner:
+    """The live optimizers, largest first, their parameters and what is saved beside them."""
+
+    def __init__(self, stepping: Any) -> None:
+        """``stepping``: an optimizer whose step begins. Raises what reading foreign objects may raise."""
+        self.rank = _rank()
+        live = _scan()
+        tops = names.roots(live["Module"])
+        self.optimizers = _sorted([stepping, *live["Optimizer"]])
+        self.schedulers, self.scalers = live["LRScheduler"], live["GradScaler"]
+        self.naming = "module"
+        self._parameters: list[tuple[Any, list[sharding.Part]]] = []
+        self._collect(sharding.by_parameter(tops))
+        self._parts_by_id = {id(parameter): parts for parameter, parts in self._parameters}
+        self.modules = [top for top in tops if any(id(p) in self._parts_by_id for p in top.parameters())]
+        self.parts = {part.name: part for _, parts in self._parameters for part in parts}
+        #: Ranks whose shards together are the full tensors; empty if this rank holds all of them.
+        self.shards = sharding.group_of(self.parts.values())
+        self.devices = {parameter.device for parameter, _ in self._parameters}
+        self.numel = sum(part.numel for part in self.parts.values())
+
+    def parameters(self) -> Iterator[tuple[Any, list[sharding.Part]]]:
+        """Every parameter of the optimizers with the parts of full tensors that it holds."""
+        return iter(self._parameters)
+
+    def weights(self) -> tuple[str, int]:
+        """(digest, elements summed) of this rank's part of the parameters. Raises Undigestible."""
+        value = count = 0
+        with digest.undisturbed():
+            for parameter, parts in self._parameters:
+                part_sum, part_count = sharding.digest_of(parameter, parts, self.shards, self.rank)
+                value, count = value + part_sum, count + part_count
+        return digest.render(value), count
+
+    def optimizer_states(self) -> dict[str, str | None]:
+        """State name, such as ``exp_avg`` -> digest over all parameters, or None where it has none."""
+        values: dict[str, int] = {}
+        undigestible: set[str] = set()
+        with digest.undisturbed():
+            for parameter, states in self._states():
+                parts = self._parts_by_id[id(parameter)]
+                for name, item in states.items():
+                    if not hasattr(item, "dtype") and not isinstance(item, (int, float)):
+                        continue
+                    try:
+                        value = sharding.digest_of_state(parameter, item, parts, self.shards, self.rank)
+                        values[str(name)] = values.get(str(name), 0) + value
+                    except digest.Undigestible:
+                        undigestible.add(str(name))
+        digests: dict[str, str | None] = {name: digest.render(value) for name, value in values.items()}
+        return {**digests, **dict.fromkeys(undigestible)}
+
+    def counter(self) -> int | None:
+        """The smallest step counter in the optimizers' states; None if they have none."""
+        return min((int(states["step"]) for _, states in self._states() if "step" in states), default=None)
+
+    def rates(self) -> list[str]:
+        """The learning rate of each parameter group."""
+        groups = (group for optimizer in self.optimizers for group in optimizer.param_groups)
+        return [float(group["lr"]).hex() for group in groups if "lr" in group]
+
+    def shapes(self) -> dict[str, list[Any]] | None:
+        """Name -> [type, shape of the full tensor]; None if there are too many."""
+        if len(self.parts) > LISTED:
+            return None
+        return {name: [part.dtype, list(part.shape)] for name, part in self.parts.items()}
+
+    def _states(self) -> Iterator[tuple[Any, dict[str, Any]]]:
+        for optimizer in self.optimizers:
+            for parameter, states in optimizer.state.items():
+                if id(parameter) in self._parts_by_id and isinstance(states, dict):
+                    yield parameter, states
+
+    def _collect(self, by_id: dict[int, list[sharding.Part]]) -> None:
+        """The parameters of all optimizers, once each; one that no module holds is named by its position."""
+        identities: set[int] = set()
+        taken: set[str] = set()
+        for index, optimizer in enumerate(self.optimizers):
+            for position, parameter in enumerate(parameters_of(optimizer)):
+                if id(parameter) in identities:
+                    continue
+                identities.add(id(parameter))
+                parts = by_id.get(id(parameter))
+                if parts is None or any(part.name in taken for part in parts):
+                    parts = [sharding.of_tensor(f"optimizer{index}.{position}", parameter)]
+                    self.naming = "position"
+                taken.update(part.name for part in parts)
+                self._parameters.append((parameter, parts))
+
+
+def parameters_of(optimizer: Any) -> Iterator[Any]:
+    """The tensors that an optimizer updates."""
+    return (
+        parameter for group in optimizer.param_groups for parameter in group["params"] if hasattr(parameter, "dtype")
+    )
+
+
+def _sorted(optimizers: Sequence[Any]) -> list[Any]:
+    """Every optimizer once, those with most elements first. An optimizer whose ``__init__`` has not run has no groups."""
+    distinct = {id(optimizer): optimizer for optimizer in optimizers if getattr(optimizer, "param_groups", None)}
+    return sorted(distinct.values(), key=lambda optimizer: -sum(int(p.numel()) for p in parameters_of(optimizer)))
+
+
+def _scan() -> dict[str, list[Any]]:
+    """Live modules, optimizers, schedulers and scalers by the name of their base class."""
+    origins = (
+        ("torch.nn", "Module"),
+        ("torch.optim.optimizer", "Optimizer"),
+        ("torch.optim.lr_scheduler", "LRScheduler"),
+        ("torch.amp.grad_scaler", "GradScaler"),
+    )
+    types = {name: getattr(importlib.import_module(module), name) for module, name in origins}
+    live = names.live_objects(*types.values())
+    return {name: live[kind] for name, kind in types.items()}
+
+
+def _rank() -> int:
+    import torch
+
+    distributed = torch.distributed
+    return int(distributed.get_rank()) if distributed.is_available() and distributed.is_initialized() else 0

@@ -1,0 +1,172 @@
+"""The state after n steps: digests of parameters every k-th step, of everything at the start, after loads and at the end.
+
+k is the smallest power of two for which the digests cost at most BUDGET of the time of the steps.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import digest, names, owner, record, steps
+from .checkpoints import contents
+
+#: The share of a step that digests may take.
+BUDGET = 0.015
+#: Steps after which k is chosen, the last time for good.
+CHOICES = (1, 4, 16)
+
+
+class States:
+    """What is recorded of the state at the boundaries of steps."""
+
+    def __init__(self) -> None:
+        self.owner: owner.Owner | None = None
+        self._is_full_due = True
+        self._offset: int | None = None
+        setting = os.environ.get("CCBED_WATCH_EVERY", "auto")
+        self._fixed = int(setting) if setting.isdigit() and int(setting) else 0
+        self.every = self._fixed or 1
+        self._cost_s = 0.0
+        self._durations: list[float] = []
+        self._last = 0.0
+
+    def request_full(self) -> None:
+        """Something was saved or loaded, or a hold has ended: the next state is recorded in full."""
+        self._is_full_due = True
+
+    def record_boundary(self, n: int, optimizer: Any) -> None:
+        """The parameters are those after n steps, and ``optimizer`` is about to change them."""
+        now = time.monotonic()
+        if self._last:
+            self._durations.append(now - self._last)
+        if self.owner is None or not any(known is optimizer for known in self.owner.optimizers):
+            self._identify(optimizer)
+        self._choose(n)
+        if self._is_full_due or (n + (self._offset or 0)) % self.every == 0:
+            self._record(n, full=self._is_full_due)
+        self._last = now
+
+    def record_end(self, n: int) -> None:
+        """The last state, at the normal end of the process: parameters and optimizer."""
+        if self.owner is not None and n:
+            record.line(
+                "state",
+                n=n,
+                full=False,
+                **self._weights(),
+                optimizer=self.owner.optimizer_states(),
+                lr=self.owner.rates(),
+            )
+
+    def _identify(self, optimizer: Any) -> None:
+        self.owner = owner.Owner(optimizer)
+        first, known = self.owner.optimizers[0], self.owner
+        record.line(
+            "owner", optimizer=type(first).__name__, index=0, optimizers=len(known.optimizers), tensors=len(known.parts),
+            numel=known.numel, names=known.naming, sharded=bool(known.shards), shards=list(known.shards), groups=None,
+            parameters=known.shapes(),
+        )  # fmt: skip
+        parts = list(known.parts.values())
+        names_of_buffers = tuple(name for name, _ in saved_buffers(known.modules))
+        pointers = tuple(
+            int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held
+        )
+        shapes = tuple(part.shape for part in parts)
+        contents.owner.set(contents.Owner(tuple(known.parts), names_of_buffers, pointers, shapes))
+
+    def _record(self, n: int, *, full: bool) -> None:
+        known = self.owner
+        assert known is not None
+        fields = self._weights()
+        counter = known.counter()
+        self._offset = None if counter is None else counter - n
+        if full:
+            fields.update(self._rest(known))
+        self._is_full_due = False
+        record.line("state", n=n, full=full, **fields, counter=counter, rng=generators())
+
+    def _weights(self) -> dict[str, Any]:
+        """The digest of the parameters, or why there is none."""
+        assert self.owner is not None
+        digest.prepare(self.owner.devices)
+        begin = time.thread_time()
+        try:
+            weights, numel = self.owner.weights()
+        except digest.Undigestible as error:
+            record.unknown("digest", str(error))
+            return {"weights": None, "numel": 0, "why": str(error)}
+        cost = time.thread_time() - begin
+        self._cost_s = min(cost, self._cost_s) if self._cost_s else cost
+        return {"weights": weights, "numel": numel}
+
+    def _rest(self, known: owner.Owner) -> dict[str, Any]:
+        return {
+            "buffers": buffers(known.modules),
+            "optimizer": known.optimizer_states(),
+            "lr": known.rates(),
+            "scaler": _scaler(known.scalers[0]) if known.scalers else None,
+            "scheduler": [[item.last_epoch, getattr(item, "_step_count", None)] for item in known.schedulers] or None,
+        }
+
+    def _choose(self, n: int) -> None:
+        """Choose k by the cost of a digest and the median step, from the second step on."""
+        if self._fixed or n not in CHOICES or not self._durations:
+            if n == 0:
+                record.line("every", every=self.every, cost_s=None, step_s=None, budget=BUDGET, fixed=bool(self._fixed))
+            return
+        step_s = statistics.median(self._durations)
+        every = 1
+        while self._cost_s > BUDGET * step_s * every and every < 1 << 20:
+            every *= 2
+        if every != self.every or n == CHOICES[-1]:
+            self.every = every
+            record.line("every", every=every, cost_s=round(self._cost_s, 6), step_s=round(step_s, 6), budget=BUDGET)
+
+
+def saved_buffers(modules: list[Any]) -> Iterator[tuple[str, Any]]:
+    """The buffers that are saved with the modules, by normalised name."""
+    for prefix, module in names.modules_by_name(modules):
+        for name, buffer in module._buffers.items():
+            if buffer is not None and name not in module._non_persistent_buffers_set:
+                yield prefix + name, buffer
+
+
+def buffers(modules: list[Any]) -> str | None:
+    """The digest of the buffers; None if one has none. Each rank has its own."""
+    try:
+        return digest.total(saved_buffers(modules))[0]
+    except digest.Undigestible:
+        return None
+
+
+def generators() -> dict[str, str]:
+    """A fingerprint of each random generator."""
+    import torch
+
+    states = {"python": ("python", random.getstate()), "torch": ("torch", torch.get_rng_state())}
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        states["numpy"] = ("numpy", numpy.random.get_state())
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        states["cuda"] = ("torch", torch.cuda.get_rng_state())
+    return {name: contents.rng_digest(kind, state) for name, (kind, state) in states.items()}
+
+
+def _scaler(scaler: Any) -> dict[str, Any]:
+    """The state of a gradient scaler; numbers as ``float.hex``."""
+    return {name: value.hex() if isinstance(value, float) else value for name, value in scaler.state_dict().items()}
+
+
+#: The states of this process.
+states = States()
+
+
+def watch() -> None:
+    """Record the state at every boundary of steps."""
+    steps.groups.boundaries.append(record.guarded("states")(states.record_boundary))

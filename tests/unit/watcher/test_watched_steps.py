@@ -1,0 +1,199 @@
+"""What counts as one step: the cases in which hooks of optimizers fire more than once, or not at all."""
+
+# mypy: disable-error-code="no-untyped-call,unused-ignore"
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from . import jobs
+
+ITERATIONS = 4
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def loss_of(model: nn.Module) -> torch.Tensor:
+    return model(torch.randn(3, 4)).square().mean()  # type: ignore[no-any-return]
+
+
+def plain(model: nn.Module, optimizer: Any, snapshot: Callable[[], None]) -> None:
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+        snapshot()
+
+
+def accumulation(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(ITERATIONS):
+        for _ in range(3):
+            loss_of(model).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        snapshot()
+
+
+def adversarial(model: nn.Module, snapshot: Callable[[], None], order: str = "small first") -> None:
+    """Two optimizers in turn, each after its own backward pass."""
+    small = nn.Linear(4, 1)
+    model.small = small  # type: ignore[assignment]
+    pair = [
+        (small, torch.optim.Adam(small.parameters())),
+        (model[:3], torch.optim.Adam(model[:3].parameters())),  # type: ignore[index]
+    ]
+    for _ in range(ITERATIONS):
+        for module, optimizer in pair if order == "small first" else pair[::-1]:
+            optimizer.zero_grad()
+            loss_of(module).backward()
+            optimizer.step()
+        snapshot()
+
+
+def adversarial_large_first(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    adversarial(model, snapshot, "large first")
+
+
+def two_after_one_backward(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    first, second = torch.optim.SGD([model[0].weight], 0.1), torch.optim.Adam([model[0].bias, *model[2].parameters()])  # type: ignore[index]
+    for _ in range(ITERATIONS):
+        model.zero_grad()
+        loss_of(model).backward()
+        second.step()
+        first.step()
+        snapshot()
+
+
+def in_backward(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """An optimizer per parameter steps as soon as its gradient is there."""
+    optimizers = {parameter: torch.optim.Adam([parameter]) for parameter in model.parameters()}
+
+    def update(parameter: torch.Tensor) -> None:
+        optimizers[parameter].step()  # type: ignore[index]
+        optimizers[parameter].zero_grad()  # type: ignore[index]
+
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    for _ in range(ITERATIONS):
+        loss_of(model).backward()
+        snapshot()
+
+
+def closure(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def evaluate() -> float:
+        optimizer.zero_grad()
+        loss = loss_of(model)
+        loss.backward()
+        return float(loss)
+
+    for _ in range(ITERATIONS):
+        optimizer.step(evaluate)
+        snapshot()
+
+
+class Descent(torch.optim.SGD):
+    """An optimizer of a user whose step calls that of its base class."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step(closure)
+
+
+def nested(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    torch.optim.SGD(model.parameters(), 0.1)
+    plain(model, Descent(model.parameters(), 0.1), snapshot)
+
+
+def raising(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """A step that raised counts nothing, and does not hide those that follow."""
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def fail() -> float:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        optimizer.step(fail)
+    plain(model, optimizer, snapshot)
+
+
+def zero_rate(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    plain(model, torch.optim.Adam(model.parameters(), lr=0.0), snapshot)
+
+
+def fused(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    plain(model, torch.optim.Adam(model.parameters(), fused=True), snapshot)
+
+
+def foreach(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    plain(model, torch.optim.Adam(model.parameters(), foreach=True), snapshot)
+
+
+def gradients_by_hand(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(ITERATIONS):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        snapshot()
+
+
+def with_average(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """A moving average of the weights is a copy that no optimizer updates."""
+    from torch.optim.swa_utils import AveragedModel
+
+    average = AveragedModel(model)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(ITERATIONS):
+        optimizer.zero_grad()
+        loss_of(model).backward()
+        optimizer.step()
+        average.update_parameters(model)
+        snapshot()
+
+
+def initialised_state(model: nn.Module, snapshot: Callable[[], None]) -> None:
+    """Loading a distributed checkpoint calls ``step`` once to create the optimizer's state: this is no step."""
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    optimizer = torch.optim.Adam(model.parameters())
+    get_optimizer_state_dict(model, optimizer)
+    plain(model, optimizer, snapshot)
+
+
+CASES = [
+    accumulation, adversarial, adversarial_large_first, two_after_one_backward, in_backward, closure, nested, raising,
+    zero_rate, fused, foreach, gradients_by_hand, with_average, initialised_state,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_a_step_is_one_iteration_and_its_state_that_of_the_model(tmp_path: Path, case: Callable[..., None]) -> None:
+    """Digest n is that of the model after n iterations, computed by the script from its own state_dict."""
+    from orchestrator.rank.watcher import digest
+
+    def body(rank: int) -> None:
+        model = net()
+        digests = []
+
+        def snapshot() -> None:
+            digests.append(digest.total(dict(model.named_parameters()))[0])
+
+        case(model, snapshot)
+        (tmp_path / "digests").write_text("\n".join(digests))
+
+    (lines,) = jobs.fork(tmp_path / "records", body)
+    expected = (tmp_path / "digests").read_text().split()
+    assert jobs.of(lines, "problem") == []
+    assert [line["n"] for line in jobs.of(lines, "step")] == list(range(1, ITERATIONS + 1))
+    states = {line["n"]: line["weights"] for line in jobs.of(lines, "state")}
+    assert [states[n] for n in range(1, ITERATIONS + 1)] == expected
+    assert jobs.of(lines, "end")[0]["n"] == ITERATIONS
