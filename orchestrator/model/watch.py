@@ -65,22 +65,22 @@ class Joined(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner(Line):
-    """The optimizer with the most parameters. ``groups``: digest of the replica group, where ranks hold different parts."""
+    """The parameters of the optimizers. ``shards``: ranks whose parts together are the full tensors; empty if each holds all."""
 
     optimizer: str = ""
     tensors: int | None = None
     numel: int | None = None
     names: str = ""
     sharded: bool = False
-    groups: str | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    shards: tuple[int, ...] = ()
+    parameters: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Every(Line):
-    """The state is recorded at every ``k``-th step. ``cost_s``: of one digest; ``step_s``: median step."""
+    """The state is recorded at every so many steps. ``cost_s``: of one digest; ``step_s``: median step."""
 
-    k: int
+    every: int | None = None
     cost_s: float | None = None
     step_s: float | None = None
 
@@ -154,7 +154,7 @@ class Saved(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed(Line):
-    """A save counts for the system that wrote it."""
+    """A save counts for the system that wrote it. It is written again with the same ``id`` once its SHA-256 is known."""
 
     id: str | int
     path: str = ""
@@ -166,7 +166,10 @@ class Committed(Line):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load(Line):
-    """A checkpoint was read, or could not be read (``error``). ``sha256``: of the file."""
+    """A checkpoint was read, or could not be read (``error``). ``sha256``: of the file.
+
+    It is written again with the same ``id`` once more of it is known.
+    """
 
     id: str | int = ""
     api: str = ""

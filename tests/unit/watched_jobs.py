@@ -81,7 +81,8 @@ class Job:
         begin = watch.Begin(
             t=t, format=1, rank=rank, pid=10 * number + rank, world=self.world, attempt=number, restart=restart, wall=t
         )
-        owner = watch.Owner(t=t, optimizer="Adam", names="module", sharded=self.sharded)
+        shards = tuple(range(self.world)) if self.sharded else ()
+        owner = watch.Owner(t=t, optimizer="Adam", names="module", sharded=self.sharded, shards=shards)
         return [begin, watch.Joined(t=t, world=self.world, rank=rank), owner]
 
     def _loads(self, step: int, broken: Iterable[int]) -> list[watch.Line]:
@@ -96,7 +97,9 @@ class Job:
         weights = None if self.sharded else self._whole(step)
         return [
             *failed,
-            watch.Load(t=self.now, api="torch.load", path=self._path(step), sha256=self._sum(step), weights=weights),
+            watch.Load(
+                t=self.now, id=step, api="torch.load", path=self._path(step), sha256=self._sum(step), weights=weights
+            ),
         ]
 
     def _training(self, number: int, rank: int, begin: int, until: int, lost: set[str], ends: bool) -> list[watch.Line]:

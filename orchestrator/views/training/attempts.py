@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ...model import watch
 from ...model.run import Run
 from ..gangs import Gang, gangs
 
 MODULUS = 1 << 64
+L = TypeVar("L", watch.Load, watch.Committed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +44,15 @@ class Process:
         held = (line.n for line in self.file.of(watch.Held) if line.n is not None)
         return max([*self.steps, *self.states, *(line.n for line in self.file.of(watch.Save)), *held, 0])
 
+    @property
+    def part(self) -> tuple[int, int]:
+        """Which part of the parameters it holds: its position among its shard group, and the size of that; (0, 1) for all."""
+        shards = self.owner.shards if self.owner else ()
+        return (shards.index(self.rank), len(shards)) if self.rank in shards else (0, 1)
+
     def holds_same_as(self, other: Process) -> bool:
-        """Whether both hold the same part of the parameters: the same rank, or another of its replica group."""
-        if self.rank == other.rank:
-            return True
-        own, theirs = self.owner, other.owner
-        if own is None or theirs is None or own.sharded != theirs.sharded:
-            return False
-        return not own.sharded or (own.groups is not None and own.groups == theirs.groups)
+        """Whether both hold the same part of the parameters, as a rank and its replicas do."""
+        return self.part == other.part and self.is_sharded == other.is_sharded
 
     def unobserved(self, what: str) -> str:
         """Why the watcher could not observe a part of the job; empty if it could."""
@@ -72,14 +76,14 @@ class Attempt:
         return f"attempt {self.number}" + (f", restart {self.restart}" if self.restart else "")
 
     def total(self, n: int) -> str | None:
-        """The digest of all weights after ``n`` steps: of shards the sum over all ranks; None if one of them is not known."""
-        digests = [process.states[n].weights for process in self.ranks.values() if n in process.states]
-        if not digests or None in digests:
+        """The digest of all weights after ``n`` steps: of shards their sum; None if one of them is not known."""
+        first = next(iter(self.ranks.values()), None)
+        if first is None:
             return None
-        if not any(process.is_sharded for process in self.ranks.values()):
-            return digests[0]
-        whole = not self.missing and len(digests) == len(self.ranks)
-        return add(digest for digest in digests if digest) if whole else None
+        group = first.owner.shards if first.is_sharded and first.owner and first.owner.shards else (first.rank,)
+        states = [self.ranks[rank].states.get(n) if rank in self.ranks else None for rank in group]
+        digests = [state.weights for state in states if state is not None and state.weights is not None]
+        return add(digests) if len(digests) == len(group) else None
 
 
 def add(digests: Iterable[str]) -> str | None:
@@ -179,7 +183,28 @@ def _process(file: watch.WatchFile) -> Process:
         owner=next(iter(reversed(file.of(watch.Owner))), None),
         steps={step.n: step for step in file.of(watch.Step)},
         states=states,
-        rngs={line.n: line.rng for line in file.of(watch.Rng)},
-        loads=file.of(watch.Load),
+        rngs=_generators(file),
+        loads=tuple(merged(file.of(watch.Load)).values()),
         end=next(iter(file.of(watch.End)), None),
     )
+
+
+def _generators(file: watch.WatchFile) -> Mapping[int, Mapping[str, str | None]]:
+    """The fingerprints of the generators by step; a state has them as well."""
+    states = {state.n: state.rng for state in file.of(watch.State) if state.rng}
+    return states | {line.n: line.rng for line in file.of(watch.Rng)}
+
+
+def merged(lines: Iterable[L]) -> dict[str | int, L]:
+    """Identity -> the line, of which later ones add what was not known before."""
+    result: dict[str | int, L] = {}
+    for line in lines:
+        before = result.get(line.id)
+        result[line.id] = line if before is None else _completed(before, line)
+    return result
+
+
+def _completed(before: L, line: L) -> L:
+    fields = {item.name: getattr(line, item.name) for item in dataclasses.fields(line)}
+    known = {name: value for name, value in fields.items() if value not in (None, {}, ())}
+    return dataclasses.replace(before, **{**known, "t": before.t})

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ...model import watch
-from .attempts import Attempt, add
+from .attempts import Attempt, add, merged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ def _overwritten(earlier: Iterable[Attempt]) -> set[str]:
 def _writes(attempt: Attempt) -> Iterator[Write]:
     for rank, process in attempt.ranks.items():
         saved = {line.id: line for line in process.file.of(watch.Saved)}
-        committed = {line.id: line for line in process.file.of(watch.Committed)}
+        committed = merged(process.file.of(watch.Committed))
         for save in process.file.of(watch.Save):
             yield Write(rank=rank, save=save, saved=saved.get(save.id), committed=committed.get(save.id))
 

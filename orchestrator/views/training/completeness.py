@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -228,11 +229,11 @@ def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
 
 
 def _drawn(name: str, pair: _Pair) -> float | None:
-    """The share of pairs of successive steps between which the generator changed, in both attempts."""
+    """The share of pairs of successive records between which the generator changed, in both attempts."""
     changes: list[bool] = []
     for process in (pair.old, pair.process):
         prints = process.rngs if process else {}
-        pairs = [(prints[n].get(name), prints[n + 1].get(name)) for n in sorted(prints) if n + 1 in prints]
+        pairs = [(prints[n].get(name), prints[later].get(name)) for n, later in itertools.pairwise(sorted(prints))]
         changes += [first != second for first, second in pairs if first is not None and second is not None]
     return sum(changes) / len(changes) if changes else None
 

@@ -37,7 +37,7 @@ def compare(known: Sequence[Attempt]) -> Comparison:
 
 
 def _groups(first: Attempt) -> tuple[tuple[int, ...], ...]:
-    """Replica groups that a mesh states, else ranks with equal weights at the start; each with at least two ranks."""
+    """Ranks that hold the same part of sharded weights, else ranks with equal weights at the start; each at least two."""
     by_key: dict[object, list[int]] = {}
     for rank, process in first.ranks.items():
         by_key.setdefault(_key(process), []).append(rank)
@@ -46,7 +46,7 @@ def _groups(first: Attempt) -> tuple[tuple[int, ...], ...]:
 
 def _key(process: Process) -> object:
     if process.is_sharded:
-        return process.owner.groups if process.owner and process.owner.groups else None
+        return process.part
     return process.states[0].weights if 0 in process.states else None
 
 

@@ -128,7 +128,7 @@ def _without_state(process: Process, start: watch.State | None, loaded: frozense
 def _loaded(process: Process, start: watch.State | None, left: Iterable[tuple[Checkpoint, Step]]) -> frozenset[Step]:
     """The steps of the checkpoints whose file, by SHA-256, or whose weights the process loaded before its first step."""
     until = start.t if start else float("inf")
-    loads = [load for load in process.loads if not load.error and load.t <= until]
+    loads = [load for load in process.loads if not load.error and (load.called or load.t) <= until]
     sums = {load.sha256 for load in loads if load.sha256}
     weights = {load.weights for load in loads if load.weights and load.matched != 0}
     return frozenset(step for checkpoint, step in left if checkpoint.sums & sums or checkpoint.weights & weights)
