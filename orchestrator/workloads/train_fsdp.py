@@ -6,6 +6,7 @@ directory in the format of torch.distributed.checkpoint: a file per rank, commit
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -49,21 +50,39 @@ def run(ctx: context.RankContext) -> None:
     training_loop.data_parallel(ctx, _Trainer, model_states.Distributed())
 
 
+def _fsdp2(device: str) -> Any:
+    """``fully_shard``. Torch 2.6 made it public; before that it is private, and needs CUDA streams.
+
+    Raises RuntimeError on CPUs with an older torch.
+    """
+    import torch
+    from torch.distributed import fsdp
+
+    if hasattr(fsdp, "fully_shard"):
+        return fsdp.fully_shard
+    if device == "cpu":
+        raise RuntimeError(
+            f"train-fsdp on CPUs needs torch 2.6 or newer; ccbed_python or the image has {torch.__version__}"
+        )
+    return importlib.import_module("torch.distributed._composable.fsdp").fully_shard
+
+
 class _Trainer:
     """The part of the model of one rank, its optimizer and its data."""
 
     def __init__(self, ctx: context.RankContext, batches: classifier.Batches) -> None:
         import torch
-        from torch.distributed import device_mesh, fsdp
+        from torch.distributed import device_mesh
 
+        fully_shard = _fsdp2(ctx.device.type)
         self._ctx, self._batches = ctx, batches
         whole: Any = classifier.weights(ctx, ctx.rank)
         ctx.share_weights(whole)
         mesh = device_mesh.init_device_mesh(ctx.device.type, (ctx.world,))
         for layer in whole.children():
             if isinstance(layer, torch.nn.Linear):
-                fsdp.fully_shard(layer, mesh=mesh, reshard_after_forward=ctx.params.reshard)
-        self.model: torch.nn.Module = fsdp.fully_shard(whole, mesh=mesh)
+                fully_shard(layer, mesh=mesh, reshard_after_forward=ctx.params.reshard)
+        self.model: torch.nn.Module = fully_shard(whole, mesh=mesh)
         self.optimizer: torch.optim.Optimizer = torch.optim.Adam(self.model.parameters(), lr=ctx.params.lr)
 
     def step(self, step: int) -> float:
