@@ -30,6 +30,7 @@ def check(run: Run, params: Params) -> Verdict:
     failures = [*_unplanned(run), *(finding for trace in traces for finding in _wrong_acts(run, trace))]
     times = views.clocks(run.history)
     held = run.history.of(events.RankHeld)
+    failures += [finding for trace in traces for finding in _held_too_early(run, trace)]
     doubts = [*(finding for trace in traces for finding in _gaps(trace, times, held)), *views.not_ended(run.history)]
     doubts += [finding for trace in traces for finding in _survived(run, trace, times)]
     if not any(views.not_ended(run.history)):
@@ -171,6 +172,23 @@ def _hold(trace: views.FaultTrace, times: views.Clocks, all_held: Sequence[Event
     shown = [event for event in inside if times.before(event, injected) or times.before(event, invoke)]
     if at.phase in INSIDE and not shown:
         yield views.finding(f"mid-collective not shown: no other rank was inside when {id} acted", held, injected)
+
+
+def _held_too_early(run: Run, trace: views.FaultTrace) -> Iterator[views.Finding]:
+    """A fault that waits for a checkpoint of a script held its rank before that checkpoint, or too few steps after it."""
+    at = trace.plan.at
+    for held in trace.of(events.RankHeld) if at.after_save else ():
+        ordered = [o for o in run.history.of(events.RankHold) if o.data.hold == trace.plan.id and o.seq < held.seq]
+        before = [event for event in run.history.of(events.SaveCommitted) if event.seq < held.seq and event.data.n]
+        steps = {(event.epoch, event.data.n) for event in before}
+        if not ordered or len(steps) < (at.after_save or 0):
+            yield views.finding(
+                f"{trace.plan.id} waits for checkpoint {at.after_save}; {len(steps)} were committed", held
+            )
+        elif (held.data.step or 0) < min(order.data.step or 0 for order in ordered):
+            yield views.finding(
+                f"{trace.plan.id} was held fewer than {at.steps_later} steps after the checkpoint", held
+            )
 
 
 def _survived(run: Run, trace: views.FaultTrace, times: views.Clocks) -> Iterator[views.Finding]:

@@ -13,7 +13,8 @@ from .bed import LinkSpec
 class Hold:
     """A point at which a rank stops until it is released or ``limit_s`` has passed. Other ranks report ``rank.inside``.
 
-    ``step`` 0: phases outside steps (rendezvous, init, restore, shutdown).
+    ``step`` 0: phases outside steps (rendezvous, init, restore, shutdown, saves and loads). ``nth``: how often the rank
+    passes the point until it is held there; None: the first time.
     """
 
     id: str
@@ -21,6 +22,7 @@ class Hold:
     step: int
     phase: str
     limit_s: float = 10.0
+    nth: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,13 @@ from . import codec
 
 PHASES = (
     "rendezvous", "init", "data", "forward", "backward", "allreduce", "collective", "optimizer", "checkpoint", "restore",
-    "shutdown",
+    "shutdown", "save", "save-during", "save-after", "load",
 )  # fmt: skip
+#: Phases of a script's own saves and loads. Each belongs to no step: ``nth`` counts how often a rank passes it.
+SAVE_PHASES = ("save", "save-during", "save-after", "load")
+#: The workload that runs a user's script, and the phases of its steps.
+SCRIPT = "script"
+STEP_PHASES = ("data", "forward", "backward", "optimizer")
 #: Phases inside a collective: a fault there is injected when the other ranks are inside the collective as well.
 INSIDE = ("allreduce", "collective")
 POLICIES = ("spare", "restart", "none")
@@ -44,7 +49,8 @@ class Trigger:
     ``step`` and ``phase``: the first rank of the target is held there (exact). ``epoch``: the attempt, from 0 (None:
     the first attempt in which the point is reached). ``after_s``: seconds after all ranks of the first gang have started
     (observed). ``on``: after the ``nth`` occurrence of that event in the history (observed, for faults during a recovery),
-    e.g. ``recovery.decided``.
+    e.g. ``recovery.decided``. ``after_save``: after that many checkpoints of a script were committed, each after another
+    step, the first rank of the target is held ``steps_later`` steps after the step of the last one, or as soon as possible.
     """
 
     step: int | None = None
@@ -53,6 +59,8 @@ class Trigger:
     on: str | None = None
     nth: int = 1
     epoch: int | None = None
+    after_save: int | None = None
+    steps_later: int | None = None
 
     @property
     def exact(self) -> bool:

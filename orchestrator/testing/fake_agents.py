@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..model.event import Command
-from ..model.events import CheckpointScan, FenceWrite, GangStart, GangStop, RankRelease, StoreOpen
+from ..model.events import CheckpointScan, FenceWrite, GangStart, GangStop, RankHold, RankRelease, StoreOpen
 from ..model.payload import Payload
 from .fake_cluster import FakeCluster, FakeNode
 from .fake_ranks import FakeRanks
@@ -23,6 +23,7 @@ class FakeAgents:
             StoreOpen: self._open_store,
             GangStart: self._start_gang,
             GangStop: self._stop_gang,
+            RankHold: self._hold_rank,
             RankRelease: self._release_rank,
         }
 
@@ -86,6 +87,10 @@ class FakeAgents:
         gang.over = True
         ranks = [rank for rank, name in gang.ranks.items() if name == command.node]
         return {"killed": ranks, "left": 0, "last_step": {str(rank): gang.step for rank in ranks}}
+
+    def _hold_rank(self, command: Command[RankHold]) -> dict[str, Any]:
+        self._ranks.hold(command.epoch or 0, command.value)
+        return {}
 
     def _release_rank(self, command: Command[RankRelease]) -> dict[str, Any]:
         rank, hold = command.data.rank, command.data.hold

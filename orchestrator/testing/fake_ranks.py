@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..model.trial import SCRIPT
 from .fake_cluster import FakeCluster
 
 STEP_S = 0.01
@@ -22,11 +23,12 @@ class FakeGang:
     size: int
     last: int
     step: int
-    holds: Sequence[Mapping[str, Any]]
+    holds: list[Mapping[str, Any]]
     ranks: dict[int, str] = field(default_factory=dict)
     held: dict[int, str] = field(default_factory=dict)
     passed: set[str] = field(default_factory=set)
     over: bool = False
+    is_script: bool = False
 
 
 class FakeRanks:
@@ -45,13 +47,21 @@ class FakeRanks:
         epoch = int(spec["epoch"])
         start = int(spec["resume"]["step"]) if spec.get("resume") else 0
         gang = self.gangs.setdefault(
-            epoch, FakeGang(epoch=epoch, size=spec["world_size"], last=self.steps, step=start, holds=spec["holds"])
+            epoch,
+            FakeGang(epoch=epoch, size=spec["world_size"], last=self.steps, step=start, holds=list(spec["holds"])),
         )
+        gang.is_script = spec["workload"] == SCRIPT
         for rank in spec["ranks"]:
             gang.ranks[rank] = node
             self.emit(gang, rank, "rank.start", {"pid": 1, "preloaded": list(PRELOADED)})
         if len(gang.ranks) == gang.size:
             self._cluster.later(self._cluster.latency(), lambda: self.join(gang))
+
+    def hold(self, epoch: int, order: Mapping[str, Any]) -> None:
+        """A hold that is ordered while the gang runs: its step, or the next one; once."""
+        gang = self.gangs[epoch]
+        if order["hold"] not in {hold["id"] for hold in gang.holds}:
+            gang.holds.append({**order, "id": order["hold"], "step": max(order["step"], gang.step + 1)})
 
     def join(self, gang: FakeGang) -> None:
         if gang.over or not self._all_alive(gang):
@@ -91,6 +101,8 @@ class FakeRanks:
         value = {"name": name, "step": gang.step, "epoch": gang.epoch, "sha256": f"c{gang.step}", "parent": parent}
         self.checkpoints.append(value)
         self.emit(gang, 0, "checkpoint.commit", value)
+        if gang.is_script:
+            self.emit(gang, 0, "save.committed", {"path": f"{name}.pt", "n": gang.step, "bytes": 1})
 
     def fail(self, gang: FakeGang, rank: int, node: str) -> None:
         """A rank raises, unless its gang was stopped before or its node is stopped."""

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-hang",)
+#: Where the watcher can hold a rank of a script.
+PHASES = ("backward", "data", "forward", "optimizer", "save", "save-during", "save-after", "load")
 #: A script begins with the random states of ``python FILE.py``, not with seeds of ccbed.
 SEEDED = False
 

@@ -85,14 +85,26 @@ class Stage:
         lines = [json.loads(line) for path in sorted(events.iterdir()) for line in path.read_text().splitlines()]
         return Played(codes, sorted(lines, key=lambda line: line["at"]["mono"]), out)
 
-    def script(self, text: str, *, world: int = 2, epoch: int = 0, out: bool = False, **params: Any) -> Played:
+    def script(
+        self,
+        text: str,
+        *,
+        world: int = 2,
+        epoch: int = 0,
+        out: bool = False,
+        holds: Sequence[gang.Hold] = (),
+        more: Mapping[str, Any] | None = None,
+        **params: Any,
+    ) -> Played:
         """Play a user's script, with a module ``helper`` and, for ``out``, an empty directory of that name beside it."""
         (self.user / "out" if out else self.user).mkdir(parents=True, exist_ok=True)
         (self.user / "job.py").write_text(text)
         (self.user / "helper.py").write_text("word = 'hello'\n")
         values = {"file": str(self.user / "job.py"), "cwd": str(self.directory), **params}
         place = gang.WorkDir(root=str(self.user), path=str(self.user))
-        return self.play(world=world, epoch=epoch, workload="script", work_dir=place, params=values)
+        return self.play(
+            world=world, epoch=epoch, workload="script", work_dir=place, params=values, holds=tuple(holds), more=more
+        )
 
     def has_event(self, name: str, epoch: int = 0) -> bool:
         """Whether a rank has noted ``name`` already."""

@@ -49,8 +49,7 @@ def untouched(bed: Bed) -> bool:
         ("dp-ring --data-dir /nowhere", "--data-dir: no such directory (got /nowhere)"),
         ("dp-ring --data-dir .", "no data set that train-dp can read"),
         ("dp-ring --bed elsewhere", "no bed elsewhere is up; up: local"),
-        ("silent.py --fail-node 1", "this workload cannot be stopped in a step"),
-        ("silent.py --fail-node 1 --at step=3", "this workload cannot be stopped in a step"),
+        ("silent.py --fail-node 1 --at step=3,phase=allreduce", "this workload has no such phase"),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_starts(

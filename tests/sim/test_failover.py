@@ -122,6 +122,26 @@ def test_a_fault_of_the_second_epoch_only_acts_there() -> None:
     assert [e.epoch for e in book.events if e.f == "fault.act" and e.type == "invoke"] == [0, 1]
 
 
+def test_a_fault_after_a_checkpoint_of_a_script_holds_its_rank_some_steps_later() -> None:
+    """A checkpoint is committed every 5 steps: the second after step 10, and the rank is held in step 13."""
+    trial = world.trial(world.crash(2, after_save=2, steps_later=3, phase="backward"), workload="script")
+    _, book = world.run(trial, world.bed())
+    (held,) = (e for e in book.events if e.f == "rank.held")
+    assert (held.data.rank, held.data.step, held.data.phase) == (2, 13, "backward")
+    assert {e.node for e in book.events if e.f == "rank.hold" and e.type == "ok"} == {"n0", "n1", "n2", "n3"}
+    assert len(_decisions(book)) == 1
+    assert _end(book)["outcome"] == "finished"
+
+
+@pytest.mark.parametrize(("saves", "reason"), [(70, "nothing to prove"), (20, "waits for checkpoint 4")])
+def test_a_fault_that_waits_for_a_checkpoint_that_never_comes_is_not_injected(saves: int, reason: str) -> None:
+    trial = world.trial(world.crash(2, after_save=4, phase="backward"), workload="script")
+    _, book = world.run(trial, world.bed(every=saves))
+    (unreached,) = (e for e in book.events if e.f == "fault.unreached")
+    assert reason in unreached.data.reason
+    assert not [e for e in book.events if e.f == "fault.act"]
+
+
 def test_a_pause_shorter_than_the_limit_needs_no_recovery() -> None:
     trial = world.trial(world.crash(2))
     _, book = world.run(trial, world.bed(), {"f0": world.pause(0.8)})

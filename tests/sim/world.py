@@ -80,7 +80,8 @@ class Memory:
 
 def trial(*faults: FaultPlan, policy: tuple[str, ...] = ("spare", "restart"), **more: Any) -> Trial:
     recovery = Recovery(policy=policy, max_restarts=more.pop("max_restarts", 3))
-    return Trial(name="dp-ring", workload="train-dp", faults=faults, recovery=recovery, world=World(nodes=4), **more)
+    more.setdefault("workload", "train-dp")
+    return Trial(name="dp-ring", faults=faults, recovery=recovery, world=World(nodes=4), **more)
 
 
 def crash(node: int | str = 2, id: str = "f0", **at: Any) -> FaultPlan:

@@ -119,6 +119,7 @@ def trigger() -> Schema:
     properties = {
         "step": WHOLE, "phase": {"enum": sorted({*PHASES, *parse_faults.LIFE_PHASES})}, "after": TIME,
         "on": {"enum": sorted(parse_faults.ON_EVENTS)}, "nth": WHOLE, "epoch": WHOLE,
+        "after-save": {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string"}]},
     }  # fmt: skip
     assert properties.keys() == set(parse_faults._AT_KEYS)
     mapping = {"type": "object", "properties": properties, "additionalProperties": False}

@@ -106,8 +106,25 @@ def test_a_policy_may_be_a_list_as_text() -> None:
     assert parse(HEAD, override).recovery.policy == ("spare", "restart")
 
 
-def test_a_script_is_hit_after_a_time_but_not_in_a_step_even_where_it_tells_them() -> None:
-    text = "trial: t\nworkload: script\nparams: {file: /a.py, step_regex: 'step (?P<step>[0-9]+)'}\n"
-    assert parse(text + "faults: [crash-node: {node: 1, at: 4s}]").faults[0].at.after_s == 4.0
-    with pytest.raises(UsageError, match="cannot be stopped in a step"):
-        parse(text + "faults: [crash-node: {node: 1, at: {step: 4}}]")
+@pytest.mark.parametrize(
+    ("at", "trigger"),
+    [
+        ("", Trigger(after_save=2, steps_later=3, phase="backward")),
+        (", at: 4s", Trigger(after_s=4.0, phase="backward")),
+        (", at: {step: 4}", Trigger(step=4, phase="backward")),
+        (", at: {step: 4, phase: optimizer}", Trigger(step=4, phase="optimizer")),
+        (", at: after-save=2", Trigger(after_save=2, steps_later=0, phase="backward")),
+        (", at: {after-save: 1+2, phase: data}", Trigger(after_save=1, steps_later=2, phase="data")),
+        (", at: save", Trigger(phase="save", nth=2)),
+        (", at: 'phase=save-during,nth=1'", Trigger(phase="save-during", nth=1)),
+        (", at: {phase: load, epoch: 1}", Trigger(phase="load", nth=1, epoch=1)),
+    ],
+)
+def test_a_script_is_hit_in_its_steps_and_saves(at: str, trigger: Trigger) -> None:
+    text = "trial: t\nworkload: script\nparams: {file: /a.py}\n"
+    assert parse(text + f"faults: [crash-node: {{node: 1{at}}}]").faults[0].at == trigger
+
+
+def test_only_a_script_has_saves_that_the_watcher_sees() -> None:
+    with pytest.raises(UsageError, match="is for scripts"):
+        parse(HEAD + "faults: [crash-node: {node: 1, at: {after-save: 2}}]")

@@ -16,7 +16,7 @@ from ...model.bed import BedSpec
 from ...model.errors import InfrastructureError, UsageError
 from ...model.plan import Plan
 from ...model.plugin import Catalogue
-from ...model.trial import THEIRS, Trial
+from ...model.trial import SAVE_PHASES, THEIRS, Trial
 from ...store import bundle, paths, shipped
 from ..render.terminal import Terminal, short_path
 
@@ -301,6 +301,15 @@ def _when(at: Any) -> str:
         return f"{at.after_s:g} s after the gang joined, once, observed"
     if at.on is not None:
         return f"on {at.on}, once, observed"
+    if at.after_save is not None:
+        later = (
+            f"{at.steps_later} steps after checkpoint {at.after_save}"
+            if at.steps_later
+            else f"after checkpoint {at.after_save}"
+        )
+        return f"{later} of the script, phase {at.phase}, once, exact"
+    if at.phase in SAVE_PHASES:
+        return f"at {at.phase} {at.nth} of its rank, once, exact"
     point = f"phase {at.phase}" if at.phase in parse_faults.LIFE_PHASES else f"step {at.step}, phase {at.phase}"
     return f"at {point}, once, exact"
 

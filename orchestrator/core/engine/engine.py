@@ -50,6 +50,7 @@ from ...model.events import (
     RunEnd,
     RunInterrupted,
     RunResumed,
+    SaveCommitted,
     StoreOpen,
     Timer,
 )
@@ -144,6 +145,10 @@ def _held(trial: Trial, state: State, event: Event[RankHeld]) -> Result:
 
 def _inside(trial: Trial, state: State, event: Event[RankInside]) -> Result:
     return faults.inside(trial, state, event) if _current(state, event) else (state, ())
+
+
+def _saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
+    return faults.saved(trial, state, event) if _current(state, event) else (state, ())
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -368,6 +373,7 @@ _HANDLERS: dict[type[Payload], Handler] = {
     RankFinished: _rank_finished,
     RankError: _rank_error,
     RankExit: _rank_exit,
+    SaveCommitted: _saved,
     FaultInjected: _injected,
     NodeExit: _node_exit,
     NodeSilent: _node_silent,

@@ -14,11 +14,13 @@ from ...model.events import (
     FaultTarget,
     FaultUnreached,
     RankHeld,
+    RankHold,
     RankInside,
     RankRelease,
+    SaveCommitted,
 )
 from ...model.gang import Hold
-from ...model.trial import INSIDE, FaultPlan, Trial
+from ...model.trial import INSIDE, SAVE_PHASES, SCRIPT, STEP_PHASES, FaultPlan, Trial
 from .state import FaultStage, FaultState, Result, State, note, then, timer
 
 #: The time for which a held fault waits for the other ranks to enter the same collective.
@@ -37,15 +39,56 @@ def holds(trial: Trial, state: State) -> tuple[Hold, ...]:
     """The holds of the next attempt: exact triggers whose fault has not been injected yet."""
     due = []
     for fault in trial.faults:
-        if not fault.at.exact or state.faults[fault.id].stage != "planned":
+        if not fault.at.exact or fault.at.after_save or state.faults[fault.id].stage != "planned":
             continue
         slot = _slot(fault, state)
         if slot is None or fault.at.epoch not in (None, state.epoch):
             continue
         rank = slot * trial.world.ranks_per_node
         limit = trial.liveness.hold_s
-        due.append(Hold(id=fault.id, rank=rank, step=fault.at.step or 0, phase=fault.at.phase, limit_s=limit))
+        nth = fault.at.nth if fault.at.phase in SAVE_PHASES else None
+        due.append(Hold(id=fault.id, rank=rank, step=fault.at.step or 0, phase=fault.at.phase, limit_s=limit, nth=nth))
     return tuple(due)
+
+
+def saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
+    """A script committed a checkpoint: hold the targets of the faults that wait for it, some steps later.
+
+    Several files of one step are one checkpoint. State that was saved before the first step proves nothing.
+    """
+    step, epoch = event.data.n, state.epoch
+    if not step or (epoch, step) in state.saves:
+        return state, ()
+    state = replace(state, saves=(*state.saves, (epoch, step)))
+    waiting = [f for f in trial.faults if f.at.after_save and state.faults[f.id].stage == "planned"]
+    due = [f for f in waiting if len(state.saves) >= (f.at.after_save or 0) and f.at.epoch in (None, epoch)]
+    slots = [(fault, _slot(fault, state)) for fault in due]
+    return state, tuple(
+        order for fault, slot in slots if slot is not None for order in _holds_later(trial, state, fault, slot)
+    )
+
+
+def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tuple[Command, ...]:
+    """Hold the first rank of the target some steps after the newest checkpoint; repeated orders have no further effect.
+
+    Every node gets the order: the other ranks report that they wait for the held one.
+    """
+    saved_at = state.saves[-1][1]
+    order = RankHold(
+        rank=slot * trial.world.ranks_per_node,
+        hold=fault.id,
+        step=saved_at + (fault.at.steps_later or 0),
+        phase=fault.at.phase,
+        limit_s=trial.liveness.hold_s,
+    )
+    key = f"f/{fault.id}/hold/e{state.epoch}/s{saved_at}"
+    return tuple(
+        command(
+            order, f"{key}/{node}", node=node, incarnation=state.nodes[node].incarnation, epoch=state.epoch,
+            deadline_s=10.0,
+        )
+        for node in dict.fromkeys(state.slots) if state.usable(node)
+    )  # fmt: skip
 
 
 def after_start(trial: Trial, state: State) -> Result:
@@ -185,6 +228,16 @@ def unreached(state: State, id: str, reason: str) -> Result:
     return state, (note(FaultUnreached(id=id, reason=reason), f"f/{id}/unreached"),)
 
 
+def why_unreached(trial: Trial, state: State, id: str) -> str:
+    """Why a planned fault has not acted when the run ends."""
+    wanted, count = _plan(trial, id).at.after_save, len(state.saves)
+    if wanted and not count:
+        return "no checkpoint was saved after a step: nothing to prove"
+    if wanted and count < wanted:
+        return f"it waits for checkpoint {wanted} of the script, and {count} {'was' if count == 1 else 'were'} saved"
+    return "the run ended before its trigger was reached"
+
+
 def with_stage(state: State, *stages: FaultStage) -> tuple[str, ...]:
     return tuple(id for id, fault in state.faults.items() if fault.stage in stages)
 
@@ -268,10 +321,11 @@ def _together(trial: Trial, state: State, id: str) -> tuple[str, ...]:
 
 
 def _ready(trial: Trial, state: State, id: str) -> bool:
-    """Whether all of these faults are held, and, inside a collective, every other rank is inside."""
+    """Whether all of these faults are held, and, inside a collective or a script's step, every other rank waits for them."""
     faults = [state.faults[fault_id] for fault_id in _together(trial, state, id)]
     others = set(range(trial.world.size)) - {fault.rank for fault in faults}
-    inside = _plan(trial, id).at.phase not in INSIDE or all(fault.inside >= others for fault in faults)
+    waits = _plan(trial, id).at.phase in (INSIDE if trial.workload != SCRIPT else STEP_PHASES)
+    inside = not waits or all(fault.inside >= others for fault in faults)
     return inside and all(fault.stage == "held" for fault in faults)
 
 
@@ -306,6 +360,7 @@ def _target(fault: FaultPlan, state: State) -> str | None:
 def _trigger(fault: FaultPlan) -> dict[str, object]:
     at = fault.at
     parts = {"step": at.step, "after_s": at.after_s, "on": at.on, "epoch": at.epoch, "exact": at.exact}
+    parts |= {"after_save": at.after_save, "steps_later": at.steps_later}
     phase = {"phase": at.phase} if at.exact else {}
     return {name: value for name, value in {**parts, **phase}.items() if value is not None}
 

@@ -76,7 +76,7 @@ def _heal(trial: Trial, state: State) -> Result:
     keys = {faults.heal_key(state, id) for id in faults.with_stage(state, "healing")}
     if not _interrupted(state):
         for id in faults.with_stage(state, "planned", "held"):
-            state, more = faults.unreached(state, id, "the run ended before its trigger was reached")
+            state, more = faults.unreached(state, id, faults.why_unreached(trial, state, id))
             commands += more
     return then((state, commands), lambda s: _wait(trial, s, (), frozenset(keys)))
 

@@ -97,6 +97,7 @@ class StopProgress:
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
+    ``saves``: (attempt, step) of the checkpoints that a script has committed, in the order of their events.
     ``hopeless``: an error that a restart does not fix, such as a wrong result. ``unfit``: its cause is the hosts, not the
     system under test. ``begin``: SHA-256 of the value of ``run.begin``.
     ``vacant``: group ranks of lost nodes whose launcher is not started again (yet).
@@ -125,6 +126,7 @@ class State:
     stale: int = 0
     restarts: int = 0
     event_counts: Mapping[str, int] = field(default_factory=dict)
+    saves: tuple[tuple[int, int], ...] = ()
     fence_ordered: int = -1
     unrestartable: frozenset[str] = frozenset()
     hopeless: str = ""

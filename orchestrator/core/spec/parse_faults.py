@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...model.plugin import Catalogue
-from ...model.trial import PHASES, FaultPlan, Trigger, World
+from ...model.trial import PHASES, SAVE_PHASES, FaultPlan, Trigger, World
 from . import source_positions, trial_draft, values
 
 #: Phases of a gang's life that belong to no step.
@@ -18,7 +18,10 @@ ON_EVENTS = (
     "node.exit", "node.silent", "gang.stalled", "recovery.decided", "resume.chosen", "node.apply", "fence.write",
     "checkpoint.scan", "checkpoint.commit", "save.committed", "fault.verified", "fault.healed", "progress",
 )  # fmt: skip
-_AT_KEYS = ("step", "phase", "after", "on", "nth", "epoch")
+#: Where a fault of a script acts unless its trigger is given: there is a checkpoint to resume from, and work to lose.
+DEFAULT_SAVE, DEFAULT_STEPS_LATER = 2, 3
+_AT_KEYS = ("step", "phase", "after", "on", "nth", "epoch", "after-save")
+_AFTER_SAVE = re.compile(r"(\d+)(?:\+(\d+))?")
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 
 
@@ -56,7 +59,8 @@ class _TriggerPoints:
         self.phases = phases
         self.has_valid_params = params is not None
         self.last_step = last_step
-        self.counts_steps = params is None or _counts_steps(params, last_step)
+        self.is_watched = set(SAVE_PHASES) <= set(phases)
+        self.life_phases = () if self.is_watched else LIFE_PHASES
         every = (params or {}).get("checkpoint_every")
         self.checkpoint_every = every if isinstance(every, int) and every > 0 else None
 
@@ -67,14 +71,6 @@ class _TriggerPoints:
         half = max(1, self.last_step // 2)
         every = self.checkpoint_every
         return max(every, half - half % every) if phase == "checkpoint" and every else half
-
-
-def _counts_steps(params: Mapping[str, Any], last_step: int | None) -> bool:
-    """Whether the ranks of this workload pass through steps and phases, even if their number is not known yet.
-
-    A script does not: it reports a step after the step is over, and cannot be stopped inside of a step.
-    """
-    return last_step is not None or "checkpoint_every" in params
 
 
 def _fault(
@@ -145,13 +141,18 @@ def _trigger(
     problem_count = len(draft.problems)
     draft.reject_unknown_keys(where, body, _AT_KEYS, "key")
     numbers = _numbers(draft, where, body)
+    numbers |= _after_save(draft, where, body, points)
     after = _after(draft, where, body)
-    phase = _phase(draft, where, body, points.phases)
+    phase = _phase(draft, where, body, points)
     on = _on(draft, where, body)
-    if len(draft.problems) > problem_count or _has_conflict(draft, where, body, points):
+    if len(draft.problems) > problem_count or _has_conflict(draft, where, body):
         return None
     step = numbers.pop("step", None)
-    if step is None and after is None and on is None and phase not in LIFE_PHASES:
+    if phase in SAVE_PHASES:
+        numbers.setdefault("nth", 1 if phase == "load" else DEFAULT_SAVE)
+    elif step is None and after is None and on is None and "after_save" not in numbers and points.is_watched:
+        numbers |= {"after_save": DEFAULT_SAVE, "steps_later": DEFAULT_STEPS_LATER}
+    elif step is None and after is None and on is None and "after_save" not in numbers and phase not in LIFE_PHASES:
         step = points.halfway(phase)
         if step is None and points.has_valid_params:
             draft.add_problem(
@@ -165,11 +166,13 @@ def _trigger(
 
 
 def _as_mapping(at: Any) -> dict[str, Any] | None:
-    """``10s`` and ``step=20,phase=allreduce`` in the form of the mapping; None for any other value."""
+    """``10s``, ``save`` and ``step=20,phase=allreduce`` in the form of the mapping; None for any other value."""
     if at is None:
         return {}
     if isinstance(at, dict):
         return at
+    if at in SAVE_PHASES:
+        return {"phase": at}
     if not isinstance(at, str):
         return {"after": at} if isinstance(at, int | float) and not isinstance(at, bool) else None
     if "=" not in at:
@@ -190,6 +193,22 @@ def _numbers(draft: trial_draft.Draft, where: source_positions.Path, body: Mappi
     return numbers
 
 
+def _after_save(
+    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
+) -> dict[str, int]:
+    """``2+3``: three steps after the second checkpoint that a script commits."""
+    setting = body.get("after-save")
+    if setting is None:
+        return {}
+    match = _AFTER_SAVE.fullmatch(str(setting))
+    if not match or not int(match[1]):
+        draft.add_problem((*where, "after-save"), "must be the number of a save, and steps, such as 2 or 2+3", setting)
+        return {}
+    if not points.is_watched:
+        draft.add_problem((*where, "after-save"), "is for scripts; use on: checkpoint.commit with nth", setting)
+    return {"after_save": int(match[1]), "steps_later": int(match[2] or 0)}
+
+
 def _after(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> float | None:
     if body.get("after") is None:
         return None
@@ -201,13 +220,14 @@ def _after(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping
 
 
 def _phase(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], own: tuple[str, ...]
+    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
 ) -> str:
+    own, valid = points.phases, (*points.phases, *points.life_phases)
     phase = body.get("phase", own[0] if own else "allreduce")
     if phase not in PHASES:
         draft.add_problem((*where, "phase"), f"unknown phase; {values.nearest(str(phase), PHASES)}", phase)
-    elif own and phase not in (*own, *LIFE_PHASES):
-        known = ", ".join((*own, *LIFE_PHASES))
+    elif own and phase not in valid:
+        known = ", ".join(valid)
         draft.add_problem((*where, "phase"), f"this workload has no such phase; its phases: {known}", phase)
     return str(phase)
 
@@ -219,22 +239,16 @@ def _on(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[st
     return None if on is None else str(on)
 
 
-def _has_conflict(
-    draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any], points: _TriggerPoints
-) -> bool:
-    """Whether keys exclude each other, or the workload cannot honour them; the conflict is recorded."""
-    kinds = [key for key in ("step", "after", "on") if body.get(key) is not None]
+def _has_conflict(draft: trial_draft.Draft, where: source_positions.Path, body: Mapping[str, Any]) -> bool:
+    """Whether keys exclude each other; the conflict is recorded."""
+    kinds = [key for key in ("step", "after", "on", "after-save") if body.get(key) is not None]
     phase = body.get("phase")
     if len(kinds) > 1:
         draft.add_problem(where, f"{' and '.join(kinds)} exclude each other; give one of them")
-    elif phase is not None and kinds and kinds[0] != "step":
+    elif phase is not None and kinds and kinds[0] not in ("step", "after-save"):
         draft.add_problem((*where, "phase"), f"is valid with step, not with {kinds[0]}")
-    elif phase in LIFE_PHASES and "step" in kinds:
-        draft.add_problem((*where, "step"), f"phase {phase} belongs to no step; leave step out")
-    elif not points.counts_steps and (kinds == ["step"] or not kinds):
-        option = draft.option(where)
-        hint = f"ccbed run {draft.document.name} {option} --at 10s" if option else "at: 10s"
-        draft.add_problem(where, "this workload cannot be stopped in a step; give a time, such as 10s", hint=hint)
+    elif phase in (*LIFE_PHASES, *SAVE_PHASES) and kinds:
+        draft.add_problem((*where, kinds[0]), f"phase {phase} belongs to no step; leave {kinds[0]} out")
     else:
         return False
     return True

@@ -257,6 +257,22 @@ class RankReleaseDone(Payload):
     """The rank was told."""
 
 
+@payload("rank.hold", "invoke", writer="ctl")
+class RankHold(Order):
+    """Hold a running rank of a script at ``phase`` of the first step from ``step`` on. ``hold``: id of the fault."""
+
+    rank: Rank | None = None
+    hold: str | None = None
+    step: Step | None = None
+    phase: str | None = None
+    limit_s: Seconds | None = None
+
+
+@payload("rank.hold", "ok", writer="agent")
+class RankHoldDone(Payload):
+    """The order was written for the rank, which may not have read it yet."""
+
+
 @payload("gather", "invoke", writer="ctl")
 class Gather(Order):
     """Fetch the files of the run from all nodes."""

@@ -56,22 +56,27 @@ class RankStep(Payload):
 
 @payload("rank.inside", writer="rank")
 class RankInside(Payload):
-    """The rank passed the point at which another rank is held. ``hold``: id of the fault."""
+    """The rank passed the point at which another rank is held, or waits for it. ``hold``: id of the fault.
+
+    ``stack``: the innermost functions of its main thread, which does not move.
+    """
 
     rank: Rank
     step: Step | None = None
     phase: str | None = None
     hold: str
+    stack: tuple[str, ...] | None = None
 
 
 @payload("rank.held", writer="rank")
 class RankHeld(Payload):
-    """The rank is held at this point. ``hold``: id of the fault."""
+    """The rank is held at this point. ``hold``: id of the fault. ``exact``: whether its device has no work left."""
 
     rank: Rank
     step: Step | None = None
     phase: str | None = None
     hold: str
+    exact: bool | None = None
 
 
 @payload("rank.released", writer="rank")

@@ -25,6 +25,8 @@ from ...model.events.commands import (
     GangStart,
     GangStartDone,
     GangStop,
+    RankHold,
+    RankHoldDone,
     RankRelease,
     RankReleaseDone,
     StoreOpen,
@@ -165,6 +167,7 @@ class Agent:
             StoreOpen: self._open_store,
             GangStart: self._start_gang,
             GangStop: self._stop_gang,
+            RankHold: self._hold_rank,
             RankRelease: self._release_rank,
             Exec: self._start_program,
             ExecStop: self._stop_program,
@@ -242,13 +245,21 @@ class Agent:
 
         self._ranks.stop(item.run, epoch, dump=bool(order.dump), spare=spare, respond=self._responder(item))
 
+    def _hold_rank(self, item: Item, order: RankHold) -> None:
+        hold = {
+            "id": order.hold,
+            "rank": order.rank,
+            "step": order.step,
+            "phase": order.phase,
+            "limit_s": order.limit_s,
+        }
+        problem = self._ranks.order_all(item.run, item.command.epoch or 0, {"hold": hold})
+        self._respond(item, *(("fail", CommandFailed(reason=problem)) if problem else ("ok", RankHoldDone())))
+
     def _release_rank(self, item: Item, order: RankRelease) -> None:
         rank, hold = required(order.rank, "rank"), required(order.hold, "hold")
         problem = self._ranks.release(item.run, item.command.epoch or 0, rank, hold)
-        if problem:
-            self._respond(item, "fail", CommandFailed(reason=problem))
-        else:
-            self._respond(item, "ok", RankReleaseDone())
+        self._respond(item, *(("fail", CommandFailed(reason=problem)) if problem else ("ok", RankReleaseDone())))
 
     def _start_program(self, item: Item, order: Exec) -> None:
         self._programs.start(order, self._responder(item))

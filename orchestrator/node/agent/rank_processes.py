@@ -14,11 +14,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from ...model.events.commands import GangStopDone
 from ...model.events.ranks import RankExit
 from ...model.gang import GangSpec
-from ..files import label, plain_files
+from ...model.trial import SCRIPT
+from ..files import label, plain_files, rank_orders
 from ..files.event_log import EventLog
 from ..files.inbox import Respond
 from ..oslayer import forks, processes
@@ -96,6 +98,20 @@ class RankProcesses:
             os.write(gang.release[rank], f"{hold}\n".encode())
         except OSError as error:
             return f"rank {rank}: {error.strerror}"
+        return self._order(gang, rank, {"release": hold}) if gang.spec.workload == SCRIPT else ""
+
+    def order_all(self, run: str, epoch: int, order: Mapping[str, Any]) -> str:
+        """Append an order for the watcher inside of each rank; the problem, or an empty string."""
+        gang = self._gangs.get((run, epoch))
+        if gang is None:
+            return f"no rank of epoch {epoch} is on this node"
+        return "; ".join(filter(None, (self._order(gang, rank, order) for rank in gang.spec.ranks)))
+
+    def _order(self, gang: Gang, rank: int, order: Mapping[str, Any]) -> str:
+        try:
+            rank_orders.append(Path(gang.spec.out), rank, order)
+        except OSError as error:
+            return f"rank {rank}: {error.strerror}"
         return ""
 
     def stop(self, run: str, epoch: int, *, dump: bool, spare: Callable[[], Collection[int]], respond: Respond) -> None:
@@ -153,7 +169,7 @@ class RankProcesses:
     def _write_ranks(self, gang: Gang) -> None:
         """Store the ranks by pid and start time, so that the keeper can signal one of them."""
         ranks = {str(rank): [pid, processes.start_time(pid)] for rank, pid in gang.pids.items()}
-        content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks}
+        content = {"run": gang.spec.run, "epoch": gang.spec.epoch, "ranks": ranks, "out": gang.spec.out}
         plain_files.write_json(self._directory / label.RANKS, content)
 
     def _kill_until_stopped(self, stop: Stop, spare: Callable[[], Collection[int]]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from ...model import codec
 from ...model import gang as gang_model
 from ...model.redaction import redacted
 
@@ -94,6 +96,8 @@ def variables(gang: gang_model.GangSpec, rank: int, node: str, incarnation: str)
         "CCBED_RESUME": gang.resume.path if gang.resume else "",
         "CCBED_DATA": gang.data or "",
     }
+    if gang.workload == "script":
+        values["CCBED_WATCH_HOLDS"] = json.dumps(codec.plain(gang.holds))
     return {name: str(value) for name, value in values.items()}
 
 

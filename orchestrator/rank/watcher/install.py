@@ -14,6 +14,7 @@ from typing import Any
 from . import imports, record, states, steps
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
+from .holds import points
 
 _installed: list[int] = []
 
@@ -35,19 +36,20 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
         except OSError as error:
             print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
             return
-        _hook(torch)
+        _hook(torch, directory)
 
     imports.when_imported("torch", begin)
 
 
 @record.guarded("install")
-def _hook(torch: Any) -> None:
+def _hook(torch: Any, directory: str) -> None:
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(_before_step)
     optimizer.register_optimizer_step_post_hook(_after_step)
     _watch_backward(torch.autograd)
     checkpoints.install(torch)
     states.watch()
+    points.install(directory)
     atexit.register(end)
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",

@@ -140,6 +140,10 @@ def _fault(fault: str, node: int | str, at: Any) -> str:
     who = f"group rank {node}" if isinstance(node, int) else node
     if at.on is not None:
         return f"{fault} on {who} after {at.on}" + (f" (no. {at.nth})" if at.nth > 1 else "")
+    if at.after_save is not None:
+        return f"{fault} on {who} {at.steps_later or 0} steps after save {at.after_save}, phase {at.phase}"
+    if at.exact and at.step is None:
+        return f"{fault} on {who} at phase {at.phase}"
     if at.step is None:
         return f"{fault} on {who} after {sentence.seconds(at.after_s or 0.0)}"
     return f"{fault} on {who} at step {at.step}, phase {at.phase}"

@@ -1,0 +1,172 @@
+"""What a fault does inside of this process, on order: spin with the interpreter's lock, run out of memory, flip a bit."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import resource
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import orders
+
+_MIB = 1 << 20
+#: Address space that stays free when a process runs out of memory: enough to report it.
+_HEADROOM = 256 * _MIB
+#: The optimizer with the most parameters among those that have stepped.
+_owner: list[weakref.ref[Any]] = []
+#: Acts that happen at the next step of an optimizer.
+_at_optimizer: list[Callable[[], None]] = []
+
+
+class Unable(Exception):
+    """An act that cannot be performed here; the message is its reason."""
+
+
+def perform(act: dict[str, Any], directory: str, rank: int) -> BaseException | None:
+    """Perform an act and answer; the exception that the script is to see. An act that must wait answers when it is done."""
+
+    def answer(**fields: Any) -> None:
+        orders.answer(directory, rank, act=act, **fields)
+
+    try:
+        return _ACTS[act["do"]](act, answer)
+    except Exception as error:  # noqa: BLE001 the answer is the report
+        answer(problem=str(error) if isinstance(error, Unable) else f"{type(error).__name__}: {error}")
+        return None
+
+
+def is_waiting() -> bool:
+    """Does an act wait for the process to go on?"""
+    return bool(_at_optimizer)
+
+
+def before_optimizer(optimizer: Any) -> None:
+    """An optimizer is about to step."""
+    owner = _owner[0]() if _owner else None
+    if owner is None or (owner is not optimizer and _size(optimizer) > _size(owner)):
+        _owner[:] = [weakref.ref(optimizer)]
+    while _at_optimizer:
+        _at_optimizer.pop(0)()
+
+
+def _size(optimizer: Any) -> int:
+    return sum(parameter.numel() for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _spin(act: dict[str, Any], answer: Callable[..., None]) -> None:
+    """Never return, and never let another thread of the interpreter run: the loop is in C."""
+    answer()
+    collections.deque(itertools.repeat(None), maxlen=0)
+
+
+def _run_out_of_memory(act: dict[str, Any], answer: Callable[..., None]) -> BaseException:
+    """Allocate until the allocator refuses; its own error is what the script sees."""
+    torch = sys.modules["torch"]
+    on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    if not on_device:
+        resource.setrlimit(resource.RLIMIT_AS, (_address_space() + _HEADROOM, limits[1]))
+    kept: list[Any] = []
+    try:
+        size = 16 * _MIB
+        while True:
+            kept.append(torch.empty(size, dtype=torch.uint8, device="cuda" if on_device else "cpu"))
+    except (RuntimeError, MemoryError) as error:
+        refused: BaseException = error.with_traceback(None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+    answer(error=f"{type(refused).__name__}: {refused}"[:300], allocated_mib=16 * len(kept))
+    return refused
+
+
+def _address_space() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def _flip(act: dict[str, Any], answer: Callable[..., None]) -> None:
+    """Flip one bit of a gradient, a parameter or an optimizer state of the largest parameter."""
+    owner = _owner[0]() if _owner else None
+    if owner is None:
+        raise Unable("no optimizer has stepped yet")
+    of, bit = str(act["of"]), int(act["bit"])
+    parameters = [parameter for group in owner.param_groups for parameter in group["params"]]
+    parameter = max(parameters, key=lambda item: int(item.numel()))
+    where = {"of": of, "tensor": next(i for i, item in enumerate(parameters) if item is parameter), "bit": bit}
+    if of == "gradient" and act["when"] == "before":
+        _flip_next_gradient(parameter, bit, lambda before, after: answer(**where, before=before, after=after))
+        return
+
+    def flip() -> None:
+        before, after = _flip_first(_local(_pick(of, owner, parameter)), bit)
+        answer(**where, before=before, after=after)
+
+    if of == "gradient":
+        _at_optimizer.append(lambda: _answering(flip, answer))
+    else:
+        flip()
+
+
+def _answering(flip: Callable[[], None], answer: Callable[..., None]) -> None:
+    try:
+        flip()
+    except Unable as error:
+        answer(problem=str(error))
+
+
+def _flip_next_gradient(parameter: Any, bit: int, done: Callable[[float, float], None]) -> None:
+    """Flip a bit of the gradient that the next backward pass computes, before it is reduced over the replicas."""
+
+    def changed(gradient: Any) -> Any:
+        handle.remove()
+        copy = gradient.clone()
+        done(*_flip_first(_local(copy), bit))
+        return copy
+
+    handle = parameter.register_hook(changed)
+
+
+def _pick(of: str, owner: Any, parameter: Any) -> Any:
+    if of == "parameter":
+        return parameter.detach()
+    if of == "gradient":
+        if parameter.grad is None:
+            raise Unable("the largest parameter has no gradient")
+        return parameter.grad.detach()
+    states = [
+        state for state in owner.state.get(parameter, {}).values() if getattr(state, "shape", None) == parameter.shape
+    ]
+    if not states:
+        raise Unable(f"{type(owner).__name__} keeps no state of the size of its largest parameter")
+    return states[0].detach()
+
+
+def _local(tensor: Any) -> Any:
+    """The shard of this rank, of a DTensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def _flip_first(tensor: Any, bit: int) -> tuple[float, float]:
+    """Flip a bit of the first element in place; its values before and after."""
+    torch: Any = sys.modules["torch"]
+    width = 8 * tensor.element_size()
+    if tensor.numel() == 0 or bit >= width:
+        raise Unable(f"the tensor has {tensor.numel()} elements of {width} bits here")
+    integer = {8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[width]
+    element = tensor[(0,) * tensor.dim()]
+    before = float(element)
+    bits = element.view(integer)
+    mask = 1 << bit if bit < width - 1 or width == 8 else -(1 << bit)
+    bits.bitwise_xor_(torch.tensor(mask, dtype=integer, device=bits.device))
+    return before, float(element)
+
+
+_ACTS: dict[str, Callable[[dict[str, Any], Callable[..., None]], BaseException | None]] = {
+    "spin": _spin,
+    "run-out-of-memory": _run_out_of_memory,
+    "flip": _flip,
+}

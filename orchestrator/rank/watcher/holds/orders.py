@@ -1,0 +1,39 @@
+"""Orders for this process: a file that grows reaches it however it was started, and however often its launcher restarts it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+
+class Orders:
+    """The lines of ``orders-r<rank>.jsonl`` that this process has not read yet."""
+
+    def __init__(self, directory: str, rank: int) -> None:
+        self._path = Path(directory) / f"orders-r{rank}.jsonl"
+        self._offset = 0
+
+    def read(self) -> list[dict[str, Any]]:
+        """The new whole lines. It costs one ``stat`` where there are none."""
+        try:
+            if self._path.stat().st_size <= self._offset:
+                return []
+            with self._path.open("rb") as file:
+                file.seek(self._offset)
+                whole = file.read().rpartition(b"\n")[0]
+        except OSError:
+            return []
+        self._offset += len(whole) + 1 if whole else 0
+        return [json.loads(line) for line in whole.split(b"\n") if line]
+
+
+def answer(directory: str, rank: int, **fields: Any) -> None:
+    """Append what was done on order to ``acts-r<rank>.jsonl``: the proof that the node's keeper reads. Raises OSError."""
+    path = Path(directory) / f"acts-r{rank}.jsonl"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, json.dumps({"pid": os.getpid(), **fields}).encode() + b"\n")
+    finally:
+        os.close(fd)

@@ -1,0 +1,124 @@
+"""Holds this process at the points of planned faults, and follows the orders that arrive while it runs or is held."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from .. import record, steps
+from . import acts, orders, peers
+
+#: Points that belong to no step: the process counts how often it passes each of them.
+UNCOUNTED = ("save", "save-during", "save-after", "load")
+#: Seconds. The limit is counted in slices, so that the time for which the process itself is stopped does not count.
+SLICE_S = 0.005
+#: The keeper reports its order in this time; a process that goes on earlier would seem to be ahead of it.
+ACT_S = 0.1
+
+
+class Hold:
+    """A point at which rank ``rank`` stops. ``is_late``: ordered while the process runs; a later step is as good."""
+
+    def __init__(self, fields: dict[str, Any], is_late: bool = False) -> None:
+        self.id, self.rank, self.phase = str(fields["id"]), int(fields["rank"]), str(fields["phase"])
+        self.step, self.limit_s = int(fields.get("step") or 0), float(fields.get("limit_s") or 10.0)
+        self.nth, self.is_late = int(fields.get("nth") or 1), is_late
+
+    def is_at(self, phase: str, step: int, passes: int) -> bool:
+        if phase != self.phase:
+            return False
+        if phase in UNCOUNTED:
+            return passes == self.nth
+        return step == self.step or (self.is_late and step > self.step)
+
+
+class Holds:
+    """The holds of this process. ``reached`` is called at the points of ``points.py``."""
+
+    def __init__(self, directory: str, watch: Callable[[str], None]) -> None:
+        """``watch(phase)`` makes the process call ``reached`` at the points of that phase."""
+        self._directory, self._watch = directory, watch
+        self.rank = int(os.environ.get("RANK", "0"))
+        self._orders = orders.Orders(directory, self.rank)
+        self._open: list[Hold] = []
+        self._known: set[str] = set()
+        self._released: set[str] = set()
+        self._passes: Counter[str] = Counter()
+
+    def add(self, hold: Hold) -> None:
+        """Wait for the point of a hold; for that of another rank, report when this rank waits for it."""
+        if hold.id in self._known:
+            return
+        self._known.add(hold.id)
+        if hold.rank == self.rank:
+            self._open.append(hold)
+            self._watch(hold.phase)
+        elif hold.phase not in UNCOUNTED:
+            peers.report_waiting(hold.id, hold.phase, hold.step, limit_s=3600.0)
+
+    def reached(self, phase: str) -> BaseException | None:
+        """Stop here if a hold asks for it; the exception that an act wants to raise in the script."""
+        step = 0 if phase in UNCOUNTED else steps.completed() + 1
+        self._passes[phase] += 1
+        for hold in [hold for hold in self._open if hold.is_at(phase, step, self._passes[phase])]:
+            self._open.remove(hold)
+            error = self._wait(hold, step)
+            if error is not None:
+                return error
+        return None
+
+    def follow_orders(self) -> BaseException | None:
+        """Read and follow new orders; the exception that an act wants to raise in the script."""
+        for order in self._orders.read():
+            if "hold" in order:
+                self.add(Hold(order["hold"], is_late=True))
+            elif "release" in order:
+                self._released.add(str(order["release"]))
+            elif "act" in order:
+                error = acts.perform(order["act"], self._directory, self.rank)
+                if error is not None:
+                    return error
+        return None
+
+    def _is_over(self, hold: Hold, error: BaseException | None) -> bool:
+        """An act that raises, or that waits for the process to go on, ends the hold as well."""
+        return hold.id in self._released or error is not None or acts.is_waiting()
+
+    def _wait(self, hold: Hold, step: int) -> BaseException | None:
+        is_exact = _synchronise()
+        record.line("held", hold=hold.id, where=hold.phase, n=steps.completed(), exact=is_exact)
+        record.notify("rank.held", rank=self.rank, step=step, phase=hold.phase, hold=hold.id, exact=is_exact)
+        begin, counted, error = time.monotonic(), 0.0, None
+        while not self._is_over(hold, error) and counted < hold.limit_s:
+            time.sleep(SLICE_S)
+            counted += SLICE_S
+            error = self.follow_orders()
+        is_released = self._is_over(hold, error)
+        if acts.is_waiting():
+            time.sleep(ACT_S)
+        seconds = round(time.monotonic() - begin, 3)
+        record.line("released", hold=hold.id, where=hold.phase, n=steps.completed(), seconds=seconds)
+        record.notify("rank.released" if is_released else "hold.expired", rank=self.rank, hold=hold.id, held_s=seconds)
+        return error
+
+
+def planned() -> list[Hold]:
+    """The holds that were known when this process was started."""
+    return [Hold(fields) for fields in json.loads(os.environ.get("CCBED_WATCH_HOLDS") or "[]")]
+
+
+def _synchronise() -> bool:
+    """Wait for the device: what Python has issued may not have run yet. False: it cannot be known where the device is."""
+    torch = sys.modules["torch"]
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return True
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:  # for example while a CUDA graph is captured
+        return False
+    return True
