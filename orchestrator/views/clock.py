@@ -51,6 +51,11 @@ class Clocks:
         first, last = (event, other) if event.seq < other.seq else (other, event)
         return first is event if last.source.writer == "ctl" else None
 
+    def offset(self, boot: str) -> float | None:
+        """What turns a CLOCK_MONOTONIC of this boot into seconds since the run began; None where it was not compared."""
+        own = 0.0 if self.boot and boot == self.boot else self.hosts.get(boot, (None, None))[0]
+        return None if own is None else own + self.start - self.mono
+
     def _mono(self, event: Event) -> float | None:
         if self.boot and event.at.boot == self.boot:
             return event.at.mono

@@ -1,0 +1,128 @@
+"""When every worker of a job trained again after a planned fault, by the watcher's records: under ccbed or any launcher."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..model import events, watch
+from ..model.run import Run
+from .clock import Clocks, clocks
+from .failovers import failovers, fault_start
+from .faults import FaultTrace, traces
+from .gangs import gangs
+
+#: A worker of a job: the group rank of its node, and its number there. Launchers may give it another rank after a loss.
+Worker = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Return:
+    """The way back after one planned fault, in seconds since it was injected; None: not reached, or not known.
+
+    ``first_step_s``: when the last worker had completed its first step after it. ``survivors``: workers whose process went
+    on. ``reason``: why ``first_step_s`` is None.
+    """
+
+    fault: str
+    node: str
+    detector: str = ""
+    detected_s: float | None = None
+    first_step_s: float | None = None
+    workers: Mapping[str, float] = field(default_factory=dict)
+    survivors: int = 0
+    reason: str = ""
+
+
+def worker_returns(run: Run) -> tuple[Return, ...]:
+    """One for each planned fault that was injected, in order."""
+    times = clocks(run.history)
+    detections = {item.fault: item for item in failovers(run.trial, run.history)}
+    known = [
+        (trace, begin) for trace in traces(run.trial, run.history) if (begin := _begin(run, trace, times)) is not None
+    ]
+    records = _records(run, times)
+    result = []
+    for index, (trace, begin) in enumerate(known):
+        end = known[index + 1][1] if index + 1 < len(known) else math.inf
+        found = detections.get(trace.plan.id)
+        result.append(
+            Return(
+                fault=trace.plan.fault, node=trace.node or "", detector=found.detector if found else "",
+                detected_s=found.detect_s if found else None, **_first_steps(run, records, begin, end),
+            )
+        )  # fmt: skip
+    return tuple(result)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Record:
+    """A worker process. ``began`` and ``steps`` (start, end) in seconds since the run began; None: its clock is not known."""
+
+    worker: Worker
+    began: float | None
+    steps: Sequence[tuple[float, float]]
+
+
+def _begin(run: Run, trace: FaultTrace, times: Clocks) -> float | None:
+    injected = trace.first(events.FaultInjected)
+    start = fault_start(trace, injected, times) if injected else None
+    return times.at(start) if start else None
+
+
+def _records(run: Run, times: Clocks) -> list[_Record]:
+    slots = {
+        (gang.epoch, start.node): start.invoke.data.group_rank or 0
+        for gang in gangs(run.history)
+        for start in gang.starts
+    }
+    return [
+        _record(file, slots[file.attempt, file.node], times)
+        for file in run.files.watch()
+        if (file.attempt, file.node) in slots and file.begin is not None
+    ]
+
+
+def _record(file: watch.WatchFile, slot: int, times: Clocks) -> _Record:
+    begin = file.begin
+    offset = times.offset(begin.boot) if begin else None
+    worker = (slot, (begin.local_rank or 0) if begin else 0)
+    if begin is None or offset is None:
+        return _Record(worker=worker, began=None, steps=())
+    steps = [(step.start + offset, step.end + offset) for step in file.of(watch.Step)]
+    return _Record(worker=worker, began=begin.t + offset, steps=steps)
+
+
+def _first_steps(run: Run, records: Sequence[_Record], begin: float, end: float) -> dict[str, object]:
+    """The fields of a Return. Every node must have a record with steps before the fault: else a worker may be missing."""
+    before = {record.worker for record in records if any(stop <= begin for _, stop in record.steps)}
+    slots = {slot for gang in gangs(run.history) for slot in gang.slots}
+    blind = sorted(slots - {slot for slot, _ in before})
+    if blind:
+        unclear = any(record.began is None for record in records)
+        why = "its clock was not compared" if unclear else "the watcher recorded no step there before the fault"
+        return {"reason": f"not known for group rank {blind[0]}: {why}"}
+    own = {worker: [record for record in records if record.worker == worker] for worker in before}
+    firsts = {worker: _first_step(processes, begin, end) for worker, processes in own.items()}
+    reached = {f"{slot}.{local}": t - begin for (slot, local), t in sorted(firsts.items()) if t is not None}
+    survivors = sum(not any(_is_new(record, begin) for record in processes) for processes in own.values())
+    missing = sorted(worker for worker, t in firsts.items() if t is None)
+    if missing:
+        reason = f"no step of group rank {missing[0][0]} after the fault"
+        return {"workers": reached, "reason": reason}
+    return {"workers": reached, "first_step_s": max(reached.values()), "survivors": survivors}
+
+
+def _is_new(record: _Record, begin: float) -> bool:
+    return record.began is not None and record.began > begin
+
+
+def _first_step(processes: Sequence[_Record], begin: float, end: float) -> float | None:
+    """The end of the worker's first step after the fault: of a new process if there is one, else of the one that went on."""
+    new = [record for record in processes if _is_new(record, begin)]
+    return min((stop for record in new or processes for stop in _ends(record, begin, end)), default=None)
+
+
+def _ends(record: _Record, begin: float, end: float) -> Iterator[float]:
+    return (stop for start, stop in record.steps if begin < start and stop < end)
