@@ -1,8 +1,9 @@
-"""Compare two runs: slower, faster, or no difference."""
+"""Compare two runs: slower, faster, or no difference; or runs of one job under several systems, side by side."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...store import bundle, index
 from ...views import comparison
 from ...views.collectives import phrases
+from ...views.systems import systems as side_by_side
 from ..inputs import options
 from ..inputs.session import Session
+from ..render import systems_view
 from ..render.terminal import short_path
 from . import check
 
@@ -39,6 +42,12 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @options.command()
 @click.argument("before", metavar="A")
 @click.argument("after", metavar="B")
+@click.argument("others", nargs=-1, metavar="[C ...]")
+@click.option(
+    "--systems",
+    is_flag=True,
+    help="Runs of one script under several launchers: a column each; so are three or more runs.",
+)
 @click.option(
     "--fail-over",
     callback=_limit,
@@ -49,11 +58,19 @@ def _limit(_ctx: click.Context, _param: click.Parameter, text: str | None) -> fl
 @options.runs_dir
 @options.as_json
 @click.pass_obj
-def command(session: Session, before: str, after: str, fail_over: float | None, runs_dir: Path, as_json: bool) -> int:
-    """Compare run B with run A (directories, ends of names, or `latest`)."""
-    first, second = (index.resolve(handle, runs_dir) for handle in (before, after))
-    for directory in (first, second):
+def command(
+    session: Session, before: str, after: str, others: tuple[str, ...], systems: bool, fail_over: float | None,
+    runs_dir: Path, as_json: bool,
+) -> int:  # fmt: skip
+    """Compare run B with run A (directories, ends of names, or `latest`), or three and more runs of one job."""
+    directories = [index.resolve(handle, runs_dir) for handle in (before, after, *others)]
+    for directory in directories:
         check.verify(directory)
+    if others or systems:
+        if fail_over is not None:
+            raise UsageError("--fail-over compares two runs of one system", hint="give two runs, without --systems")
+        return _show_systems(session, directories, as_json=as_json)
+    first, second = directories
     compared = comparison.compare(bundle.load(first), bundle.load(second))
     if not compared.rows:
         raise UsageError(
@@ -80,6 +97,15 @@ def command(session: Session, before: str, after: str, fail_over: float | None, 
             text += f"; {len(undecided)} undecided: needs {compared.least_samples} or more iterations of each run"
         session.terminal.line(f"{word} {text}     exit {code}")
     return code
+
+
+def _show_systems(session: Session, directories: Sequence[Path], *, as_json: bool) -> int:
+    columns = side_by_side([bundle.load(directory) for directory in directories])
+    if as_json:
+        session.terminal.json({"runs": [codec.plain(column) for column in columns]})
+    else:
+        systems_view.show(session.terminal, columns)
+    return EXIT_PASS
 
 
 def _show(session: Session, compared: comparison.Comparison, first: Path, second: Path) -> None:

@@ -1,0 +1,69 @@
+"""Runs of one job under several systems, side by side: how each came back from a planned fault, and what it lost."""
+
+from __future__ import annotations
+
+import posixpath
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..model.run import Run
+from . import training
+from .worker_returns import Return, worker_returns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """One run. ``system``: what started and recovered the job; ``job``: its script and arguments; ``workers``: nodes x processes.
+
+    ``resumed``: the step that each attempt resumed from, None where it is not known; ``redone``: steps executed again;
+    None without an attempt that resumed. ``verdicts``: check -> outcome.
+    """
+
+    run: str
+    system: str
+    job: str
+    workers: str
+    returns: tuple[Return, ...] = ()
+    resumed: tuple[int | None, ...] = ()
+    redone: int | None = None
+    verdicts: Mapping[str, str] = field(default_factory=dict)
+
+
+def systems(runs: Sequence[Run]) -> tuple[System, ...]:
+    """A column for each run, in the order given."""
+    return tuple(_system(run) for run in runs)
+
+
+def jobs_differ(columns: Sequence[System]) -> bool:
+    """Whether the runs are of different jobs: then their figures are not those of one job under several systems."""
+    return len({(column.job, column.workers) for column in columns}) > 1
+
+
+def _system(run: Run) -> System:
+    params, world = run.trial.params, run.trial.world
+    lines = training.lineage_of(run)
+    steps = tuple(resumption.step for resumption in lines.resumptions)
+    return System(
+        run=posixpath.basename(run.directory.rstrip("/")),
+        system=_name(run),
+        job=_job(run),
+        workers=f"{world.nodes} x {params.get('nproc', 1) if params.get('launcher') else world.ranks_per_node}",
+        returns=worker_returns(run),
+        resumed=steps,
+        redone=len(training.redone(lines)) if steps and None not in steps else None,
+        verdicts={verdict.check: verdict.outcome for verdict in run.verdicts},
+    )
+
+
+def _job(run: Run) -> str:
+    params = run.trial.params
+    program = posixpath.basename(str(params.get("file") or params.get("module") or run.trial.name))
+    return shlex.join([program, *map(str, params.get("args") or ())])
+
+
+def _name(run: Run) -> str:
+    """The launcher as the user named it, or the first words of its command; else ccbed."""
+    launcher = str(run.trial.params.get("launcher") or "")
+    words = [posixpath.basename(word) for word in launcher.split()]
+    return " ".join(words[:2]) if words else "ccbed"
