@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..model import events, watch
 from ..model.run import Run
@@ -38,7 +38,7 @@ class Return:
 def worker_returns(run: Run) -> tuple[Return, ...]:
     """One for each planned fault that was injected, in order."""
     times = clocks(run.history)
-    detections = {item.fault: item for item in failovers(run.trial, run.history)}
+    detections = {failover.fault: failover for failover in failovers(run.trial, run.history)}
     known = [
         (trace, begin) for trace in traces(run.trial, run.history) if (begin := _begin(run, trace, times)) is not None
     ]
@@ -46,13 +46,11 @@ def worker_returns(run: Run) -> tuple[Return, ...]:
     result = []
     for index, (trace, begin) in enumerate(known):
         end = known[index + 1][1] if index + 1 < len(known) else math.inf
-        found = detections.get(trace.plan.id)
-        result.append(
-            Return(
-                fault=trace.plan.fault, node=trace.node or "", detector=found.detector if found else "",
-                detected_s=found.detect_s if found else None, **_first_steps(run, records, begin, end),
-            )
-        )  # fmt: skip
+        failover = detections.get(trace.plan.id)
+        loss = Return(fault=trace.plan.fault, node=trace.node or "")
+        if failover:
+            loss = replace(loss, detector=failover.detector, detected_s=failover.detect_s)
+        result.append(_with_first_steps(loss, run, records, begin, end))
     return tuple(result)
 
 
@@ -94,24 +92,23 @@ def _record(file: watch.WatchFile, slot: int, times: Clocks) -> _Record:
     return _Record(worker=worker, began=begin.t + offset, steps=steps)
 
 
-def _first_steps(run: Run, records: Sequence[_Record], begin: float, end: float) -> dict[str, object]:
-    """The fields of a Return. Every node must have a record with steps before the fault: else a worker may be missing."""
+def _with_first_steps(loss: Return, run: Run, records: Sequence[_Record], begin: float, end: float) -> Return:
+    """Every node must have a record with steps before the fault: else a worker may be missing."""
     before = {record.worker for record in records if any(stop <= begin for _, stop in record.steps)}
     slots = {slot for gang in gangs(run.history) for slot in gang.slots}
     blind = sorted(slots - {slot for slot, _ in before})
     if blind:
         unclear = any(record.began is None for record in records)
         why = "its clock was not compared" if unclear else "the watcher recorded no step there before the fault"
-        return {"reason": f"not known for group rank {blind[0]}: {why}"}
+        return replace(loss, reason=f"not known for group rank {blind[0]}: {why}")
     own = {worker: [record for record in records if record.worker == worker] for worker in before}
     firsts = {worker: _first_step(processes, begin, end) for worker, processes in own.items()}
     reached = {f"{slot}.{local}": t - begin for (slot, local), t in sorted(firsts.items()) if t is not None}
     survivors = sum(not any(_is_new(record, begin) for record in processes) for processes in own.values())
     missing = sorted(worker for worker, t in firsts.items() if t is None)
     if missing:
-        reason = f"no step of group rank {missing[0][0]} after the fault"
-        return {"workers": reached, "reason": reason}
-    return {"workers": reached, "first_step_s": max(reached.values()), "survivors": survivors}
+        return replace(loss, workers=reached, reason=f"no step of group rank {missing[0][0]} after the fault")
+    return replace(loss, workers=reached, first_step_s=max(reached.values()), survivors=survivors)
 
 
 def _is_new(record: _Record, begin: float) -> bool:

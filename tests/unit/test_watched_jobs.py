@@ -68,6 +68,15 @@ def test_two_failures_in_a_row_pass() -> None:
     assert ask(job.run(), "no-step-lost").evidence["redone"] == 6
 
 
+def test_a_replaced_agent_of_torchrun_counts_its_restarts_from_0_and_belongs_to_the_attempt_of_the_others() -> None:
+    job = Job().attempt(0, 0, 18).attempt(0, 15, 30, restart=1, ends=True)
+    last = job.files[-1]
+    begin = dataclasses.replace(last.begin, restart=0, pid=99) if last.begin else None
+    job.files[-1] = dataclasses.replace(last, pid=99, lines=(begin, *last.lines[1:]))  # type: ignore[arg-type]
+    verdict = ask(job.run(), "resumed-from")
+    assert (verdict.outcome, verdict.evidence["steps"]) == ("pass", {"attempt 0, restart 1": 15})
+
+
 def test_restarts_of_torchrun_are_attempts_of_their_own() -> None:
     job = Job().attempt(0, 0, 18).attempt(0, 15, 30, restart=1, ends=True)
     assert ask(job.run(), "resumed-from").evidence["steps"] == {"attempt 0, restart 1": 15}

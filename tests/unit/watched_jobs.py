@@ -51,7 +51,9 @@ class Job:
         ``ends``: they leave normally; ``bare``: ranks without a record; ``broken``: steps whose file could not be read.
         """
         forgetful = set(range(self.world)) if ranks is None else set(ranks)
+        start = self.now
         for rank in range(self.world):
+            self.now = start
             lost = set(forgets) if rank in forgetful else set()
             if rank not in bare:
                 loads = self._loads(begin if loaded is None else loaded, broken) if number or restart else []

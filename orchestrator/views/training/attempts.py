@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -98,12 +99,11 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
     """The attempts in which a process trained, and the last one of the bed, in order."""
     files = sorted(run.files.watch(), key=_order(run))
     groups: list[dict[int, watch.WatchFile]] = []
-    keys: list[tuple[int, int]] = []
     for file in filter(_trained, files):
-        if not groups or keys[-1] != _key(file) or file.rank in groups[-1]:
+        if not groups or _is_next(file, groups[-1]):
             groups.append({})
-            keys.append(_key(file))
         groups[-1][file.rank] = file
+    keys = [max(map(_key, group.values())) for group in groups]
     known = gangs(run.history)
     if known and known[-1].epoch not in {number for number, _ in keys}:
         groups.append({})
@@ -115,17 +115,38 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
     )
 
 
+def _is_next(file: watch.WatchFile, group: Mapping[int, watch.WatchFile]) -> bool:
+    """Whether a process belongs to a later start of the job than those of ``group``: it began when one of them had ended.
+
+    Their restart counts do not tell: where torchrun replaces a node, the new agent counts from 0 again.
+    """
+    if file.rank in group or any(
+        other.attempt != file.attempt or _job(other) != _job(file) for other in group.values()
+    ):
+        return True
+    began = file.begin.wall if file.begin else 0.0
+    return bool(began) and any(began > _last_wall(other) for other in group.values())
+
+
+def _last_wall(file: watch.WatchFile) -> float:
+    """When the process wrote its last line, in seconds since the epoch; infinite where it did not record when it began."""
+    begin = file.begin
+    return begin.wall + max(line.t for line in file.lines) - begin.t if begin and begin.wall else math.inf
+
+
 def _key(file: watch.WatchFile) -> tuple[int, int]:
     return file.attempt, file.begin.restart if file.begin else 0
 
 
-def _order(run: Run) -> Callable[[watch.WatchFile], tuple[float, int, int, float, int, int]]:
-    """By attempt, restart and time; jobs that were submitted again have other names and begin later."""
+def _order(run: Run) -> Callable[[watch.WatchFile], tuple[float, int, float, int, int, int]]:
+    """By attempt, time and restart; jobs that were submitted again have other names and begin later."""
     starts: dict[str, float] = {}
     for file in run.files.watch():
         name, wall = _job(file), file.begin.wall if file.begin else 0.0
         starts[name] = min(starts.get(name, wall), wall)
-    return lambda file: (starts[_job(file)], *_key(file), file.begin.wall if file.begin else 0.0, file.rank, file.pid)
+    return lambda file: (
+        starts[_job(file)], file.attempt, file.begin.wall if file.begin else 0.0, _key(file)[1], file.rank, file.pid,
+    )  # fmt: skip
 
 
 def _job(file: watch.WatchFile) -> str:
