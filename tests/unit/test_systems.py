@@ -8,8 +8,8 @@ from typing import cast
 from orchestrator.cli.render import systems_view
 from orchestrator.model import watch
 from orchestrator.model.run import NodeFiles, Run
-from orchestrator.views.systems import systems
-from orchestrator.views.worker_returns import worker_returns
+from orchestrator.views.training.systems import systems
+from orchestrator.views.training.worker_returns import worker_returns
 
 from . import history
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from ...core.verdict.sentence import PRECEDENCE, seconds
-from ...views.systems import System, jobs_differ
-from ...views.worker_returns import Return
+from ...views.training.systems import System, jobs_differ
+from ...views.training.worker_returns import Return
 from .terminal import Terminal
 
 _NONE = "-"

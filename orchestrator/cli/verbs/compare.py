@@ -14,7 +14,7 @@ from ...model.errors import EXIT_FINDING, EXIT_PASS, EXIT_UNKNOWN, UsageError
 from ...store import bundle, index
 from ...views import comparison
 from ...views.collectives import phrases
-from ...views.systems import systems as side_by_side
+from ...views.training.systems import systems as side_by_side
 from ..inputs import options
 from ..inputs.session import Session
 from ..render import systems_view

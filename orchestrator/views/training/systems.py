@@ -7,8 +7,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..model.run import Run
-from . import training
+from ...model.run import Run
+from .attempts import attempts
+from .replay import redone
+from .resumption import lineage
 from .worker_returns import Return, worker_returns
 
 
@@ -42,7 +44,7 @@ def jobs_differ(columns: Sequence[System]) -> bool:
 
 def _system(run: Run) -> System:
     params, world = run.trial.params, run.trial.world
-    lines = training.lineage_of(run)
+    lines = lineage(attempts(run))
     steps = tuple(resumption.step for resumption in lines.resumptions)
     return System(
         run=posixpath.basename(run.directory.rstrip("/")),
@@ -51,7 +53,7 @@ def _system(run: Run) -> System:
         workers=f"{world.nodes} x {params.get('nproc', 1) if params.get('launcher') else world.ranks_per_node}",
         returns=worker_returns(run),
         resumed=steps,
-        redone=len(training.redone(lines)) if steps and None not in steps else None,
+        redone=len(redone(lines)) if steps and None not in steps else None,
         verdicts={verdict.check: verdict.outcome for verdict in run.verdicts},
     )
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ..model import events, watch
-from ..model.run import Run
-from .clock import Clocks, clocks
-from .failovers import failovers, fault_start
-from .faults import FaultTrace, traces
-from .gangs import gangs
+from ...model import events, watch
+from ...model.run import Run
+from ..clock import Clocks, clocks
+from ..failovers import failovers, fault_start
+from ..faults import FaultTrace, traces
+from ..gangs import gangs
 
 #: A worker of a job: the group rank of its node, and its number there. Launchers may give it another rank after a loss.
 Worker = tuple[int, int]
