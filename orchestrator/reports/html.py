@@ -11,6 +11,7 @@ import jinja2
 from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
+from ..views import training
 from .page import facts, failover, losses, tables, timeline
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ def warm_up() -> None:
 
 def values(run: Run) -> dict[str, Any]:
     """Everything that the template shows."""
-    steps = tuple(run.files.steps())
-    view = views.view(run.trial, run.history, steps)
+    steps = training.steps(run)
+    view = training.view(run)
     spans = views.timeline(run.history)
     curves = losses.collect(steps, run.twin)
     measured = _collective(run)

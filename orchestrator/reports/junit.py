@@ -10,6 +10,7 @@ from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 from .page import facts
 
 #: Characters that XML 1.0 cannot hold, even escaped.
@@ -21,7 +22,7 @@ MISSING = Verdict(check="verdicts", outcome="unknown", text="no verdicts: nothin
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``junit.xml`` with one suite, the trial."""
-    view = views.view(run.trial, run.history, run.files.steps())
+    view = training.view(run)
     root = ET.Element("testsuites")
     _suite(root, run, view, (*(run.verdicts or (MISSING,)), *_ending(view)))
     ET.indent(root)

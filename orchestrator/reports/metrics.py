@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
+from ..views import training
 from .page import facts
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Gauge:
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``metrics.prom``; a figure that is not known is left out, not zero."""
-    view = views.view(run.trial, run.history, run.files.steps())
+    view = training.view(run)
     base = {"trial": run.trial.name, "bed": facts.bed(run)}
     lines = (line for gauge in gauges(run, view) if gauge.samples for line in _lines(gauge, base))
     return {"metrics.prom": ("\n".join(lines) + "\n").encode(errors="replace")}

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from .. import views
 from ..core.verdict import sentence
 from ..model.run import Run
+from ..views import training
 from .page import facts, failover, tables
 
 #: What Markdown reads as markup within a line, and control characters.
@@ -17,7 +18,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udff
 
 def render(run: Run) -> Mapping[str, bytes]:
     """``summary.md``, for a pull request, a mail or the summary of a CI job."""
-    view = views.view(run.trial, run.history, run.files.steps())
+    view = training.view(run)
     blocks = (
         _head(run, view), _collectives(run), _failovers(run, view), _verdicts(run), _faults(view), _facts(run, view)
     )  # fmt: skip

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..model.run import Run, StepRecord
-from . import collectives
+from ..model.run import Run
+from . import collectives, training
 from .collectives import phrases, statistics
-from .lineage import kept_steps
-from .overview import view
 from .values import mapping
 
 if TYPE_CHECKING:
@@ -157,7 +155,7 @@ def of_samples(name: str, before: Floats, after: Floats, level: float = LEVEL) -
 
 
 def _training(before: Run, after: Run) -> Iterator[Compared]:
-    old, new = (view(run.trial, run.history, run.files.steps()) for run in (before, after))
+    old, new = (training.view(run) for run in (before, after))
     steps = of_samples("step, slowest rank", _step_times(before), _step_times(after))
     if steps:
         yield steps
@@ -183,7 +181,7 @@ def _step_times(run: Run) -> Floats:
     import numpy as np
 
     slowest: dict[int, float] = {}
-    for record in kept_steps(run.files.steps(), run.history):
+    for record in training.kept_steps(run):
         slowest[record.step] = max(slowest.get(record.step, 0.0), record.end - record.start)
     return np.array([slowest[step] for step in sorted(slowest)], dtype=np.float64)
 
@@ -200,8 +198,7 @@ def _losses(before: Run, after: Run) -> tuple[int, int, int | None] | None:
 
 def _kept_losses(run: Run) -> Mapping[tuple[int, int], str]:
     """(step, rank) -> loss as written by the last attempt that executed the step."""
-    records: list[StepRecord] = list(kept_steps(run.files.steps(), run.history))
-    return {(record.step, record.rank): record.loss for record in records}
+    return {(record.step, record.rank): record.loss for record in training.kept_steps(run)}
 
 
 # --- other differences --------------------------------------------------------------------------------------------------

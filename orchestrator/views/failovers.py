@@ -93,8 +93,13 @@ class _Case:
     fault: FaultTrace | None
 
 
-def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> tuple[Failover, ...]:
-    """The recoveries of a run in order, each with its milestones."""
+def failovers(
+    trial: Trial, history: History, steps: Iterable[StepRecord] = (), resumes: Mapping[int, int] | None = None
+) -> tuple[Failover, ...]:
+    """The recoveries of a run in order, each with its milestones.
+
+    ``resumes``: attempt -> the step that a script resumed from, where it is known; None: as the history states.
+    """
     records = tuple(steps)
     recoveries: list[Failover] = []
     unclaimed = [trace for trace in traces(trial, history) if trace.first(events.FaultInjected)]
@@ -102,7 +107,7 @@ def failovers(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) 
         case = _case(history, decided, unclaimed)
         if case.fault is not None:
             unclaimed = [trace for trace in unclaimed if not _claimed(trace, case)]
-        failover = _failover(len(recoveries), case, records)
+        failover = _failover(len(recoveries), case, records, resumes)
         recoveries.append(failover if decided.kind is RecoveryDecided else _within_attempt(failover, decided))
     return tuple(recoveries)
 
@@ -189,14 +194,15 @@ def _claimed(trace: FaultTrace, case: _Case) -> bool:
     return began.seq < case.decided.seq or bool(case.times.before(began, case.decided))
 
 
-def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failover:
+def _failover(index: int, case: _Case, records: Sequence[StepRecord], resumes: Mapping[int, int] | None) -> Failover:
     decision = case.decided.data
     cause = root_cause(case.history, case.old) if case.old and not decision.lost else None
     points = _milestones(case)
     start = points[0].t if points else 0.0
     reached = {point.name: point.t for point in points}
     chosen = chosen_checkpoints(case.history).get(case.epoch)
-    resume = chosen.data.step if chosen else None
+    stated = chosen.data.step if chosen else None
+    resume = stated if resumes is None else resumes.get(case.epoch)
     committed = committed_checkpoints(case.history, case.new) if case.new else ()
     detected = reached.get("detected")
     return Failover(
@@ -216,7 +222,7 @@ def _failover(index: int, case: _Case, records: Sequence[StepRecord]) -> Failove
         resume_step=resume,
         resume_name=(chosen.data.name or None) if chosen else None,
         newest_step=committed[-1].data.step if committed else None,
-        lost_steps=lost_steps(case.history, records, case.epoch, resume),
+        lost_steps=lost_steps(case.history, records, case.epoch, resume, resumes),
         slots=decision.slots or (),
     )
 

@@ -36,9 +36,11 @@ def is_kept(epoch: int, step: int, resumes: Mapping[int, int]) -> bool:
     return all(step <= resume for later, resume in resumes.items() if later > epoch)
 
 
-def kept_steps(records: Iterable[StepRecord], history: History) -> tuple[StepRecord, ...]:
-    """The records of the kept lineage, in order of attempt, rank and step."""
-    resumes = resume_steps(history)
+def kept_steps(
+    records: Iterable[StepRecord], history: History, resumes: Mapping[int, int] | None = None
+) -> tuple[StepRecord, ...]:
+    """The records of the kept lineage, in order of attempt, rank and step. ``resumes``: those of a script, else of the history."""
+    resumes = resume_steps(history) if resumes is None else resumes
     chosen = (record for record in records if is_kept(record.epoch, record.step, resumes))
     return tuple(sorted(chosen, key=lambda record: (record.epoch, record.rank, record.step)))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..model import events
@@ -38,8 +38,13 @@ class RunView:
     goodput: float | None = None
 
 
-def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> RunView:
-    """The whole run at a glance; ``steps`` (the node files' records) add lost steps, caught-up and goodput."""
+def view(
+    trial: Trial, history: History, steps: Iterable[StepRecord] = (), resumes: Mapping[int, int] | None = None
+) -> RunView:
+    """The whole run at a glance; ``steps`` (the node files' records) add lost steps, caught-up and goodput.
+
+    ``resumes``: see ``failovers``.
+    """
     records = tuple(steps)
     outcome, reason, kind = ending(history)
     known = gangs(history)
@@ -53,9 +58,9 @@ def view(trial: Trial, history: History, steps: Iterable[StepRecord] = ()) -> Ru
         duration_s=max(map(clock(history), history.events), default=0.0),
         epochs=len(known),
         slots=known[-1].nodes if known else (),
-        failovers=failovers(trial, history, records),
+        failovers=failovers(trial, history, records, resumes),
         faults=faults(trial, history),
-        goodput=goodput(history, records) if records else None,
+        goodput=goodput(history, records, resumes) if records else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..model import events
 from ..model.event import History
@@ -13,7 +13,13 @@ from .gangs import gangs
 from .lineage import is_kept, kept_steps, resume_steps
 
 
-def lost_steps(history: History, records: Sequence[StepRecord], epoch: int, resume: int | None) -> tuple[int, ...]:
+def lost_steps(
+    history: History,
+    records: Sequence[StepRecord],
+    epoch: int,
+    resume: int | None,
+    resumes: Mapping[int, int] | None = None,
+) -> tuple[int, ...]:
     """Steps beyond ``resume`` that counted until attempt ``epoch`` began, and that were executed again.
 
     Without records: the steps that have to be executed again according to gang.stop.
@@ -23,7 +29,8 @@ def lost_steps(history: History, records: Sequence[StepRecord], epoch: int, resu
     if not records:
         last = max(_last_steps(history, epoch), default=resume)
         return tuple(range(resume + 1, last + 1))
-    resumes = {earlier: step for earlier, step in resume_steps(history).items() if earlier < epoch}
+    known = resume_steps(history) if resumes is None else resumes
+    resumes = {earlier: step for earlier, step in known.items() if earlier < epoch}
     old = {r.step for r in records if r.epoch < epoch and r.step > resume and is_kept(r.epoch, r.step, resumes)}
     return tuple(sorted(old & {r.step for r in records if r.epoch >= epoch}))
 
@@ -40,14 +47,14 @@ def caught_up(history: History, records: Sequence[StepRecord], epoch: int) -> fl
     return max(ends.values()) if ends and set(gang.ranks) <= set(ends) else None
 
 
-def goodput(history: History, records: Iterable[StepRecord]) -> float | None:
+def goodput(history: History, records: Iterable[StepRecord], resumes: Mapping[int, int] | None = None) -> float | None:
     """Time on executions of steps that were never redone / elapsed, as a mean over ranks, 0..1.
 
     Elapsed is from run.begin to the last rank.finished, or to the last event without one. The definition is that of
     Google's goodput library with everything but productive steps in the denominator. None: no step has a duration, as
     where a script reports steps when they end.
     """
-    chosen = kept_steps(records, history)
+    chosen = kept_steps(records, history, resumes)
     ranks = {record.rank for record in chosen}
     elapsed = finished_at(history)
     if not ranks or elapsed <= 0:

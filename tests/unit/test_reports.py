@@ -18,6 +18,7 @@ from orchestrator.model.run import Run
 from orchestrator.model.verdict import Verdict
 from orchestrator.reports import html, junit, metrics, summary
 from orchestrator.reports.page import losses, svg
+from orchestrator.views import training
 
 from . import run_builder
 from .golden import same_as_golden
@@ -59,7 +60,7 @@ PARTIAL: dict[str, tuple[dict[str, Any], dict[str, Any], bool]] = {
 
 def prepare(monkeypatch: pytest.MonkeyPatch, case: str = "whole") -> Run:
     changes, observed, drawn = PARTIAL[case]
-    monkeypatch.setattr(views, "view", lambda trial, history, steps=(): run_builder.view(**observed))
+    monkeypatch.setattr(training, "view", lambda run: run_builder.view(**observed))
     monkeypatch.setattr(views, "timeline", lambda history: run_builder.spans() if drawn else ())
     return run_builder.run(**changes)
 

@@ -16,6 +16,7 @@ from ...model.launch import Result
 from ...model.run import Run
 from ...model.verdict import Verdict
 from ...store import bundle
+from ...views import training
 from ..inputs.session import Session
 from .terminal import Terminal, run_path
 
@@ -35,7 +36,7 @@ def show(session: Session, result: Result, *, as_json: bool = False) -> int:
         return result.code
     directory, code, terminal = Path(result.directory), result.code, session.terminal
     run = _judged(result)
-    view = views.view(run.trial, run.history, run.files.steps())
+    view = training.view(run)
     terminal.lines(_failovers(run, view))
     terminal.lines(_collectives(run, directory))
     for line in verdicts(terminal, run.verdicts):
@@ -68,7 +69,7 @@ def saved(directory: Path) -> Result:
 def document(result: Result) -> dict[str, Any]:
     """Return the summary as JSON."""
     run = _judged(result)
-    view = views.view(run.trial, run.history, run.files.steps())
+    view = training.view(run)
     measured = _measured(run)
     return {
         "run": Path(run.directory).name,

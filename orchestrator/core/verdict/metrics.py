@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ... import views
 from ...model.events import RankFinished
 from ...model.run import Run
+from ...views import training
 
 if TYPE_CHECKING:
     from ...views import collectives
@@ -32,7 +33,7 @@ class Metric:
 
 def of(run: Run) -> Iterator[Metric]:
     """The times of failovers, the goodput, and the metrics that ranks reported when they finished."""
-    run_view = views.view(run.trial, run.history, run.files.steps())
+    run_view = training.view(run)
     name = run.trial.name
     yield Metric(trial=name, metric="duration", value=run_view.duration_s, unit="s", better="lower")
     if run_view.goodput is not None:

@@ -5,6 +5,7 @@ from . import completeness, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, checkpoints, usable
 from .doubts import job_doubts, missing_ranks, unobserved
+from .overview import kept_steps, resumes, steps, view, watched
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
 
@@ -21,14 +22,19 @@ __all__ = [
     "completeness",
     "is_observed",
     "job_doubts",
+    "kept_steps",
     "lineage",
     "lineage_of",
     "missing_ranks",
     "redone",
     "replays",
     "replicas",
+    "resumes",
+    "steps",
     "unobserved",
     "usable",
+    "view",
+    "watched",
 ]
 
 

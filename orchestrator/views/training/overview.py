@@ -1,0 +1,71 @@
+"""A run at a glance with the steps of a user's job, as the watcher recorded them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+
+from ...model.run import Run, StepRecord
+from ..lineage import kept_steps as lineage_of_steps
+from ..overview import RunView
+from ..overview import view as run_view
+from .attempts import Attempt, attempts
+from .resumption import Lineage, lineage
+
+
+def view(run: Run) -> RunView:
+    """The whole run at a glance."""
+    lines = watched(run)
+    if lines is None:
+        return run_view(run.trial, run.history, run.files.steps())
+    return run_view(run.trial, run.history, _records(lines), resumes(lines))
+
+
+def steps(run: Run) -> tuple[StepRecord, ...]:
+    """The steps of all ranks; of a watched script numbered from the beginning of the run."""
+    lines = watched(run)
+    return tuple(run.files.steps()) if lines is None else tuple(_records(lines))
+
+
+def kept_steps(run: Run) -> tuple[StepRecord, ...]:
+    """The steps of the kept lineage, in order of attempt, rank and step."""
+    lines = watched(run)
+    return lineage_of_steps(steps(run), run.history, None if lines is None else resumes(lines))
+
+
+def watched(run: Run) -> Lineage | None:
+    """The lineage of a script whose steps the watcher recorded; None for any other run, and for one that reports its own steps."""
+    if run.trial.workload != "script" or any(True for _ in run.files.steps()):
+        return None
+    lines = lineage(attempts(run))
+    return lines if any(attempt.ranks for attempt in lines.attempts) else None
+
+
+def resumes(lines: Lineage) -> Mapping[int, int]:
+    """Attempt of ccbed -> the step that it began from."""
+    return {
+        attempt.number: lines.bases[attempt.index]
+        for attempt in reversed(lines.attempts)
+        if attempt.index in lines.bases
+    }
+
+
+def _records(lines: Lineage) -> Iterator[StepRecord]:
+    """A step that a restart within the same attempt of ccbed executed again counts once."""
+    for attempt in lines.attempts:
+        if attempt.index in lines.bases:
+            restarts = [later.index for later in lines.attempts[attempt.index + 1 :] if later.number == attempt.number]
+            last = min((lines.bases[index] for index in restarts if index in lines.bases), default=sys.maxsize)
+            yield from _steps(attempt, lines.bases[attempt.index], last)
+
+
+def _steps(attempt: Attempt, base: int, last: int) -> Iterator[StepRecord]:
+    for process in attempt.ranks.values():
+        for n, step in sorted(process.steps.items()):
+            if base + n > last:
+                break
+            state = process.states.get(n)
+            yield StepRecord(
+                epoch=attempt.number, node=process.node, rank=process.rank, step=base + n, loss=step.loss or "",
+                start=step.start, end=step.end, digest=state.weights if state and not process.is_sharded else None,
+            )  # fmt: skip
