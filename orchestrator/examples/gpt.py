@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 # Layers, heads and width. The state is 12 bytes a parameter: weights and both moments of AdamW in float32.
 SIZES = {
-    "tiny": (2, 2, 32),
+    "tiny": (4, 4, 32),
     "small": (4, 4, 128),
     "1gb": (12, 12, 768),
     "4gb": (28, 16, 1024),
