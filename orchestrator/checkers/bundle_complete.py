@@ -43,6 +43,11 @@ class _Rank:
     first_step: Event[events.RankStep] | None
     restarted: bool
 
+    @property
+    def watched_pid(self) -> int | None:
+        """The process of a script whose watcher reported the first step; None for a workload of ccbed."""
+        return self.first_step.data.pid if self.first_step else None
+
 
 def check(run: Run, params: Params) -> Verdict:
     """A missing file that gather reported is lost data (unknown); any other missing file is a failure."""
@@ -112,7 +117,9 @@ def _expected(rank: _Rank, present: set[str]) -> Iterator[str]:
     """A log and an environment of every rank; steps if it did a step, chunks if its gang recorded any."""
     yield f"{rank.directory}/rank-{rank.rank}.log"
     yield f"{rank.directory}/env-r{rank.rank}.json"
-    if rank.first_step is not None:
+    if rank.watched_pid is not None:
+        yield f"{rank.directory}/watch-r{rank.rank}-{rank.watched_pid}.jsonl"
+    elif rank.first_step is not None:
         yield f"{rank.directory}/steps-r{rank.rank}.jsonl"
         if any(f"-e{rank.epoch}/chunks-r" in path for path in present):
             yield f"{rank.directory}/chunks-r{rank.rank}.bin"
@@ -188,7 +195,7 @@ def _reports(run: Run, ranks: list[_Rank], steps: _Steps) -> dict[transfers.Rank
 def _records(steps: _Steps, ranks: list[_Rank]) -> Iterator[views.Finding]:
     """A rank's step records begin with the step that it reported as its first, and come from its node."""
     for rank in ranks:
-        if rank.first_step is None:
+        if rank.first_step is None or rank.watched_pid is not None:
             continue
         done = steps.get((rank.epoch, rank.rank), {})
         step, node = next(iter(done.items()), (None, rank.node))

@@ -14,6 +14,7 @@ from ..model.events import RecoveryDecided, RecoveryReplaced
 from ..model.payload import Payload
 from ..model.run import Run
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = True
 TWIN = False
@@ -116,10 +117,17 @@ def _starts(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
         yield views.finding(f"attempt {gang.epoch}: its nodes received different world sizes", gang.began)
 
 
+def _notes(gang: views.Gang, kind: type[Payload]) -> list[Event]:
+    """The notes of the ranks that the bed started, without a script's later steps and the processes that it starts."""
+    events_of_kind: tuple[Event, ...] = gang.of(kind)
+    notes = (event for event in events_of_kind if not str(event.source.writer).startswith("watch-"))
+    return [event for event in notes if kind is not events.RankStep or event.data.mark != "newest"]
+
+
 def _repeated(gang: views.Gang) -> Iterator[views.Finding]:
     """Notes that a rank wrote more than once in one attempt, from the same incarnation of a node."""
     for kind in ONCE:
-        notes: tuple[Event, ...] = gang.of(kind)
+        notes = _notes(gang, kind)
         for (rank, _), times in Counter((event.data.rank, event.source.incarnation) for event in notes).items():
             if times > 1:
                 yield views.finding(f"attempt {gang.epoch}: {kind.NAME} of rank {rank} {times} times", *notes)
@@ -127,7 +135,7 @@ def _repeated(gang: views.Gang) -> Iterator[views.Finding]:
 
 def _wrong_nodes(gang: views.Gang) -> Iterator[views.Finding]:
     """Notes of a rank from another node than its own, and notes of ranks outside the world."""
-    notes: list[Event] = [event for kind in ONCE for event in gang.of(kind)]
+    notes = [event for kind in ONCE for event in _notes(gang, kind)]
     for event in notes:
         rank = event.data.rank
         nodes = gang.nodes_of(rank)
@@ -138,8 +146,10 @@ def _wrong_nodes(gang: views.Gang) -> Iterator[views.Finding]:
 
 def _absent(run: Run, gang: views.Gang) -> Iterator[views.Finding]:
     """Ranks that are missing from a gang that joined or trained, and a complete gang that the controller did not note."""
-    if any(gang.of(events.GangJoined)) or any(gang.of(events.RankStep)):
-        for kind in (events.RankStart, events.RankJoined):
+    has_joined = any(gang.of(events.GangJoined))
+    if has_joined or any(gang.of(events.RankStep)):
+        needs_no_group = training.is_observed(run) and not has_joined
+        for kind in (events.RankStart,) if needs_no_group else (events.RankStart, events.RankJoined):
             missing = sorted(set(gang.ranks) - set(gang.by_rank(kind)))
             if missing:
                 text = f"attempt {gang.epoch}: {kind.NAME} of rank {missing[0]} is missing"

@@ -32,6 +32,8 @@ MILESTONES = (
     "restored",
     "first step",
 )
+#: Not reported by a script that joins no process group, and by any script's ranks after they have loaded a checkpoint.
+OF_OWN_WORKLOADS = ("joined", "restored")
 #: Events after which a lost node is replaced.
 Decision: TypeAlias = RecoveryDecided | RecoveryReplaced
 _DECISIONS = (RecoveryDecided, RecoveryReplaced)
@@ -243,6 +245,8 @@ def _phases(points: Sequence[Milestone]) -> tuple[tuple[str, float], ...]:
     phases: list[tuple[str, float]] = []
     for name, phase in zip(MILESTONES[1:], PHASES, strict=True):
         if name not in by_name:
+            if name in OF_OWN_WORKLOADS:
+                continue
             break
         top = max(high, by_name[name])
         phases.append((phase, top - high))
@@ -266,6 +270,8 @@ def _milestones(case: _Case) -> tuple[Milestone, ...]:
     points: list[Milestone] = []
     for name in MILESTONES:
         if not reached[name]:
+            if name in OF_OWN_WORKLOADS and reached["first step"]:
+                continue
             break
         last = max(reached[name], key=case.when)
         points.append(Milestone(name=name, t=case.when(last), seq=last.seq, who=_who(last)))

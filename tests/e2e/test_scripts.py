@@ -250,3 +250,7 @@ for _ in range(3):
         assert [line["n"] for line in lines if line["k"] == "step"] == [1, 2, 3]
         assert (lines[0]["k"], lines[0]["via"], lines[-1]["k"]) == ("begin", "warm", "end")
         assert not [line for line in lines if line["k"] == "problem"]
+    joined = sorted(played.of("rank.joined"), key=lambda value: value["rank"])
+    assert joined == [{"rank": rank, "world": 2, "backend": "gloo"} for rank in (0, 1)]
+    first = [(value["rank"], value["step"]) for value in played.of("rank.step") if value["mark"] == "first"]
+    assert sorted(first) == [(0, 1), (1, 1)]

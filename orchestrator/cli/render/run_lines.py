@@ -264,6 +264,10 @@ class RunLines:
             yield self._line(event, "resume", text)
 
     def _rank_step(self, event: Event[RankStep]) -> Iterator[Line]:
+        if event.data.mark == "newest":
+            if event.data.rank == 0:
+                yield self._line(event, f"step {event.data.step}", "", passing=True)
+            return
         epoch = event.epoch or 0
         done = self._first_steps.setdefault(epoch, set())
         done.add(event.data.rank)

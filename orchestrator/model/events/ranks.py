@@ -47,11 +47,15 @@ class RankRestored(Payload):
 
 @payload("rank.step", writer="rank")
 class RankStep(Payload):
-    """The first step that this rank completed in this attempt (``mark``: first)."""
+    """The first step that this rank completed in this attempt (``mark``: first).
+
+    Of a script also its newest step (``mark``: newest), counted from the start of its process ``pid``.
+    """
 
     rank: Rank
     step: Step
     mark: str | None = None
+    pid: Whole | None = None
 
 
 @payload("rank.inside", writer="rank")

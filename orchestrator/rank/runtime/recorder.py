@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -56,6 +57,7 @@ class Notes:
         self._rank, self._epoch = rank, epoch
         self._source = {"node": node, "incarnation": incarnation, "writer": f"rank-{rank}.e{epoch}"}
         self._n = 0
+        self._lock = threading.Lock()
         self._pid = os.getpid()
 
     def note(self, payload: Payload) -> None:
@@ -70,18 +72,19 @@ class Notes:
         """Processes that the rank has forked write nothing."""
         if os.getpid() != self._pid:
             return
-        self._n += 1
-        self._out.line(
-            {
-                "type": "note",
-                "f": f,
-                "node": self._source["node"],
-                "epoch": self._epoch,
-                "value": value,
-                "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
-                "source": {**self._source, "n": self._n},
-            }
-        )
+        with self._lock:  # a thread of the watcher reports saves
+            self._n += 1
+            self._out.line(
+                {
+                    "type": "note",
+                    "f": f,
+                    "node": self._source["node"],
+                    "epoch": self._epoch,
+                    "value": value,
+                    "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
+                    "source": {**self._source, "n": self._n},
+                }
+            )
 
 
 def sums(directory: Path, names: Iterable[str]) -> dict[str, str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from . import imports, record, states, steps
+from . import imports, live, record, states, steps
 from .checkpoints import install as checkpoints
 from .checkpoints import saves
 from .holds import points
@@ -32,13 +32,22 @@ def install(directory: str, *, via: str, notify: Callable[..., None] | None = No
         if os.getpid() != _installed[0]:
             return
         try:
-            record.begin(directory, via=via, notify=notify)
+            record.begin(directory, via=via, notify=notify or _event_file())
         except OSError as error:
             print(f"ccbed: the watcher cannot write into {directory}: {error.strerror}", file=sys.stderr)
             return
         _hook(torch, directory)
 
     imports.when_imported("torch", begin)
+
+
+def _event_file() -> Callable[..., None] | None:
+    """The events of a bed, where it names their file."""
+    path = os.environ.get("CCBED_WATCH_EVENTS")
+    try:
+        return live.EventFile(path).emit if path else None
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 @record.guarded("install")
@@ -50,6 +59,7 @@ def _hook(torch: Any, directory: str) -> None:
     checkpoints.install(torch)
     states.watch()
     points.install(directory)
+    live.watch()
     atexit.register(end)
     record.line(
         "torch", version=torch.__version__, device="cuda" if torch.cuda.is_available() else "cpu",

@@ -98,10 +98,10 @@ class StepGroups:
         end = time.monotonic()
         begun = self._last_end if self._last_end is not None else self.started
         pending = self._pending or {"start": end if begun is None else begun}
-        for callback in self.measures:
-            _merge(pending, callback())
         pending["end"] = end
         self._pending = pending
+        for callback in self.measures:
+            _merge(pending, callback())
 
     def _size(self, optimizer: Any) -> int:
         if optimizer not in self._sizes:

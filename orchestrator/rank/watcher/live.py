@@ -1,0 +1,100 @@
+"""What a bed learns at once: that this rank has joined, its first step, and its newest step at most twice a second."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from . import imports, record, steps
+
+#: Seconds between two reports of the newest step: of rank 0, and of the others.
+PAUSES_S = (0.5, 2.0)
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class EventFile:
+    """The bed's file of events of a rank, for a process that the rank's program has started; with a writer name of its own."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError and KeyError outside of a bed."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        self._rank, self._epoch = int(os.environ["RANK"]), int(os.environ["CCBED_EPOCH"])
+        self._source = {
+            "node": os.environ["CCBED_NODE_NAME"],
+            "incarnation": os.environ["CCBED_INCARNATION"],
+            "writer": f"watch-{self._rank}-{os.getpid()}.e{self._epoch}",
+        }
+        self._boot = _BOOT.read_text().strip() if _BOOT.exists() else ""
+        self._n = 0
+        self._lock = threading.Lock()
+
+    def emit(self, name: str, **value: Any) -> None:
+        """Append one event."""
+        with self._lock:
+            self._n += 1
+            event = {
+                "type": "note", "f": name, "node": self._source["node"], "epoch": self._epoch,
+                "value": {"rank": self._rank, **value},
+                "at": {"boot": self._boot, "mono": time.monotonic(), "wall": time.time()},
+                "source": {**self._source, "n": self._n},
+            }  # fmt: skip
+            os.write(self._fd, json.dumps(event, separators=(",", ":")).encode() + b"\n")
+
+
+class Progress:
+    """Reports the steps of this process."""
+
+    def __init__(self) -> None:
+        self._reported: float | None = None
+
+    def report(self) -> dict[str, Any]:
+        """A step is complete: report the first one, and later ones after a pause. It adds no field to the step's line."""
+        now = time.monotonic()
+        pause = PAUSES_S[os.environ.get("RANK", "0") != "0"]
+        if self._reported is None or now - self._reported >= pause:
+            mark = "first" if self._reported is None else "newest"
+            self._reported = now
+            record.notify("rank.step", step=steps.completed(), mark=mark, pid=os.getpid())
+        return {}
+
+
+def watch() -> None:
+    """Report steps, and the first process group that this process joins."""
+    progress = Progress()
+    steps.measure(record.guarded("live")(progress.report))
+    imports.when_imported("torch.distributed.distributed_c10d", _watch_joining)
+
+
+@record.guarded("joined")
+def _watch_joining(c10d: Any) -> None:
+    original = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _record_joined(c10d)
+        return result
+
+    modules: tuple[Any, ...] = (c10d, importlib.import_module("torch.distributed"))
+    for module in modules:
+        if getattr(module, "init_process_group", None) is original:
+            module.init_process_group = init_process_group
+
+
+@record.guarded("joined")
+def _record_joined(c10d: Any) -> None:
+    backend, world, rank = c10d.get_backend(), c10d.get_world_size(), c10d.get_rank()
+    record.line("joined", backend=backend, world=world, rank=rank)
+    if not _joined:
+        _joined.append(rank)
+        record.notify("rank.joined", world=world, backend=backend)
+
+
+#: The rank with which this process first joined a process group.
+_joined: list[int] = []
