@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from . import digest, names, owner, record, steps
-from .checkpoints import contents
+from .checkpoints import contents, live_owner
 
 #: The share of a step that digests may take.
 BUDGET = 0.015
@@ -72,13 +72,8 @@ class States:
             numel=known.numel, names=known.naming, sharded=bool(known.shards), shards=list(known.shards), groups=None,
             parameters=known.shapes(),
         )  # fmt: skip
-        parts = list(known.parts.values())
-        names_of_buffers = tuple(name for name, _ in saved_buffers(known.modules))
-        pointers = tuple(
-            int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held
-        )
-        shapes = tuple(part.shape for part in parts)
-        contents.owner.set(contents.Owner(tuple(known.parts), names_of_buffers, pointers, shapes))
+        buffers_saved = tuple(name for name, _ in saved_buffers(known.modules))
+        contents.owner.set(live_owner.describe(known, buffers_saved))
 
     def _record(self, n: int, *, full: bool) -> None:
         known = self.owner

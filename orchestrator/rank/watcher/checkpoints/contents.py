@@ -6,6 +6,7 @@ later: a script loads a checkpoint before the watcher knows which parameters the
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,8 @@ from typing import Any, NamedTuple
 from .. import digest, names
 
 MODULUS = 1 << 64
+#: Inverse of the multiplier of the empty name.
+_UNIT = pow(digest.name_multiplier(""), -1, MODULUS)
 #: Deeper objects and longer lists are not searched.
 MAX_DEPTH = 8
 MAX_ITEMS = 200_000
@@ -30,6 +33,15 @@ class Owner(NamedTuple):
     buffers: tuple[str, ...] = ()
     pointers: tuple[int, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
+    #: The names by optimizer.
+    optimizers: tuple[tuple[str, ...], ...] = ()
+    #: Where ranks hold shards: names whose elements, and whose values without a shape, this rank adds to the sum of its group.
+    counted: frozenset[str] = frozenset()
+    scalars: frozenset[str] = frozenset()
+
+    def adds(self, name: str, item: Part) -> bool:
+        """Does this rank add this tensor of a sharded object to the sum of its group?"""
+        return name in (self.counted if item.shape or item.is_shard else self.scalars)
 
 
 class OwnerState:
@@ -55,6 +67,7 @@ class Part(NamedTuple):
     numel: int
     pointer: int
     shape: tuple[int, ...]
+    is_shard: bool = False
 
 
 class OptimizerState(NamedTuple):
@@ -76,6 +89,8 @@ class Contents:
         self.scheduler: list[list[Any]] = []
         self.scaler: dict[str, Any] | None = None
         self._items = 0
+        #: The owner, if this object is sharded.
+        self._group: Owner | None = None
 
     def is_empty(self) -> bool:
         """Whether nothing of a training job was recognised."""
@@ -145,21 +160,33 @@ class Contents:
         """``weights``, ``numel``, ``matched`` (fraction of the owner's parameters) and ``contents`` by category, as one JSON object.
 
         Without an owner, ``weights`` is the digest of the whole mapping with the most elements, and ``matched`` is None.
+        ``sharded``: the digests are this rank's share of a sum over its shard group.
         """
         path, chosen, matched = self._choose(owner)
+        self._group = owner if self.is_sharded() else None
         contents: dict[str, Any] = {f"other.{key}": value for key, value in self.other.items()}
-        for other, parts in self.mappings.items():
-            if other != path:
-                contents[f"tensors.{other}"] = total(parts)[0]
-        contents.update(self._describe_optimizer(owner))
-        if owner is not None and path is not None and owner.buffers:
-            buffers = align(self.mappings[path], Owner(owner.buffers))
-            if len(buffers) == len(owner.buffers):
-                contents["buffers"] = total(buffers)[0]
+        contents.update({f"tensors.{key}": total(parts)[0] for key, parts in self.mappings.items() if key != path})
+        contents.update(self._describe_optimizers(owner))
+        if owner is not None and path is not None:
+            contents.update(self._describe_buffers(path, owner))
         states = {"scheduler": self.scheduler, "scaler": self.scaler, "rng": self.rng}
         contents.update({category: value for category, value in states.items() if value})
-        weights, numel = total(chosen) if chosen and matched in (None, 1.0) else (None, 0)
-        return {"weights": weights, "numel": numel, "matched": matched, "contents": contents}
+        weights, numel = self._sum(chosen) if chosen and matched in (None, 1.0) else (None, 0)
+        fields = {"weights": weights, "numel": numel, "matched": matched, "sharded": self.is_sharded()}
+        return {**fields, "contents": contents}
+
+    def is_sharded(self) -> bool:
+        """Does this process hold only a part of some tensor?"""
+        states = [parts for state in self.optimizers.values() for parts in state.states.values()]
+        return any(item.is_shard for parts in [*self.mappings.values(), *states] for item in parts.values())
+
+    def _sum(self, parts: Mapping[str, Part]) -> tuple[str | None, int]:
+        group = self._group
+        return total({name: item for name, item in parts.items() if group is None or group.adds(name, item)})
+
+    def _describe_buffers(self, path: str, owner: Owner) -> dict[str, Any]:
+        parts = align(self.mappings[path], Owner(owner.buffers))
+        return {"buffers": total(parts)[0]} if len(parts) == len(owner.buffers) and parts else {}
 
     def _choose(self, owner: Owner | None) -> tuple[str | None, dict[str, Part], float | None]:
         """Path and parts of the mapping that holds the weights, and the fraction of the owner's parameters in it."""
@@ -174,23 +201,57 @@ class Contents:
         )
         return path, aligned[path], round(len(aligned[path]) / max(len(owner.parameters), 1), 4)
 
-    def _describe_optimizer(self, owner: Owner | None) -> dict[str, Any]:
+    def _describe_optimizers(self, owner: Owner | None) -> dict[str, Any]:
+        """Sums by state name over all optimizers of the owner; None for each if one of these was not recognised."""
         if not self.optimizers:
             return {}
-        state = max(self.optimizers.values(), key=lambda item: _fit(item, owner))
-        new_names = parameter_names(state.keys, owner)
-        contents: dict[str, Any] = {"lr": state.lr}
-        for name, parts in state.states.items():
-            contents[f"optimizer.{name}"] = total(
-                {new_names[key]: value for key, value in parts.items() if key in new_names}
-            )[0]
-        return contents
+        states, is_complete = assign(list(self.optimizers.values()), owner)
+        sums: dict[str, dict[str, Part]] = {}
+        for state, new_names in states:
+            for name, parts in state.states.items():
+                sums.setdefault(name, {}).update(
+                    {new_names[key]: item for key, item in parts.items() if key in new_names}
+                )
+        digests = {f"optimizer.{name}": self._sum(parts)[0] if is_complete else None for name, parts in sums.items()}
+        return {"lr": [value for state, _ in states for value in state.lr], **digests}
+
+
+def assign(
+    states: list[OptimizerState], owner: Owner | None
+) -> tuple[list[tuple[OptimizerState, dict[Any, str]]], bool]:
+    """Optimizer states in the order of the owner's optimizers with the names of their parameters, and whether none is missing."""
+    if owner is None or not owner.optimizers:
+        largest = max(states, key=lambda state: len(state.keys))
+        return [(largest, parameter_names(largest.keys, None))], True
+    result = []
+    pending = list(states)
+    for group in owner.optimizers:
+        fitting = [state for state in pending if fits(state, group, owner)]
+        if fitting:
+            pending.remove(fitting[0])
+            result.append((fitting[0], parameter_names(fitting[0].keys, group)))
+    return result, len(result) == len(owner.optimizers)
+
+
+def fits(state: OptimizerState, group: Sequence[str], owner: Owner) -> bool:
+    """Can this be the state of the optimizer with these parameters, by names or by number and shapes?"""
+    new_names = parameter_names(state.keys, group)
+    if len(new_names) != len(group):
+        return False
+    shapes = dict(zip(owner.parameters, owner.shapes))
+    items = (
+        (new_names[key], item) for parts in state.states.values() for key, item in parts.items() if key in new_names
+    )
+    return all(
+        not item.shape or len(item.shape) != len(shapes[name]) or item.shape == shapes[name] for name, item in items
+    )
 
 
 def read(value: Any) -> Contents:
     """Recognise what ``value`` contains and hash its tensors."""
     contents = Contents()
-    contents.read(value)
+    with digest.undisturbed():
+        contents.read(value)
     return contents
 
 
@@ -269,16 +330,16 @@ def rate(value: Any) -> str:
     return float(value).hex() if value is not None else ""
 
 
-def parameter_names(keys: Sequence[Any], owner: Owner | None) -> dict[Any, str]:
-    """Key of an optimizer's state -> normalised name of the parameter; ``#<position>`` where it is not known."""
-    if owner is not None and len(keys) == len(owner.parameters) and not all(isinstance(key, str) for key in keys):
-        return dict(zip(keys, owner.parameters))
+def parameter_names(keys: Sequence[Any], group: Sequence[str] | None) -> dict[Any, str]:
+    """Key of an optimizer's state -> normalised name of the parameter, in the order of ``group``; ``#<position>`` if that is None."""
     if not all(isinstance(key, str) for key in keys):
-        return {key: f"#{position}" for position, key in enumerate(keys)}
-    plain_names = {names.normalise(key): key for key in keys}
-    if owner is None:
-        return {key: name for name, key in plain_names.items()}
-    return {plain_names[saved]: name for name, saved in align_names(list(plain_names), owner.parameters).items()}
+        if group is None:
+            return {key: f"#{position}" for position, key in enumerate(keys)}
+        return dict(zip(keys, group)) if len(keys) == len(group) else {}
+    by_name = {names.normalise(key): key for key in keys}
+    if group is None:
+        return {key: name for name, key in by_name.items()}
+    return {by_name[saved]: name for name, saved in align_names(list(by_name), group).items()}
 
 
 def align(parts: Mapping[str, Part], owner: Owner) -> dict[str, Part]:
@@ -311,13 +372,27 @@ def align_names(saved: Sequence[str], owner: Sequence[str]) -> dict[str, str]:
 
 
 def part(value: Any) -> Part:
-    """Hash one tensor as if its name had the factor 1; tensors without data (meta, fake) are not hashed."""
-    local = digest.local(value)
+    """Hash one tensor, or this process' shards of it, as if its name had the multiplier 1; tensors without data are not hashed."""
+    shape = tuple(value.shape) if hasattr(value, "shape") else tuple(value.size())
     try:
-        unit = digest.tensor("", value) * pow(digest.name_multiplier(""), -1, MODULUS) % MODULUS
-        return Part(unit, int(local.numel()), int(local.data_ptr()), tuple(value.shape))
+        pieces = local_pieces(value)
+        numel = sum(int(local.numel()) for local, _ in pieces)
+        pointer = int(pieces[0][0].data_ptr()) if len(pieces) == 1 else 0
+        unit = sum(digest.piece("", local, box) for local, box in pieces) * _UNIT % MODULUS
+        return Part(unit, numel, pointer, shape, any(box is not None for _, box in pieces))
     except Exception:  # noqa: BLE001 a kind of tensor that is not known: it has no digest
-        return Part(None, int(local.numel()), 0, tuple(value.shape))
+        return Part(None, 0, 0, shape)
+
+
+def local_pieces(value: Any) -> list[tuple[Any, digest.Box | None]]:
+    """What this process holds of a tensor, a DTensor or a ShardedTensor. Raises digest.Undigestible."""
+    if hasattr(value, "local_shards"):
+        shape = tuple(value.size())
+        shards = [(shard.tensor, tuple(shard.metadata.shard_offsets)) for shard in value.local_shards()]
+        return [(tensor, digest.Box(shape, offsets)) for tensor, offsets in shards]
+    if type(value).__name__ == "DTensor":
+        return [(digest.local(value), digest.box_of(value))]
+    return [(value, None)]
 
 
 def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:
@@ -334,20 +409,20 @@ def total(parts: Mapping[str, Part]) -> tuple[str | None, int]:
 def rng_digest(kind: str, value: Any) -> str:
     """Digest of a generator's state as Python, numpy or torch give it."""
     if kind == "torch":
-        return _hash(bytes(value.cpu().tolist()))
+        state = value.cpu().contiguous()
+        return _hash(ctypes.string_at(state.data_ptr(), state.numel()))
     if kind == "numpy":
-        state = value["state"] if isinstance(value, Mapping) else {"key": value[1], "pos": value[2]}
-        return _hash(repr(([int(word) for word in state["key"]], int(state["pos"]))).encode())
+        inner = value["state"] if isinstance(value, Mapping) else {"key": value[1], "pos": value[2]}
+        gauss = (value["has_gauss"], value["gauss"]) if isinstance(value, Mapping) else value[3:5]
+        return _hash(
+            repr(([int(word) for word in inner["key"]], int(inner["pos"]), [float(item) for item in gauss])).encode()
+        )
     return _hash(repr(value).encode())
 
 
 def _as_tensor(value: Any) -> Any:
     torch = sys.modules["torch"]
-    return value if is_tensor(value) else torch.tensor(float(value))
-
-
-def _fit(state: OptimizerState, owner: Owner | None) -> tuple[bool, int]:
-    return owner is not None and len(state.keys) == len(owner.parameters), len(state.keys)
+    return value if is_tensor(value) else torch.tensor(float(value), dtype=torch.float64)
 
 
 def _shared(parts: Mapping[str, Part], owner: Owner) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import imports, record, steps
+from .. import imports, record, states, steps
 from . import contents, dcp, file_globs, loads, renames, safetensors_files, saves, torch_files
 
 
@@ -18,5 +18,11 @@ def install(torch: Any) -> None:
     imports.when_imported("safetensors", safetensors_files.install_open)
     steps.on_step(saves.commit_waiting)
     steps.measure(saves.take_stall)
+    saves.observe("after", _request_full_state)
+    loads.observe("after", _request_full_state)
     contents.owner.observers.append(loads.match)
     file_globs.install()
+
+
+def _request_full_state(number: int) -> None:
+    states.states.request_full()

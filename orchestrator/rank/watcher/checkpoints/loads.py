@@ -21,14 +21,12 @@ HASHED_AT_ONCE = 1 << 30
 #: Loads that are observed after the first step: later ones read samples, not checkpoints.
 MAX_AFTER_STEPS = 200
 
-_ids = itertools.count(1)
-
 
 class Load:
     """One load that was called."""
 
     def __init__(self, api: str, path: str) -> None:
-        self.id = next(_ids)
+        self.id = next(_progress.ids)
         self.api, self.path = api, path
         self.called = time.monotonic()
         self.stamp = file_hashes.stamp(saves.identity(path)) if path else None
@@ -39,6 +37,7 @@ class Load:
 
 class _Progress:
     def __init__(self) -> None:
+        self.ids = itertools.count(1)
         self.after_steps = 0
         #: Loads whose weights are not known yet, and what they contain.
         self.unmatched: list[tuple[dict[str, Any], contents.Contents]] = []
@@ -87,7 +86,7 @@ def finish(load: Load | None, value: Any) -> None:
     fields = _fields(load, time.monotonic())
     read = contents.read(value)
     owner = contents.owner.current
-    _write(load, {**fields, **read.describe(owner)})
+    fields["sha256"] = _write(load, {**fields, **read.describe(owner)})
     if owner is None and not read.is_empty():
         _progress.unmatched.append((fields, read))
     for callback in _progress.observers["after"]:
@@ -116,17 +115,16 @@ def _fields(load: Load, end: float) -> dict[str, Any]:
     return {**fields, "sha256": load.sha256}
 
 
-def _write(load: Load, fields: dict[str, Any]) -> None:
-    """Write the line; a large file is hashed later, and the line is then written again."""
+def _write(load: Load, fields: dict[str, Any]) -> str | None:
+    """Write the line, and return the SHA-256; a large file is hashed later, and the line is then written again."""
     if load.stamp is None or load.sha256 is not None:
         record.line("load", **fields)
-        return
-    target = saves.identity(load.path)
-    if load.stamp[1] <= HASHED_AT_ONCE:
-        fields["sha256"] = file_hashes.hash_unchanged(target, load.stamp)
+        return load.sha256
+    target, stamp = saves.identity(load.path), load.stamp
+    if stamp[1] <= HASHED_AT_ONCE:
+        fields["sha256"] = file_hashes.hash_unchanged(target, stamp)
         record.line("load", **fields)
-        return
+        return str(fields["sha256"]) if fields["sha256"] else None
     record.line("load", **fields)
-    saves.hashes.submit(
-        lambda: record.line("load", **{**fields, "sha256": file_hashes.hash_unchanged(target, load.stamp)})
-    )
+    saves.hashes.submit(lambda: record.line("load", **{**fields, "sha256": file_hashes.hash_unchanged(target, stamp)}))
+    return None

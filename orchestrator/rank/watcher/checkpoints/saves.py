@@ -31,7 +31,6 @@ TEMPORARY = re.compile(
 STAGES = ("before", "during", "after", "committed")
 
 hashes = file_hashes.HashThread()
-_ids = itertools.count(1)
 _lock = threading.RLock()
 _thread_state = threading.local()
 _observers: dict[str, list[Callable[[int], None]]] = {stage: [] for stage in STAGES}
@@ -41,7 +40,7 @@ class Save:
     """One save that was called."""
 
     def __init__(self, api: str, path: str, n: int) -> None:
-        self.id = next(_ids)
+        self.id = next(_registry.ids)
         self.api, self.path, self.n = api, path, n
         self.called = time.monotonic()
         self.reading: Reading | None = None
@@ -107,6 +106,7 @@ class _Registry:
     def __init__(self) -> None:
         self.by_path: dict[str, Save] = {}
         self.waiting: list[Save] = []
+        self.ids = itertools.count(1)
         self.unrecognised = 0
         self.stall_s = 0.0
 

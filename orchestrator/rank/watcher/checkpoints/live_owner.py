@@ -1,0 +1,25 @@
+"""The step owner as readers of saved objects need it: names in the order of each optimizer, and which of them this rank adds."""
+
+from __future__ import annotations
+
+from .. import digest, owner, sharding
+from . import contents
+
+
+def describe(known: owner.Owner, buffers: tuple[str, ...]) -> contents.Owner:
+    """Names, addresses and shapes of the owner's parameters. ``buffers``: names of those that are saved with the model."""
+    parts = {id(parameter): held for parameter, held in known.parameters()}
+    pointers = tuple(int(digest.local(parameter).data_ptr()) for parameter, held in known.parameters() for _ in held)
+    counted = {name for name, part in known.parts.items() if sharding.counts(part, known.shards, known.rank)}
+    return contents.Owner(
+        parameters=tuple(known.parts),
+        buffers=buffers,
+        pointers=pointers,
+        shapes=tuple(part.shape for part in known.parts.values()),
+        optimizers=tuple(
+            tuple(part.name for parameter in owner.parameters_of(optimizer) for part in parts.get(id(parameter), ()))
+            for optimizer in known.optimizers
+        ),
+        counted=frozenset(counted),
+        scalars=frozenset(name for name in counted if known.parts[name].holds_first()),
+    )
