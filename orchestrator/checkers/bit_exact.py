@@ -9,6 +9,7 @@ from .. import views
 from ..model import events
 from ..model.run import Run, Twin
 from ..model.verdict import Verdict
+from ..views import training
 
 ALWAYS = False
 TWIN = True
@@ -21,6 +22,8 @@ class Params:
 
 def check(run: Run, params: Params) -> Verdict:
     """By losses of kept steps as ``float.hex`` and by SHA-256 of each tensor; a missing tensor is a failure."""
+    if training.is_observed(run):
+        return _script(run)
     doubts = [*_not_shown(run), *views.not_ended(run.history)]
     if run.twin is None:
         return views.conclude("bit-exact", "", doubts=[views.finding("no twin to compare with"), *doubts])
@@ -34,6 +37,66 @@ def check(run: Run, params: Params) -> Verdict:
     failures += _unused_checkpoints(run)
     evidence = {"twin": run.twin.run, "final_loss": run.twin.final_loss}
     return views.conclude("bit-exact", _text(run, digests), failures=failures, doubts=doubts, evidence=evidence)
+
+
+def _script(run: Run) -> Verdict:
+    """By the watcher's records. A difference is unknown, not a failure: without a restart control it may belong to the job."""
+    lines = training.lineage_of(run)
+    facts, doubts = training.kept_facts(lines), [*training.job_doubts(run, lines)]
+    if run.twin is None:
+        doubts.append(views.finding("no twin to compare with"))
+        return views.conclude("bit-exact", "", doubts=doubts)
+    if facts.base is None:
+        doubts.append(views.finding("the step that the last attempt resumed from is not known"))
+    common = _common_facts(facts, run.twin)
+    doubts += [*_script_differences(common, facts.base or 0), *_not_compared(run, facts, common)]
+    names = sorted({name.partition("@")[0] for _, name, _, _ in common if "@" in name})
+    text = f"{', '.join(names)} of {len(facts.digests)} ranks equal to the twin, to step {facts.steps}"
+    evidence = {"twin": run.twin.run, "compared": len(common)}
+    return views.conclude("bit-exact", text, doubts=doubts, evidence=evidence)
+
+
+def _common_facts(facts: training.KeptFacts, twin: Twin) -> list[tuple[str, str, str, str]]:
+    """(rank, name, own, the twin's) of every loss and digest that both have."""
+    pairs = ((facts.losses, twin.losses), (facts.digests, twin.digests))
+    return [
+        (rank, name, value, other.get(rank, {})[name])
+        for own, other in pairs
+        for rank, known in sorted(own.items())
+        for name, value in known.items()
+        if name in other.get(rank, {})
+    ]
+
+
+def _not_compared(
+    run: Run, facts: training.KeptFacts, common: list[tuple[str, str, str, str]]
+) -> Iterator[views.Finding]:
+    """Equality is shown only by digests after the last failover, on every rank, and if the run lost something."""
+    base = facts.base or 0
+    compared = {rank for rank, name, _, _ in common if name.startswith("weights@") and training.step_of(name) > base}
+    missing = sorted({*facts.digests} - compared, key=int)
+    if not facts.digests or missing:
+        what = f" of rank {', '.join(missing)}" if missing else ""
+        yield views.finding(f"no digest{what} after step {base} is known both of the run and of its twin")
+    if run.trial.faults and len(views.gangs(run.history)) < 2 and not _harmless(run):
+        yield views.finding("a fault was planned, but the run recovered from no loss")
+    if run.twin and run.twin.steps != facts.steps and not run.trial.params.get("stop_at"):
+        yield views.finding(f"the run made {facts.steps} steps, its twin {run.twin.steps}")
+
+
+def _script_differences(common: list[tuple[str, str, str, str]], base: int) -> Iterator[views.Finding]:
+    different = [(training.step_of(name), rank, name) for rank, name, own, other in common if own != other]
+    if not different:
+        return
+    step, rank, name = min(different)
+    part = name.partition("@")[0] if "@" in name else "loss"
+    text = f"rank {rank}: {part} of step {step} differs from the twin ({len(different)} of {len(common)} differ)"
+    cause = (
+        "; it differs before the last failover: the job does not repeat its own steps"
+        if step <= base
+        else "; whether the job or its recovery causes that is not known without a restart control"
+    )
+    yield views.finding(text + cause)
 
 
 def _text(run: Run, digests: Mapping[str, Mapping[str, object]]) -> str:

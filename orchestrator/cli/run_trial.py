@@ -115,6 +115,7 @@ def _trial(
         overrides.append(trial_draft.Override(path=("params", "args"), content=list(source.args), source="--"))
     if isinstance(source.document.content, dict):
         overrides += trials.implied_checks(source.document, options["fail_node"])
+        overrides += trials.twin_check(source, chosen=bool(options["twin"]))
     trial = parse_trial.build(source.document, session.catalogue, overrides, data_dir)
     script = trial.params.get("file") if source.is_script else None
     if script and not Path(script).is_file():
@@ -196,7 +197,7 @@ def _run_once(
             state=str(session.state),
             command=redaction.text(shlex.join(["ccbed", *redaction.arguments(session.argv)])),
             data_dir=data_dir,
-            twin=not options["no_twin"],
+            twin=_has_twin(source, trial, options["twin"]),
             inputs=source.inputs,
             secrets=dict(redaction.secrets),
             secret_names=tuple(redaction.names),
@@ -209,6 +210,13 @@ def _run_once(
             on_note=printer.note,
         )
     )
+
+
+def _has_twin(source: trials.Source, trial: Trial, choice: bool | None) -> bool:
+    """As the user chooses; by default a script has one only if its own file names the check."""
+    if choice is not None:
+        return choice
+    return not source.is_script or any(check.name == trials.TWIN_CHECK for check in trial.checks)
 
 
 def _is_local(bed: BedSpec) -> bool:

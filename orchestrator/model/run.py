@@ -49,7 +49,11 @@ class ChunkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Twin:
-    """An undisturbed run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256."""
+    """An undisturbed run of the same trial. ``losses``: rank -> step -> float.hex; ``digests``: rank -> name -> SHA-256.
+
+    Of a script ``digests`` has the watcher's digests of the state after each step that was recorded: ``weights@40``.
+    ``final_loss`` is then 0: the watcher knows losses of ranks only.
+    """
 
     key: str
     run: str

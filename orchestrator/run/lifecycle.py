@@ -23,7 +23,9 @@ def launch(request: Request) -> Result:
     if request.resume:
         return resume(request, Path(request.resume))
     salt = secrets.salt(Path(request.state))
-    project = payload.read_project(request.trial, request.bed)
+    project = payload.read_project(
+        request.trial, request.bed, is_copied=request.twin and preparation.needs_twin(request)
+    )
     files = payload.collect(Path(__file__).parents[1], request.catalogue, project, salt)
     directory = bundle.new(Path(request.runs), request.trial.name)
     if project and not project.in_place and (missing := payload.large_files(project)):

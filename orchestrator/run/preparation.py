@@ -24,7 +24,7 @@ from ..model.trial import Trial
 from ..node.files import payloads
 from ..providers import preflight, systems
 from ..store import beds, bundle, durable, fingerprint, inputs, paths, payload, secrets
-from . import drive
+from . import drive, work_dirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,11 @@ class Draft:
     @property
     def workdir(self) -> Path:
         return Path(self.request.bed.workdir)
+
+
+def needs_twin(request: Request) -> bool:
+    """Whether a check of the trial compares the run with its twin."""
+    return judge.needs_twin(judge.specs(request.trial, request.catalogue), request.catalogue)
 
 
 def begin(draft: Draft, directory: Path) -> Plan:
@@ -136,7 +141,7 @@ def _prepare(draft: Draft, directory: Path) -> Plan:
         checked = _preflight(draft, status)
         code = installed.result()
         plan = _plan(
-            draft, status, run_id=name, payload_path=code, checked=checked, work_dir=_work_dir(draft, name, code)
+            draft, status, run_id=name, payload_path=code, checked=checked, work_dir=_work_dir(draft, directory, code)
         )
         files, left_out = _inputs(draft)
         plan = replace(plan, inputs=bundle.sums(files), inputs_left_out=left_out)
@@ -179,15 +184,23 @@ def _preflight(draft: Draft, status: BedStatus) -> preflight.Checked:
     return checked
 
 
-def _work_dir(draft: Draft, run_id: str, payload_path: str) -> WorkDir | None:
-    """Where the ranks find the user's script: in place, or in a directory of this run that its nodes share."""
-    project = draft.project
-    if project is None:
+def _work_dir(draft: Draft, directory: Path, payload_path: str) -> WorkDir | None:
+    """Where the ranks find the user's script: in place, or in a directory of this run that its nodes share.
+
+    A run with a twin, and the twin, work in copies of their own: neither sees what the other writes.
+    """
+    original = bundle.load_plan(draft.origin).work_dir if draft.origin else None
+    root = original.root if original else str(draft.project.root) if draft.project else ""
+    if not root:
         return None
-    if project.in_place:
-        return WorkDir(root=str(project.root), path=str(project.root))
-    path = f"{draft.bed.shared_dir}/{run_id}/{paths.WORK}"
-    return WorkDir(root=str(project.root), path=path, source=f"{payload_path}/{inputs.USER}".rstrip("/"))
+    if not draft.bed.shares_file_system:
+        path = f"{draft.bed.shared_dir}/{directory.name}/{paths.WORK}"
+        return WorkDir(root=root, path=path, source=f"{payload_path}/{inputs.USER}".rstrip("/"))
+    if not (draft.origin or (draft.request.twin and needs_twin(draft.request))):
+        return WorkDir(root=root, path=root)
+    own = directory.resolve() / paths.WORK
+    work_dirs.copy_project(Path(original.path if original else root), own, left_out=(directory.parent.resolve(),))
+    return WorkDir(root=root, path=str(own))
 
 
 def _plan(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..core.verdict import judge
 from ..core.verdict import twin as twins
 from ..model import codec
 from ..model.errors import EXIT_PASS, Interrupted
@@ -24,7 +23,7 @@ def provide(request: Request, directory: Path) -> bool:
     if (directory / bundle.TWIN).exists() or not _is_needed(request, directory):
         return False
     key = twins.twin_key(request.trial, paths.document(directory, bundle.FINGERPRINT))
-    cached = _from_cache(request, key)
+    cached = None if twins.is_script(request.trial) else _from_cache(request, key)
     twin = cached or _make(_without_faults(request), directory)
     if twin is not None:
         durable.perform(durable.file(directory / bundle.TWIN, paths.as_json(codec.plain(twin))))
@@ -65,8 +64,7 @@ def _from_cache(request: Request, key: str) -> Twin | None:
 
 
 def _is_needed(request: Request, directory: Path) -> bool:
-    chosen = judge.specs(request.trial, request.catalogue)
-    return bool(paths.document(directory, bundle.BUNDLE)["twin"]) and judge.needs_twin(chosen, request.catalogue)
+    return bool(paths.document(directory, bundle.BUNDLE)["twin"]) and preparation.needs_twin(request)
 
 
 def _without_faults(request: Request) -> Request:
@@ -113,7 +111,7 @@ def _judge_and_cache(request: Request, directory: Path) -> Twin | None:
     """Judge a twin run that has ended, and cache it where it can serve as a twin."""
     result = judging.finish(request.catalogue, directory, Path(request.bed.workdir))
     twin = twins.make_twin(bundle.load(directory))
-    if twin is not None:
+    if twin is not None and not twins.is_script(request.trial):
         cache.put(Path(request.state), twin)
     if result.code == EXIT_PASS:
         request.provider.forget(request.bed, directory.name)

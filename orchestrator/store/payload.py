@@ -105,10 +105,13 @@ def project_root(trial: Trial, *, in_place: bool) -> Path | None:
     return Path(root)
 
 
-def read_project(trial: Trial, bed: BedSpec) -> inputs.Project | None:
-    """The files of the trial's script for its bed. Raises UsageError if they are too many or too large to send."""
+def read_project(trial: Trial, bed: BedSpec, *, is_copied: bool = False) -> inputs.Project | None:
+    """The files of the trial's script for its bed. ``is_copied``: it runs in a copy on this machine.
+
+    Raises UsageError if they are too many or too large to send.
+    """
     in_place = bed.shares_file_system
-    root = project_root(trial, in_place=in_place)
+    root = project_root(trial, in_place=in_place and not is_copied)
     return read_directory(root, inputs.script(trial), in_place=in_place) if root else None
 
 

@@ -81,3 +81,31 @@ def test_an_endless_script_is_stopped_as_planned_and_passes(
     code, output = bed.ccbed("run", "job.py", "--stop-at", "5s", "--fail-node", "1", "--at", "5s")
     assert code == 3
     assert "the run would stop at 5s, before f0 (crash-node, after 5 s) is injected" in output
+
+
+SEES = """
+import os
+from pathlib import Path
+rank = os.environ["RANK"]
+print("sees:", sorted(path.name for path in Path(".").iterdir()), os.getcwd(), flush=True)
+Path("out.txt").write_text("written")
+"""
+
+
+def test_a_run_and_its_twin_never_see_each_others_files(
+    bed: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project, runs = tmp_path / "project", tmp_path / "runs"
+    project.mkdir()
+    (project / "job.py").write_text(SEES)
+    monkeypatch.chdir(project)
+    code, output = bed.ccbed("run", "job.py", "--nodes", "1", "--twin", "--runs-dir", str(runs))
+    assert code == 2, "nothing is known to compare: the script makes no step"
+    assert "no twin to compare with" in output
+    directories = [path for path in runs.iterdir() if not path.is_symlink()]
+    assert len(directories) == 2
+    for directory in directories:
+        assert f"sees: ['job.py'] {directory}/work" in logs(bed, directory)
+        assert (directory / "work/out.txt").read_text() == "written"
+        assert bed.ccbed("check", str(directory))[0] in (0, 2)
+    assert [path.name for path in project.iterdir()] == ["job.py"]

@@ -21,6 +21,8 @@ from ...store import bundle, paths, shipped
 from ..render.terminal import Terminal, short_path
 
 SCRIPT = "script"
+#: The check that compares a run with its twin.
+TWIN_CHECK = "bit-exact"
 #: Before the name of a shipped example script.
 EXAMPLE = "example:"
 #: Parameters of the script workload that arguments set, not options.
@@ -167,6 +169,14 @@ def implied_checks(document: source_positions.Document, fail_node: Sequence[str]
     return [
         trial_draft.Override(path=("checks",), content={"detected-within": "2s"}, source="--fail-node", append=True)
     ]
+
+
+def twin_check(source: Source, *, chosen: bool) -> list[trial_draft.Override]:
+    """Compare a script with the twin that --twin asks for."""
+    checks = source.document.content.get("checks") or ()
+    if not (chosen and source.is_script) or TWIN_CHECK in checks:
+        return []
+    return [trial_draft.Override(path=("checks",), content=TWIN_CHECK, source="--twin", append=True)]
 
 
 def require_nodes(source: Source, trial: Trial, bed: BedSpec, catalogue: Catalogue) -> None:

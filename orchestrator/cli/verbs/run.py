@@ -156,10 +156,11 @@ def _open_source(session: Session, known: _Known, script_args: list[str]) -> Sou
     help="Run the trial N times; --json prints one document for all runs. An interruption or an error stops it.",
 )
 @click.option(
-    "--no-twin",
-    is_flag=True,
-    help="Run no twin, the same trial without faults. Checks that need one are unknown (exit 2) if the trial names them,"
-    " else not checked.",
+    "--twin/--no-twin",
+    default=None,
+    help="Compare with a twin, the same trial without faults; a script and its twin then run in copies of its project."
+    " Without one, checks that need it are unknown (exit 2) if the trial names them, else not checked."
+    " [default: a twin, but none for a script]",
 )
 @click.option(
     "--secret",

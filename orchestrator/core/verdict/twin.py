@@ -20,9 +20,11 @@ from ...model.events import (
     RecoveryReplaced,
     RunBegin,
     RunInterrupted,
+    RunStopped,
 )
 from ...model.run import Run, Twin
 from ...model.trial import Trial
+from ...views import training
 
 #: Parts of a trial that do not change the computed result.
 LEFT_OUT = ("name", "faults", "recovery", "checks", "liveness")
@@ -37,8 +39,15 @@ def twin_key(trial: Trial, fingerprint: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def is_script(trial: Trial) -> bool:
+    """Whether the twin is known by the watcher's records. It is never cached: ccbed does not know everything that a script reads."""
+    return trial.workload == "script"
+
+
 def make_twin(run: Run) -> Twin | None:
     """The twin from a finished run; None if the run was disturbed or did not record enough."""
+    if is_script(run.trial):
+        return _script_twin(run)
     gangs = views.gangs(run.history)
     outcome, _, _ = views.ending(run.history)
     if outcome != "finished" or len(gangs) != 1 or _disturbed(run):
@@ -53,6 +62,20 @@ def make_twin(run: Run) -> Twin | None:
     return Twin(
         key=twin_key(run.trial, fingerprint), run=_name(run), losses=losses, digests=digests,
         steps=max(len(steps) for steps in losses.values()), faults=0, restarts=0, final_loss=_final_loss(ends),
+    )  # fmt: skip
+
+
+def _script_twin(run: Run) -> Twin | None:
+    lines = training.lineage_of(run)
+    outcome, _, _ = views.ending(run.history)
+    if outcome != "finished" or len(lines.attempts) != 1 or _disturbed(run):
+        return None
+    facts = training.kept_facts(lines)
+    if not facts.steps or not facts.digests:
+        return None
+    return Twin(
+        key=twin_key(run.trial, views.mapping(run.extras.get("fingerprint.json"))), run=_name(run), losses=facts.losses,
+        digests=facts.digests, steps=facts.steps, faults=0, restarts=0, final_loss=0.0,
     )  # fmt: skip
 
 
@@ -76,7 +99,9 @@ def _disturbed(run: Run) -> bool:
         RunInterrupted,
         NodeSilent,
     )
-    losses = any(views.is_abnormal(event) for event in run.history.events if event.type == "note")
+    stopped = run.history.last(RunStopped)
+    events = run.history.events if stopped is None else run.history.events[: stopped.seq]
+    losses = any(views.is_abnormal(event) for event in events if event.type == "note")
     return bool(run.trial.faults) or bool(run.history.of(*disturbances)) or losses
 
 

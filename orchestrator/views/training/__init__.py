@@ -5,6 +5,7 @@ from . import completeness, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, checkpoints, usable
 from .doubts import job_doubts, missing_ranks, unobserved
+from .kept import KeptFacts, kept_facts, step_of
 from .overview import kept_steps, resumes, steps, view, watched
 from .replay import Replay, redone, replays
 from .resumption import Lineage, RankResume, Resumption, lineage
@@ -12,6 +13,7 @@ from .resumption import Lineage, RankResume, Resumption, lineage
 __all__ = [
     "Attempt",
     "Checkpoint",
+    "KeptFacts",
     "Lineage",
     "Process",
     "RankResume",
@@ -22,6 +24,7 @@ __all__ = [
     "completeness",
     "is_observed",
     "job_doubts",
+    "kept_facts",
     "kept_steps",
     "lineage",
     "lineage_of",
@@ -30,6 +33,7 @@ __all__ = [
     "replays",
     "replicas",
     "resumes",
+    "step_of",
     "steps",
     "unobserved",
     "usable",

@@ -1,0 +1,72 @@
+"""A script is compared with its twin by the watcher's digests: equal, or unknown with the step at which they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from orchestrator.model.run import Twin
+from orchestrator.model.verdict import Verdict
+from orchestrator.views import training
+
+from .verdicts import ask
+from .watched_jobs import Job, right, wrong
+
+
+def twin(**about: Any) -> Twin:
+    """The undisturbed job of 30 steps."""
+    facts = training.kept_facts(training.lineage_of(Job(**about).attempt(0, 0, 30, ends=True).run()))
+    return Twin(
+        key="k", run="r-twin", losses=facts.losses, digests=facts.digests, steps=facts.steps, faults=0, restarts=0,
+        final_loss=0.0,
+    )  # fmt: skip
+
+
+def compared(job: Job, other: Twin | None) -> Verdict:
+    return ask(dataclasses.replace(job.run(), twin=other), "bit-exact")
+
+
+@pytest.mark.parametrize("about", [{}, {"k": 4}, {"sharded": True}, {"loss": False}, {"momentum": False}], ids=str)
+def test_a_job_that_resumed_rightly_equals_its_twin(about: dict[str, Any]) -> None:
+    verdict = compared(right(**about), twin(**about))
+    assert verdict.outcome == "pass", verdict.text
+    assert "of 2 ranks equal to the twin, to step 30" in verdict.text
+
+
+@pytest.mark.parametrize("part", ["optimizer", "data", "weights"])
+def test_a_difference_after_the_failover_is_unknown_without_a_control(part: str) -> None:
+    verdict = compared(wrong(part), twin())
+    assert verdict.outcome == "unknown"
+    assert "differs from the twin" in verdict.text and "without a restart control" in verdict.text
+
+
+def test_a_job_that_does_not_repeat_itself_is_named() -> None:
+    other = twin()
+    digests = {rank: {**own, "weights@3": "0" * 16} for rank, own in other.digests.items()}
+    verdict = compared(right(), dataclasses.replace(other, digests=digests))
+    assert verdict.outcome == "unknown"
+    assert "weights of step 3 differs from the twin" in verdict.text and "does not repeat its own steps" in verdict.text
+
+
+def test_without_digests_after_the_failover_nothing_is_shown() -> None:
+    other = twin()
+    early = {rank: {n: d for n, d in own.items() if training.step_of(n) <= 15} for rank, own in other.digests.items()}
+    verdict = compared(right(), dataclasses.replace(other, digests=early))
+    assert (verdict.outcome, "no digest of rank 0, 1 after step 15" in verdict.text) == ("unknown", True)
+    assert "no twin to compare with" in compared(right(), None).text
+
+
+def test_another_number_of_steps_is_named() -> None:
+    job = Job().attempt(0, 0, 18).attempt(1, 15, 28, ends=True)
+    verdict = compared(job, twin())
+    assert (verdict.outcome, "the run made 28 steps, its twin 30" in verdict.text) == ("unknown", True)
+
+
+def test_steps_that_were_given_up_are_not_compared() -> None:
+    """What an attempt computed after the step that was resumed from is no longer part of the job."""
+    facts = training.kept_facts(training.lineage_of(right().run()))
+    assert (facts.base, facts.steps) == (15, 30)
+    fresh = training.kept_facts(training.lineage_of(Job().attempt(0, 0, 18).run()))
+    assert {int(step) for step in fresh.losses["0"]} == set(range(1, 19))
