@@ -14,6 +14,7 @@ from ..gangs import Gang, gangs
 
 MODULUS = 1 << 64
 L = TypeVar("L", watch.Load, watch.Committed)
+C = TypeVar("C", bound=watch.Line)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +65,21 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One start of the job. ``index`` counts from 0; ``missing``: rank -> why it has no record of its training."""
+    """One start of the job. ``index`` counts from 0; ``missing``: rank -> why it has no record of its training.
+
+    ``is_restarted``: the launcher started it again within the same attempt of ccbed.
+    """
 
     index: int
     number: int
     restart: int
     ranks: Mapping[int, Process]
     missing: Mapping[int, str] = field(default_factory=dict)
+    is_restarted: bool = False
 
     @property
     def name(self) -> str:
-        return f"attempt {self.number}" + (f", restart {self.restart}" if self.restart else "")
+        return f"attempt {self.number}" + (f", restart {self.restart}" if self.is_restarted else "")
 
     def total(self, n: int) -> str | None:
         """The digest of all weights after ``n`` steps: of shards their sum; None if one of them is not known."""
@@ -110,7 +115,14 @@ def attempts(run: Run) -> tuple[Attempt, ...]:
         keys.append((known[-1].epoch, 0))
     by_epoch = {gang.epoch: gang for gang in known}
     return tuple(
-        _attempt(index, key, group, files, by_epoch.get(key[0]))
+        _attempt(
+            index,
+            key,
+            group,
+            files,
+            by_epoch.get(key[0]),
+            is_restarted=key[0] in {number for number, _ in keys[:index]},
+        )
         for index, (key, group) in enumerate(zip(keys, groups, strict=True))
     )
 
@@ -158,7 +170,8 @@ def _trained(file: watch.WatchFile) -> bool:
 
 
 def _attempt(
-    index: int, key: tuple[int, int], group: Mapping[int, watch.WatchFile], files: Iterable[watch.WatchFile], gang: Gang | None
+    index: int, key: tuple[int, int], group: Mapping[int, watch.WatchFile], files: Iterable[watch.WatchFile], gang: Gang | None,
+    *, is_restarted: bool,
 ) -> Attempt:  # fmt: skip
     idle = {file.rank: file for file in files if _key(file) == key and file.rank not in group}
     return Attempt(
@@ -171,6 +184,7 @@ def _attempt(
             for rank in _expected(group.values(), idle.values(), gang)
             if rank not in group
         },
+        is_restarted=is_restarted,
     )
 
 
@@ -195,8 +209,7 @@ def _reason(rank: int, file: watch.WatchFile | None, gang: Gang | None) -> str:
 def _process(file: watch.WatchFile) -> Process:
     states: dict[int, watch.State] = {}
     for state in file.of(watch.State):
-        if state.n not in states or state.full >= states[state.n].full:
-            states[state.n] = state
+        states[state.n] = _completed(states[state.n], state) if state.n in states else state
     return Process(
         rank=file.rank,
         node=file.node,
@@ -225,7 +238,9 @@ def merged(lines: Iterable[L]) -> dict[str | int, L]:
     return result
 
 
-def _completed(before: L, line: L) -> L:
-    fields = {item.name: getattr(line, item.name) for item in dataclasses.fields(line)}
-    known = {name: value for name, value in fields.items() if value not in (None, {}, ())}
-    return dataclasses.replace(before, **{**known, "t": before.t})
+def _completed(before: C, line: C) -> C:
+    """The line with what a later one adds, or states in full."""
+    names = [item.name for item in dataclasses.fields(line) if item.name != "t"]
+    values = {name: getattr(line, name) for name in names if getattr(line, name) is not None}
+    known = {name: value for name, value in values.items() if value or getattr(before, name) is None}
+    return dataclasses.replace(before, **known)

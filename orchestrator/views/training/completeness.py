@@ -17,6 +17,8 @@ Result = Literal["pass", "fail", "unknown", "not applicable"]
 PARTS = ("weights", "buffers", "optimizer", "learning rate", "scheduler", "scaler", "RNG", "data position")
 #: The better a result is, the later it stands: a row has the worst result of all ranks.
 _ORDER: tuple[Result, ...] = ("fail", "unknown", "pass", "not applicable")
+#: The digest of no tensor.
+NOTHING = "0" * 16
 #: A generator counts as used by steps if it is drawn from between at least this share of them.
 _MOST = 0.5
 
@@ -33,17 +35,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """The state that a rank began with, and that of the same moment before: of its own rank, else of a replica."""
+    """The state that a rank began with, and that of the same moment before.
+
+    ``before``: of its own rank, with the parts that replicas share from one of them; ``own``: of its own rank only.
+    """
 
     process: Process
     start: watch.State
     before: watch.State
+    own: watch.State | None
     old: Process | None
     replays: tuple[Replay, ...]
-
-    @property
-    def is_own(self) -> bool:
-        return self.old is not None and self.old.rank == self.process.rank
 
 
 def rows(lines: Lineage, resumption: Resumption) -> tuple[Row, ...]:
@@ -74,11 +76,11 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
         )
         yield from (Row(part=part, result="unknown", text=reason, who=who) for part in PARTS)
         return
-    old, before = _moment(lines, resumption.attempt, process, resumption.step)
+    old, own, before = _moment(lines, resumption.attempt, process, resumption.step)
     if before is None:
         yield from _by_contents(resumption, process, start, repeated, who)
         return
-    pair = _Pair(process=process, start=start, before=before, old=old, replays=repeated)
+    pair = _Pair(process=process, start=start, before=before, own=own, old=old, replays=repeated)
     for part in PARTS:
         result, text = _COMPARE[part](pair)
         yield Row(part=part, result=result, text=text, who=who)
@@ -86,16 +88,33 @@ def _rank_rows(lines: Lineage, resumption: Resumption, process: Process, repeate
 
 def _moment(
     lines: Lineage, attempt: Attempt, process: Process, step: Step
-) -> tuple[Process | None, watch.State | None]:
-    """The full state after ``step`` in the newest earlier attempt that recorded it."""
+) -> tuple[Process | None, watch.State | None, watch.State | None]:
+    """(the process before, its own state, the state with the parts that a replica recorded) after ``step``.
+
+    Of the newest earlier attempt of which a rank recorded all parts. A rank that saves nothing does not know that another saves.
+    """
     for old in reversed(lines.earlier(attempt)):
         n = lines.n_of(step, old)
-        holders = sorted(old.ranks.values(), key=lambda other: other.rank != process.rank)
-        for other in holders:
-            state = other.states.get(n) if n is not None else None
-            if state is not None and state.full and other.holds_same_as(process):
-                return other, state
-    return None, None
+        states = (
+            {p.rank: p.states[n] for p in old.ranks.values() if n in p.states and p.holds_same_as(process)}
+            if n is not None
+            else {}
+        )
+        full = next(
+            (state for rank, state in sorted(states.items(), key=lambda item: item[0] != process.rank) if state.full),
+            None,
+        )
+        if full is not None:
+            own = old.ranks.get(process.rank)
+            return own, _own_state(own, states.get(process.rank), n or 0), full
+    return None, None, None
+
+
+def _own_state(process: Process | None, state: watch.State | None, n: int) -> watch.State | None:
+    """The state, or what is known of it by the fingerprints of the generators."""
+    if state is not None or process is None or n not in process.rngs:
+        return state
+    return watch.State(t=0.0, n=n, rng=process.rngs[n])
 
 
 def _by_contents(
@@ -139,14 +158,13 @@ def _weights(pair: _Pair) -> tuple[Result, str]:
 def _buffers(pair: _Pair) -> tuple[Result, str]:
     """The forward pass of the coming step has updated them already, so they compare only with the same batch."""
     own, other = pair.start.buffers, pair.before.buffers
-    if not own and not other:
+    if own == other == NOTHING or (not own and not other and pair.start.full):
         return "not applicable", "the model has none"
     if own == other and _is_digested(own):
         return "pass", ""
     if not own or not other or not _is_digested(own) or not _is_digested(other):
         return "unknown", "no digest"
-    batches = pair.start.batch, pair.before.batch
-    if pair.is_own and None not in batches and batches[0] == batches[1]:
+    if pair.own is not None and pair.own.full and _has_same_batch(pair):
         return "fail", "differ with the same batch"
     return "unknown", "differ, but so may the batch that updated them"
 
@@ -199,11 +217,9 @@ def _document(own: Any, other: Any, absent: str) -> tuple[Result, str]:
 
 def _rng(pair: _Pair) -> tuple[Result, str]:
     """A generator that steps do not draw from need not be restored."""
-    own, other = pair.start.rng, pair.before.rng
-    if not pair.is_own:
-        return "unknown", "the record of this rank before the failure is missing"
+    own, other = pair.start.rng, pair.own.rng if pair.own else None
     if own is None or other is None:
-        return "unknown", "not recorded"
+        return _undrawn(pair)
     results = [_generator(name, pair) for name in sorted({*own, *other})]
     if not results:
         return "not applicable", "no generator"
@@ -211,10 +227,10 @@ def _rng(pair: _Pair) -> tuple[Result, str]:
 
 
 def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
-    own, other = (pair.start.rng or {}).get(name), (pair.before.rng or {}).get(name)
+    own, other = (pair.start.rng or {}).get(name), (pair.own.rng if pair.own and pair.own.rng else {}).get(name)
     share = _drawn(name, pair)
     if own is not None and own == other:
-        return ("pass", "") if share else ("not applicable", "steps do not draw from it")
+        return ("not applicable", "steps do not draw from it") if share == 0 else ("pass", "")
     if own is None and other is None:
         return "not applicable", f"{name} has no generator"
     if share == 0:
@@ -226,6 +242,19 @@ def _generator(name: str, pair: _Pair) -> tuple[Result, str]:
     if share >= _MOST:
         return "fail", f"{name} differs, and steps draw from it"
     return "unknown", f"{name} differs, and some steps draw from it"
+
+
+def _undrawn(pair: _Pair) -> tuple[Result, str]:
+    """The rank recorded no generator at this moment: they matter only if steps draw from them."""
+    names = {
+        name for process in (pair.old, pair.process) if process for prints in process.rngs.values() for name in prints
+    }
+    shares = [_drawn(name, pair) for name in names]
+    if shares and all(share == 0 for share in shares):
+        return "not applicable", "steps do not draw from it"
+    if any(shares) and _replayed(pair.replays, least=2):
+        return "pass", f"{len(pair.replays)} steps that draw from it came out as before"
+    return "unknown", "this rank did not record it at this moment"
 
 
 def _drawn(name: str, pair: _Pair) -> float | None:
@@ -240,10 +269,13 @@ def _drawn(name: str, pair: _Pair) -> float | None:
 
 def _data_position(pair: _Pair) -> tuple[Result, str]:
     result, text = _data(pair.replays)
-    batches = pair.start.batch, pair.before.batch
-    if result == "unknown" and pair.is_own and None not in batches and batches[0] == batches[1]:
+    if result == "unknown" and _has_same_batch(pair):
         return "pass", "the first batch is the one that was due"
     return result, text
+
+
+def _has_same_batch(pair: _Pair) -> bool:
+    return pair.own is not None and pair.start.batch is not None and pair.start.batch == pair.own.batch
 
 
 def _data(repeated: tuple[Replay, ...]) -> tuple[Result, str]:
