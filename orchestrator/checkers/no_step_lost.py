@@ -53,19 +53,25 @@ def _script(run: Run) -> Verdict:
         for item in lines.resumptions
         if item.step is None
     ]
-    ranks = lines.attempts[-1].ranks if lines.attempts else {}
-    ends = {process.name: lines.bases.get(len(lines.attempts) - 1, 0) + process.last for process in ranks.values()}
-    if len(set(ends.values())) > 1 and not doubts:
-        first, last = min(ends, key=lambda name: ends[name]), max(ends, key=lambda name: ends[name])
-        failures.append(views.finding(f"{first} ended after step {ends[first]}, {last} after step {ends[last]}"))
-    doubts += [
-        views.finding(f"{p.name} has no end in its record: it was killed, or still runs")
-        for p in ranks.values()
-        if p.end is None
-    ]
+    doubts += _endings(run, lines)
     count = len(training.redone(lines))
-    text = f"steps 1 to {max(ends.values(), default=0)} once on {len(ranks)} ranks, {count} redone"
+    ranks = lines.attempts[-1].ranks.values() if lines.attempts else ()
+    last = max((process.last for process in ranks), default=0) + lines.bases.get(len(lines.attempts) - 1, 0)
+    text = f"steps 1 to {last} once on {len(ranks)} ranks, {count} redone"
     return views.conclude("no-step-lost", text, failures=failures, doubts=doubts, evidence={"redone": count})
+
+
+def _endings(run: Run, lines: training.Lineage) -> Iterator[views.Finding]:
+    """Ranks of the last attempt that did not leave normally, without a bed that would know, or that left after other steps."""
+    ranks = tuple(lines.attempts[-1].ranks.values()) if lines.attempts else ()
+    open_ended = [process for process in ranks if process.end is None]
+    for process in open_ended if not run.history.events else ():
+        yield views.finding(f"{process.name} has no end in its record: it was killed, or still runs")
+    first, last = (pick(ranks, key=lambda process: process.last, default=None) for pick in (min, max))
+    if first and last and not open_ended and first.last != last.last:
+        yield views.finding(
+            f"{first.name} ended after {first.last} steps of its attempt, {last.name} after {last.last}"
+        )
 
 
 def _gaps(lines: training.Lineage, attempt: training.Attempt) -> Iterator[views.Finding]:

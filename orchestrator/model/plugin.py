@@ -54,7 +54,8 @@ class Workload(Protocol):
     (model/free_memory.py); ``programs(params)`` returns programs that every node needs besides torch: the algorithm that
     needs them, their names in system.json, how to install them; ``traffic(params, world, samples)`` and
     ``once(params, world)`` predict the bytes of every operation of all ranks, in a step with that many samples and before
-    the first step; ``PHASES``: the phases of its steps; the first is the default of a fault's trigger.
+    the first step; ``PHASES``: the phases of its steps; the first is the default of a fault's trigger;
+    ``CHECKS_OF_FAULTS``: more checks for a trial with planned faults.
     """
 
     Params: type[Any]

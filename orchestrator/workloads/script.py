@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
 METRICS: Mapping[str, tuple[str, str]] = {}
 CHECKS: tuple[str, ...] = ("no-hang",)
+#: These judge a run with planned faults by what the watcher recorded.
+CHECKS_OF_FAULTS: tuple[str, ...] = (
+    "resumed-from", "resumed-newest", "resume-complete", "no-step-lost", "replay-equal", "replicas-identical",
+)  # fmt: skip
 #: Where the watcher can hold a rank of a script.
 PHASES = ("backward", "data", "forward", "optimizer", "save", "save-during", "save-after", "load")
 #: A script begins with the random states of ``python FILE.py``, not with seeds of ccbed.

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.verdict import judge
 from orchestrator.model import watch
+from orchestrator.model.trial import FaultPlan, Trial, Trigger
 from orchestrator.model.verdict import Verdict
 
 from . import watched_jobs
+from .catalogue import CATALOGUE
 from .verdicts import ask
 from .watched_jobs import Job, right, wrong
 
@@ -211,3 +214,10 @@ def test_a_difference_without_a_cause_is_not_a_failure_of_the_resumption() -> No
 
 def _noisy(line: watch.Line) -> watch.Line:
     return dataclasses.replace(line, loss=(0.125).hex()) if isinstance(line, watch.Step) else line
+
+
+def test_a_script_is_judged_by_its_records_only_where_a_fault_is_planned() -> None:
+    fault = FaultPlan(id="f0", fault="crash-node", node=1, at=Trigger(step=3))
+    quiet, drill = Trial(name="job", workload="script"), Trial(name="job", workload="script", faults=(fault,))
+    names = [{spec.name for spec in judge.specs(trial, CATALOGUE)} for trial in (quiet, drill)]
+    assert not names[0] & set(CHECKS) and set(CHECKS) <= names[1]

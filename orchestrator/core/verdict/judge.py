@@ -38,14 +38,15 @@ JUDGED_BY, ANOTHER_VERSION = "judged_by", "another version of the check than the
 
 
 def specs(trial: Trial, catalogue: Catalogue) -> tuple[CheckSpec, ...]:
-    """The checks: those that always run, those of the workload, and those of the trial, without repetition.
+    """The checks: those that always run, those of the workload, with ``CHECKS_OF_FAULTS`` if a fault is planned, and the trial's.
 
     If a check is named twice, the later, more specific entry applies; the order is that of the first entry.
     """
     always = (name for name, plugin in catalogue.checkers.items() if _checker(plugin).ALWAYS)
     workload = catalogue.workloads.get(trial.workload)
     defaults: Iterable[str] = getattr(workload.module, "CHECKS", ()) if workload else ()
-    chosen = {name: CheckSpec(name=name) for name in (*always, *defaults)}
+    recovery: Iterable[str] = getattr(workload.module, "CHECKS_OF_FAULTS", ()) if workload and trial.faults else ()
+    chosen = {name: CheckSpec(name=name) for name in (*always, *defaults, *recovery)}
     for spec in trial.checks:
         chosen[spec.name] = spec
     return tuple(chosen.values())
