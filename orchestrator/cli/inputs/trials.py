@@ -309,6 +309,8 @@ def planned(trial: Trial, plan: Plan) -> Iterable[str]:
 def _when(at: Any) -> str:
     if at.after_s is not None:
         return f"{at.after_s:g} s after the gang joined, once, observed"
+    if at.on is not None and at.after_save is not None:
+        return f"{at.steps_later or 0} steps after checkpoint {at.after_save} of the script, once, observed"
     if at.on is not None:
         return f"on {at.on}, once, observed"
     if at.after_save is not None:

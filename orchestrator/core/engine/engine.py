@@ -109,7 +109,8 @@ def _rank_joined(trial: Trial, state: State, event: Event[RankJoined]) -> Result
 
 
 def _rank_step(trial: Trial, state: State, event: Event[RankStep | Progress]) -> Result:
-    return reached(state, [event.data.step]), ()
+    state = reached(state, [event.data.step])
+    return faults.progressed(trial, state, event) if _current(state, event) else (state, ())
 
 
 def _rank_finished(trial: Trial, state: State, event: Event[RankFinished]) -> Result:

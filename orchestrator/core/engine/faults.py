@@ -13,10 +13,12 @@ from ...model.events import (
     FaultPlanned,
     FaultTarget,
     FaultUnreached,
+    Progress,
     RankHeld,
     RankHold,
     RankInside,
     RankRelease,
+    RankStep,
     SaveCommitted,
 )
 from ...model.gang import Hold
@@ -60,12 +62,24 @@ def saved(trial: Trial, state: State, event: Event[SaveCommitted]) -> Result:
     if not step or (epoch, step) in state.saves:
         return state, ()
     state = replace(state, saves=(*state.saves, (epoch, step)))
-    waiting = [f for f in trial.faults if f.at.after_save and state.faults[f.id].stage == "planned"]
+    waiting = [f for f in trial.faults if f.at.after_save and f.at.exact and state.faults[f.id].stage == "planned"]
     due = [f for f in waiting if len(state.saves) >= (f.at.after_save or 0) and f.at.epoch in (None, epoch)]
     slots = [(fault, _slot(fault, state)) for fault in due]
     return state, tuple(
         order for fault, slot in slots if slot is not None for order in _holds_later(trial, state, fault, slot)
     )
+
+
+def progressed(trial: Trial, state: State, event: Event[RankStep | Progress]) -> Result:
+    """The job's own launcher runs it, and its ranks cannot be held: inject as soon as a worker reports the step (observed)."""
+    result: Result = state, ()
+    for fault in trial.faults:
+        saves, at = fault.at.after_save, fault.at
+        if at.exact or not saves or len(state.saves) < saves or state.faults[fault.id].stage != "planned":
+            continue
+        if (event.data.step or 0) >= state.saves[saves - 1][1] + (at.steps_later or 0):
+            result = then(result, lambda s, id=fault.id: act(trial, s, id))  # type: ignore[misc]
+    return result
 
 
 def _holds_later(trial: Trial, state: State, fault: FaultPlan, slot: int) -> tuple[Command, ...]:
@@ -102,7 +116,7 @@ def after_start(trial: Trial, state: State) -> Result:
 
 def on_event(trial: Trial, state: State, event: Event) -> Result:
     """Inject faults that wait for the nth occurrence of an event (``on``)."""
-    waiting = [f for f in trial.faults if f.at.on == event.f]
+    waiting = [f for f in trial.faults if f.at.on == event.f and not f.at.after_save]
     if not waiting or event.type not in ("ok", "note"):
         return state, ()
     count = state.event_counts.get(event.f, 0) + 1

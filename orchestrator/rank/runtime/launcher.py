@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...model import gang as gang_model
-from ...model.events import Progress
+from ...model.events import Progress, SaveCommitted
 
 if TYPE_CHECKING:
     from . import context
@@ -108,7 +108,8 @@ def _wait(ctx: context.RankContext, child: subprocess.Popen[bytes]) -> int:
             code: int | None = child.wait(POLL_S)
         except subprocess.TimeoutExpired:
             code = None
-        records.read()
+        for save in records.read():
+            ctx.note(save)
         since += POLL_S
         if records.step > reported and (since >= REPORT_S or code is not None):
             ctx.note(Progress(rank=ctx.rank, step=records.step, steps=None))
@@ -123,13 +124,22 @@ class Records:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._offsets: dict[Path, int] = {}
+        self._saves: dict[tuple[Path, object], dict[str, Any]] = {}
         self.step = 0
 
-    def read(self) -> None:
-        for path in self._directory.glob("watch-r*.jsonl"):
+    def read(self) -> list[SaveCommitted]:
+        """The saves that were committed since the last reading. ``rank``: as the launcher numbers its workers."""
+        committed = []
+        for path in sorted(self._directory.glob("watch-r*.jsonl")):
             for record in self._lines(path):
-                if record.get("k") == "step" and isinstance(record.get("n"), int):
-                    self.step = max(self.step, record["n"])
+                kind, n = record.get("k"), record.get("n")
+                if kind in ("step", "state") and isinstance(n, int):
+                    self.step = max(self.step, n)
+                elif kind == "save":
+                    self._saves[path, record.get("id")] = record
+                elif kind == "committed" and (save := self._saves.pop((path, record.get("id")), None)):
+                    committed.append(_committed(path, save, record))
+        return committed
 
     def _lines(self, path: Path) -> Iterator[dict[str, Any]]:
         """The whole lines since the last reading; a file that cannot be read has none."""
@@ -147,3 +157,9 @@ class Records:
                 continue
             if isinstance(record, dict):
                 yield record
+
+
+def _committed(path: Path, save: Mapping[str, Any], record: Mapping[str, Any]) -> SaveCommitted:
+    rank = int(path.name.removeprefix("watch-r").partition("-")[0])
+    name = record.get("path") or save.get("path")
+    return SaveCommitted(rank=rank, path=name, n=save.get("n"), bytes=record.get("bytes"))

@@ -138,6 +138,8 @@ def _flat(value: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
 
 def _fault(fault: str, node: int | str, at: Any) -> str:
     who = f"group rank {node}" if isinstance(node, int) else node
+    if at.on is not None and at.after_save is not None:
+        return f"{fault} on {who} {at.steps_later or 0} steps after save {at.after_save}, observed"
     if at.on is not None:
         return f"{fault} on {who} after {at.on}" + (f" (no. {at.nth})" if at.nth > 1 else "")
     if at.after_save is not None:
