@@ -62,3 +62,16 @@ def test_the_newest_step_of_any_worker_is_read_line_by_line(tmp_path: Path) -> N
         out.write("4}\n")
     records.read()
     assert records.step == 44
+
+
+def test_a_save_is_reported_once_it_is_committed(tmp_path: Path) -> None:
+    records = launcher.Records(tmp_path)
+    lines = [
+        {"k": "save", "id": 1, "n": 10, "path": "a.tmp"},
+        {"k": "committed", "id": 1, "path": "a.pt", "bytes": 5},
+        {"k": "committed", "id": 1, "path": "a.pt", "bytes": 5, "sha256": "00"},
+        {"k": "save", "id": 2, "n": 20, "path": "b.tmp"},
+    ]
+    (tmp_path / "watch-r3-1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert [(save.rank, save.n, save.path) for save in records.read()] == [(3, 10, "a.pt")]
+    assert records.read() == []

@@ -128,3 +128,26 @@ def test_a_script_is_hit_in_its_steps_and_saves(at: str, trigger: Trigger) -> No
 def test_only_a_script_has_saves_that_the_watcher_sees() -> None:
     with pytest.raises(UsageError, match="is for scripts"):
         parse(HEAD + "faults: [crash-node: {node: 1, at: {after-save: 2}}]")
+
+
+LAUNCHED = "trial: t\nworkload: script\nparams: {file: a.py, launcher: torchrun}\n"
+
+
+def test_a_launcher_recovers_by_itself_and_its_ranks_are_not_held() -> None:
+    trial = parse(LAUNCHED + "faults: [crash-node: {node: 2}]\n")
+    assert trial.recovery.policy == ("theirs",)
+    at = trial.faults[0].at
+    assert (at.after_save, at.steps_later, at.exact) == (2, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (LAUNCHED + "faults: [crash-node: {node: 2, at: step=20}]\n", "a launcher's ranks cannot be held there"),
+        (HEAD + "recovery: {policy: theirs}\n", "theirs needs a launcher that recovers"),
+        (LAUNCHED.replace("torchrun", "'run {where}'"), "unknown {where}"),
+    ],
+)
+def test_what_a_launcher_cannot_do_is_refused(text: str, problem: str) -> None:
+    with pytest.raises(UsageError, match=problem.replace("{", r"\{")):
+        parse(text)

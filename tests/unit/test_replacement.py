@@ -13,6 +13,7 @@ from orchestrator.core.engine.state import State
 from orchestrator.model.event import Clock, Command, Event, Source, event
 from orchestrator.model.events import (
     CommandFailed,
+    FaultAct,
     GangStart,
     GangStop,
     NodeApply,
@@ -20,18 +21,20 @@ from orchestrator.model.events import (
     NodeExit,
     NodeKill,
     NodeSilent,
+    Progress,
     RankExit,
+    SaveCommitted,
 )
 from orchestrator.model.payload import Payload
 from orchestrator.model.plan import Plan
-from orchestrator.model.trial import THEIRS, Trial
+from orchestrator.model.trial import THEIRS, FaultPlan, Trial
 
 from ..sim import world
 
 
-def _running(max_restarts: int = 3, spares: bool = True) -> tuple[Trial, State]:
+def _running(max_restarts: int = 3, spares: bool = True, *planned: FaultPlan) -> tuple[Trial, State]:
     """Launchers run on four nodes, with or without a spare."""
-    trial = world.trial(policy=(THEIRS,), max_restarts=max_restarts)
+    trial = world.trial(*planned, policy=(THEIRS,), max_restarts=max_restarts)
     plan: Plan = replace(world.plan(trial), policy=(THEIRS, "spare", "restart"), has_launcher=True)
     if not spares:
         plan = replace(plan, spares=())
@@ -136,3 +139,16 @@ def test_a_node_that_cannot_be_restarted_is_left_to_the_launchers() -> None:
     state, commands = engine.step(trial, state, failed)
     assert _notes(commands) == ["recovery.refused"]
     assert state.vacant == {2}
+
+
+def test_a_fault_acts_some_steps_after_the_second_checkpoint_and_nothing_is_held() -> None:
+    planned = world.crash(2, on="save.committed", after_save=2, steps_later=3)
+    trial, state = _running(3, True, planned)
+    acts: list[int] = []
+    for step in (10, 10, 19, 20, 22, 23, 24):
+        saved = _event(SaveCommitted(rank=0, n=step), "n0")
+        state, commands = engine.step(trial, state, saved) if step % 10 == 0 else (state, ())
+        assert not commands
+        state, commands = engine.step(trial, state, _event(Progress(rank=0, step=step, steps=None), "n0"))
+        acts += [step for _ in _orders(commands, FaultAct)]
+    assert acts == [23]
