@@ -146,7 +146,7 @@ def test_a_fault_acts_some_steps_after_the_second_checkpoint_and_nothing_is_held
     trial, state = _running(3, True, planned)
     acts: list[int] = []
     for step in (10, 10, 19, 20, 22, 23, 24):
-        saved = _event(SaveCommitted(rank=0, n=step), "n0")
+        saved = _event(SaveCommitted(rank=0, n=step, path=None, bytes=None), "n0")
         state, commands = engine.step(trial, state, saved) if step % 10 == 0 else (state, ())
         assert not commands
         state, commands = engine.step(trial, state, _event(Progress(rank=0, step=step, steps=None), "n0"))

@@ -178,9 +178,8 @@ def _observed(
         text = "a launcher's ranks cannot be held there; give after-save=2+3, or a time such as 30s"
         draft.add_problem((*where, exact[0]), text, body[exact[0]])
         return None
-    numbers.setdefault("after_save", DEFAULT_SAVE)
-    numbers.setdefault("steps_later", DEFAULT_STEPS_LATER)
-    return Trigger(on=SAVE_COMMITTED, **numbers)
+    saves, later = numbers.get("after_save", DEFAULT_SAVE), numbers.get("steps_later", DEFAULT_STEPS_LATER)
+    return Trigger(on=SAVE_COMMITTED, after_save=saves, steps_later=later, epoch=numbers.get("epoch"))
 
 
 def _as_mapping(at: Any) -> dict[str, Any] | None:
