@@ -68,9 +68,19 @@ def test_a_run_is_stopped_after_a_time_from_the_start_of_its_ranks() -> None:
     assert only_end(book)["outcome"] == "finished"
 
 
-@pytest.mark.parametrize("stop_at", ["step=3", "after-save=1", "0.4s"])
-def test_a_planned_fault_is_injected_and_recovered_first(stop_at: str) -> None:
-    _, book = world.run(script(stop_at, world.crash(2, after_s=0.3)), watched_bed())
+@pytest.mark.parametrize(
+    ("stop_at", "at"),
+    [
+        ("step=3", {"after_s": 0.3}),
+        ("after-save=1", {"after_s": 0.3}),
+        ("0.4s", {"after_s": 0.3}),
+        ("after-save=2", {"on": "save.committed", "nth": 2}),
+        ("after-save=2", {"on": "save.committed", "nth": 2, "after_s": 0.05}),
+        ("after-save=2", {"after_save": 2, "steps_later": 3}),
+    ],
+)
+def test_a_planned_fault_is_injected_and_recovered_first(stop_at: str, at: dict[str, Any]) -> None:
+    _, book = world.run(script(stop_at, world.crash(2, **at)), watched_bed())
     (stopped,) = of(book, "run.stopped")
     after = {event.value["rank"] for event in of(book, "rank.step") if event.epoch == 1 and event.seq < stopped.seq}
     assert after == {0, 1, 2, 3}
@@ -107,8 +117,9 @@ def test_another_orchestrator_stops_the_run_at_the_same_point(limit: int) -> Non
     ("stop_at", "at"),
     [
         ("10s", {"after_s": 10.0}),
-        ("step=30", {"step": 30}),
-        ("after-save=2", {"on": "save.committed", "nth": 2, "after_s": 1.0}),
+        ("step=30", {"step": 31}),
+        ("after-save=2", {"on": "save.committed", "nth": 3, "after_s": 1.0}),
+        ("after-save=2", {"after_save": 3, "steps_later": 2}),
     ],
 )
 def test_a_stop_that_certainly_comes_before_the_fault_is_refused(stop_at: str, at: dict[str, Any]) -> None:

@@ -37,11 +37,10 @@ def _not_before(stop: StopPoint | None, fault: FaultPlan) -> str:
         return ""
     if stop.after_s is not None and at.on is None and at.after_s is not None and at.after_s >= stop.after_s:
         return f"after {at.after_s:g} s"
-    if stop.step is not None and at.step is not None and at.step >= stop.step:
+    if stop.step is not None and at.step is not None and at.step > stop.step:
         return f"at step {at.step}"
-    if stop.saves is not None and at.on == SaveCommitted.NAME and at.nth >= stop.saves:
-        return f"after save {at.nth}"
-    return ""
+    saves = at.nth if at.on == SaveCommitted.NAME else at.after_save
+    return f"after save {saves}" if stop.saves is not None and saves is not None and saves > stop.saves else ""
 
 
 def on_event(trial: Trial, state: State, event: Event) -> Result:
@@ -52,9 +51,9 @@ def on_event(trial: Trial, state: State, event: Event) -> Result:
     state = replace(state, stop=_counted(state, event))
     if stop.after_s is not None and state.armed and not state.stop.is_armed:
         return replace(state, stop=replace(state.stop, is_armed=True)), (timer(KEY, stop.after_s),)
-    if not _is_reached(stop, state.stop) or not _is_recovered(trial, state):
+    if not _is_reached(stop, state) or not _is_recovered(trial, state):
         return state, ()
-    stopped = RunStopped(at=str(trial.params["stop_at"]), steps=state.stop.total, saves=len(state.stop.saves))
+    stopped = RunStopped(at=str(trial.params["stop_at"]), steps=state.stop.total, saves=len(state.saves))
     ending = Ending(outcome="finished", reason=f"stopped as planned at {stopped.at}")
     return then((state, (note(stopped, KEY, epoch=state.epoch),)), lambda s: shutdown.close(trial, s, ending))
 
@@ -65,8 +64,6 @@ def _counted(state: State, event: Event) -> StopProgress:
     if event.kind is RankStep:
         steps = {**progress.steps, epoch: max(progress.steps.get(epoch, 0), event.data.step)}
         return replace(progress, steps=steps, stepped=progress.stepped | {(epoch, event.data.rank)})
-    if event.kind is SaveCommitted:
-        return replace(progress, saves=progress.saves | {(epoch, event.data.n)})
     if event.kind in (FaultActDone, FaultHealDone):
         return replace(progress, stepped=frozenset())
     if event.kind is TimerDone and event.key == KEY:
@@ -74,12 +71,12 @@ def _counted(state: State, event: Event) -> StopProgress:
     return progress
 
 
-def _is_reached(stop: StopPoint, progress: StopProgress) -> bool:
+def _is_reached(stop: StopPoint, state: State) -> bool:
     if stop.step is not None:
-        return progress.total >= stop.step
+        return state.stop.total >= stop.step
     if stop.saves is not None:
-        return len(progress.saves) >= stop.saves
-    return progress.is_over
+        return len(state.saves) >= stop.saves
+    return state.stop.is_over
 
 
 def _is_recovered(trial: Trial, state: State) -> bool:
@@ -97,11 +94,18 @@ def _is_recovered(trial: Trial, state: State) -> bool:
 def _is_over(trial: Trial, state: State, fault: FaultPlan) -> bool:
     current = state.faults[fault.id]
     if current.stage == "planned":
-        is_timed = fault.at.after_s is not None
-        return not (is_timed and (fault.at.on is None or state.event_counts.get(fault.at.on, 0) >= fault.at.nth))
+        return not _follows(state, fault)
     if current.stage == "acted":
         return _needs_no_heal(state, fault, current)
     return current.stage not in ("held", "acting", "healing")
+
+
+def _follows(state: State, fault: FaultPlan) -> bool:
+    """Whether the injection of a planned fault is only a matter of time, or of some steps."""
+    at = fault.at
+    if at.after_save is not None:
+        return len(state.saves) >= at.after_save
+    return at.after_s is not None and (at.on is None or state.event_counts.get(at.on, 0) >= at.nth)
 
 
 def _needs_no_heal(state: State, fault: FaultPlan, current: FaultState) -> bool:

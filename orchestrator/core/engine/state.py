@@ -77,14 +77,13 @@ class Ending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopProgress:
-    """What a planned stop counts. ``steps``: attempt -> steps of the fastest rank; ``saves``: (attempt, step) of each checkpoint.
+    """What a planned stop counts. ``steps``: attempt -> steps of the fastest rank; ``is_armed``, ``is_over``: of the timer.
 
-    ``stepped``: (attempt, rank) with a step since the last fault; ``is_armed``, ``is_over``: of the timer.
+    ``stepped``: (attempt, rank) with a step since the last fault.
     """
 
     steps: Mapping[int, int] = field(default_factory=dict)
     stepped: frozenset[tuple[int, int]] = frozenset()
-    saves: frozenset[tuple[int, int | None]] = frozenset()
     is_armed: bool = False
     is_over: bool = False
 
