@@ -48,7 +48,7 @@ class _Copy:
         target.mkdir(mode=0o700)
         for entry in sorted(source.iterdir()):
             self._entry(entry, target / entry.name)
-        shutil.copystat(source, target)
+        shutil.copymode(source, target)  # its time says when it was made, which prune reads
 
     def _entry(self, entry: Path, target: Path) -> None:
         if entry.name in SKIPPED or entry in self._left_out or entry == self._target:

@@ -132,3 +132,21 @@ def test_a_directory_of_runs_offers_what_never_began_and_bundles_only_when_asked
 
     assert offered(bundles=False) == {".gather-x-1": "", "2026-11-19T02-00-07Z-dp-ring-bbbb": ""}
     assert offered(bundles=True) == {**offered(bundles=False), RUN: "", OTHER: "open on its bed"}
+
+
+def test_copies_of_scripts_are_offered_and_their_bundles_stay(tmp_path: Path) -> None:
+    for name in (RUN, OTHER, "of-the-user"):
+        (tmp_path / name / "work").mkdir(parents=True)
+        (tmp_path / name / "work/snapshot.pt").write_text("1")
+        (tmp_path / name / "trial.json").write_text("{}")
+    (tmp_path / "latest").symlink_to(RUN)
+    listed = leftovers.of_runs(tmp_path, 2e9, {OTHER}, bundles=False)
+    assert {local.leftover.name: local.leftover.in_use for local in listed} == {
+        f"{RUN}/work": "",
+        f"{OTHER}/work": "the run is open on its bed",
+    }
+    assert {local.leftover.kind for local in listed} == {leftovers.WORK}
+    free = next(local for local in listed if not local.leftover.in_use)
+    leftovers.remove(free)
+    assert [path.name for path in (tmp_path / RUN).iterdir()] == ["trial.json"]
+    assert (tmp_path / OTHER / "work/snapshot.pt").exists() and (tmp_path / "of-the-user/work/snapshot.pt").exists()
