@@ -75,8 +75,9 @@ def _work_dirs(runs: Path) -> Iterator[Path]:
 
 def _local(kind: str, path: Path, now: float, in_use: str = "") -> LocalLeftover:
     measured = prunable_files.measure([path], now)
+    name = f"{path.parent.name}/{path.name}" if kind == WORK else path.name
     leftover = Leftover(
-        kind=kind, name=f"{path.parent.name}/{path.name}" if kind == WORK else path.name, location=str(path.parent), size_bytes=measured["size_bytes"],
+        kind=kind, name=name, location=str(path.parent), size_bytes=measured["size_bytes"],
         age_s=measured["age_s"], in_use=in_use,
     )  # fmt: skip
     return LocalLeftover(leftover=leftover, path=path)
