@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from orchestrator.model import algorithm
 from orchestrator.views import collectives
-from orchestrator.views.collectives import phrases, repeated_delays
+from orchestrator.views.collectives import attribution, phrases, repeated_delays
 from tests.contract import algorithms
 
 from . import collective_runs, simulated
@@ -186,3 +188,18 @@ def test_the_figures_of_the_origin_name_the_stopped_node(gather: bool) -> None:
 def test_two_trials_cannot_tell_what_is_usual() -> None:
     gang = Gang(schedules=MAKERS["ring all-reduce"](), stops={2: (1, 0.02, 3.0)})
     assert all(entry.cause is None for entry in measured(gang, iterations=2).slow)
+
+
+@pytest.mark.timeout(60)
+def test_an_order_of_messages_that_contradicts_itself_names_nobody_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The usual order of two arrivals is that of their medians; with few iterations it may contradict who waited for whom."""
+
+    def other_arrival(_: attribution.Iterations, event: attribution._Event) -> list[attribution._Event]:
+        return [attribution._Event("arrival", 0 if event.which else 1)]
+
+    pattern = SimpleNamespace(ranks=(0, 1), begin=np.zeros((1, 2)), at=lambda kind, which: np.ones(1))
+    moved = SimpleNamespace(end=np.ones((1, 2)))
+    monkeypatch.setattr(attribution, "LEAST_TRIALS", 1)
+    monkeypatch.setattr(attribution.Iterations, "_late", lambda *_: 1.0)
+    monkeypatch.setattr(attribution.Iterations, "_causes", other_arrival)
+    assert attribution.Iterations(moved, pattern, np.zeros(1, int)).attribution(0) is None  # type: ignore[arg-type]

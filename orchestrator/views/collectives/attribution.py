@@ -79,11 +79,14 @@ class Iterations:
         return len(self._first)
 
     def attribution(self, row: int) -> Attribution | None:
-        """None if there are too few iterations for usual times, nothing is late, or many small delays have added up."""
+        """None if there are too few iterations for usual times, nothing is late, or many small delays have added up.
+
+        None also where the usual order of messages contradicts itself, which few iterations on a busy machine may yield.
+        """
         start = self._latest(row)
         if start is None or len(self) < LEAST_TRIALS:
             return None
-        event = start
+        event, passed = start, {start}
         while True:
             late = {cause: self._late(cause, row) for cause in self._causes(event)}
             causes = [cause for cause in late if late[cause] >= _CARRIES * self._late(event, row)]
@@ -92,6 +95,9 @@ class Iterations:
                 whole = self._late(start, row)
                 return self._conclude(event, row) if grown >= _EXPLAINS * whole else None
             event = max(causes, key=lambda cause: self._when(cause)[row])
+            if event in passed:
+                return None
+            passed.add(event)
 
     # --- events --------------------------------------------------------------------------------------------------------
 
