@@ -221,3 +221,8 @@ def test_a_script_is_judged_by_its_records_only_where_a_fault_is_planned() -> No
     quiet, drill = Trial(name="job", workload="script"), Trial(name="job", workload="script", faults=(fault,))
     names = [{spec.name for spec in judge.specs(trial, CATALOGUE)} for trial in (quiet, drill)]
     assert not names[0] & set(CHECKS) and set(CHECKS) <= names[1]
+
+
+def test_weights_that_were_loaded_and_not_applied_fail_in_their_row() -> None:
+    job = wrong("weights")
+    assert [name for name, result in rows(job).items() if result == "fail"] == ["weights"]

@@ -17,12 +17,13 @@ Step = int
 class RankResume:
     """``steps``: whose state the rank has as it begins, several where states are equal. ``how``: digest | file | scratch.
 
-    ``failure``: what is wrong; ``doubt``: why the steps are not known. One of the three is set.
+    ``failure``: what is wrong; ``doubt``: why the steps are not known. ``loaded``: the steps of the checkpoints that it loaded.
     """
 
     rank: int
     name: str
     steps: frozenset[Step] = frozenset()
+    loaded: frozenset[Step] = frozenset()
     how: str = ""
     failure: str = ""
     doubt: str = ""
@@ -85,8 +86,11 @@ def _resumption(attempt: Attempt, before: Lineage) -> Resumption:
 
 
 def _common(ranks: Iterable[RankResume]) -> Step | None:
-    """The step that all ranks share, the newest of equal ones; where ranks differ, the newest of any rank."""
-    sets = [rank.steps for rank in ranks if rank.steps]
+    """The step that all ranks share, the newest of equal ones; where ranks differ, the newest of any rank.
+
+    Of a rank that loaded a checkpoint and trains with other weights it is that of the checkpoint, from which it counts.
+    """
+    sets = [steps for rank in ranks if (steps := rank.loaded if rank.failure else rank.steps)]
     if not sets:
         return None
     return max(frozenset.intersection(*sets) or frozenset.union(*sets))
@@ -102,9 +106,8 @@ def _rank(process: Process, attempt: Attempt, before: Lineage, left: Sequence[tu
         return RankResume(rank=process.rank, name=process.name, steps=steps & loaded, how="digest")
     if loaded and (steps == {0} or not steps) and _is_exact(loaded, process, before, left):
         text = f"{process.name} loaded the checkpoint of step {max(loaded)}, but trains from other weights"
-        return RankResume(
-            rank=process.rank, name=process.name, steps=steps, how="digest" if steps else "", failure=text
-        )
+        how = "digest" if steps else ""
+        return RankResume(rank=process.rank, name=process.name, steps=steps, loaded=loaded, how=how, failure=text)
     if steps:
         how = "scratch" if steps == {0} else "digest"
         return RankResume(rank=process.rank, name=process.name, steps=steps, how=how)
