@@ -71,6 +71,7 @@ _NOTES: Mapping[type[Payload] | None, tuple[tuple[str, ...] | None, str]] = {
     events.NodeExit: (None, "dead"),
     events.AgentReady: (("dead",), "idle"),
     events.RankJoined: (("start",), "run"),
+    events.RankStep: (("start",), "run"),
     events.RankHeld: (("start", "run"), "held"),
     events.RankReleased: (("held",), "run"),
     events.HoldExpired: (("held",), "run"),

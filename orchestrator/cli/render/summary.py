@@ -23,6 +23,8 @@ from .terminal import Terminal, run_path
 _MARKS = {"pass": "good", "fail": "bad", "unknown": "warn", "skipped": "warn"}
 _WORDS = {0: "PASS", 1: "FAIL", 2: "UNKNOWN", 4: "BROKEN", 130: "INTERRUPTED"}
 _WIDTH = 100
+#: The size of the cluster for which the cost of checkpoints is forecast.
+NODES = 1000
 #: Lines that are shown of the log of the rank that failed.
 _TAIL = 8
 #: The file name of a report's traceback ends with this.
@@ -183,8 +185,24 @@ def _failovers(run: Run, view: views.RunView) -> Iterator[str]:
         good = f" · goodput {view.goodput:.0%} of {view.duration_s:.2f} s" if view.goodput is not None else ""
         times = sum(len(failover.lost_steps) for failover in view.failovers)  # a step may be lost in several failovers
         yield f"lost      {sentence.count(times, 'step')}{span} redone{good}"
+    yield from _cost(run, view)
     if healed := _healed(run.history):
         yield f"healed    {healed}"
+
+
+def _cost(run: Run, view: views.RunView) -> Iterator[str]:
+    """Yield what checkpoints cost a watched script, and what that means on many nodes, where the time to recover is known."""
+    lines = training.watched(run)
+    cost = training.cost.checkpoint_cost(lines) if lines is not None else None
+    if cost is None:
+        return
+    stall, interval = sentence.seconds(cost.stall_s), sentence.seconds(cost.interval_s)
+    yield f"cost      a save stalls training for {stall}, every {interval}: {cost.share:.1%} of the time of the steps"
+    recoveries = [failover.ttr_s for failover in view.failovers if failover.ttr_s is not None]
+    if recoveries:
+        far = training.cost.forecast(cost, max(recoveries), NODES)
+        best = f"best interval {sentence.seconds(far.young_s)} (Young), {sentence.seconds(far.daly_s)} (Daly)"
+        yield f"          on {NODES:,} nodes, {far.rate * 1000:g} failures per 1,000 node-days: {best}; ETTR {far.ettr:.1%} at {interval}"
 
 
 def _healed(history: History) -> str:

@@ -40,6 +40,7 @@ def of(run: Run) -> Iterator[Metric]:
         yield Metric(trial=name, metric="goodput", value=run_view.goodput, unit="1", better="higher")
     for failover in run_view.failovers:
         yield from _failover(name, failover, counted=run_view.step is not None)
+    yield from _checkpoints(run)
     yield from _collectives(run)
     for event in run.history.of(RankFinished):
         for metric, value in views.mapping(event.data.metrics).items():
@@ -51,6 +52,16 @@ def of(run: Run) -> Iterator[Metric]:
                     trial=name, metric=metric, value=figure, unit=unit, better=better, epoch=event.epoch, node=event.node,
                     rank=event.data.rank,
                 )  # fmt: skip
+
+
+def _checkpoints(run: Run) -> Iterator[Metric]:
+    """Of a watched script: the stall of a save, the interval between commits, the share of the time of all steps."""
+    lines = training.watched(run)
+    cost = training.cost.checkpoint_cost(lines) if lines is not None else None
+    if cost is not None:
+        figures = {"stall": (cost.stall_s, "s"), "interval": (cost.interval_s, "s"), "share": (cost.share, "1")}
+        for what, (value, unit) in figures.items():
+            yield Metric(trial=run.trial.name, metric=f"checkpoint {what}", value=value, unit=unit, better="lower")
 
 
 def _failover(name: str, failover: views.Failover, *, counted: bool) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """What the watcher recorded of a user's job: attempts, where they resumed and with what, steps executed again. Pure."""
 
 from ...model.run import Run
-from . import completeness, replicas
+from . import completeness, cost, replicas
 from .attempts import Attempt, Process, attempts
 from .checkpoints import Checkpoint, checkpoints, usable
 from .doubts import job_doubts, missing_ranks, unobserved
@@ -22,6 +22,7 @@ __all__ = [
     "attempts",
     "checkpoints",
     "completeness",
+    "cost",
     "is_observed",
     "job_doubts",
     "kept_facts",
