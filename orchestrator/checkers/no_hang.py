@@ -14,8 +14,8 @@ from ..model.verdict import Verdict
 ALWAYS = False
 TWIN = False
 
-#: Timers of the orchestrator wait on purpose; a hold is released when its fault has acted.
-WAITS = (events.Timer.NAME, events.RankRelease.NAME)
+#: Timers of the orchestrator wait on purpose; a hold is released when its fault has acted; an inspection may outlive its gang.
+WAITS = (events.Timer.NAME, events.RankRelease.NAME, events.GangInspect.NAME)
 
 #: After these events a node need not respond until it is started again or healed.
 LOSSES = (events.NodeExit, events.NodeSilent, events.NodeKill, events.FaultAct)

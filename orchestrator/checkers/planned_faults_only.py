@@ -126,7 +126,8 @@ def _description(event: Event, gang: views.Gang | None) -> str:
             return f"{error.data.kind} of rank {culprit} on {gang.ranks[culprit]} was not planned"
         return f"rank {rank} on {event.node} left with code {event.data.code}, which was not planned"
     if event.kind is events.GangStalled:
-        return f"the gang stalled for {event.data.since_s} s, which was not planned"
+        reason = f" ({event.data.reason})" if event.data.reason else ""
+        return f"the gang stalled for {event.data.since_s} s, which was not planned{reason}"
     what = "exited" if event.kind is events.NodeExit else "fell silent"
     return f"{event.node} {what}, which was not planned"
 

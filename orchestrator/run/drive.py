@@ -223,7 +223,9 @@ def _gather(request: Request, plan: Plan, directory: Path, cursors: Mapping[str,
     of_nodes = (
         secret for node in request.bed.nodes for secret in redaction.secret_values(node.env, request.secret_names)
     )
-    of_user = redaction.secret_values({**(request.environment or {}), **request.exports}, request.secret_names)
+    variables = {**(request.environment or {}), **request.exports}
+    users = {name: value for name, value in variables.items() if not value.startswith("/")}  # such as PWD
+    of_user = redaction.secret_values(users, request.secret_names)
     known = (*request.bed.vault, *request.secrets.values(), *of_nodes, *of_user)
     gathered = collect.gather(request.provider, wanted, directory, secrets=known)
     return {**gathered, "keepers": keepers, "keeper_pids": _keeper_pids(request)}

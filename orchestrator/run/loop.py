@@ -31,6 +31,7 @@ from ..model.events import (
     NodeSuspect,
     Note,
     Progress,
+    RankExit,
     RankHeld,
     RankStep,
     RecoveryDecided,
@@ -295,15 +296,30 @@ class Loop:
         return "" if is_slow else status
 
     def _stall(self, state: State, now: float) -> list[Event]:
+        if self.trial.workload == "script":
+            return self._standstill(state, now)
         since = liveness.stalled(self._pace, now, self.trial.liveness) if state.stage == "run" else None
         if since is None:
             return []
         self._pace = liveness.Pace()
         return [self._event(GangStalled(since_s=round(since, 3)), epoch=state.epoch)]
 
+    def _standstill(self, state: State, now: float) -> list[Event]:
+        """A script that completes no step is inspected; the engine decides whether it has stalled."""
+        timeout_s = self.trial.params.get("timeout_s")
+        if self.trial.params.get("launcher") and timeout_s is None:
+            return []  # while a launcher recovers, its ranks wait
+        quiet = liveness.quiet(self._pace, now, self.trial.liveness, timeout_s)
+        if quiet is None or not state.active or state.inspection is not None:
+            return []
+        self._pace = liveness.inspected(self._pace)
+        return [self._event(quiet, epoch=state.epoch)]
+
     def _note_progress(self, event: Event) -> None:
         if event.kind in (RankStep, Progress) and event.data.step is not None:
             self._pace = liveness.advance(self._pace, event.data.step, self.now().mono)
+        elif event.kind is RankExit and event.data.code == 0:
+            self._pace = liveness.with_exit(self._pace, event.data.rank, self.now().mono)
         elif event.kind in (RecoveryDecided, RankHeld):
             self._pace = liveness.Pace(per_step=self._pace.per_step)
 

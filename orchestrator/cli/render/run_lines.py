@@ -18,6 +18,7 @@ from ...model.events import (
     FaultTarget,
     FaultUnreached,
     FaultVerified,
+    GangBusy,
     GangJoined,
     GangStalled,
     HoldExpired,
@@ -192,7 +193,11 @@ class RunLines:
         yield from self._report_detection(event, f"node.silent {event.node}, for {event.data.silent_s or 0:.1f} s")
 
     def _gang_stalled(self, event: Event[GangStalled]) -> Iterator[Line]:
-        yield from self._report_detection(event, f"gang.stalled, no step for {event.data.since_s or 0:.1f} s")
+        reason = event.data.reason or f"no step for {event.data.since_s or 0:.1f} s"
+        yield from self._report_detection(event, f"gang.stalled, {reason}")
+
+    def _gang_busy(self, event: Event[GangBusy]) -> Iterator[Line]:
+        yield self._line(event, "quiet", str(event.data.reason))
 
     def _timer_outcome(self, event: Event) -> Iterator[Line]:
         self._stopping = self._stopping or event.key == "wall"
@@ -365,6 +370,7 @@ _NOTES: Mapping[type[Payload], _Lines] = {
     NodeEnded: RunLines._node_ended,
     NodeSilent: RunLines._node_silent,
     GangStalled: RunLines._gang_stalled,
+    GangBusy: RunLines._gang_busy,
     StoreRetried: RunLines._store_retried,
     RankExit: RunLines._rank_exit,
     NodeSuspect: RunLines._node_suspect,

@@ -21,7 +21,9 @@ from ...model.events import (
     FaultHeal,
     FaultInjected,
     FenceWrite,
+    GangInspect,
     GangJoined,
+    GangQuiet,
     GangStalled,
     GangStart,
     GangStartDone,
@@ -57,7 +59,7 @@ from ...model.events import (
 from ...model.payload import Payload
 from ...model.plan import Plan
 from ...model.trial import Trial
-from . import faults, gang, planned_stop, recovery, replacement, resume, shutdown
+from . import faults, gang, planned_stop, recovery, replacement, resume, shutdown, standstill
 from .state import Ending, FaultState, Node, Result, State, forged, note, reached, then
 
 Handler = Callable[[Trial, State, Event[Any]], Result]
@@ -380,6 +382,8 @@ _HANDLERS: dict[type[Payload], Handler] = {
     NodeSilent: _node_silent,
     NodeSuspect: _node_suspect,
     NodeHeard: _node_heard,
+    GangQuiet: standstill.on_quiet,
+    GangInspect: standstill.on_inspected,
     GangStalled: _stalled,
     RunInterrupted: resume.interrupted,
     RunResumed: resume.resumed,

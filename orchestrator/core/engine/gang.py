@@ -11,6 +11,7 @@ from ...model.events import (
     CheckpointScanDone,
     CheckpointSkipped,
     FenceWrite,
+    GangInspect,
     GangStart,
     GangStop,
     NodeApply,
@@ -30,6 +31,8 @@ from .state import Commands, Node, Result, State, note, timer
 
 #: A replaced silent node is killed before the next attempt, if its keeper responds within this time.
 DRAIN_S = 0.5
+#: The deadline of an inspection, which lasts up to 6.5 s.
+INSPECT_S = 15.0
 
 
 def prepare(trial: Trial, state: State) -> Result:
@@ -116,11 +119,18 @@ def stop_command(state: State, name: str, key: str, *, dump: bool = False) -> Co
     return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=5.0)
 
 
+def inspect_command(state: State, name: str, count: int, *, stacks: bool) -> Command:
+    incarnation = state.nodes[name].incarnation
+    payload, key = GangInspect(epoch=state.epoch, stacks=stacks), _key(state, f"inspect{count}/{name}")
+    return command(payload, key, node=name, incarnation=incarnation, epoch=state.epoch, deadline_s=INSPECT_S)
+
+
 def next_epoch(state: State) -> State:
     """The state of the next attempt, without the previous gang."""
     return replace(
         state, epoch=state.epoch + 1, store=None, resume=None, awaited=frozenset(), detector="",
         vacant=frozenset(), started=frozenset(), joined=frozenset(), finished=frozenset(), exited=frozenset(), failed=frozenset(),
+        inspection=None, standstill="",
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from ...model.events import GangQuiet
 from ...model.trial import Liveness
 
 #: The interval at which the loop checks; if it is later than twice this time, the controller itself was late.
@@ -92,13 +93,25 @@ def lost(watch: Watch, limits: Liveness) -> tuple[str, ...]:
     return tuple(node for node in watch.beats if silent_for(watch, node) >= limits.lost_s and node not in watch.healed)
 
 
+#: A script has stalled after this time, or 20 median steps: it may evaluate or save between two steps.
+SCRIPT_STALLED_S = 30.0
+#: After an inspection that found ranks at work, the time until the next one is this many times longer.
+BACKOFF = 2.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """The progress of a gang: when the last step was reported, and the recent seconds per step."""
+    """The progress of a gang: when the last step was reported, and the recent seconds per step.
+
+    ``left``: ranks that have ended while others run, and ``left_at``: when the last of them did. ``factor``: of the limit.
+    """
 
     step: int = 0
     at: float | None = None
     per_step: tuple[float, ...] = ()
+    left: frozenset[int] = frozenset()
+    left_at: float | None = None
+    factor: float = 1.0
 
 
 def advance(pace: Pace, step: int, now: float) -> Pace:
@@ -106,15 +119,42 @@ def advance(pace: Pace, step: int, now: float) -> Pace:
     if pace.at is None or step <= pace.step:
         return replace(pace, step=step, at=now)
     step_s = (now - pace.at) / (step - pace.step)
-    return Pace(step=step, at=now, per_step=(*pace.per_step[-19:], step_s))
+    return replace(pace, step=step, at=now, per_step=(*pace.per_step[-19:], step_s), factor=1.0)
+
+
+def with_exit(pace: Pace, rank: int, now: float) -> Pace:
+    """The pace after a rank left with exit code 0."""
+    return replace(pace, left=pace.left | {rank}, left_at=now)
+
+
+def quiet(pace: Pace, now: float, limits: Liveness, timeout_s: float | None) -> GangQuiet | None:
+    """The standstill of a script: no step since the last one, or ranks that left while others stay; else None.
+
+    ``timeout_s``: the limit that the user has set, which is strict.
+    """
+    limit = timeout_s or pace.factor * max(SCRIPT_STALLED_S, limits.stalled_s, _floor(pace, limits))
+    newest = max((at for at in (pace.at, pace.left_at) if at is not None), default=now)
+    since = now - newest
+    if since <= limit:
+        return None
+    left = tuple(sorted(pace.left)) or None
+    return GangQuiet(since_s=round(since, 3), limit_s=round(limit, 3), is_strict=timeout_s is not None, left=left)
+
+
+def inspected(pace: Pace) -> Pace:
+    """The pace after an inspection: the next one follows after a longer time."""
+    return replace(pace, factor=BACKOFF * pace.factor)
 
 
 def stalled(pace: Pace, now: float, limits: Liveness) -> float | None:
     """Seconds without progress, if more than ``stalled_s`` and ``step_factor`` median steps; else None."""
-    import statistics
-
     if pace.at is None:
         return None
-    floor = limits.step_factor * statistics.median(pace.per_step) if pace.per_step else 0.0
     since = now - pace.at
-    return since if since > max(limits.stalled_s, floor) else None
+    return since if since > max(limits.stalled_s, _floor(pace, limits)) else None
+
+
+def _floor(pace: Pace, limits: Liveness) -> float:
+    import statistics
+
+    return limits.step_factor * statistics.median(pace.per_step) if pace.per_step else 0.0

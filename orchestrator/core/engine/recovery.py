@@ -12,6 +12,7 @@ from .state import Ending, State
 
 #: This many recoveries in a row without a new step are a crash loop.
 STALE_LIMIT = 2
+SCRIPT = "script"
 #: Kinds of rank.error that a restart does not fix, and the reason.
 _HOPELESS: Mapping[str, str] = {
     "wrong result": "a wrong result is not measured again",
@@ -60,7 +61,8 @@ def defeat(state: State, lost: tuple[str, ...], refused: str) -> Ending:
     """A finding about the system under test, unless a node was lost that is not the target of a planned fault."""
     unplanned = state.unfit or [name for name in lost if name not in faults.targets(state)]
     ranks = ", ".join(map(str, sorted(state.failed)))
-    what = f"lost {', '.join(lost)}" if lost else f"rank{'s' * (len(state.failed) > 1)} {ranks} failed"
+    what = f"rank{'s' * (len(state.failed) > 1)} {ranks} failed" if ranks else state.standstill or "the gang stalled"
+    what = f"lost {', '.join(lost)}" if lost else what
     reason = state.hopeless if state.hopeless and not lost else f"{what}; {refused}"
     return Ending(outcome="failed", reason=reason, kind="infrastructure" if unplanned else "finding")
 
@@ -80,11 +82,11 @@ def _refusal(trial: Trial, state: State) -> str:
 def stale(trial: Trial, state: State) -> int:
     """The number of consecutive attempts, including the current one, without a new step.
 
-    An attempt that a planned fault ended is not counted: it says nothing about the workload. 0 if the number of steps is
-    not planned and no step was reported: then the budget of restarts is the only limit.
+    An attempt that a planned fault ended is not counted: it says nothing about the workload. Always 0 for a script, as under
+    torchrun: its steps are those of one process, so the budget of restarts is the only limit.
     """
     uncounted = state.plan.last_step is None and not state.best_step
-    if uncounted or state.best_step > state.step_at_start:
+    if trial.workload == SCRIPT or uncounted or state.best_step > state.step_at_start:
         return 0
     return state.stale + (not faults.ended_attempt(trial, state))
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...model import codec
 from ...model.event import Clock, Command, Event, command
-from ...model.events import CheckpointFacts, Note, Timer
+from ...model.events import CheckpointFacts, GangInspectDone, GangQuiet, Note, Timer
 from ...model.payload import Payload
 from ...model.plan import Plan
 
@@ -93,12 +93,23 @@ class StopProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """The inspection of a quiet gang. ``silent``: how many nodes did not respond."""
+
+    quiet: GangQuiet
+    awaited: frozenset[str]
+    replies: tuple[GangInspectDone, ...] = ()
+    silent: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """See the module. ``slots``: group rank -> node. ``awaited``: keys of commands without which the stage cannot end.
 
     ``saves``: (attempt, step) of the checkpoints that a script has committed, in the order of their events.
     ``hopeless``: an error that a restart does not fix, such as a wrong result. ``unfit``: its cause is the hosts, not the
     system under test. ``begin``: SHA-256 of the value of ``run.begin``.
+    ``inspection``: of a quiet gang; ``inspections``: how many there were; ``standstill``: where the ranks of the attempt stood.
     ``vacant``: group ranks of lost nodes whose launcher is not started again (yet).
     """
 
@@ -133,6 +144,9 @@ class State:
     resumes: int = 0
     armed: bool = False
     begin: str = ""
+    inspection: Inspection | None = None
+    inspections: int = 0
+    standstill: str = ""
     stop: StopProgress = StopProgress()
     ending: Ending | None = None
 

@@ -176,6 +176,25 @@ class GangStopDone(Payload):
     reason: str | None = None
 
 
+@payload("gang.inspect", "invoke", writer="ctl")
+class GangInspect(Order):
+    """Observe for a second whether the ranks of the attempt work. ``stacks``: take the stacks of ranks that work, too."""
+
+    epoch: Attempt | None = None
+    stacks: bool | None = None
+
+
+@payload("gang.inspect", "ok", writer="agent")
+class GangInspectDone(Payload):
+    """What each rank did within ``window_s``. ``states``: as in /proc/<pid>/stat; ``stacks``: innermost frame first."""
+
+    window_s: Seconds
+    cpu_s: Mapping[str, Seconds]
+    bytes: Mapping[str, Whole]
+    states: Mapping[str, str]
+    stacks: Mapping[str, tuple[str, ...]]
+
+
 @payload("node.apply", "invoke", writer="ctl")
 class NodeApply(Order):
     """Start a node: by its name from the spec that it had, or, with ``hash``, from the ``NodeSpec`` (model/bed.py) in the value."""

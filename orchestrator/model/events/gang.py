@@ -15,9 +15,36 @@ class GangJoined(Payload):
 
 @payload("gang.stalled", writer="ctl")
 class GangStalled(Payload):
-    """No step was completed for ``since_s``: a detector."""
+    """No step was completed for ``since_s``: a detector.
+
+    ``reason``: of a script, where its ranks stand; ``culprit``: the first rank that did not enter the collective in which
+    others wait.
+    """
 
     since_s: Seconds | None = None
+    reason: str | None = None
+    culprit: Rank | None = None
+
+
+@payload("gang.quiet", writer="ctl")
+class GangQuiet(Payload):
+    """A script completed no step for ``since_s``, or some of its ranks (``left``) ended so long ago: its ranks are inspected.
+
+    ``limit_s``: of its standstill. ``is_strict``: the user has set it, so it counts even while ranks work.
+    """
+
+    since_s: Seconds
+    limit_s: Seconds
+    is_strict: bool = False
+    left: tuple[Rank, ...] | None = None
+
+
+@payload("gang.busy", writer="ctl")
+class GangBusy(Payload):
+    """A quiet gang works: these ranks use their CPU or move data."""
+
+    ranks: tuple[Rank, ...] | None = None
+    reason: str | None = None
 
 
 @payload("store.retried", writer="ctl")

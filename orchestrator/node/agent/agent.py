@@ -22,6 +22,7 @@ from ...model.events.commands import (
     ExecStopDone,
     FenceWrite,
     FenceWriteDone,
+    GangInspect,
     GangStart,
     GangStartDone,
     GangStop,
@@ -168,6 +169,7 @@ class Agent:
             GangStart: self._start_gang,
             GangStop: self._stop_gang,
             RankHold: self._hold_rank,
+            GangInspect: self._inspect_gang,
             RankRelease: self._release_rank,
             Exec: self._start_program,
             ExecStop: self._stop_program,
@@ -255,6 +257,10 @@ class Agent:
         }
         problem = self._ranks.order_all(item.run, item.command.epoch or 0, {"hold": hold})
         self._respond(item, *(("fail", CommandFailed(reason=problem)) if problem else ("ok", RankHoldDone())))
+
+    def _inspect_gang(self, item: Item, order: GangInspect) -> None:
+        epoch = required(order.epoch, "epoch")
+        self._ranks.inspect(item.run, epoch, stacks=bool(order.stacks), respond=self._responder(item))
 
     def _release_rank(self, item: Item, order: RankRelease) -> None:
         rank, hold = required(order.rank, "rank"), required(order.hold, "hold")

@@ -25,6 +25,7 @@ from ..files.event_log import EventLog
 from ..files.inbox import Respond
 from ..oslayer import forks, processes
 from ..oslayer.event_loop import Loop, Timer
+from . import inspection
 
 STOP_S = 5.0
 DUMP_S = 0.2
@@ -126,6 +127,13 @@ class RankProcesses:
             self._loop.call_later(DUMP_S, lambda: self._kill_until_stopped(stop, spare))
         else:
             self._kill_until_stopped(stop, spare)
+
+    def inspect(self, run: str, epoch: int, *, stacks: bool, respond: Respond) -> None:
+        """Respond with what the ranks of a gang do."""
+        gang = self._gangs.get((run, epoch))
+        ranks = {rank: pid for pid, rank in gang.alive.items()} if gang else {}
+        out = gang.spec.out if gang else ""
+        inspection.inspect(self._loop, ranks, out, stacks=stacks, respond=lambda done: respond("ok", done))
 
     def exited(self, pid: int, code: int) -> bool:
         """A child was reaped: report the exit if it was a rank; whether it was."""

@@ -1,0 +1,126 @@
+"""A script that stands still: its ranks are inspected before its gang is called stalled.
+
+A script may evaluate, save or wait for data without a step. So it has stalled only if no rank of any node uses its CPU or
+moves data, or if it exceeds the limit that the user has set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ...model.event import Event
+from ...model.events import CommandFailed, GangBusy, GangInspectDone, GangQuiet, GangStalled
+from ...model.trial import Trial
+from . import gang
+from .state import Inspection, Result, State, note
+
+#: A rank that uses more CPU seconds, or moves more bytes, within a second is at work.
+IDLE_CPU_S, IDLE_BYTES = 0.02, 4096
+STOPPED = ("T", "t")
+#: Frames of a rank that waits for its peers: a collective, or the backward pass in which gradients are reduced.
+_WAITING = re.compile(r"torch/distributed/|torch/nn/parallel/distributed\.py|_engine_run_backward")
+_LIBRARY = re.compile(r"site-packages/|dist-packages/|/lib/python3|<frozen|<string>")
+
+
+def on_quiet(trial: Trial, state: State, event: Event[GangQuiet]) -> Result:
+    """Inspect the ranks of all nodes."""
+    if not state.active or event.epoch != state.epoch or state.inspection is not None:
+        return state, ()
+    count = state.inspections + 1
+    names = [name for name in dict.fromkeys(state.slots) if state.usable(name)]
+    orders = tuple(gang.inspect_command(state, name, count, stacks=event.data.is_strict) for name in names)
+    inspection = Inspection(quiet=event.data, awaited=frozenset(order.key for order in orders))
+    return replace(state, inspections=count, inspection=inspection), orders
+
+
+def on_inspected(trial: Trial, state: State, event: Event[GangInspectDone | CommandFailed]) -> Result:
+    """With the last reply decide: the gang has stalled, or it is busy."""
+    inspection = state.inspection
+    if inspection is None or event.key not in inspection.awaited:
+        return state, ()
+    is_known = isinstance(event.data, GangInspectDone)
+    inspection = replace(
+        inspection,
+        awaited=inspection.awaited - {str(event.key)},
+        replies=(*inspection.replies, event.data) if isinstance(event.data, GangInspectDone) else inspection.replies,
+        silent=inspection.silent + (not is_known),
+    )
+    if inspection.awaited or not state.active:
+        return replace(state, inspection=inspection if state.active else None), ()
+    state = replace(state, inspection=None)
+    busy = _busy(inspection)
+    reason, culprit = describe(inspection.quiet, inspection.replies)
+    if (busy or inspection.silent) and not inspection.quiet.is_strict:
+        report: GangBusy | GangStalled = GangBusy(ranks=busy, reason=_busy_reason(inspection, busy))
+        return state, (note(report, f"e{state.epoch}/busy{state.inspections}", epoch=state.epoch),)
+    report = GangStalled(since_s=inspection.quiet.since_s, reason=reason, culprit=culprit)
+    return replace(state, standstill=reason), (note(report, f"e{state.epoch}/stalled", epoch=state.epoch),)
+
+
+def describe(quiet: GangQuiet, replies: Iterable[GangInspectDone]) -> tuple[str, int | None]:
+    """Where the ranks stand, and the first rank that did not enter the collective in which others wait."""
+    stacks = {int(rank): frames for reply in replies for rank, frames in reply.stacks.items()}
+    states = {int(rank): state for reply in replies for rank, state in reply.states.items()}
+    stopped = sorted(rank for rank, state in states.items() if state in STOPPED)
+    waiting = sorted(rank for rank, frames in stacks.items() if rank not in stopped and _is_waiting(frames))
+    elsewhere = sorted(rank for rank, frames in stacks.items() if frames and rank not in (*waiting, *stopped))
+    left = tuple(quiet.left or ())
+    parts = [f"{_ranks(left)} {_verb(left, 'has', 'have')} left" if left else ""]
+    parts += [f"{_ranks(stopped)} {_verb(stopped, 'is', 'are')} stopped by a signal" if stopped else ""]
+    parts += [f"rank {rank} is at {_position(stacks[rank])}, in no collective" for rank in elsewhere[:3]]
+    if waiting:
+        parts.append(
+            f"{_ranks(waiting)} {_verb(waiting, 'waits', 'wait')} for peers at {_position(stacks[waiting[0]])}"
+        )
+    if not any(stacks.values()):
+        parts.append("no rank uses its CPU; no stack could be taken")
+    culprits = left or stopped or (elsewhere if waiting else ())
+    since = f"no step for {quiet.since_s:.0f} s" if not left else f"the gang stands still for {quiet.since_s:.0f} s"
+    return f"{since}: {'; '.join(filter(None, parts))}", min(culprits, default=None)
+
+
+def _busy(inspection: Inspection) -> tuple[int, ...]:
+    return tuple(
+        sorted(
+            int(rank)
+            for reply in inspection.replies
+            for rank, cpu_s in reply.cpu_s.items()
+            if reply.states.get(rank) not in STOPPED
+            and (cpu_s >= IDLE_CPU_S * reply.window_s or reply.bytes.get(rank, 0) >= IDLE_BYTES)
+        )
+    )
+
+
+def _busy_reason(inspection: Inspection, busy: tuple[int, ...]) -> str:
+    quiet = inspection.quiet
+    since = (
+        f"no step for {quiet.since_s:.0f} s"
+        if not quiet.left
+        else f"{_ranks(quiet.left)} left {quiet.since_s:.0f} s ago"
+    )
+    return (
+        f"{since}, but {_ranks(busy)} {_verb(busy, 'works', 'work')}" if busy else f"{since}; a node does not respond"
+    )
+
+
+def _is_waiting(frames: tuple[str, ...]) -> bool:
+    return any(_WAITING.search(frame) for frame in frames)
+
+
+def _position(frames: tuple[str, ...]) -> str:
+    """The innermost frame of the user's code as ``train.py:14 (load)``."""
+    frame = next((frame for frame in frames if not _LIBRARY.search(frame)), frames[0])
+    place, _, function = frame.rpartition(" ")
+    return f"{place.rpartition('/')[2]} ({function})"
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    names = [str(rank) for rank in ranks]
+    listed = " and ".join((", ".join(names[:-1]), names[-1])) if len(names) > 1 else "".join(names)
+    return f"rank{'s' * (len(names) > 1)} {listed}"
+
+
+def _verb(ranks: Iterable[int], singular: str, plural: str) -> str:
+    return singular if len(tuple(ranks)) == 1 else plural

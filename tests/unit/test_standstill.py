@@ -1,0 +1,123 @@
+"""A script that stands still: when it is inspected, and what the inspection shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core.engine import engine, liveness, standstill
+from orchestrator.core.engine.state import Inspection, State
+from orchestrator.model.event import Clock, Event, Source, event
+from orchestrator.model.events import CommandFailed, GangBusy, GangInspectDone, GangQuiet, GangStalled, Note
+from orchestrator.model.trial import Liveness
+
+from ..sim import world
+from . import history
+
+LOAD = ("/usr/lib/python3.11/threading.py:320 wait", "/job/train.py:14 load", "/job/train.py:40 <module>")
+REDUCE = ("/x/site-packages/torch/distributed/distributed_c10d.py:2900 all_reduce", "/job/train.py:20 step")
+BACKWARD = ("/x/site-packages/torch/autograd/graph.py:829 _engine_run_backward", "/job/train.py:21 step")
+
+
+def _done(stacks: dict[int, tuple[str, ...]], cpu_s: dict[int, float] | None = None, **states: str) -> GangInspectDone:
+    return GangInspectDone(
+        window_s=1.0, cpu_s={str(rank): (cpu_s or {}).get(rank, 0.0) for rank in stacks}, bytes=dict.fromkeys(map(str, stacks), 0),
+        states={str(rank): states.get(f"r{rank}", "S") for rank in stacks}, stacks={str(rank): stacks[rank] for rank in stacks},
+    )  # fmt: skip
+
+
+def _decide(quiet: GangQuiet, *replies: GangInspectDone | None) -> Any:
+    """The payload of the note that follows the replies of the nodes; None: a node did not respond."""
+    keys = [f"key{number}" for number in range(len(replies))]
+    inspection = Inspection(quiet=quiet, awaited=frozenset(keys))
+    state: State = replace(_running(), inspection=inspection, inspections=1)
+    commands: Any = ()
+    for key, reply in zip(keys, replies, strict=True):
+        state, commands = standstill.on_inspected(history.trial(workload="script"), state, _reply(key, reply))
+    (order,) = commands
+    assert isinstance(order.data, Note) and state.inspection is None
+    return {GangBusy.NAME: GangBusy, GangStalled.NAME: GangStalled}[order.data.f](**order.data.value)
+
+
+def _running() -> State:
+    trial = history.trial(workload="script")
+    state, _ = engine.begin(trial, world.plan(trial))
+    return replace(state, stage="run")
+
+
+def _reply(key: str, reply: GangInspectDone | None) -> Event[Any]:
+    at, source = Clock(boot="b", mono=1.0, wall=1.0), Source(writer="agent", n=1)
+    if reply is None:
+        return event(CommandFailed(reason="no reply"), at=at, source=source, type="info", f="gang.inspect", key=key)
+    return event(reply, at=at, source=source, type="ok", key=key)
+
+
+QUIET = GangQuiet(since_s=31.0, limit_s=30.0)
+
+
+def test_the_rank_outside_of_the_collective_is_the_culprit() -> None:
+    report = _decide(QUIET, _done({0: REDUCE, 2: BACKWARD}), _done({1: LOAD}))
+    assert isinstance(report, GangStalled)
+    assert report.culprit == 1
+    text = "no step for 31 s: rank 1 is at train.py:14 (load), in no collective; ranks 0 and 2 wait for peers at train.py:20 (step)"
+    assert report.reason == text
+
+
+def test_a_stopped_rank_is_named() -> None:
+    report = _decide(QUIET, _done({0: BACKWARD, 1: ()}, r1="T"))
+    assert (report.culprit, "rank 1 is stopped by a signal" in report.reason) == (1, True)
+
+
+def test_ranks_that_have_left_while_others_wait_are_named() -> None:
+    report = _decide(replace(QUIET, left=(2,)), _done({0: REDUCE, 1: REDUCE}))
+    assert report.culprit == 2
+    assert report.reason.startswith("the gang stands still for 31 s: rank 2 has left; ranks 0 and 1 wait for peers")
+
+
+def test_if_all_wait_no_rank_is_the_culprit() -> None:
+    assert _decide(QUIET, _done({0: REDUCE, 1: BACKWARD})).culprit is None
+
+
+@pytest.mark.parametrize(
+    "replies", [(_done({0: REDUCE, 1: ()}, {1: 0.9}),), (_done({0: REDUCE}), None)], ids=["busy", "unknown"]
+)
+def test_a_script_whose_ranks_work_or_are_not_known_has_not_stalled(
+    replies: tuple[GangInspectDone | None, ...],
+) -> None:
+    assert isinstance(_decide(QUIET, *replies), GangBusy)
+
+
+def test_the_limit_that_a_user_has_set_counts_while_ranks_work() -> None:
+    report = _decide(replace(QUIET, is_strict=True), _done({0: REDUCE, 1: LOAD}, {1: 1.0}))
+    assert isinstance(report, GangStalled)
+    assert report.culprit == 1
+
+
+def test_a_script_is_quiet_after_30_seconds_or_20_steps_and_never_without_a_sign_of_steps() -> None:
+    limits, pace = Liveness(), liveness.Pace()
+    assert liveness.quiet(pace, 1000.0, limits, None) is None
+    pace = liveness.advance(liveness.advance(pace, 1, 10.0), 2, 10.1)
+    assert liveness.quiet(pace, 40.0, limits, None) is None
+    assert liveness.quiet(pace, 40.2, limits, None) == GangQuiet(since_s=30.1, limit_s=30.0)
+    slow = liveness.advance(liveness.advance(liveness.Pace(), 1, 10.0), 2, 20.0)
+    assert liveness.quiet(slow, 219.0, limits, None) is None
+    assert liveness.quiet(slow, 221.0, limits, None) is not None
+    assert liveness.quiet(slow, 26.0, limits, 5.0) == GangQuiet(since_s=6.0, limit_s=5.0, is_strict=True)
+
+
+def test_after_an_inspection_the_next_one_waits_longer_until_a_step_is_done() -> None:
+    limits = Liveness()
+    pace = liveness.Pace()
+    for step in range(1, 6):
+        pace = liveness.advance(pace, step, 0.1 * step)
+    pace = liveness.inspected(pace)
+    assert liveness.quiet(pace, 45.0, limits, None) is None
+    assert liveness.quiet(pace, 61.0, limits, None) is not None
+    assert liveness.quiet(liveness.advance(pace, 6, 61.0), 92.0, limits, None) is not None
+
+
+def test_ranks_that_left_count_without_steps() -> None:
+    pace = liveness.with_exit(liveness.Pace(), 1, 5.0)
+    assert liveness.quiet(pace, 36.0, Liveness(), None) == GangQuiet(since_s=31.0, limit_s=30.0, left=(1,))
