@@ -32,9 +32,12 @@ class CutOffError(InfrastructureError):
     """The bed cannot be driven any further. The run stays open where its history ends."""
 
 
-def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False) -> bool:
+def drive(
+    request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: bool = False, ends_by_interrupt: bool = False
+) -> bool:
     """Drive the run until it has ended or is interrupted; the journal says where it stands. ``cut``: see store.beds.OpenRun.
 
+    ``ends_by_interrupt``: an interruption ends the run; else the run can be resumed.
     Returns whether this process is to stop: by a signal, or by ``request.stop``.
     """
     with Journal(directory / bundle.HISTORY, request.bed.vault) as journal, _interruptible() as is_interrupted:
@@ -56,6 +59,7 @@ def drive(request: Request, trial: Trial, plan: Plan, directory: Path, *, cut: b
                 gather=lambda: _gather(request, plan, directory, _first_cursors(journal)),
                 on_event=lambda event, state: request.on_event(event),
                 is_interrupted=(lambda: True) if request.stop else is_interrupted,
+                ends_by_interrupt=ends_by_interrupt and not request.stop,
                 cursors=cursors,
                 reveal=lambda command: _revealed(command, request),
             )

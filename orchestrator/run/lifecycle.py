@@ -63,13 +63,27 @@ def resume(request: Request, directory: Path) -> Result:
 
 def _start(request: Request, plan: Plan, directory: Path, *, fresh: bool = True) -> Result:
     """Drive a run that has its inputs, but no history. Its twin comes first. ``fresh``: the plan was made just now."""
-    if twin_runs.provide(request, directory) or not fresh:
+    ends_by_interrupt = _ends_by_interrupt(request)
+    try:
+        is_new = twin_runs.provide(request, directory)
+    except Interrupted as interruption:
+        if not ends_by_interrupt:
+            raise
+        abandon.collect_and_close(request, directory, "interrupted in the twin")
+        beds.end_run(Path(request.bed.workdir), directory.name)
+        raise Interrupted(*interruption.problems, hint=f"run it again: {request.command}") from interruption
+    if is_new or not fresh:
         plan = preparation.renew(request, plan, directory)
     request.on_begin(str(directory))
     loading = judging.warm_up_reports(request.catalogue)
-    drive.drive(request, request.trial, plan, directory)
+    drive.drive(request, request.trial, plan, directory, ends_by_interrupt=ends_by_interrupt)
     loading.join()
     return _finish(request, directory)
+
+
+def _ends_by_interrupt(request: Request) -> bool:
+    """Ctrl-C ends a script on this machine, as under torchrun. Any other run stays open, and can be resumed."""
+    return request.trial.workload == "script" and all(host.connection == "local" for host in request.bed.hosts)
 
 
 def _resume_unstarted(request: Request, plan: Plan, directory: Path) -> Result:
@@ -89,7 +103,8 @@ def _resume_started(request: Request, plan: Plan, directory: Path, *, cut: bool)
         if request.stop:
             return
     for _ in ("to the end of an interruption", "to the end of the run"):
-        if bundle.has_ended(directory) or drive.drive(request, request.trial, plan, directory):
+        ends = _ends_by_interrupt(request)
+        if bundle.has_ended(directory) or drive.drive(request, request.trial, plan, directory, ends_by_interrupt=ends):
             return
 
 

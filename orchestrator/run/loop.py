@@ -69,6 +69,7 @@ class Loop:
     """The loop of one orchestrator on one run. ``on_event`` gets every event once it is in the journal.
 
     ``reveal`` puts secrets into a command that is sent; the journal has placeholders for them.
+    ``ends_by_interrupt``: an interruption ends the run; else the run can be resumed.
     ``probe`` returns the status of a node; ``start_probe``: it will soon be needed.
     """
 
@@ -82,6 +83,7 @@ class Loop:
     gather: Callable[[], Mapping[str, Any]]
     on_event: Callable[[Event, State], None] = lambda event, state: None
     is_interrupted: Callable[[], bool] = lambda: False
+    ends_by_interrupt: bool = False
     reveal: Callable[[Command], Command] = lambda command: command
     cursors: Cursors = field(default_factory=dict)
     _open: dict[str, tuple[Command, float]] = field(default_factory=dict)
@@ -371,7 +373,7 @@ class Loop:
         if self._stopping or not self.is_interrupted():
             return []
         self._stopping = True
-        return [self._event(RunInterrupted())]
+        return [self._event(RunInterrupted(is_final=self.ends_by_interrupt or None))]
 
     def _event(self, payload: Payload, **about: Any) -> Event:
         """Return an event of the controller itself; the journal numbers it."""

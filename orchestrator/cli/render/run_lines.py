@@ -115,7 +115,8 @@ class RunLines:
 
     def _run_interrupted(self, event: Event[RunInterrupted]) -> Iterator[Line]:
         self._stopping = True
-        yield self._line(event, "interrupt", "healing and stopping the gang; the run stays open")
+        then = "the run ends" if event.data.is_final else "the run stays open"
+        yield self._line(event, "interrupt", f"healing and stopping the gang; {then}")
 
     def _run_stopped(self, event: Event[RunStopped]) -> Iterator[Line]:
         self._stopping = True

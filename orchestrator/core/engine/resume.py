@@ -17,7 +17,12 @@ def interrupted(trial: Trial, state: State, event: Event[RunInterrupted]) -> Res
     state = state if event.data.nodes is None else _with_observed_nodes(state, event.data.nodes)
     if state.ending or state.stage == "suspended":
         return state, ()
-    return shutdown.close(trial, faults.release_held(state), Ending(outcome="interrupted"))
+    return shutdown.close(trial, faults.release_held(state), _interrupted(event))
+
+
+def _interrupted(event: Event[RunInterrupted]) -> Ending:
+    is_final = bool(event.data.is_final)
+    return Ending(outcome="interrupted", reason="interrupted by the user" if is_final else "", is_final=is_final)
 
 
 def resumed(trial: Trial, state: State, event: Event[RunResumed]) -> Result:

@@ -105,7 +105,7 @@ def _missing(state: State) -> list[str]:
 def _gather(trial: Trial, state: State) -> Result:
     if _missing(state):
         return _restore(trial, state)
-    if _interrupted(state):
+    if _interrupted(state) and state.ending and not state.ending.is_final:
         return replace(state, stage="suspended"), ()
     return _wait(trial, state, (command(Gather(), "gather", deadline_s=60.0, epoch=state.epoch),))
 

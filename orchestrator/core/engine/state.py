@@ -66,13 +66,17 @@ class FaultState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """Why and how the run ends; ``at``: the current step of the shutdown. ``restored``: nodes whose restart was ordered."""
+    """Why and how the run ends; ``at``: the current step of the shutdown. ``restored``: nodes whose restart was ordered.
+
+    ``is_final``: an interruption ends the run; else it is suspended.
+    """
 
     outcome: Literal["finished", "failed", "interrupted"]
     reason: str = ""
     kind: Literal["", "finding", "infrastructure"] = ""
     at: Literal["stop", "prove", "heal", "quiet", "restore", "gather", "end"] = "stop"
     restored: frozenset[str] = frozenset()
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,9 +62,13 @@ class RunResumed(Payload):
 
 @payload("run.interrupted", writer="ctl")
 class RunInterrupted(Payload):
-    """The user interrupts the run; with ``reason`` and ``nodes`` where the journal could not be written before."""
+    """The user interrupts the run; with ``reason`` and ``nodes`` where the journal could not be written before.
+
+    ``is_final``: the run ends with it, and cannot be resumed.
+    """
 
     reason: str | None = None
+    is_final: bool | None = None
     pid: Whole | None = None
     torn_bytes: Count | None = None
     nodes: Mapping[str, NodeFacts] | None = None

@@ -1,0 +1,74 @@
+"""Runs of a user's script on a bed: interrupted, standing still, failing, with the output on the terminal."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.model.event import Event
+from orchestrator.model.trial import Recovery, Trial, World
+from orchestrator.run import lifecycle
+
+from .conftest import Bed, ran
+from .test_bad_input import untouched
+
+pytestmark = pytest.mark.e2e
+
+
+def _script(directory: Path, text: str, recovery: tuple[str, ...] = ("none",), **params: object) -> Trial:
+    file = directory / "job.py"
+    file.write_text(text)
+    return Trial(
+        name="job", workload="script", params={"file": str(file), "cwd": str(directory), **params},
+        world=World(nodes=2), recovery=Recovery(policy=recovery),
+    )  # fmt: skip
+
+
+def _at(name: str, act: Callable[[], object]) -> Callable[[Event], None]:
+    events: list[Event] = []
+
+    def record(event: Event) -> None:
+        if event.f == name and not events:
+            events.append(event)
+            act()
+
+    return record
+
+
+def test_ctrl_c_ends_a_script_and_the_next_run_is_not_refused(bed: Bed, tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        trial = _script(tmp_path, "import time\ntime.sleep(100)\n")
+        interrupt = _at("rank.start", lambda: os.kill(os.getpid(), signal.SIGINT))
+        stopped = ran(lifecycle.launch(bed.request(trial, on_event=interrupt)).directory, bed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert stopped.code == 130
+    assert [line for line in stopped.bad() if line.startswith("fail")] == []
+    assert bed.ccbed("bundle", "verify", str(stopped.directory))[0] == 0
+    assert bed.ccbed("resume", str(stopped.directory))[0] == 3
+    following = ran(lifecycle.launch(bed.request(_script(tmp_path, "print('next')\n"))).directory, bed)
+    assert (following.code, following.bad()) == (0, [])
+    assert untouched(bed)
+
+
+def test_ranks_that_left_while_another_stands_still_are_the_cause(bed: Bed, tmp_path: Path) -> None:
+    text = """
+import os, time
+
+def wait():
+    time.sleep(100)
+
+if os.environ["RANK"] == "0":
+    wait()
+"""
+    result = ran(lifecycle.launch(bed.request(_script(tmp_path, text, timeout_s=0.3))).directory, bed)
+    assert result.code == 1
+    (stalled,) = result.of("gang.stalled")
+    assert stalled.data.culprit == 1
+    assert "rank 1 has left; rank 0 is at job.py:5 (wait), in no collective" in result.verdict("finished").text
+    assert untouched(bed)
