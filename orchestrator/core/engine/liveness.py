@@ -138,7 +138,9 @@ def quiet(pace: Pace, now: float, limits: Liveness, timeout_s: float | None) -> 
     if since <= limit:
         return None
     left = tuple(sorted(pace.left)) or None
-    return GangQuiet(since_s=round(since, 3), limit_s=round(limit, 3), is_strict=timeout_s is not None, left=left)
+    return GangQuiet(
+        since_s=round(since, 3), limit_s=round(limit, 3), is_strict=True if timeout_s is not None else None, left=left
+    )
 
 
 def inspected(pace: Pace) -> Pace:

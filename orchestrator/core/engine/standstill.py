@@ -30,7 +30,7 @@ def on_quiet(trial: Trial, state: State, event: Event[GangQuiet]) -> Result:
         return state, ()
     count = state.inspections + 1
     names = [name for name in dict.fromkeys(state.slots) if state.usable(name)]
-    orders = tuple(gang.inspect_command(state, name, count, stacks=event.data.is_strict) for name in names)
+    orders = tuple(gang.inspect_command(state, name, count, stacks=bool(event.data.is_strict)) for name in names)
     inspection = Inspection(quiet=event.data, awaited=frozenset(order.key for order in orders))
     return replace(state, inspections=count, inspection=inspection), orders
 

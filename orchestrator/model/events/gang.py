@@ -35,7 +35,7 @@ class GangQuiet(Payload):
 
     since_s: Seconds
     limit_s: Seconds
-    is_strict: bool = False
+    is_strict: bool | None = None
     left: tuple[Rank, ...] | None = None
 
 
